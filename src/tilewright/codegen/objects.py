@@ -1,0 +1,47 @@
+"""From LLVM IR text to a relocatable object, through llvmlite.
+
+SROA and code generation level 2 are all that runs: the emitter has hoisted and shared what can be, and LLVM's
+vectorisers and unroller would only undo decisions of the schedule.
+"""
+
+from functools import lru_cache
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from tilewright.target.target import Target
+
+LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
+LLVMLITE_VERSION = llvmlite.__version__
+
+
+@lru_cache(maxsize=8)
+def _machine(target: Target) -> llvm.TargetMachine:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    features = ",".join(f"+{f}" for f in sorted(target.features))
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="small"
+    )
+
+
+def _optimised(ir: str, target: Target) -> llvm.ModuleRef:
+    module = llvm.parse_assembly(ir)
+    module.verify()
+    machine = _machine(target)
+    options = llvm.create_pipeline_tuning_options(speed_level=0)
+    builder = llvm.create_pass_builder(machine, options)
+    manager = llvm.create_new_module_pass_manager()
+    manager.add_sroa_pass()
+    manager.run(module, builder)
+    return module
+
+
+def compile_object(ir: str, target: Target) -> bytes:
+    """A position-independent ELF object."""
+    return _machine(target).emit_object(_optimised(ir, target))
+
+
+def compile_assembly(ir: str, target: Target) -> str:
+    """The same code as text, for people and for the tests that audit it."""
+    return _machine(target).emit_assembly(_optimised(ir, target))

@@ -1,0 +1,523 @@
+"""Scalar expressions and the buffers they read.
+
+Meaning
+- An expression is pure but for `Load`, which reads memory as it is when the statement around it runs.
+- `floordiv` and `mod` round towards minus infinity. Integer `div` does not exist; float `div` is IEEE division.
+- `min` and `max` propagate NaN. `Select` evaluates only the chosen side, so a guarded load is never out of bounds.
+- `Fma(a, b, c)` is a·b + c with one rounding; `a * b + c` has two. Nothing fuses or reassociates behind your back.
+- Transcendental functions mean the correctly rounded value within the error that `docs/results/vector-math.md`
+  states.
+- `round` rounds half to even. Shifts are by less than the width; `shr` is arithmetic for signed types.
+
+All nodes are interned (`ir.node`): compare with `is`. Python's `==` is not overloaded. The operators `+ - * // % <
+<=` build nodes through the constructors at the end of this file, which fold constants and the identities of 0 and 1.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.node import Interned
+
+Scalar: TypeAlias = int | float | bool
+Indices: TypeAlias = "tuple[Expr, ...]"
+
+
+@unique
+class Scope(Enum):
+    """Where a buffer lives."""
+
+    GLOBAL = "global"  # memory shared by all workers: inputs, outputs, constants, the arena
+    LOCAL = "local"  # memory of one worker, for the extent of the loop body that holds all its uses
+    REGISTER = "register"  # SSA values: every index is a constant after unrolling, lanes aside
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Buffer(metaclass=Interned):
+    """A dense row-major array. Its layout is its shape: a layout change makes another Buffer of the same name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    scope: Scope = Scope.GLOBAL
+
+    def __getitem__(self, indices: "Expr | int | tuple[Expr | int, ...]") -> "Load":
+        idx = indices if isinstance(indices, tuple) else (indices,)
+        return Load(self, tuple(as_index(i) for i in idx))
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.dtype.bytes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        out, step = [0] * len(self.shape), 1
+        for d in reversed(range(len(self.shape))):
+            out[d] = step
+            step *= self.shape[d]
+        return tuple(out)
+
+    def with_shape(self, shape: tuple[int, ...]) -> "Buffer":
+        return Buffer(self.name, shape, self.dtype, self.scope)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@unique
+class UnaryOp(Enum):
+    NEG = "neg"
+    NOT = "not"  # bool only
+    ABS = "abs"
+    FLOOR = "floor"
+    CEIL = "ceil"
+    ROUND = "round"
+    TRUNC = "trunc"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    EXP = "exp"
+    LOG = "log"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    ERF = "erf"
+    SIN = "sin"
+    COS = "cos"
+
+    __hash__ = object.__hash__
+
+
+@unique
+class BinaryOp(Enum):
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    FLOORDIV = "floordiv"
+    MOD = "mod"
+    MIN = "min"
+    MAX = "max"
+    POW = "pow"
+    EQ = "eq"
+    NE = "ne"
+    LT = "lt"
+    LE = "le"
+    AND = "and"  # bool: logical; integers: bitwise. Both sides are evaluated.
+    OR = "or"
+    XOR = "xor"
+    SHL = "shl"
+    SHR = "shr"
+
+    __hash__ = object.__hash__
+
+
+COMPARISONS = frozenset({BinaryOp.EQ, BinaryOp.NE, BinaryOp.LT, BinaryOp.LE})
+
+
+class Expr(metaclass=Interned):
+    """Base of all expressions: `dtype`, `children()`, `rebuild(children)`."""
+
+    __slots__ = ()
+    dtype: DType
+
+    def children(self) -> tuple["Expr", ...]:
+        return ()
+
+    def rebuild(self, children: tuple["Expr", ...]) -> "Expr":
+        """The same node over other children (folding what the constructors fold)."""
+        return self
+
+    def __add__(self, other: "Expr | Scalar") -> "Expr":
+        return add(self, lift(other, self.dtype))
+
+    def __radd__(self, other: Scalar) -> "Expr":
+        return add(lift(other, self.dtype), self)
+
+    def __sub__(self, other: "Expr | Scalar") -> "Expr":
+        return sub(self, lift(other, self.dtype))
+
+    def __rsub__(self, other: Scalar) -> "Expr":
+        return sub(lift(other, self.dtype), self)
+
+    def __mul__(self, other: "Expr | Scalar") -> "Expr":
+        return mul(self, lift(other, self.dtype))
+
+    def __rmul__(self, other: Scalar) -> "Expr":
+        return mul(lift(other, self.dtype), self)
+
+    def __truediv__(self, other: "Expr | Scalar") -> "Expr":
+        return binary(BinaryOp.DIV, self, lift(other, self.dtype))
+
+    def __rtruediv__(self, other: Scalar) -> "Expr":
+        return binary(BinaryOp.DIV, lift(other, self.dtype), self)
+
+    def __floordiv__(self, other: "Expr | Scalar") -> "Expr":
+        return floordiv(self, lift(other, self.dtype))
+
+    def __mod__(self, other: "Expr | Scalar") -> "Expr":
+        return mod(self, lift(other, self.dtype))
+
+    def __neg__(self) -> "Expr":
+        return unary(UnaryOp.NEG, self)
+
+    def __lt__(self, other: "Expr | Scalar") -> "Expr":
+        return binary(BinaryOp.LT, self, lift(other, self.dtype))
+
+    def __le__(self, other: "Expr | Scalar") -> "Expr":
+        return binary(BinaryOp.LE, self, lift(other, self.dtype))
+
+    def __gt__(self, other: "Expr | Scalar") -> "Expr":
+        return binary(BinaryOp.LT, lift(other, self.dtype), self)
+
+    def __ge__(self, other: "Expr | Scalar") -> "Expr":
+        return binary(BinaryOp.LE, lift(other, self.dtype), self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("an expression has no truth value; compare nodes with `is`")
+
+
+class _ConstKey(Interned):
+    # `1`, `True` and `1.0` are equal in Python, and so are `0.0` and `-0.0`: the key holds type and exact bits.
+    def intern_key(cls, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        dtype, value = args
+        return (cls, dtype, struct.pack("<d", value) if dtype.is_float else int(value))
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Const(Expr, metaclass=_ConstKey):
+    """A literal. Make it with `const`, which brings the value into the type's range."""
+
+    dtype: DType
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Var(Expr):
+    """A loop variable or block iterator. Unique by name: a Module binds each name once."""
+
+    name: str
+    dtype: DType = INDEX
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Load(Expr):
+    buffer: Buffer
+    indices: Indices
+    dtype: DType = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.buffer.dtype)
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Load(self.buffer, children)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Unary(Expr):
+    op: UnaryOp
+    a: Expr
+    dtype: DType = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.a.dtype)
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a,)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return unary(self.op, children[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Binary(Expr):
+    op: BinaryOp
+    a: Expr
+    b: Expr
+    dtype: DType = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.a.dtype is not self.b.dtype:
+            raise TypeError(f"{self.op.value} of {self.a.dtype} and {self.b.dtype}: cast one side")
+        object.__setattr__(self, "dtype", DType.BOOL if self.op in COMPARISONS else self.a.dtype)
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return binary(self.op, *children)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Fma(Expr):
+    """a·b + c, rounded once. Floats only."""
+
+    a: Expr
+    b: Expr
+    c: Expr
+    dtype: DType = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.a.dtype)
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b, self.c)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Fma(*children)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Select(Expr):
+    cond: Expr
+    a: Expr  # if cond
+    b: Expr  # otherwise
+    dtype: DType = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.a.dtype is not self.b.dtype:
+            raise TypeError(f"select between {self.a.dtype} and {self.b.dtype}: cast one side")
+        object.__setattr__(self, "dtype", self.a.dtype)
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.cond, self.a, self.b)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return select(*children)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Cast(Expr):
+    """Conversion of value. Float to integer truncates towards zero; out of range is unspecified but never traps."""
+
+    dtype: DType
+    a: Expr
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a,)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return cast(self.dtype, children[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Bitcast(Expr):
+    """The same bits as another type of the same width."""
+
+    dtype: DType
+    a: Expr
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a,)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Bitcast(self.dtype, children[0])
+
+
+# ---------------------------------------------------------------------------------------------- constructors
+
+
+def const(value: Scalar, dtype: DType = INDEX) -> Const:
+    """A literal of `dtype`; integers wrap, floats round to the type."""
+    if dtype is DType.BOOL:
+        return Const(dtype, bool(value))
+    if dtype.is_float:
+        if dtype is not DType.F64:
+            with np.errstate(all="ignore"):  # an overflow to infinity is the value
+                return Const(dtype, float(dtype.numpy.type(value)))
+        return Const(dtype, float(value))
+    v, bits = int(value), dtype.bits
+    v &= (1 << bits) - 1
+    if dtype.is_signed and v >> (bits - 1):
+        v -= 1 << bits
+    return Const(dtype, v)
+
+
+TRUE = Const(DType.BOOL, True)
+FALSE = Const(DType.BOOL, False)
+
+
+def lift(value: Expr | Scalar, dtype: DType) -> Expr:
+    """A Python number as a literal of `dtype`; an expression as it is."""
+    return value if isinstance(value, Expr) else const(value, dtype)
+
+
+def as_index(value: Expr | int) -> Expr:
+    return value if isinstance(value, Expr) else Const(INDEX, value)
+
+
+def is_const(e: Expr, value: Scalar) -> bool:
+    """Is `e` the integer or bool literal `value`? (Floats are never asked: their zero has a sign.)"""
+    return isinstance(e, Const) and not e.dtype.is_float and e.value == value
+
+
+def _fold_int(op: BinaryOp, a: int, b: int) -> int | None:
+    match op:
+        case BinaryOp.ADD:
+            return a + b
+        case BinaryOp.SUB:
+            return a - b
+        case BinaryOp.MUL:
+            return a * b
+        case BinaryOp.FLOORDIV:
+            return a // b if b else None
+        case BinaryOp.MOD:
+            return a % b if b else None
+        case BinaryOp.MIN:
+            return min(a, b)
+        case BinaryOp.MAX:
+            return max(a, b)
+        case BinaryOp.EQ:
+            return a == b
+        case BinaryOp.NE:
+            return a != b
+        case BinaryOp.LT:
+            return a < b
+        case BinaryOp.LE:
+            return a <= b
+        case BinaryOp.AND:
+            return a & b
+        case BinaryOp.OR:
+            return a | b
+        case BinaryOp.XOR:
+            return a ^ b
+        case _:
+            return None
+
+
+def binary(op: BinaryOp, a: Expr, b: Expr) -> Expr:
+    """`Binary`, with integer and bool literals folded. Floats are left alone: folding belongs to the interpreter."""
+    match op:
+        case BinaryOp.ADD:
+            return add(a, b)
+        case BinaryOp.SUB:
+            return sub(a, b)
+        case BinaryOp.MUL:
+            return mul(a, b)
+        case BinaryOp.FLOORDIV:
+            return floordiv(a, b)
+        case BinaryOp.MOD:
+            return mod(a, b)
+        case BinaryOp.AND | BinaryOp.OR if a.dtype is DType.BOOL:
+            for x, y in ((a, b), (b, a)):
+                if isinstance(x, Const):
+                    return y if bool(x.value) == (op is BinaryOp.AND) else x
+            return a if a is b else Binary(op, a, b)
+        case _:
+            return _fold(op, a, b)
+
+
+def _fold(op: BinaryOp, a: Expr, b: Expr) -> Expr:
+    if isinstance(a, Const) and isinstance(b, Const) and a.dtype is b.dtype and not a.dtype.is_float:
+        value = _fold_int(op, int(a.value), int(b.value))
+        if value is not None:
+            return const(value, DType.BOOL if op in COMPARISONS else a.dtype)
+    return Binary(op, a, b)
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    if is_const(a, 0):
+        return b
+    if is_const(b, 0):
+        return a
+    return _fold(BinaryOp.ADD, a, b)
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    return a if is_const(b, 0) else _fold(BinaryOp.SUB, a, b)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    for x, y in ((a, b), (b, a)):
+        if is_const(x, 1):
+            return y
+        if is_const(x, 0):
+            return x
+    return _fold(BinaryOp.MUL, a, b)
+
+
+def floordiv(a: Expr, b: Expr) -> Expr:
+    return a if is_const(b, 1) else _fold(BinaryOp.FLOORDIV, a, b)
+
+
+def mod(a: Expr, b: Expr) -> Expr:
+    return const(0, a.dtype) if is_const(b, 1) else _fold(BinaryOp.MOD, a, b)
+
+
+def minimum(a: Expr, b: Expr | Scalar) -> Expr:
+    return _fold(BinaryOp.MIN, a, lift(b, a.dtype))
+
+
+def maximum(a: Expr, b: Expr | Scalar) -> Expr:
+    return _fold(BinaryOp.MAX, a, lift(b, a.dtype))
+
+
+def equal(a: Expr, b: Expr | Scalar) -> Expr:
+    return _fold(BinaryOp.EQ, a, lift(b, a.dtype))
+
+
+def logical_and(*terms: Expr) -> Expr:
+    out: Expr = TRUE
+    for t in terms:
+        out = binary(BinaryOp.AND, out, t)
+    return out
+
+
+def unary(op: UnaryOp, a: Expr) -> Expr:
+    if isinstance(a, Const) and not a.dtype.is_float:
+        if op is UnaryOp.NEG:
+            return const(-a.value, a.dtype)
+        if op is UnaryOp.NOT:
+            return const(not a.value, DType.BOOL)
+    return Unary(op, a)
+
+
+def select(cond: Expr, a: Expr, b: Expr) -> Expr:
+    if isinstance(cond, Const):
+        return a if cond.value else b
+    return a if a is b else Select(cond, a, b)
+
+
+def cast(dtype: DType, a: Expr) -> Expr:
+    if a.dtype is dtype:
+        return a
+    if isinstance(a, Const) and not a.dtype.is_float:
+        return const(a.value, dtype)
+    return Cast(dtype, a)
+
+
+# ------------------------------------------------------------------------------------------------- traversal
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every distinct node below and including `e`, parents first."""
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(node.children())
+
+
+def free_vars(e: Expr) -> set[Var]:
+    return {n for n in walk(e) if isinstance(n, Var)}
+
+
+def loads(e: Expr) -> Iterator[Load]:
+    return (n for n in walk(e) if isinstance(n, Load))

@@ -1,0 +1,172 @@
+"""Layouts: index maps made of primitives, applied to shapes, indices and arrays alike.
+
+    Layout((Split(1, 16), Reorder((0, 2, 3, 1, 4))))      NCHW -> NHWC16c blocks
+
+A layout maps a logical shape to a physical one. Each primitive says three things: the new shape, where an element
+goes (`forward`), and where a physical position comes from (`inverse`). `Pad` and a `Split` that does not divide
+make positions without a logical element; `inside` tells them apart, and arrays are filled with zeros there.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.ir.expr import TRUE, Expr, as_index, logical_and
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Dimension `dim` of extent N becomes two: ceil(N / factor), factor."""
+
+    dim: int
+    factor: int
+
+    def shape(self, s: Shape) -> Shape:
+        return (*s[: self.dim], -(-s[self.dim] // self.factor), self.factor, *s[self.dim + 1 :])
+
+    def forward(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+        return [*i[: self.dim], i[self.dim] // self.factor, i[self.dim] % self.factor, *i[self.dim + 1 :]]
+
+    def inverse(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+        return [*i[: self.dim], i[self.dim] * self.factor + i[self.dim + 1], *i[self.dim + 2 :]]
+
+    def inside(self, s: Shape, i: Sequence[Expr]) -> Expr:
+        """Of the logical index `i`: does it exist?"""
+        return TRUE if s[self.dim] % self.factor == 0 else i[self.dim] < s[self.dim]
+
+    def array(self, a: NDArray[np.generic]) -> NDArray[np.generic]:
+        new = self.shape(a.shape)
+        extra = new[self.dim] * self.factor - a.shape[self.dim]
+        if extra:
+            a = np.pad(a, [(0, extra if d == self.dim else 0) for d in range(a.ndim)])
+        return a.reshape(new)
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Physical dimension d is logical dimension order[d]."""
+
+    order: tuple[int, ...]
+
+    def shape(self, s: Shape) -> Shape:
+        return tuple(s[d] for d in self.order)
+
+    def forward(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+        return [i[d] for d in self.order]
+
+    def inverse(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+        out = list(i)
+        for p, d in enumerate(self.order):
+            out[d] = i[p]
+        return out
+
+    def inside(self, s: Shape, i: Sequence[Expr]) -> Expr:
+        return TRUE
+
+    def array(self, a: NDArray[np.generic]) -> NDArray[np.generic]:
+        return a.transpose(self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """Dimensions dim … dim+count-1 become one."""
+
+    dim: int
+    count: int
+
+    def shape(self, s: Shape) -> Shape:
+        end = self.dim + self.count
+        return (*s[: self.dim], math.prod(s[self.dim : end]), *s[end:])
+
+    def forward(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+        end = self.dim + self.count
+        out: Expr = as_index(0)
+        for d in range(self.dim, end):
+            out = out * s[d] + i[d]
+        return [*i[: self.dim], out, *i[end:]]
+
+    def inverse(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+        rest, parts = i[self.dim], list[Expr]()
+        for d in range(self.dim + self.count - 1, self.dim, -1):
+            parts.append(rest % s[d])
+            rest = rest // s[d]
+        return [*i[: self.dim], rest, *reversed(parts), *i[self.dim + 1 :]]
+
+    def inside(self, s: Shape, i: Sequence[Expr]) -> Expr:
+        return TRUE
+
+    def array(self, a: NDArray[np.generic]) -> NDArray[np.generic]:
+        return a.reshape(self.shape(a.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """`before` and `after` extra positions around dimension `dim`."""
+
+    dim: int
+    before: int
+    after: int
+
+    def shape(self, s: Shape) -> Shape:
+        return (*s[: self.dim], self.before + s[self.dim] + self.after, *s[self.dim + 1 :])
+
+    def forward(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+        return [*i[: self.dim], i[self.dim] + self.before, *i[self.dim + 1 :]]
+
+    def inverse(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+        return [*i[: self.dim], i[self.dim] - self.before, *i[self.dim + 1 :]]
+
+    def inside(self, s: Shape, i: Sequence[Expr]) -> Expr:
+        low = TRUE if self.before == 0 else as_index(0) <= i[self.dim]
+        high = TRUE if self.after == 0 else i[self.dim] < s[self.dim]
+        return logical_and(low, high)
+
+    def array(self, a: NDArray[np.generic]) -> NDArray[np.generic]:
+        return np.pad(a, [(self.before, self.after) if d == self.dim else (0, 0) for d in range(a.ndim)])
+
+
+Primitive: TypeAlias = Split | Reorder | Fuse | Pad
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Primitives in the order they are applied to the logical shape."""
+
+    primitives: tuple[Primitive, ...] = ()
+
+    def _shapes(self, logical: Shape) -> list[Shape]:
+        shapes = [logical]
+        for p in self.primitives:
+            shapes.append(p.shape(shapes[-1]))
+        return shapes
+
+    def shape(self, logical: Shape) -> Shape:
+        """The physical shape."""
+        return self._shapes(logical)[-1]
+
+    def forward(self, logical: Shape, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where the logical element `indices` is stored."""
+        i, shape = list(indices), logical
+        for p in self.primitives:
+            i, shape = p.forward(shape, i), p.shape(shape)
+        return tuple(i)
+
+    def inverse(self, logical: Shape, indices: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr]:
+        """Which logical element is stored at `indices`, and the condition that there is one."""
+        i, conditions = list(indices), list[Expr]()
+        for p, shape in zip(reversed(self.primitives), reversed(self._shapes(logical)[:-1]), strict=True):
+            i = p.inverse(shape, i)
+            conditions.append(p.inside(shape, i))
+        return tuple(i), logical_and(*reversed(conditions))
+
+    def array(self, a: NDArray[np.generic]) -> NDArray[np.generic]:
+        """The physical array, contiguous, with zeros where there is no logical element."""
+        for p in self.primitives:
+            a = p.array(a)
+        return np.ascontiguousarray(a)

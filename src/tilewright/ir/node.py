@@ -1,0 +1,57 @@
+"""Interning: structurally equal nodes are one object.
+
+So equality is identity, hashing is free, and a rewrite memoised by node visits shared parts once. The table is weak:
+a node lives as long as somebody uses it. A class whose fields do not distinguish themselves under `==` (the
+constants: `1 == True`, `0.0 == -0.0`) overrides `intern_key`.
+"""
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+_lock = threading.Lock()
+_table: dict[tuple[Any, ...], "_Entry"] = {}
+
+
+class _Entry(weakref.ref[Any]):
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+def _forget(entry: weakref.ref[Any]) -> None:
+    # Another thread may have made the same node again since this one died: remove only our own entry.
+    key = cast(_Entry, entry).key
+    if _table.get(key) is entry:
+        del _table[key]
+
+
+class Interned(type):
+    """Metaclass of interned node classes. Positional arguments only: the fields are the key."""
+
+    def intern_key(cls, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (cls, *args)
+
+    if not TYPE_CHECKING:  # the checker should see the dataclass's own constructor
+
+        def __call__(cls, *args: Any) -> Any:
+            key = cls.intern_key(args)
+            entry = _table.get(key)
+            if entry is not None:
+                node = entry()
+                if node is not None:
+                    return node
+            made = super().__call__(*args)
+            with _lock:
+                entry = _table.get(key)
+                node = entry() if entry is not None else None
+                if node is not None:
+                    return node
+                entry = _Entry(made, _forget)
+                entry.key = key
+                _table[key] = entry
+            return made
+
+
+def interned_count() -> int:
+    """How many nodes are alive; for tests of memory behaviour."""
+    return len(_table)

@@ -1,0 +1,50 @@
+"""The one way to rewrite an expression: bottom up, each distinct node once."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from tilewright.ir.expr import Buffer, Expr, Load, Var
+
+Memo: TypeAlias = dict[Expr, Expr]
+
+
+def transform(e: Expr, fn: Callable[[Expr], Expr | None], memo: Memo | None = None) -> Expr:
+    """Rebuild `e` from its leaves up; `fn(node)` may replace a node whose children are already rewritten (None:
+    keep).
+
+    Sharing is kept: a node reached twice is rewritten once. Pass one `memo` to several calls with the same `fn` to
+    share between them too. Recursive, with depth bounded by the expression's height (importers bound that).
+    """
+    if memo is None:
+        memo = {}
+    done = memo.get(e)
+    if done is not None:
+        return done
+    children = e.children()
+    node = e
+    if children:
+        rebuilt = tuple([transform(c, fn, memo) for c in children])
+        if any(a is not b for a, b in zip(rebuilt, children, strict=True)):
+            node = e.rebuild(rebuilt)
+    replaced = fn(node)
+    out = node if replaced is None else replaced
+    memo[e] = out
+    return out
+
+
+def substitute(e: Expr, values: Mapping[Var, Expr], memo: Memo | None = None) -> Expr:
+    """Replace variables. All at once: the replacements are not searched again."""
+    if not values:
+        return e
+    return transform(e, lambda n: values.get(n) if isinstance(n, Var) else None, memo)
+
+
+def replace_buffers(e: Expr, buffers: Mapping[Buffer, Buffer], memo: Memo | None = None) -> Expr:
+    """Read other buffers at the same indices."""
+
+    def swap(n: Expr) -> Expr | None:
+        if isinstance(n, Load) and n.buffer in buffers:
+            return Load(buffers[n.buffer], n.indices)
+        return None
+
+    return transform(e, swap, memo)

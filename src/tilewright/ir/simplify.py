@@ -1,0 +1,391 @@
+"""Integer expressions in quasi-affine normal form, with bounds.
+
+An integer expression is brought to `const + Σ coeff·atom`, where an atom is a variable, a floordiv or mod by a
+positive literal of a smaller normal form, or anything opaque (a load, a select, a min). Equal expressions of the
+quasi-affine kind become the same node, so `is` compares them. Ranges of variables sharpen the result: `(8*i + j)
+// 8` is `i` when 0 <= j < 8.
+
+A `Simplifier` holds the ranges and its memo tables; keep one per set of ranges and reuse it, that is what makes the
+search quick. Float expressions pass through with their index parts simplified; no float arithmetic is touched.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.expr import (
+    FALSE,
+    TRUE,
+    Binary,
+    BinaryOp,
+    Const,
+    Expr,
+    Unary,
+    UnaryOp,
+    Var,
+    add,
+    binary,
+    const,
+    mul,
+    sub,
+    unary,
+)
+
+Number: TypeAlias = int | float  # an int, or ±inf
+
+
+class Interval(NamedTuple):
+    """Inclusive bounds; ±inf where unknown."""
+
+    lo: Number
+    hi: Number
+
+
+UNKNOWN = Interval(-math.inf, math.inf)
+
+
+class Linear(NamedTuple):
+    """const + Σ coeff·atom; atoms distinct, coefficients nonzero, ordered by `Simplifier.order`."""
+
+    const: int
+    terms: tuple[tuple[Expr, int], ...]
+
+
+class Simplifier:
+    """Simplifies under known ranges of variables (inclusive)."""
+
+    def __init__(self, ranges: Mapping[Var, Interval] | None = None) -> None:
+        self._ranges = dict(ranges or {})
+        self._linear: dict[Expr, Linear] = {}
+        self._bounds: dict[Expr, Interval] = {}
+        self._done: dict[Expr, Expr] = {}
+        self._order: dict[Expr, str] = {}
+
+    def __call__(self, e: Expr) -> Expr:
+        """The simplest form known of `e`."""
+        out = self._done.get(e)
+        if out is None:
+            out = self._simplify(e)
+            self._done[e] = out
+            self._done[out] = out
+        return out
+
+    def bounds(self, e: Expr) -> Interval:
+        """Inclusive bounds of an integer expression."""
+        return self._bounds_of(self.linear(e))
+
+    def is_true(self, cond: Expr) -> bool:
+        return self(cond) is TRUE
+
+    def linear(self, e: Expr) -> Linear:
+        """The normal form of an integer expression."""
+        out = self._linear.get(e)
+        if out is None:
+            out = self._linear_of(e)
+            self._linear[e] = out
+        return out
+
+    def constant(self, e: Expr) -> int | None:
+        """The value of `e` if it is known."""
+        form = self.linear(e)
+        return form.const if not form.terms else None
+
+    # ------------------------------------------------------------------------------------------ whole expressions
+
+    def _simplify(self, e: Expr) -> Expr:
+        if isinstance(e, Const | Var):
+            if isinstance(e, Var) and e.dtype is INDEX:
+                return self.expr(self.linear(e))
+            return e
+        if e.dtype is INDEX:
+            return self.expr(self.linear(e))
+        if isinstance(e, Binary) and e.a.dtype is INDEX:
+            return self._compare(e)
+        children = e.children()
+        new = tuple([self(c) for c in children])
+        return e if all(a is b for a, b in zip(new, children, strict=True)) else e.rebuild(new)
+
+    def _compare(self, e: Binary) -> Expr:
+        form = self.linear(sub(e.a, e.b))
+        lo, hi = self._bounds_of(form)
+        match e.op:
+            case BinaryOp.LE:  # d <= 0  is  d < 1
+                return self._less(form, 1, lo, hi)
+            case BinaryOp.LT:
+                return self._less(form, 0, lo, hi)
+            case BinaryOp.EQ | BinaryOp.NE:
+                same = e.op is BinaryOp.EQ
+                if lo > 0 or hi < 0:
+                    return FALSE if same else TRUE
+                if lo == hi == 0:
+                    return TRUE if same else FALSE
+                g = math.gcd(*(c for _, c in form.terms))
+                if form.const % g:
+                    return FALSE if same else TRUE
+                if form.terms[0][1] < 0:
+                    g = -g
+                left = Linear(0, tuple((a, c // g) for a, c in form.terms))
+                return binary(e.op, self.expr(left), const(-form.const // g))
+            case _:
+                return binary(e.op, self(e.a), self(e.b))
+
+    def _less(self, form: Linear, limit: int, lo: Number, hi: Number) -> Expr:
+        """Σ + const < limit."""
+        if hi < limit:
+            return TRUE
+        if lo >= limit:
+            return FALSE
+        g = math.gcd(*(c for _, c in form.terms))
+        bound = -((form.const - limit) // g)  # g·x < limit - const  is  x < ceil((limit - const) / g)
+        terms = tuple((a, c // g) for a, c in form.terms)
+        if all(c < 0 for _, c in terms):  # -x < b  is  -b < x
+            positive = Linear(0, tuple((a, -c) for a, c in terms))
+            return binary(BinaryOp.LT, const(-bound), self.expr(positive))
+        return binary(BinaryOp.LT, self.expr(Linear(0, terms)), const(bound))
+
+    def expr(self, form: Linear) -> Expr:
+        """A normal form as an expression: terms by falling coefficient, the constant last."""
+        out: Expr | None = None
+        for atom, coeff in sorted(form.terms, key=lambda t: -t[1]):
+            if out is None:
+                out = mul(atom, const(coeff))
+            elif coeff < 0:
+                out = sub(out, mul(atom, const(-coeff)))
+            else:
+                out = add(out, mul(atom, const(coeff)))
+        if out is None:
+            return const(form.const)
+        return sub(out, const(-form.const)) if form.const < 0 else add(out, const(form.const))
+
+    # ------------------------------------------------------------------------------------------------ normal form
+
+    def _linear_of(self, e: Expr) -> Linear:
+        match e:
+            case Const():
+                return Linear(int(e.value), ())
+            case Var():
+                known = self._ranges.get(e)
+                if known is not None and known.lo == known.hi:
+                    return Linear(int(known.lo), ())
+                return Linear(0, ((e, 1),))
+            case Unary(op=UnaryOp.NEG):
+                return self._scale(self.linear(e.a), -1)
+            case Binary(op=BinaryOp.ADD):
+                return self._sum(self.linear(e.a), self.linear(e.b))
+            case Binary(op=BinaryOp.SUB):
+                return self._sum(self.linear(e.a), self._scale(self.linear(e.b), -1))
+            case Binary(op=BinaryOp.MUL):
+                a, b = self.linear(e.a), self.linear(e.b)
+                if not b.terms:
+                    return self._scale(a, b.const)
+                if not a.terms:
+                    return self._scale(b, a.const)
+                return self._atom(mul(self.expr(a), self.expr(b)))
+            case Binary(op=BinaryOp.FLOORDIV):
+                divisor = self.linear(e.b)
+                if divisor.terms or divisor.const <= 0:
+                    return self._atom(binary(BinaryOp.FLOORDIV, self(e.a), self(e.b)))
+                return self._floordiv(self.linear(e.a), divisor.const)
+            case Binary(op=BinaryOp.MOD):
+                divisor = self.linear(e.b)
+                if divisor.terms or divisor.const <= 0:
+                    return self._atom(binary(BinaryOp.MOD, self(e.a), self(e.b)))
+                return self._mod(self.linear(e.a), divisor.const)
+            case Binary(op=BinaryOp.MIN | BinaryOp.MAX):
+                return self._min_max(e)
+            case _:
+                children = e.children()
+                new = tuple([self(c) for c in children])
+                same = all(a is b for a, b in zip(new, children, strict=True))
+                return self._atom(e if same else e.rebuild(new))
+
+    def _atom(self, e: Expr) -> Linear:
+        if isinstance(e, Const):
+            return Linear(int(e.value), ())
+        return Linear(0, ((e, 1),))
+
+    def _min_max(self, e: Binary) -> Linear:
+        a, b = self.linear(e.a), self.linear(e.b)
+        lo, hi = self._bounds_of(self._sum(a, self._scale(b, -1)))
+        smaller, larger = (a, b) if hi <= 0 else (b, a) if lo >= 0 else (None, None)
+        pick = smaller if e.op is BinaryOp.MIN else larger
+        if pick is not None:
+            return pick
+        return self._atom(binary(e.op, self(e.a), self(e.b)))
+
+    def _scale(self, form: Linear, k: int) -> Linear:
+        if k == 0:
+            return Linear(0, ())
+        if k == 1:
+            return form
+        return Linear(form.const * k, tuple([(a, c * k) for a, c in form.terms]))
+
+    def _sum(self, x: Linear, y: Linear) -> Linear:
+        if not y.terms:
+            return Linear(x.const + y.const, x.terms)
+        if not x.terms:
+            return Linear(x.const + y.const, y.terms)
+        coeffs = dict(x.terms)
+        for a, c in y.terms:
+            coeffs[a] = coeffs.get(a, 0) + c
+        extra = self._recombine(coeffs)
+        form = self._make(x.const + y.const, coeffs)
+        return form if extra is None else self._sum(form, extra)
+
+    def _make(self, constant: int, coeffs: dict[Expr, int]) -> Linear:
+        terms = [(a, c) for a, c in coeffs.items() if c]
+        if len(terms) > 1:
+            terms.sort(key=lambda t: self.order(t[0]))
+        return Linear(constant, tuple(terms))
+
+    def _recombine(self, coeffs: dict[Expr, int]) -> Linear | None:
+        """c·(x // c) + x % c  is  x: takes such a pair out of `coeffs` and returns what it stands for."""
+        for m, k in coeffs.items():
+            if k and isinstance(m, Binary) and m.op is BinaryOp.MOD and isinstance(m.b, Const):
+                c = int(m.b.value)
+                whole = Binary(BinaryOp.FLOORDIV, m.a, m.b)
+                pair = whole if whole in coeffs else None
+                # x // c may itself have been reduced (x = y % d: y % d // c is not an atom of m.a), then no pair
+                # exists.
+                if pair is not None and coeffs[pair] == k * c:
+                    del coeffs[m], coeffs[pair]
+                    return self._scale(self.linear(m.a), k)
+        return None
+
+    def _split(self, form: Linear, c: int) -> tuple[Linear, Linear]:
+        """(multiple of c, divided by c) and the rest, whose constant is in 0 … c-1."""
+        whole = tuple([(a, k // c) for a, k in form.terms if k % c == 0])
+        rest = tuple([(a, k) for a, k in form.terms if k % c])
+        return Linear(form.const // c, whole), Linear(form.const % c, rest)
+
+    def _floordiv(self, form: Linear, c: int) -> Linear:
+        if c == 1:
+            return form
+        whole, rest = self._split(form, c)
+        quotient = self._quotient(rest, c)
+        if quotient is not None:
+            return Linear(whole.const + quotient, whole.terms)
+        g = math.gcd(c, *(k for _, k in rest.terms))
+        if g > 1:  # (g·x + r) // c  is  (x + r // g) // (c / g)
+            reduced = Linear(rest.const // g, tuple([(a, k // g) for a, k in rest.terms]))
+            return self._sum(whole, self._floordiv(reduced, c // g))
+        if len(rest.terms) == 1 and rest.terms[0][1] == 1:
+            atom = rest.terms[0][0]
+            if isinstance(atom, Binary) and atom.op is BinaryOp.FLOORDIV and isinstance(atom.b, Const):
+                d = int(atom.b.value)  # (x // d + r) // c  is  (x + r·d) // (c·d)
+                inner = self._sum(self.linear(atom.a), Linear(rest.const * d, ()))
+                return self._sum(whole, self._floordiv(inner, c * d))
+        return self._sum(whole, Linear(0, ((Binary(BinaryOp.FLOORDIV, self.expr(rest), const(c)), 1),)))
+
+    def _mod(self, form: Linear, c: int) -> Linear:
+        if c == 1:
+            return Linear(0, ())
+        _, rest = self._split(form, c)
+        quotient = self._quotient(rest, c)
+        if quotient is not None:
+            return Linear(rest.const - quotient * c, rest.terms)
+        g = math.gcd(c, *(k for _, k in rest.terms))
+        if g > 1:  # (g·x + r) % c  is  g·((x + r // g) % (c / g)) + r % g
+            reduced = Linear(rest.const // g, tuple([(a, k // g) for a, k in rest.terms]))
+            inner = self._scale(self._mod(reduced, c // g), g)
+            return self._sum(inner, Linear(rest.const % g, ()))
+        stripped = {a: k for a, k in rest.terms}
+        changed = Linear(rest.const, ())
+        for a, k in rest.terms:
+            if (
+                isinstance(a, Binary)
+                and a.op is BinaryOp.MOD
+                and isinstance(a.b, Const)
+                and int(a.b.value) % c == 0
+            ):
+                del stripped[a]  # (x % (c·d)) % c  is  x % c
+                changed = self._sum(changed, self._scale(self.linear(a.a), k))
+        if len(stripped) < len(rest.terms):
+            return self._mod(self._sum(self._make(0, stripped), changed), c)
+        return Linear(0, ((Binary(BinaryOp.MOD, self.expr(rest), const(c)), 1),))
+
+    def _quotient(self, rest: Linear, c: int) -> int | None:
+        """rest // c where the bounds decide it."""
+        lo, hi = self._bounds_of(rest)
+        if lo == -math.inf or hi == math.inf:
+            return None
+        return int(lo // c) if lo // c == hi // c else None
+
+    # ----------------------------------------------------------------------------------------------------- bounds
+
+    def _bounds_of(self, form: Linear) -> Interval:
+        lo: Number = form.const
+        hi: Number = form.const
+        for atom, k in form.terms:
+            a = self._atom_bounds(atom)
+            lo += a.lo * k if k > 0 else a.hi * k
+            hi += a.hi * k if k > 0 else a.lo * k
+        return Interval(lo, hi)
+
+    def _atom_bounds(self, atom: Expr) -> Interval:
+        if isinstance(atom, Var):
+            return self._ranges.get(atom, UNKNOWN)
+        known = self._bounds.get(atom)
+        if known is None:
+            known = self._compute_atom_bounds(atom)
+            self._bounds[atom] = known
+        return known
+
+    def _compute_atom_bounds(self, atom: Expr) -> Interval:
+        if not isinstance(atom, Binary):
+            return Interval(0, 1) if atom.dtype is DType.BOOL else UNKNOWN
+        if atom.op in (BinaryOp.FLOORDIV, BinaryOp.MOD) and isinstance(atom.b, Const) and atom.b.value > 0:
+            a, c = self.bounds(atom.a), int(atom.b.value)
+            if atom.op is BinaryOp.MOD:
+                return Interval(0, min(c - 1, a.hi) if a.lo >= 0 else c - 1)
+            return Interval(a.lo if a.lo == -math.inf else a.lo // c, a.hi if a.hi == math.inf else a.hi // c)
+        if atom.op in (BinaryOp.MIN, BinaryOp.MAX):
+            pick = min if atom.op is BinaryOp.MIN else max
+            a, b = self.bounds(atom.a), self.bounds(atom.b)
+            return Interval(pick(a.lo, b.lo), pick(a.hi, b.hi))
+        if atom.op is BinaryOp.MUL:
+            a, b = self.bounds(atom.a), self.bounds(atom.b)
+            corners = [0 if 0 in (x, y) else x * y for x in a for y in b]
+            return Interval(min(corners), max(corners))
+        return UNKNOWN
+
+    def order(self, atom: Expr) -> str:
+        """A total order of atoms that does not depend on the run: their structure, spelled out."""
+        text = self._order.get(atom)
+        if text is None:
+            text = _spell(atom)
+            self._order[atom] = text
+        return text
+
+
+def _spell(e: Expr) -> str:
+    match e:
+        case Var():
+            return e.name
+        case Const():
+            return repr(e.value)
+        case Binary():
+            return f"({e.op.value} {_spell(e.a)} {_spell(e.b)})"
+        case Unary():
+            return f"({e.op.value} {_spell(e.a)})"
+        case _:
+            name = getattr(getattr(e, "buffer", None), "name", "")
+            return f"({type(e).__name__} {name} {' '.join(_spell(c) for c in e.children())})"
+
+
+def negate(cond: Expr) -> Expr:
+    """not cond, pushed into integer comparisons."""
+    if isinstance(cond, Binary) and not cond.a.dtype.is_float:
+        match cond.op:
+            case BinaryOp.LT:
+                return binary(BinaryOp.LE, cond.b, cond.a)
+            case BinaryOp.LE:
+                return binary(BinaryOp.LT, cond.b, cond.a)
+            case BinaryOp.EQ:
+                return binary(BinaryOp.NE, cond.a, cond.b)
+            case BinaryOp.NE:
+                return binary(BinaryOp.EQ, cond.a, cond.b)
+            case _:
+                pass
+    return unary(UnaryOp.NOT, cond)

@@ -1,0 +1,110 @@
+"""A compiled program as plain data: what the compiler hands to the runtime, and what a `.tw` file holds.
+
+No code runs here. Native code takes buffers through *slots*: an argument of a kernel call is an input, an output,
+a constant or a place in the arena.
+
+The calling convention of a kernel is `void kernel(void **args, int64_t part)`: one pointer per argument, and the
+part of the work to do (0 … parts-1). Any worker may run any part, and parts of one call may run at the same time.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output: `dtype` is numpy's name of it (or ml_dtypes')."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@unique
+class Place(Enum):
+    INPUT = "input"  # at: index into the program's inputs
+    OUTPUT = "output"  # at: index into its outputs
+    CONSTANT = "constant"  # at: index into its constants
+    ARENA = "arena"  # at: byte offset, a multiple of 64
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    place: Place
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """Run all parts of a kernel; every worker meets at a barrier afterwards if `barrier`."""
+
+    kernel: str  # symbol
+    parts: int
+    args: tuple[Slot, ...]
+    barrier: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Kernel calls that run one after the other without Python in between."""
+
+    calls: tuple[KernelCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalCall:
+    """Python code outside the compiler: `key` names it in the table given at load time."""
+
+    key: str
+    inputs: tuple[tuple[Slot, TensorSpec], ...]
+    outputs: tuple[tuple[Slot, TensorSpec], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchStep:
+    cond: Slot  # one bool
+    then: "tuple[ProgramStep, ...]"
+    otherwise: "tuple[ProgramStep, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class WhileStep:
+    cond: Slot
+    body: "tuple[ProgramStep, ...]"
+
+
+ProgramStep: TypeAlias = Segment | ExternalCall | BranchStep | WhileStep
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Where a program comes from and what it needs."""
+
+    format_version: int
+    compiler_version: str
+    llvm_version: str
+    options: dict[str, str]
+    model_digest: str
+    triple: str
+    features: tuple[str, ...]  # the ISA floor: every one must exist where it runs
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Artifact:
+    """`objects` are relocatable ELF files without undefined symbols; together they define every kernel symbol
+    and the driver.
+    """
+
+    manifest: Manifest
+    objects: tuple[bytes, ...]
+    constants: tuple[NDArray[np.generic], ...]
+    arena_bytes: int
+    program: tuple[ProgramStep, ...]

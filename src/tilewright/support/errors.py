@@ -1,0 +1,32 @@
+"""The two kinds of failure.
+
+`UserError`: the input (model, feeds, options, schedule step) is at fault. Its text says what was attempted, where it
+went wrong, which condition was violated and what to do next; the CLI prints it without a traceback.
+
+`InternalError`: we are at fault. It is never used to report bad input.
+"""
+
+
+class TilewrightError(Exception):
+    """Base of everything the package raises on purpose."""
+
+
+class UserError(TilewrightError):
+    """Bad input. `where` names the offending node, file or IR line; `hint` says what to do next."""
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.message, self.where, self.hint = message, where, hint
+        lines = [message]
+        if where is not None:
+            lines.append(f"  at: {where}")
+        if hint is not None:
+            lines.append(f"  try: {hint}")
+        super().__init__("\n".join(lines))
+
+
+class ScheduleError(UserError):
+    """A schedule step whose precondition does not hold. The program is left as it was."""
+
+
+class InternalError(TilewrightError):
+    """A broken promise of our own code. Please report it."""

@@ -1,0 +1,150 @@
+"""Building a Func from tensor expressions.
+
+    b = FuncBuilder("gemm")
+    A, B = b.param("A", (M, K), F32), b.param("B", (K, N), F32)
+    C = b.reduce("C", (M, N), (K,), lambda i, j, k: (A[i, k], B[k, j]), "sum")     # sum of products: an Fma
+    D = b.compute("D", (M, N), lambda i, j: relu(C[i, j]))
+    func = b.finish(D)
+
+Each call makes one block under one loop per iterator, and one buffer, which is local to the Func unless it is
+handed to `finish`. Loops are named `<block>_<axis>`, iterators `<block>_v<axis>`; the axes take the parameter
+names of the lambda, or `axes`.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import BinaryOp, Buffer, Expr, Fma, Scope, Var, binary, const
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, seq
+
+Body: TypeAlias = Callable[..., Expr]
+ReduceBody: TypeAlias = Callable[..., "Expr | tuple[Expr, Expr]"]
+
+_COMBINE = {"sum": BinaryOp.ADD, "max": BinaryOp.MAX, "min": BinaryOp.MIN, "prod": BinaryOp.MUL}
+
+
+def identity(combine: str, dtype: DType) -> Expr:
+    """The neutral element of a reduction."""
+    match combine:
+        case "sum":
+            return const(0, dtype)
+        case "prod":
+            return const(1, dtype)
+        case "max" | "min":
+            sign = -1 if combine == "max" else 1
+            if dtype.is_float:
+                return const(sign * float("inf"), dtype)
+            if dtype is DType.BOOL:
+                return const(combine == "min", dtype)
+            low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+            return const(low if combine == "max" else low + (1 << dtype.bits) - 1, dtype)
+        case _:
+            raise KeyError(combine)
+
+
+class FuncBuilder:
+    """Collects blocks in order. `prefix` makes names unique when many Funcs share a Module."""
+
+    def __init__(self, name: str, prefix: str = "") -> None:
+        self.name, self._prefix = name, prefix
+        self._params: list[Buffer] = []
+        self._made: dict[Buffer, None] = {}
+        self._stmts: list[Stmt] = []
+
+    def param(self, name: str, shape: Sequence[int], dtype: DType) -> Buffer:
+        return self.use(Buffer(name, tuple(shape), dtype, Scope.GLOBAL))
+
+    def use(self, buffer: Buffer) -> Buffer:
+        """Take a buffer of the Module as a parameter."""
+        if buffer not in self._params:
+            self._params.append(buffer)
+        return buffer
+
+    def compute(
+        self,
+        name: str,
+        shape: Sequence[int],
+        fn: Body,
+        *,
+        axes: Sequence[str] | None = None,
+        out: Buffer | None = None,
+    ) -> Buffer:
+        """out[i…] = fn(i…). `out` is a buffer of the Module to write; by default a new one of the Func."""
+        iters, loops = self._iters(name, tuple(shape), (), fn, axes)
+        value = fn(*(it.var for it in iters))
+        buffer = self._output(name, tuple(shape), value.dtype, out)
+        store = Store(buffer, tuple(it.var for it in iters), value)
+        self._emit(Block(self._prefix + name, iters, loops, store))
+        return buffer
+
+    def reduce(
+        self,
+        name: str,
+        shape: Sequence[int],
+        over: Sequence[int],
+        fn: ReduceBody,
+        combine: str = "sum",
+        *,
+        axes: Sequence[str] | None = None,
+        out: Buffer | None = None,
+    ) -> Buffer:
+        """out[i…] = combine of fn(i…, k…) over k. For "sum", fn may return a pair of float factors: a fused
+        multiply-add.
+        """
+        iters, loops = self._iters(name, tuple(shape), tuple(over), fn, axes)
+        value = fn(*(it.var for it in iters))
+        dtype = value[0].dtype if isinstance(value, tuple) else value.dtype
+        buffer = self._output(name, tuple(shape), dtype, out)
+        indices = tuple(it.var for it in iters[: len(shape)])
+        if isinstance(value, tuple):
+            a, b = value
+            update = Fma(a, b, buffer[indices]) if dtype.is_float else buffer[indices] + a * b
+        else:
+            update = binary(_COMBINE[combine], buffer[indices], value)
+        init = Store(buffer, indices, identity(combine, dtype))
+        self._emit(Block(self._prefix + name, iters, loops, Store(buffer, indices, update), init))
+        return buffer
+
+    def finish(self, *outputs: Buffer) -> Func:
+        """The Func. `outputs` become parameters if they are not yet; what else was made stays local."""
+        params = (*self._params, *(o for o in outputs if o not in self._params))
+        local = tuple(b for b in self._made if b not in params)
+        return Func(self.name, params, local, seq(*self._stmts), tuple(p for p in params if p in self._made))
+
+    def _iters(
+        self,
+        name: str,
+        spatial: tuple[int, ...],
+        over: tuple[int, ...],
+        fn: Callable[..., object],
+        axes: Sequence[str] | None,
+    ) -> tuple[tuple[Iter, ...], tuple[Expr, ...]]:
+        extents = (*spatial, *over)
+        if axes is None:
+            given = [p for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+            axes = (
+                [p.name for p in given]
+                if len(given) == len(extents)
+                else [f"i{d}" for d in range(len(extents))]
+            )
+        kinds = [IterKind.SPATIAL] * len(spatial) + [IterKind.REDUCE] * len(over)
+        base = self._prefix + name
+        iters = tuple(Iter(Var(f"{base}_v{a}"), e, k) for a, e, k in zip(axes, extents, kinds, strict=True))
+        return iters, tuple(Var(f"{base}_{a}") for a in axes)
+
+    def _output(self, name: str, shape: tuple[int, ...], dtype: DType, out: Buffer | None) -> Buffer:
+        buffer = out if out is not None else Buffer(self._prefix + name, shape, dtype, Scope.GLOBAL)
+        if out is not None:
+            self.use(out)
+        self._made[buffer] = None
+        return buffer
+
+    def _emit(self, block: Block) -> None:
+        nest: Stmt = block
+        for loop, it in reversed(list(zip(block.bindings, block.iters, strict=True))):
+            assert isinstance(loop, Var)
+            nest = For(loop, it.extent, nest)
+        self._stmts.append(nest)

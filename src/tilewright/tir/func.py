@@ -1,0 +1,141 @@
+"""Kernels, and the program that calls them.
+
+A `Func` computes over buffers: its parameters (shared with the rest of the Module) and its locals. A `Module` owns
+the shared buffers, so a layout is decided once for all kernels that touch a buffer. `Module.program` says in which
+order kernels run; native segments are made of its maximal runs of Calls.
+
+While scheduling, a Func names Module buffers directly and is called once, so a step may change a buffer together
+with all its readers and writers. `outline_kernels` later makes Funcs that are equal up to renaming one kernel.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.ir.expr import Buffer
+from tilewright.tir.stmt import Stmt
+from tilewright.tir.stmt import blocks as stmt_blocks
+from tilewright.tir.stmt import loops as stmt_loops
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Func:
+    """`params` are read or written in place; `locals` exist only during a call. Names of all are unique in the
+    Module.
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    locals: tuple[Buffer, ...]
+    body: Stmt
+    outputs: tuple[Buffer, ...] = ()  # the params that the body writes
+
+    def with_body(self, body: Stmt) -> "Func":
+        return self if body is self.body else replace(self, body=body)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A weight: a buffer and its value. A layout change of the buffer is applied to the value at compile time."""
+
+    buffer: Buffer
+    value: NDArray[np.generic]
+
+
+# ------------------------------------------------------------------------------------------------ the program tree
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run the Func of this name on `args`, in the order of its params."""
+
+    func: str
+    args: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """Run code that is not ours. `key` names it in the table that the runtime is handed; it ends a native segment."""
+
+    key: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    steps: "tuple[Program, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Runs `then` if the one-element bool buffer holds true, else `otherwise`."""
+
+    cond: Buffer
+    then: "Program"
+    otherwise: "Program"
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """Runs `body` as long as the one-element bool buffer holds true; the body writes it."""
+
+    cond: Buffer
+    body: "Program"
+
+
+Program: TypeAlias = Call | External | Sequence | Branch | While
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Module:
+    """`temps` are the buffers that live between kernels; the memory plan places them in the arena."""
+
+    funcs: tuple[Func, ...]
+    program: Program
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    constants: tuple[Constant, ...] = ()
+    temps: tuple[Buffer, ...] = ()
+
+    def func(self, name: str) -> Func:
+        for f in self.funcs:
+            if f.name == name:
+                return f
+        raise KeyError(name)
+
+    def with_func(self, new: Func) -> "Module":
+        """Replace the Func of the same name; the others keep their identity."""
+        return replace(self, funcs=tuple(new if f.name == new.name else f for f in self.funcs))
+
+    def func_of_block(self, block: str) -> Func | None:
+        return next((f for f in self.funcs if any(b.name == block for b in stmt_blocks(f.body))), None)
+
+    def func_of_loop(self, loop: str) -> Func | None:
+        return next((f for f in self.funcs if any(n.var.name == loop for n in stmt_loops(f.body))), None)
+
+
+def calls(program: Program) -> Iterator[Call | External]:
+    """The leaves of the program tree, in program order."""
+    match program:
+        case Call() | External():
+            yield program
+        case Sequence():
+            for s in program.steps:
+                yield from calls(s)
+        case Branch():
+            yield from calls(program.then)
+            yield from calls(program.otherwise)
+        case While():
+            yield from calls(program.body)
+
+
+def single(func: Func, constants: tuple[Constant, ...] = ()) -> Module:
+    """A Module that calls one Func: what a researcher schedules, and what tests use."""
+    known = {c.buffer for c in constants}
+    outputs = func.outputs
+    inputs = tuple(b for b in func.params if b not in outputs and b not in known)
+    return Module((func,), Call(func.name, func.params), inputs, outputs, constants)

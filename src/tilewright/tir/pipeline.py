@@ -1,0 +1,1 @@
+"""From a scheduled Func to kernels that a code generator takes, as one list of passes."""

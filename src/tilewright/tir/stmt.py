@@ -1,0 +1,154 @@
+"""Statements of a tensor program.
+
+Meaning
+- `For` runs its body for var = 0 … extent-1. SERIAL runs in order. PARALLEL and VECTORIZED promise that iterations
+  are independent, so any order gives the same result; UNROLLED means the same as SERIAL.
+- `Block` is a named unit of computation. Its iterators take the values of the bindings, and where the predicate holds
+  the body runs; `init` runs before the body when every REDUCE iterator is 0. The body mentions only the block's
+  own iterators, never loop variables, so a block can be moved, inlined and re-tiled without looking inside.
+- `Alloc` gives a LOCAL or REGISTER buffer its extent; it appears only after `place_allocations`.
+- Statements are frozen and compared by value where a test needs it; they are not interned.
+
+Names: loop variables and block iterators are unique within a Module, block names too. Steps refer to them by name.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import TypeAlias, assert_never
+
+from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Var
+
+
+@unique
+class LoopKind(Enum):
+    SERIAL = "range"
+    PARALLEL = "parallel"
+    VECTORIZED = "vectorized"
+    UNROLLED = "unrolled"
+
+    __hash__ = object.__hash__
+
+
+@unique
+class IterKind(Enum):
+    SPATIAL = "spatial"
+    REDUCE = "reduce"
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    var: Var
+    extent: int
+    body: "Stmt"
+    kind: LoopKind = LoopKind.SERIAL
+
+
+@dataclass(frozen=True, slots=True)
+class Iter:
+    """A block iterator with domain 0 … extent-1."""
+
+    var: Var
+    extent: int
+    kind: IterKind = IterKind.SPATIAL
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    name: str
+    iters: tuple[Iter, ...]
+    bindings: tuple[
+        Expr, ...
+    ]  # one per iterator, over loop variables (and the iterators of enclosing blocks)
+    body: "Stmt"
+    init: "Stmt | None" = None
+    predicate: Expr = TRUE  # over loop variables, like the bindings
+
+    @property
+    def is_reduction(self) -> bool:
+        return any(it.kind is IterKind.REDUCE for it in self.iters)
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    stmts: "tuple[Stmt, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    buffer: Buffer
+    indices: Indices
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    cond: Expr
+    then: "Stmt"
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    buffer: Buffer
+    body: "Stmt"
+
+
+Stmt: TypeAlias = For | Block | Seq | Store | If | Alloc
+
+
+def seq(*stmts: Stmt) -> Stmt:
+    """One statement out of many; nested sequences are flattened."""
+    flat: list[Stmt] = []
+    for s in stmts:
+        flat.extend(s.stmts if isinstance(s, Seq) else (s,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def children(s: Stmt) -> tuple[Stmt, ...]:
+    match s:
+        case For() | Alloc():
+            return (s.body,)
+        case Block():
+            return (s.body,) if s.init is None else (s.init, s.body)
+        case Seq():
+            return s.stmts
+        case If():
+            return (s.then,)
+        case Store():
+            return ()
+        case _:
+            assert_never(s)
+
+
+def walk(s: Stmt) -> Iterator[Stmt]:
+    """Every statement below and including `s`, in program order, parents first."""
+    stack = [s]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
+def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
+    """The expressions directly in `s`, not those of its children."""
+    match s:
+        case Store():
+            return (*s.indices, s.value)
+        case If():
+            return (s.cond,)
+        case Block():
+            return (*s.bindings, s.predicate)
+        case For() | Seq() | Alloc():
+            return ()
+        case _:
+            assert_never(s)
+
+
+def blocks(s: Stmt) -> Iterator[Block]:
+    return (n for n in walk(s) if isinstance(n, Block))
+
+
+def loops(s: Stmt) -> Iterator[For]:
+    return (n for n in walk(s) if isinstance(n, For))
