@@ -42,6 +42,7 @@ class FuncStep(Step):
         name = self.anchor()
         func = module.func_of_loop(name) or module.func_of_block(name)
         if func is None:
-            raise ScheduleError(f"{self}: no loop or block is named {name!r}", hint="print the module to see its
-            names")
+            raise ScheduleError(
+                f"{self}: no loop or block is named {name!r}", hint="print the module to see its names"
+            )
         return module.with_func(self.rewrite(func))

@@ -38,20 +38,23 @@ def x86_64(
 ) -> Target:
     """Cache sizes in KiB."""
     wide = "avx2" in features
-    return Target("x86_64-unknown-linux-gnu", features, 32 if wide else 16, 16, l1 << 10, l2 << 10, l3 << 10, cpu)
+    return Target(
+        "x86_64-unknown-linux-gnu", features, 32 if wide else 16, 16, l1 << 10, l2 << 10, l3 << 10, cpu
+    )
 
 
 BASELINE = x86_64(frozenset())  # any x86-64
 AVX2 = x86_64(X86_V3, cpu="znver3")
 
 
+_SPELLING = {"sse4_1": "sse4.1", "sse4_2": "sse4.2", "bmi1": "bmi"}  # the kernel's names to LLVM's
+
+
 def cpu_flags() -> frozenset[str]:
     """Features of this machine in LLVM's spelling, from the kernel."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
-            names = set(line.split(":", 1)[1].split())
-            spelled = {n.replace("sse4_1", "sse4.1").replace("sse4_2", "sse4.2").replace("bmi1", "bmi") for n in
-            names} return frozenset(spelled)
+            return frozenset(_SPELLING.get(n, n) for n in line.split(":", 1)[1].split())
     return frozenset()
 
 
