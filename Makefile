@@ -1,0 +1,57 @@
+# `make test` and `make demo` work as the first command in a fresh clone: they make .venv and install what they need.
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-all unit lint types layers demo bench format clean
+
+# The first interpreter that runs and is new enough; `make PYTHON=… test` chooses another.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+# Installed again only when pyproject.toml changes.
+$(INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Tilewright needs Python 3.11 or newer: none found on PATH" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+test: lint types layers ## every check and test but the long ones (minutes)
+	$(PYTEST) -m "not slow"
+
+test-all: lint types layers ## every check and test
+	$(PYTEST)
+
+unit: $(INSTALLED) ## the unit tests (under a minute)
+	$(PYTEST) -m "not slow" tests/unit tests/errors tests/golden
+
+lint: $(INSTALLED) ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## static types, strict
+	$(BIN)/basedpyright
+
+layers: $(INSTALLED) ## who may import whom
+	$(BIN)/lint-imports --no-cache
+
+demo: $(INSTALLED) ## compile a ResNet-18, run it, and compare it with ONNX Runtime
+	$(BIN)/python -m examples.demo
+
+bench: $(INSTALLED) ## measure this machine, kernels, models and call overhead; writes docs/results/
+	$(BIN)/python -m benchmarks.peak
+	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.overhead
+
+format: $(INSTALLED) ## rewrite the sources in our style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and what the tools left
+	rm -rf .venv .ruff_cache .pytest_cache .hypothesis build dist
