@@ -65,6 +65,8 @@ class DType(Enum):
     def __repr__(self) -> str:
         return self.value
 
+    __str__ = __repr__
+
 
 INDEX = DType.I64
 

@@ -1,0 +1,340 @@
+"""The interpreter: what a tensor program means.
+
+It runs any Func, unscheduled, scheduled or lowered, on numpy arrays and in place. Loops run in order, float
+operations happen one by one as they are written, and every access is checked against the shape of its buffer. Memory
+that nobody has written holds NaN (or the largest integer), so that reading it shows.
+
+To be quick enough for tests it may run all iterations of a loop at once: the loop variable is then an array with an
+axis of its own, and each statement runs for all iterations before the next one does. That is done only for loops
+whose iterations provably touch different elements of everything they write (`independent_loops`), so it never
+changes a result. Conditions become masks.
+
+Lanes: the n-th loop from outside that runs at once has axis -n, so values inside broadcast against those outside as
+they are.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.evaluate import Value, evaluate
+from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Var, free_vars, loads
+from tilewright.ir.rewrite import substitute
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.support.errors import InternalError, UserError
+from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
+from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import (
+    Alloc,
+    Block,
+    For,
+    If,
+    IterKind,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    loops,
+    stmt_exprs,
+    walk,
+)
+
+Array: TypeAlias = NDArray[Any]
+ExternalFn: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
+_Lanes: TypeAlias = tuple[int, ...]
+
+_MAX_LANES = 1 << 16  # iterations run at once: enough to hide Python, little enough to stay in the cache
+
+
+def interpret(func: Func, arrays: Mapping[Buffer, Array]) -> None:
+    """Run `func` on `arrays`, one for each of its params, which it reads and writes in place."""
+    for p in func.params:
+        if p not in arrays:
+            raise UserError(f"{func.name}: no array is given for {p}")
+        check_array(func.name, p, arrays[p])
+    memory = {p: arrays[p] for p in func.params} | {b: unwritten(b) for b in func.locals}
+    written = {s.buffer for s in walk(func.body) if isinstance(s, Store)}
+    aliased = any(
+        np.may_share_memory(memory[a], memory[b])
+        for a in written & memory.keys()
+        for b in memory
+        if a is not b
+    )
+    at_once = frozenset[Var]() if aliased else independent_loops(func.body)
+    with np.errstate(all="ignore"):
+        _Machine(func.name, memory, at_once).run(func.body, (), None)
+
+
+def run_func(func: Func, *inputs: Array) -> tuple[Array, ...]:
+    """Run `func` on the params that are not its outputs, in order; returns the outputs."""
+    given = [p for p in func.params if p not in func.outputs]
+    if len(given) != len(inputs):
+        raise UserError(f"{func.name} takes {len(given)} inputs, {len(inputs)} were given")
+    arrays = dict(zip(given, inputs, strict=True)) | {o: unwritten(o) for o in func.outputs}
+    interpret(func, arrays)
+    return tuple(arrays[o] for o in func.outputs)
+
+
+def interpret_module(
+    module: Module,
+    inputs: Mapping[str, Array],
+    externals: Mapping[str, ExternalFn] | None = None,
+) -> dict[str, Array]:
+    """Run the program of `module`; returns its outputs by name. The arrays of `inputs` are not written.
+
+    `externals` has the code of External nodes by key: a function from input arrays to output arrays.
+    """
+    memory: dict[Buffer, Array] = {b: unwritten(b) for b in (*module.temps, *module.outputs)}
+    memory |= {c.buffer: np.asarray(c.value) for c in module.constants}
+    for b in module.inputs:
+        if b.name not in inputs:
+            raise UserError(f"no array is given for the input {b}")
+        memory[b] = np.array(inputs[b.name])
+        check_array("the program", b, memory[b])
+    _run_program(module, module.program, memory, externals or {})
+    return {b.name: memory[b] for b in module.outputs}
+
+
+def _run_program(
+    module: Module, program: Program, memory: dict[Buffer, Array], externals: Mapping[str, ExternalFn]
+) -> None:
+    match program:
+        case Call():
+            func = module.func(program.func)
+            interpret(func, {p: memory[a] for p, a in zip(func.params, program.args, strict=True)})
+        case External():
+            if program.key not in externals:
+                raise UserError(f"no code is given for the external function {program.key!r}")
+            results = externals[program.key]([memory[b] for b in program.inputs])
+            for b, value in zip(program.outputs, results, strict=True):
+                check_array(f"external {program.key}", b, value)
+                memory[b][...] = value
+        case ProgramSequence():
+            for step in program.steps:
+                _run_program(module, step, memory, externals)
+        case Branch():
+            chosen = program.then if memory[program.cond].item() else program.otherwise
+            _run_program(module, chosen, memory, externals)
+        case While():
+            while memory[program.cond].item():
+                _run_program(module, program.body, memory, externals)
+        case _:
+            assert_never(program)
+
+
+def unwritten(buffer: Buffer) -> Array:
+    """Fresh memory, filled with what stands out: NaN, or the largest integer."""
+    if buffer.dtype.is_float:
+        return np.full(buffer.shape, np.nan, buffer.dtype.numpy)
+    if buffer.dtype is DType.BOOL:
+        return np.ones(buffer.shape, np.bool_)
+    return np.full(buffer.shape, np.iinfo(buffer.dtype.numpy).max, buffer.dtype.numpy)
+
+
+def check_array(who: str, buffer: Buffer, array: Array) -> None:
+    if array.shape != buffer.shape or array.dtype != buffer.dtype.numpy:
+        raise UserError(f"{who}: {buffer} was given an array of {array.dtype} with shape {array.shape}")
+
+
+# ------------------------------------------------------------------------------------------------------ running
+
+
+class _Machine:
+    """Runs statements. `lanes` is the shape of the loops that run at once, `mask` which of the lanes do."""
+
+    def __init__(self, name: str, memory: dict[Buffer, Array], at_once: frozenset[Var]) -> None:
+        self._name, self._memory, self._at_once = name, memory, at_once
+        self._env: dict[Var, Value] = {}
+        self._blocks: list[str] = []
+
+    def run(self, s: Stmt, lanes: _Lanes, mask: Array | None) -> None:
+        match s:
+            case For():
+                self._loop(s, lanes, mask)
+            case Block():
+                self._blocks.append(s.name)
+                self._block(s, lanes, mask)
+                self._blocks.pop()
+            case Seq():
+                for c in s.stmts:
+                    self.run(c, lanes, mask)
+            case If():
+                self._where(self._value(s.cond, mask), s.then, lanes, mask)
+            case Store():
+                self._store(s, lanes, mask)
+            case Alloc():
+                self._memory[s.buffer] = unwritten(s.buffer)
+                self.run(s.body, lanes, mask)
+                del self._memory[s.buffer]
+            case _:
+                assert_never(s)
+
+    def _loop(self, s: For, lanes: _Lanes, mask: Array | None) -> None:
+        if s.var in self._at_once and 1 < s.extent <= _MAX_LANES // math.prod(lanes):
+            self._env[s.var] = np.arange(s.extent).reshape(s.extent, *(1 for _ in lanes))
+            self.run(s.body, (s.extent, *lanes), mask)
+        else:
+            for i in range(s.extent):
+                self._env[s.var] = np.int64(i)
+                self.run(s.body, lanes, mask)
+
+    def _block(self, s: Block, lanes: _Lanes, mask: Array | None) -> None:
+        inside = mask if s.predicate is TRUE else _both(mask, self._value(s.predicate, mask))
+        if inside is not None and not inside.any():
+            return
+        inside = None if inside is not None and inside.all() else inside
+        values = [self._value(b, inside) for b in s.bindings]
+        for it, value in zip(s.iters, values, strict=True):
+            self._check_domain(it.var, it.extent, value, inside)
+            self._env[it.var] = value
+        if s.init is not None:
+            first: Value = np.True_
+            for it, value in zip(s.iters, values, strict=True):
+                if it.kind is IterKind.REDUCE:
+                    first = np.logical_and(first, value == 0)
+            self._where(first, s.init, lanes, inside)
+        self.run(s.body, lanes, inside)
+
+    def _where(self, cond: Value, s: Stmt, lanes: _Lanes, mask: Array | None) -> None:
+        both = _both(mask, cond)
+        if both.any():
+            self.run(s, lanes, None if both.all() else both)
+
+    # ------------------------------------------------------------------------------------------------- accesses
+
+    def _value(self, e: Expr, mask: Array | None) -> Value:
+        return evaluate(e, self._env, lambda load, indices: self._load(load.buffer, indices, mask))
+
+    def _load(self, buffer: Buffer, indices: tuple[Value, ...], mask: Array | None) -> Value:
+        if mask is not None:  # lanes that do not run read element 0, and nobody looks at it
+            indices = tuple([np.where(mask, i, 0) for i in indices])
+        self._check_bounds("reads", buffer, indices)
+        at: Any = indices
+        return self._array(buffer)[at]
+
+    def _store(self, s: Store, lanes: _Lanes, mask: Array | None) -> None:
+        indices = tuple([self._value(i, mask) for i in s.indices])
+        value = self._value(s.value, mask)
+        if mask is not None:
+            wanted = np.broadcast_to(mask, lanes)
+            indices = tuple([np.broadcast_to(i, lanes)[wanted] for i in indices])
+            value = np.broadcast_to(value, lanes)[wanted]
+        self._check_bounds("writes", s.buffer, indices)
+        at: Any = indices
+        self._array(s.buffer)[at] = value
+
+    def _array(self, buffer: Buffer) -> Array:
+        if buffer not in self._memory:
+            raise InternalError(f"{self._here()} uses {buffer}, which is no parameter and not allocated")
+        return self._memory[buffer]
+
+    def _check_bounds(self, verb: str, buffer: Buffer, indices: tuple[Value, ...]) -> None:
+        if len(indices) != len(buffer.shape):
+            raise InternalError(f"{self._here()} {verb} {buffer} with {len(indices)} indices")
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            bad = _outside(index, extent)
+            if bad.any():
+                raise InternalError(
+                    f"{self._here()} {verb} {_spell_access(buffer, indices, bad)}, outside {buffer}"
+                )
+
+    def _check_domain(self, var: Var, extent: int, value: Value, mask: Array | None) -> None:
+        bad = _outside(value, extent)
+        bad = bad if mask is None else bad & mask
+        if bad.any():
+            first = np.broadcast_to(value, bad.shape)[bad][0]
+            raise InternalError(f"{self._here()} binds {var.name} to {first}, outside 0 … {extent - 1}")
+
+    def _here(self) -> str:
+        return f"{self._name}: block {self._blocks[-1]}" if self._blocks else self._name
+
+
+def _outside(index: Any, extent: int) -> Array:
+    return np.asarray((index < 0) | (index >= extent))
+
+
+def _both(mask: Array | None, cond: Value) -> Array:
+    return np.asarray(cond) if mask is None else np.asarray(mask & cond)
+
+
+def _spell_access(buffer: Buffer, indices: tuple[Value, ...], bad: Array) -> str:
+    """The first offending access: A[8, 0]."""
+    shape = np.broadcast_shapes(bad.shape, *(np.shape(i) for i in indices))
+    where = np.broadcast_to(bad, shape)
+    return f"{buffer.name}[{', '.join(str(np.broadcast_to(i, shape)[where][0]) for i in indices)}]"
+
+
+# ------------------------------------------------------------------------------------------------- independence
+
+
+def independent_loops(body: Stmt) -> frozenset[Var]:
+    """Loops whose iterations provably touch different elements of every buffer that any of them writes.
+
+    Sufficient, not necessary: for each such buffer there must be a dimension in which every access of the loop has
+    the index c·v + outer + inner, with one c ≠ 0 and one `outer` (over variables bound outside the loop) for all,
+    while constants and `inner` (over variables bound inside) stay within a window narrower than |c|.
+    """
+    simplify = Simplifier(ranges(body))
+    return frozenset(loop.var for loop in loops(body) if _is_independent(loop, body, simplify))
+
+
+def _is_independent(loop: For, body: Stmt, simplify: Simplifier) -> bool:
+    if any(isinstance(s, Alloc) for s in walk(loop.body)):
+        return False
+    accesses = list(_accesses(body, {}, False, loop))
+    written = {buffer for buffer, _, is_store in accesses if is_store}
+    inner = {n.var for n in loops(loop.body)}
+    for buffer in written:
+        indices = [i for b, i, _ in accesses if b is buffer]
+        if not any(
+            _separates(loop.var, inner, [i[d] for i in indices], simplify) for d in range(len(buffer.shape))
+        ):
+            return False
+    return True
+
+
+def _accesses(
+    s: Stmt, bound: Mapping[Var, Expr], inside: bool, loop: For
+) -> Iterator[tuple[Buffer, Indices, bool]]:
+    """(buffer, indices over loop variables, is it a store?) of every access in `loop`."""
+    here = inside or s is loop
+    if here:
+        for e in stmt_exprs(s):
+            yield from ((n.buffer, tuple(substitute(i, bound) for i in n.indices), False) for n in loads(e))
+        if isinstance(s, Store):
+            yield s.buffer, tuple(substitute(i, bound) for i in s.indices), True
+    if isinstance(s, Block):
+        values = [substitute(b, bound) for b in s.bindings]
+        bound = {**bound, **{it.var: v for it, v in zip(s.iters, values, strict=True)}}
+    for c in children(s):
+        yield from _accesses(c, bound, here, loop)
+
+
+def _separates(var: Var, inner: set[Var], indices: Sequence[Expr], simplify: Simplifier) -> bool:
+    coefficient: int | None = None
+    outer: frozenset[tuple[Expr, int]] | None = None
+    low, high = math.inf, -math.inf
+    for index in indices:
+        const, terms = simplify.linear(index)
+        here, outside, window = 0, set[tuple[Expr, int]](), Interval(const, const)
+        for atom, k in terms:
+            names = free_vars(atom)
+            if atom is var:
+                here = k
+            elif var in names or any(True for _ in loads(atom)):
+                return False
+            elif names & inner:
+                lo, hi = simplify.bounds(atom)
+                window = Interval(window.lo + min(lo * k, hi * k), window.hi + max(lo * k, hi * k))
+            else:
+                outside.add((atom, k))
+        if here == 0 or coefficient not in (None, here) or outer not in (None, outside):
+            return False
+        coefficient, outer = here, frozenset(outside)
+        low, high = min(low, window.lo), max(high, window.hi)
+    return coefficient is not None and high - low < abs(coefficient)
