@@ -1,1 +1,46 @@
-"""From a scheduled Func to kernels that a code generator takes, as one list of passes."""
+"""From a scheduled Func to kernels that a code generator takes, as one list of passes.
+
+Every pass keeps the meaning: the interpreter gives the same result after each (tests hold them to it).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from tilewright.ir.expr import Buffer
+from tilewright.tir.func import Func
+from tilewright.tir.passes.compact_buffers import compact_buffers
+from tilewright.tir.passes.lower_blocks import lower_blocks
+from tilewright.tir.passes.simplify import simplify
+from tilewright.tir.passes.split_phases import Phase, split_phases
+from tilewright.tir.passes.unroll_loops import unroll_loops
+
+Pass: TypeAlias = Callable[[Func], Func]
+
+BEFORE_SPLIT: tuple[Pass, ...] = (
+    lower_blocks,  # blocks -> loops, conditions and stores
+    simplify,  # unit loops gone, conditions outward: what is carried between iterations is visible
+)
+AFTER_SPLIT: tuple[Pass, ...] = (
+    compact_buffers,  # allocations shrink to what an iteration touches
+    unroll_loops,  # register indices become constants
+    simplify,
+)
+
+
+def lower(func: Func, extra: tuple[Pass, ...] = ()) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
+    """The kernels of a scheduled Func, in order, and the buffers shared between them.
+
+    `extra` passes run last on each kernel (a target's own: expansion of functions, no FMA).
+    """
+    for p in BEFORE_SPLIT:
+        func = p(func)
+    phases, shared = split_phases(func)
+    return tuple(_finish(phase, extra) for phase in phases), shared
+
+
+def _finish(phase: Phase, extra: tuple[Pass, ...]) -> Phase:
+    func = phase.func
+    for p in (*AFTER_SPLIT, *extra):
+        func = p(func)
+    return replace(phase, func=func)

@@ -1,0 +1,98 @@
+"""Writing LLVM IR text: basic blocks, names, and places to which code is hoisted.
+
+The function is a list of lines in which some places stay open: the head of every loop. Addresses and other
+values that depend only on outer loops are written into the head of the loop whose variable they use, even
+when a deeper statement asks for them first; the head dominates the body, so no pass has to move anything.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tilewright.codegen.values import Val, llvm_type, splat_literal
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Var
+
+Lines: TypeAlias = "list[str | Lines]"
+
+
+@dataclass(slots=True)
+class Region:
+    """The function (depth 0) or the body of a loop: an open head and what was already computed in it."""
+
+    head: Lines
+    cache: dict[object, Val] = field(default_factory=dict[object, Val])
+
+
+class TextBuilder:
+    def __init__(self) -> None:
+        self.root: Lines = []
+        self.lines: Lines = self.root
+        self.label = "entry"
+        self.regions: list[Region] = []
+        self.depth: dict[Var, int] = {}  # loop variable -> depth of its region
+        self.env: dict[Var, Val] = {}
+        self.intrinsics: set[str] = set()
+        self._count = 0
+
+    def fresh(self, hint: str = "v") -> str:
+        self._count += 1
+        return f"%{hint}{self._count}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def place(self) -> Lines:
+        """An open place here, to be filled later."""
+        hole: Lines = []
+        self.lines.append(hole)
+        return hole
+
+    def op(self, text: str, dtype: DType, lanes: int = 1) -> Val:
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        return Val(name, dtype, lanes)
+
+    def start_block(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    @contextmanager
+    def at(self, depth: int) -> Generator[None]:
+        """Write into the head of the region at `depth`."""
+        outer = self.lines
+        self.lines = self.regions[depth].head
+        try:
+            yield
+        finally:
+            self.lines = outer
+
+    def splat(self, v: Val, lanes: int) -> Val:
+        """A scalar in every lane."""
+        constant = splat_literal(v, lanes)
+        if constant is not None:
+            return constant
+        vec, one = llvm_type(v.dtype, lanes), self.fresh()
+        self.line(f"{one} = insertelement {vec} poison, {v}, i64 0")
+        return self.op(
+            f"shufflevector {vec} {one}, {vec} poison, <{lanes} x i32> zeroinitializer", v.dtype, lanes
+        )
+
+    def intrinsic(self, name: str, result: str, *args: str) -> str:
+        """Declare it, and give the call's text up to the arguments."""
+        self.intrinsics.add(f"declare {result} @{name}({', '.join(args)})")
+        return f"call {result} @{name}"
+
+    def text(self) -> str:
+        out: list[str] = []
+
+        def flatten(lines: Lines) -> None:
+            for item in lines:
+                if isinstance(item, str):
+                    out.append(item)
+                else:
+                    flatten(item)
+
+        flatten(self.root)
+        return "\n".join(out)

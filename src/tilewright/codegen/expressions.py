@@ -1,0 +1,495 @@
+"""Expressions as LLVM IR.
+
+Inside a vectorised loop the loop variable stands for all lanes at once. A value that does not depend on it
+stays scalar until it meets one that does. A load whose flattened index moves by one per lane is a vector
+load, by none a scalar load, anything else a scalar load per lane.
+
+`Select` evaluates only the chosen side: loads on a guarded side are masked (vectors) or read from the start
+of the buffer instead (scalars), so that nothing outside of a buffer is ever touched.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import assert_never
+
+from tilewright.codegen.builder import TextBuilder
+from tilewright.codegen.registers import RegisterFile, constant_offset
+from tilewright.codegen.values import Val, literal, llvm_type, memory_type
+from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.expr import (
+    Binary,
+    BinaryOp,
+    Bitcast,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Indices,
+    Load,
+    Scope,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    as_index,
+    free_vars,
+    loads,
+    walk,
+)
+from tilewright.ir.rewrite import substitute
+from tilewright.ir.simplify import Linear, Simplifier
+from tilewright.support.errors import InternalError
+
+_ARITHMETIC = {BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul", BinaryOp.DIV: "div"}
+_BITWISE = {BinaryOp.AND: "and", BinaryOp.OR: "or", BinaryOp.XOR: "xor", BinaryOp.SHL: "shl"}
+_FLOAT_COMPARE = {BinaryOp.EQ: "oeq", BinaryOp.NE: "une", BinaryOp.LT: "olt", BinaryOp.LE: "ole"}
+_INT_COMPARE = {BinaryOp.EQ: "eq", BinaryOp.NE: "ne", BinaryOp.LT: "lt", BinaryOp.LE: "le"}
+_ROUNDING = {
+    UnaryOp.FLOOR: "floor",
+    UnaryOp.CEIL: "ceil",
+    UnaryOp.ROUND: "roundeven",
+    UnaryOp.TRUNC: "trunc",
+    UnaryOp.SQRT: "sqrt",
+    UnaryOp.ABS: "fabs",
+}
+
+
+class ExprEmitter:
+    """Emits values at the builder's current position, under the current lane and mask."""
+
+    def __init__(self, builder: TextBuilder, simplify: Simplifier) -> None:
+        self.b, self.simplify = builder, simplify
+        self.pointers: dict[Buffer, Val] = {}
+        self.registers: dict[Buffer, RegisterFile] = {}
+        self.lane: Var | None = None
+        self.lanes = 1
+        self.mask: Val | None = None
+        # Values in the current straight line of code, by expression and mask: shared nodes are computed once.
+        self.memo: dict[tuple[Expr, str, int], Val] = {}
+
+    # ------------------------------------------------------------------------------------------------- context
+
+    @contextmanager
+    def vector(self, lane: Var, lanes: int) -> Generator[None]:
+        if self.lane is not None:
+            raise InternalError(f"vectorised loop {lane.name} inside vectorised loop {self.lane.name}")
+        self.lane, self.lanes = lane, lanes
+        try:
+            yield
+        finally:
+            self.lane, self.lanes = None, 1
+
+    @contextmanager
+    def guarded(self, cond: Val) -> Generator[None]:
+        """Loads and stores happen only where `cond` holds."""
+        outer = self.mask
+        self.mask = cond if outer is None else self.logical("and", outer, cond)
+        try:
+            yield
+        finally:
+            self.mask = outer
+
+    def forget(self, buffer: Buffer) -> None:
+        """After a store: what was loaded from the buffer is no longer its content."""
+        stale = [k for k in self.memo if any(ld.buffer is buffer for ld in loads(k[0]))]
+        for k in stale:
+            del self.memo[k]
+
+    # --------------------------------------------------------------------------------------------- expressions
+
+    def emit(self, e: Expr) -> Val:
+        key = (e, self.mask.name if self.mask is not None else "", self.lanes)
+        done = self.memo.get(key)
+        if done is None:
+            done = self._emit(e)
+            self.memo[key] = done
+        return done
+
+    def wide(self, e: Expr) -> Val:
+        """`emit`, in every lane if there are lanes."""
+        return self.widen(self.emit(e), self.lanes)
+
+    def widen(self, v: Val, lanes: int) -> Val:
+        return v if v.lanes == lanes else self.b.splat(v, lanes)
+
+    def _emit(self, e: Expr) -> Val:
+        match e:
+            case Const():
+                return Val(literal(e.value, e.dtype), e.dtype)
+            case Var():
+                return self._var(e)
+            case Load():
+                return self._load(e)
+            case Unary():
+                return self._unary(e.op, self.emit(e.a))
+            case Binary():
+                return self._binary(e)
+            case Fma():
+                x, y, z = self._same(self.emit(e.a), self.emit(e.b), self.emit(e.c))
+                f = self.b.intrinsic(f"llvm.fma.{_suffix(x)}", x.type, x.type, x.type, x.type)
+                return self.b.op(f"{f}({x}, {y}, {z})", x.dtype, x.lanes)
+            case Select():
+                return self._select(e)
+            case Cast():
+                return self._cast(self.emit(e.a), e.dtype)
+            case Bitcast():
+                a = self.emit(e.a)
+                return self.b.op(f"bitcast {a} to {llvm_type(e.dtype, a.lanes)}", e.dtype, a.lanes)
+            case _:
+                raise InternalError(f"no code for {type(e).__name__}")
+
+    def _same(self, *vals: Val) -> tuple[Val, ...]:
+        lanes = max(v.lanes for v in vals)
+        return tuple(self.widen(v, lanes) for v in vals)
+
+    def _var(self, v: Var) -> Val:
+        if v is not self.lane:
+            return self.b.env[v]
+        ramp = "<" + ", ".join(f"i64 {n}" for n in range(self.lanes)) + ">"
+        return Val(ramp, INDEX, self.lanes)
+
+    def _unary(self, op: UnaryOp, a: Val) -> Val:
+        b = self.b
+        if op is UnaryOp.NEG:
+            text = (
+                f"fneg {a}"
+                if a.dtype.is_float
+                else f"sub {a.type} {self.widen(Val('0', a.dtype), a.lanes).name}, {a.name}"
+            )
+            return b.op(text, a.dtype, a.lanes)
+        if op is UnaryOp.NOT:
+            return self.logical("xor", a, Val("true", DType.BOOL))
+        if op is UnaryOp.ABS and not a.dtype.is_float:
+            f = b.intrinsic(f"llvm.abs.{_suffix(a)}", a.type, a.type, "i1")
+            return b.op(f"{f}({a}, i1 false)", a.dtype, a.lanes)
+        name = _ROUNDING.get(op)
+        if name is None:
+            raise InternalError(f"{op.value} must be expanded before code generation")
+        f = b.intrinsic(f"llvm.{name}.{_suffix(a)}", a.type, a.type)
+        return b.op(f"{f}({a})", a.dtype, a.lanes)
+
+    def logical(self, op: str, a: Val, b: Val) -> Val:
+        x, y = self._same(a, b)
+        return self.b.op(f"{op} {x}, {y.name}", x.dtype, x.lanes)
+
+    def _binary(self, e: Binary) -> Val:
+        x, y = self._same(self.emit(e.a), self.emit(e.b))
+        op, dtype, b = e.op, x.dtype, self.b
+        if op in _ARITHMETIC:
+            if dtype.is_float:
+                return b.op(f"f{_ARITHMETIC[op]} {x}, {y.name}", dtype, x.lanes)
+            flag = " nsw" if dtype is INDEX else ""
+            return b.op(f"{_ARITHMETIC[op]}{flag} {x}, {y.name}", dtype, x.lanes)
+        if op in _BITWISE:
+            return b.op(f"{_BITWISE[op]} {x}, {y.name}", dtype, x.lanes)
+        match op:
+            case BinaryOp.SHR:
+                return b.op(f"{'ashr' if dtype.is_signed else 'lshr'} {x}, {y.name}", dtype, x.lanes)
+            case BinaryOp.FLOORDIV | BinaryOp.MOD:
+                return self._divide(e, x, y)
+            case BinaryOp.MIN | BinaryOp.MAX:
+                return self._min_max(op, x, y)
+            case BinaryOp.EQ | BinaryOp.NE | BinaryOp.LT | BinaryOp.LE:
+                return self._compare(op, x, y)
+            case _:
+                raise InternalError(f"{op.value} must be expanded before code generation")
+
+    def _compare(self, op: BinaryOp, x: Val, y: Val) -> Val:
+        if x.dtype.is_float:
+            return self.b.op(f"fcmp {_FLOAT_COMPARE[op]} {x}, {y.name}", DType.BOOL, x.lanes)
+        sign = "" if op in (BinaryOp.EQ, BinaryOp.NE) else "s" if x.dtype.is_signed else "u"
+        return self.b.op(f"icmp {sign}{_INT_COMPARE[op]} {x}, {y.name}", DType.BOOL, x.lanes)
+
+    def _min_max(self, op: BinaryOp, x: Val, y: Val) -> Val:
+        b, low = self.b, op is BinaryOp.MIN
+        if not x.dtype.is_float:
+            sign = "s" if x.dtype.is_signed else "u"
+            c = b.op(f"icmp {sign}{'lt' if low else 'gt'} {x}, {y.name}", DType.BOOL, x.lanes)
+            return b.op(f"select {c}, {x}, {y}", x.dtype, x.lanes)
+        # minps and maxps give the second operand where either is NaN; so a NaN in the first is put back.
+        c = b.op(f"fcmp {'olt' if low else 'ogt'} {x}, {y.name}", DType.BOOL, x.lanes)
+        m = b.op(f"select {c}, {x}, {y}", x.dtype, x.lanes)
+        nan = b.op(f"fcmp uno {x}, {x.name}", DType.BOOL, x.lanes)
+        return b.op(f"select {nan}, {x}, {m}", x.dtype, x.lanes)
+
+    def _divide(self, e: Binary, x: Val, y: Val) -> Val:
+        """Towards minus infinity. Unsigned where the dividend is known not to be negative."""
+        b, mod = self.b, e.op is BinaryOp.MOD
+        positive = isinstance(e.b, Const) and e.b.value > 0
+        if not x.dtype.is_signed or (positive and x.dtype is INDEX and self.simplify.bounds(e.a).lo >= 0):
+            return b.op(f"{'urem' if mod else 'udiv'} {x}, {y.name}", x.dtype, x.lanes)
+        zero = self.widen(Val("0", x.dtype), x.lanes)
+        q = b.op(f"sdiv {x}, {y.name}", x.dtype, x.lanes)
+        r = b.op(f"srem {x}, {y.name}", x.dtype, x.lanes)
+        # The remainder has the sign of the dividend: where that differs from the divisor's, one step further.
+        mixed = b.op(f"xor {r}, {y.name}", x.dtype, x.lanes)
+        differs = b.op(f"icmp slt {mixed}, {zero.name}", DType.BOOL, x.lanes)
+        nonzero = b.op(f"icmp ne {r}, {zero.name}", DType.BOOL, x.lanes)
+        fix = self.logical("and", differs, nonzero)
+        if mod:
+            moved = b.op(f"add {r}, {y.name}", x.dtype, x.lanes)
+            return b.op(f"select {fix}, {moved}, {r}", x.dtype, x.lanes)
+        one = self.widen(Val("1", x.dtype), x.lanes)
+        moved = b.op(f"sub {q}, {one.name}", x.dtype, x.lanes)
+        return b.op(f"select {fix}, {moved}, {q}", x.dtype, x.lanes)
+
+    def _select(self, e: Select) -> Val:
+        cond = self.emit(e.cond)
+        a = self._side(e.a, cond, negated=False)
+        b = self._side(e.b, cond, negated=True)
+        if cond.lanes == 1:
+            x, y = self._same(a, b)
+            return self.b.op(f"select {cond}, {x}, {y}", x.dtype, x.lanes)
+        c, x, y = self._same(cond, a, b)
+        return self.b.op(f"select {c}, {x}, {y}", x.dtype, x.lanes)
+
+    def _side(self, e: Expr, cond: Val, *, negated: bool) -> Val:
+        if not any(isinstance(n, Load) and n.buffer.scope is not Scope.REGISTER for n in walk(e)):
+            return self.emit(e)
+        with self.guarded(self._unary(UnaryOp.NOT, cond) if negated else cond):
+            return self.emit(e)
+
+    def _cast(self, a: Val, to: DType) -> Val:
+        source, b = a.dtype, self.b
+        if source is to:
+            return a
+        if to is DType.BOOL:
+            zero = self.widen(Val(literal(0, source), source), a.lanes)
+            return b.op(f"{'fcmp une' if source.is_float else 'icmp ne'} {a}, {zero.name}", to, a.lanes)
+        if source.is_float and to.is_float:
+            op = "fpext" if to.bits > source.bits else "fptrunc"
+        elif source.is_float:
+            if to in (DType.I32, DType.I64):
+                op = "fptosi"  # out of range: whatever cvttps2dq gives, which never traps
+            else:
+                return self._saturating("fptosi" if to.is_signed else "fptoui", a, to)
+        elif to.is_float:
+            op = "sitofp" if source.is_signed else "uitofp"
+        elif to.bits == source.bits:
+            return Val(a.name, to, a.lanes)
+        else:
+            op = "trunc" if to.bits < source.bits else "sext" if source.is_signed else "zext"
+        return b.op(f"{op} {a} to {llvm_type(to, a.lanes)}", to, a.lanes)
+
+    def _saturating(self, kind: str, a: Val, to: DType) -> Val:
+        out = llvm_type(to, a.lanes)
+        name = f"llvm.{kind}.sat.{_suffix(Val('', to, a.lanes))}.{_suffix(a)}"
+        f = self.b.intrinsic(name, out, a.type)
+        return self.b.op(f"{f}({a})", to, a.lanes)
+
+    # ------------------------------------------------------------------------------------------------- memory
+
+    def flat_index(self, buffer: Buffer, indices: Indices) -> Expr:
+        flat: Expr = as_index(0)
+        for i, stride in zip(indices, buffer.strides, strict=True):
+            flat = flat + i * stride
+        return flat
+
+    def lane_form(self, flat: Expr) -> tuple[Linear, int] | None:
+        """(the index without the lane, elements per lane); None if the lane enters in another way."""
+        form = self.simplify.linear(flat)
+        lane = self.lane
+        if lane is None:
+            return form, 0
+        step, rest = 0, list[tuple[Expr, int]]()
+        for atom, k in form.terms:
+            if atom is lane:
+                step = k
+            elif lane in free_vars(atom):
+                return None
+            else:
+                rest.append((atom, k))
+        return Linear(form.const, tuple(rest)), step
+
+    def address(self, buffer: Buffer, form: Linear) -> Val:
+        """A pointer to the element; each partial sum is computed in the head of the loop that it needs."""
+        b = self.b
+        cursor = self.pointers[buffer]
+        by_depth: dict[int, list[tuple[Expr, int]]] = {}
+        here: list[tuple[Expr, int]] = []
+        for atom, k in form.terms:
+            if any(isinstance(n, Load) for n in walk(atom)):
+                here.append((atom, k))  # depends on data: nothing to hoist
+            else:
+                depth = max((b.depth.get(v, 0) for v in free_vars(atom)), default=0)
+                by_depth.setdefault(depth, []).append((atom, k))
+        for depth in sorted(by_depth):
+            key = (cursor.name, tuple(by_depth[depth]))
+            cached = b.regions[depth].cache.get(key)
+            if cached is None:
+                with b.at(depth):
+                    cached = self._advance(buffer, cursor, by_depth[depth], depth)
+                b.regions[depth].cache[key] = cached
+            cursor = cached
+        if here:
+            cursor = self._advance(buffer, cursor, here, None)
+        if form.const:
+            cursor = b.op(
+                f"getelementptr inbounds {memory_type(buffer.dtype)}, ptr {cursor.name}, i64 {form.const}",
+                INDEX,
+            )
+        return cursor
+
+    def _advance(self, buffer: Buffer, cursor: Val, terms: list[tuple[Expr, int]], depth: int | None) -> Val:
+        total: Val | None = None
+        for atom, k in terms:
+            value = self.emit(atom) if depth is None else self._hoisted(atom, depth)
+            if k != 1:
+                value = self.b.op(f"mul nsw i64 {value.name}, {k}", INDEX)
+            total = value if total is None else self.b.op(f"add nsw i64 {total.name}, {value.name}", INDEX)
+        assert total is not None
+        element = memory_type(buffer.dtype)
+        return self.b.op(f"getelementptr inbounds {element}, ptr {cursor.name}, i64 {total.name}", INDEX)
+
+    def _hoisted(self, atom: Expr, depth: int) -> Val:
+        """The value of an index expression, in the head of the region at `depth` (where the builder
+        writes).
+        """
+        cache = self.b.regions[depth].cache
+        value = cache.get(atom)
+        if value is None:
+            # The memo belongs to the code at the current statement; a hoisted value must not use what is
+            # only known there.
+            memo, lane, lanes, mask = self.memo, self.lane, self.lanes, self.mask
+            self.memo, self.lane, self.lanes, self.mask = {}, None, 1, None
+            try:
+                value = self.emit(atom)
+            finally:
+                self.memo, self.lane, self.lanes, self.mask = memo, lane, lanes, mask
+            cache[atom] = value
+        return value
+
+    def _load(self, e: Load) -> Val:
+        if e.buffer.scope is Scope.REGISTER:
+            return self._load_register(e)
+        split = self.lane_form(self.flat_index(e.buffer, e.indices))
+        if split is None or split[1] not in (0, 1):
+            return self._gather(e)
+        form, step = split
+        return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
+
+    def _read(self, buffer: Buffer, pointer: Val, lanes: int) -> Val:
+        b, t, align = self.b, memory_type(buffer.dtype, lanes), buffer.dtype.bytes
+        if self.mask is None:
+            v = b.op(f"load {t}, ptr {pointer.name}, align {align}", buffer.dtype, lanes)
+        elif lanes == 1:
+            any_lane = self.mask if self.mask.lanes == 1 else self.any_lane(self.mask)
+            base = self.pointers[buffer]
+            safe = b.op(f"select {any_lane}, ptr {pointer.name}, ptr {base.name}", INDEX)
+            v = b.op(f"load {t}, ptr {safe.name}, align {align}", buffer.dtype)
+        else:
+            m = self.widen(self.mask, lanes)
+            suffix = _suffix(Val("", DType.U8 if buffer.dtype is DType.BOOL else buffer.dtype, lanes))
+            f = b.intrinsic(f"llvm.masked.load.{suffix}.p0", t, "ptr", "i32", m.type, t)
+            v = b.op(f"{f}(ptr {pointer.name}, i32 {align}, {m}, {t} zeroinitializer)", buffer.dtype, lanes)
+        if buffer.dtype is DType.BOOL:
+            zero = "0" if lanes == 1 else "zeroinitializer"
+            return b.op(f"icmp ne {t} {v.name}, {zero}", DType.BOOL, lanes)
+        return v
+
+    def any_lane(self, mask: Val) -> Val:
+        f = self.b.intrinsic(f"llvm.vector.reduce.or.v{mask.lanes}i1", "i1", mask.type)
+        return self.b.op(f"{f}({mask})", DType.BOOL)
+
+    def per_lane(self, e: Expr, lane_number: int) -> Expr:
+        assert self.lane is not None
+        return self.simplify(substitute(e, {self.lane: as_index(lane_number)}))
+
+    @contextmanager
+    def scalar_lane(self, lane_number: int) -> Generator[None]:
+        """One lane alone: no lane variable, and that lane's bit of the mask."""
+        lane, lanes, mask = self.lane, self.lanes, self.mask
+        self.lane, self.lanes = None, 1
+        if mask is not None and mask.lanes > 1:
+            self.mask = self.b.op(f"extractelement {mask}, i64 {lane_number}", DType.BOOL)
+        try:
+            yield
+        finally:
+            self.lane, self.lanes, self.mask = lane, lanes, mask
+
+    def _gather(self, e: Load) -> Val:
+        """A scalar load per lane."""
+        lanes = self.lanes
+        out = Val("poison", e.dtype, lanes)
+        for n in range(lanes):
+            one = self.per_lane(e, n)
+            with self.scalar_lane(n):
+                v = self.emit(one)
+            out = self.b.op(f"insertelement {out}, {v}, i64 {n}", e.dtype, lanes)
+        return out
+
+    # ---------------------------------------------------------------------------------------------- registers
+
+    def _load_register(self, e: Load) -> Val:
+        file = self.registers[e.buffer]
+        offset, step = constant_offset(e.buffer, e.indices, self.lane, self.simplify)
+        if step == 0:
+            return self._element(file, offset)
+        if step == 1 and offset % file.width == 0 and self.lanes == file.width:
+            return self._slot(file, offset // file.width)
+        out = Val("poison", e.dtype, self.lanes)
+        for n in range(self.lanes):
+            v = self._element(file, offset + n * step)
+            out = self.b.op(f"insertelement {out}, {v}, i64 {n}", e.dtype, self.lanes)
+        return out
+
+    def _slot(self, file: RegisterFile, n: int) -> Val:
+        return Val(file.slots[n] or "poison", file.buffer.dtype, file.width)
+
+    def _element(self, file: RegisterFile, offset: int) -> Val:
+        slot = self._slot(file, offset // file.width)
+        if file.width == 1:
+            return slot
+        return self.b.op(f"extractelement {slot}, i64 {offset % file.width}", slot.dtype)
+
+    def store_register(self, buffer: Buffer, indices: Indices, value: Val) -> None:
+        file = self.registers[buffer]
+        offset, step = constant_offset(buffer, indices, self.lane, self.simplify)
+        if step == 1 and offset % file.width == 0 and self.lanes == file.width:
+            self._set_slot(file, offset // file.width, self.widen(value, self.lanes), self.mask)
+            return
+        for n in range(self.lanes if step else 1):
+            one = value if value.lanes == 1 else self.b.op(f"extractelement {value}, i64 {n}", value.dtype)
+            bit = self.mask
+            if bit is not None and bit.lanes > 1:
+                bit = self.b.op(f"extractelement {bit}, i64 {n}", DType.BOOL)
+            at = offset + n * step
+            slot = self._slot(file, at // file.width)
+            if file.width > 1:
+                one = self.b.op(f"insertelement {slot}, {one}, i64 {at % file.width}", slot.dtype, file.width)
+            self._set_slot(file, at // file.width, one, bit)
+
+    def _set_slot(self, file: RegisterFile, n: int, value: Val, mask: Val | None) -> None:
+        if mask is not None:
+            m = mask if mask.lanes == 1 else self.widen(mask, value.lanes)
+            value = self.b.op(f"select {m}, {value}, {self._slot(file, n)}", value.dtype, value.lanes)
+        file.slots[n] = value.name
+
+
+def _suffix(v: Val) -> str:
+    """The type's name in an intrinsic's name."""
+    match v.dtype:
+        case DType.F16:
+            base = "f16"
+        case DType.BF16:
+            base = "bf16"
+        case DType.F32:
+            base = "f32"
+        case DType.F64:
+            base = "f64"
+        case (
+            DType.BOOL
+            | DType.I8
+            | DType.I16
+            | DType.I32
+            | DType.I64
+            | DType.U8
+            | DType.U16
+            | DType.U32
+            | DType.U64
+        ):
+            base = f"i{v.dtype.bits}"
+        case _:
+            assert_never(v.dtype)
+    return base if v.lanes == 1 else f"v{v.lanes}{base}"

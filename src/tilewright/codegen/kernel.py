@@ -1,0 +1,222 @@
+"""A lowered Func as one LLVM function: `void name(ptr args, i64 part)`.
+
+Takes what `tir.pipeline.lower_func` gives: loops, conditions, allocations and stores; no blocks, no
+unrolled loops left. An outermost PARALLEL loop is the part; any other is serial. Loops are do-while with
+constant extents of at least one, and carry the register slots that they change as phis.
+"""
+
+from typing import assert_never
+
+from tilewright.codegen.builder import Region, TextBuilder
+from tilewright.codegen.expressions import ExprEmitter
+from tilewright.codegen.registers import RegisterFile, register_width, stored_slots
+from tilewright.codegen.values import Val, llvm_type, memory_type
+from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.expr import Buffer, Scope, free_vars
+from tilewright.ir.simplify import Simplifier
+from tilewright.support.errors import InternalError
+from tilewright.tir.func import Func
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Alloc, Block, For, If, LoopKind, Seq, Stmt, Store, walk
+
+MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
+
+
+def parts(func: Func) -> int:
+    """Into how many parts the kernel's work is divided."""
+    return func.body.extent if isinstance(func.body, For) and func.body.kind is LoopKind.PARALLEL else 1
+
+
+def kernel_ir(func: Func) -> str:
+    """The text of an LLVM module that defines the kernel under the Func's name."""
+    return _KernelEmitter(func).module()
+
+
+class _KernelEmitter:
+    def __init__(self, func: Func) -> None:
+        self.func = func
+        self.b = TextBuilder()
+        self.e = ExprEmitter(self.b, Simplifier(ranges(func.body)))
+        self._local_bytes = 0
+
+    def module(self) -> str:
+        b, func = self.b, self.func
+        b.regions.append(Region(b.place()))
+        with b.at(0):
+            for n, p in enumerate(func.params):
+                at = b.op(f"getelementptr inbounds ptr, ptr %args, i64 {n}", INDEX)
+                self.e.pointers[p] = b.op(f"load ptr, ptr {at.name}, align 8", INDEX)
+        body = func.body
+        if isinstance(body, For) and body.kind is LoopKind.PARALLEL:
+            b.env[body.var] = Val("%part", INDEX)
+            b.depth[body.var] = 0
+            body = body.body
+        self.stmt(body)
+        b.line("ret void")
+        declarations = "\n".join(sorted(b.intrinsics))
+        head = f"define void @{func.name}(ptr noalias nocapture readonly %args, i64 %part) nounwind"
+        return f"{head} {{\nentry:\n{b.text()}\n}}\n{declarations}\n"
+
+    def stmt(self, s: Stmt) -> None:
+        match s:
+            case Seq():
+                for c in s.stmts:
+                    self.stmt(c)
+            case Store():
+                self._store(s)
+            case For():
+                self._for(s)
+            case If():
+                self._if(s)
+            case Alloc():
+                self._alloc(s)
+            case Block():
+                raise InternalError(f"block {s.name} reached code generation")
+            case _:
+                assert_never(s)
+
+    # -------------------------------------------------------------------------------------------------- loops
+
+    def _for(self, s: For) -> None:
+        if s.kind is LoopKind.VECTORIZED:
+            with self.e.vector(s.var, s.extent):
+                self.stmt(s.body)
+            return
+        if s.kind is LoopKind.UNROLLED:
+            raise InternalError(f"unrolled loop {s.var.name} reached code generation")
+        if self.e.lane is not None:
+            raise InternalError(f"loop {s.var.name} inside the vectorised loop {self.e.lane.name}")
+        b = self.b
+        carried = stored_slots(s.body, self.e.registers, self.e.simplify)
+        label, before = b.fresh("loop")[1:], b.label
+        exit_label = f"{label}.exit"
+        b.line(f"br label %{label}")
+        b.start_block(label)
+        phis = b.place()
+        var = b.fresh("i")
+        b.env[s.var] = Val(var, INDEX)
+        b.depth[s.var] = len(b.regions)
+        entering: dict[tuple[Buffer, int], tuple[str, str]] = {}
+        for buffer, slots in carried.items():
+            file = self.e.registers[buffer]
+            for n in slots:
+                name = b.fresh("acc")
+                entering[buffer, n] = (name, file.slots[n] or "poison")
+                file.slots[n] = name
+        b.regions.append(Region(b.place()))
+        self.e.memo = {}
+        self.stmt(s.body)
+        self.e.memo = {}
+        b.regions.pop()
+        step = b.op(f"add nuw nsw i64 {var}, 1", INDEX)
+        more = b.op(f"icmp ult i64 {step.name}, {s.extent}", DType.BOOL)
+        b.line(f"br {more}, label %{label}, label %{exit_label}")
+        phis.append(f"  {var} = phi i64 [ 0, %{before} ], [ {step.name}, %{b.label} ]")
+        for (buffer, n), (name, start) in entering.items():
+            file = self.e.registers[buffer]
+            t = llvm_type(buffer.dtype, file.width)
+            phis.append(f"  {name} = phi {t} [ {start}, %{before} ], [ {file.slots[n]}, %{b.label} ]")
+        b.start_block(exit_label)
+
+    def _if(self, s: If) -> None:
+        b, e = self.b, self.e
+        cond = e.emit(s.cond)
+        if cond.lanes > 1 or e.mask is not None:
+            with e.guarded(cond):
+                self.stmt(s.then)
+            return
+        if e.lane is not None and e.lane in free_vars(s.cond):
+            raise InternalError("a condition on lanes gave a scalar")
+        changed = stored_slots(s.then, e.registers, e.simplify)
+        old = {(f, n): e.registers[f].slots[n] or "poison" for f, ns in changed.items() for n in ns}
+        label, before = b.fresh("then")[1:], b.label
+        after = f"{label}.end"
+        b.line(f"br {cond}, label %{label}, label %{after}")
+        b.start_block(label)
+        # What the outer code computed holds here too; what is computed here does not hold after.
+        outer = dict(e.memo)
+        self.stmt(s.then)
+        e.memo = outer
+        for buffer in stored_buffers(s.then):
+            e.forget(buffer)
+        b.line(f"br label %{after}")
+        end = b.label
+        b.start_block(after)
+        for (buffer, n), start in old.items():
+            file = e.registers[buffer]
+            t = llvm_type(buffer.dtype, file.width)
+            file.slots[n] = b.op(
+                f"phi {t} [ {start}, %{before} ], [ {file.slots[n]}, %{end} ]", buffer.dtype, file.width
+            ).name
+
+    # ------------------------------------------------------------------------------------------------- memory
+
+    def _alloc(self, s: Alloc) -> None:
+        buffer = s.buffer
+        if buffer.scope is Scope.REGISTER:
+            self.e.registers[buffer] = RegisterFile(buffer, register_width(buffer, s.body, self.e.simplify))
+            self.stmt(s.body)
+            del self.e.registers[buffer]
+            return
+        self._local_bytes += buffer.bytes
+        if self._local_bytes > MAX_LOCAL_BYTES:
+            raise InternalError(
+                f"{self.func.name}: local buffers take {self._local_bytes} bytes, more than {MAX_LOCAL_BYTES}"
+            )
+        with self.b.at(0):
+            self.e.pointers[buffer] = self.b.op(
+                f"alloca [{buffer.size} x {memory_type(buffer.dtype)}], align 64", INDEX
+            )
+        self.stmt(s.body)
+
+    def _store(self, s: Store) -> None:
+        e, b = self.e, self.b
+        value = e.emit(s.value)
+        if s.buffer.scope is Scope.REGISTER:
+            e.store_register(s.buffer, s.indices, value)
+            # Loads of registers are looked up afresh, but sums of them are memoised.
+            e.forget(s.buffer)
+            return
+        split = e.lane_form(e.flat_index(s.buffer, s.indices))
+        if split is not None and e.lane is not None and split[1] == 1:
+            self._write(s.buffer, e.address(s.buffer, split[0]), e.widen(value, e.lanes))
+        elif e.lane is None or (split is not None and split[1] == 0):
+            assert split is not None
+            if value.lanes > 1:
+                raise InternalError(f"every lane stores to the same element of {s.buffer.name}")
+            self._write(s.buffer, e.address(s.buffer, split[0]), value)
+        else:
+            for n in range(e.lanes):
+                one = value if value.lanes == 1 else b.op(f"extractelement {value}, i64 {n}", value.dtype)
+                indices = tuple(e.per_lane(i, n) for i in s.indices)
+                with e.scalar_lane(n):
+                    form = e.simplify.linear(e.flat_index(s.buffer, indices))
+                    self._write(s.buffer, e.address(s.buffer, form), one)
+        e.forget(s.buffer)
+
+    def _write(self, buffer: Buffer, pointer: Val, value: Val) -> None:
+        b, mask, lanes = self.b, self.e.mask, value.lanes
+        t, align = memory_type(buffer.dtype, lanes), buffer.dtype.bytes
+        name = value.name
+        if buffer.dtype is DType.BOOL:
+            name = b.op(f"zext {value} to {t}", DType.U8, lanes).name
+        if mask is None:
+            b.line(f"store {t} {name}, ptr {pointer.name}, align {align}")
+        elif lanes > 1:
+            m = self.e.widen(mask, lanes)
+            element = "i8" if buffer.dtype is DType.BOOL else llvm_type(buffer.dtype)
+            short = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(element, element)
+            f = b.intrinsic(f"llvm.masked.store.v{lanes}{short}.p0", "void", t, "ptr", "i32", m.type)
+            b.line(f"{f}({t} {name}, ptr {pointer.name}, i32 {align}, {m})")
+        else:
+            bit = mask if mask.lanes == 1 else self.e.any_lane(mask)
+            label = b.fresh("store")[1:]
+            b.line(f"br {bit}, label %{label}, label %{label}.end")
+            b.start_block(label)
+            b.line(f"store {t} {name}, ptr {pointer.name}, align {align}")
+            b.line(f"br label %{label}.end")
+            b.start_block(f"{label}.end")
+
+
+def stored_buffers(s: Stmt) -> set[Buffer]:
+    return {n.buffer for n in walk(s) if isinstance(n, Store)}

@@ -1,0 +1,73 @@
+"""LLVM's spelling of our types and literals, and the values the emitter juggles."""
+
+import math
+import struct
+from dataclasses import dataclass
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Scalar
+
+_SCALAR = {
+    DType.BOOL: "i1",
+    DType.I8: "i8",
+    DType.U8: "i8",
+    DType.I16: "i16",
+    DType.U16: "i16",
+    DType.I32: "i32",
+    DType.U32: "i32",
+    DType.I64: "i64",
+    DType.U64: "i64",
+    DType.F16: "half",
+    DType.BF16: "bfloat",
+    DType.F32: "float",
+    DType.F64: "double",
+}
+
+
+def llvm_type(dtype: DType, lanes: int = 1) -> str:
+    """Of a value in a register."""
+    t = _SCALAR[dtype]
+    return t if lanes == 1 else f"<{lanes} x {t}>"
+
+
+def memory_type(dtype: DType, lanes: int = 1) -> str:
+    """Of a value in memory: a bool takes a byte there."""
+    t = "i8" if dtype is DType.BOOL else _SCALAR[dtype]
+    return t if lanes == 1 else f"<{lanes} x {t}>"
+
+
+def literal(value: Scalar, dtype: DType) -> str:
+    if dtype is DType.BOOL:
+        return "true" if value else "false"
+    if not dtype.is_float:
+        return str(int(value))
+    if dtype in (DType.F32, DType.F64):
+        v = float(value)
+        if math.isnan(v):
+            return "0x7FF8000000000000"
+        return f"0x{struct.unpack('<Q', struct.pack('<d', v))[0]:016X}"
+    bits = int.from_bytes(dtype.numpy.type(value).tobytes(), "little")
+    return f"0x{'H' if dtype is DType.F16 else 'R'}{bits:04X}"
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """An SSA value or literal; `lanes` is 1 for a scalar."""
+
+    name: str
+    dtype: DType
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        return llvm_type(self.dtype, self.lanes)
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+def splat_literal(val: Val, lanes: int) -> Val | None:
+    """A literal repeated; None if `val` is not a literal."""
+    if val.name.startswith("%"):
+        return None
+    return Val("<" + ", ".join([f"{llvm_type(val.dtype)} {val.name}"] * lanes) + ">", val.dtype, lanes)

@@ -1,0 +1,78 @@
+"""compact_buffers: an allocated buffer shrinks to what one iteration of the loops around it touches.
+
+    for i in range(M // 6):                           for i in range(M // 6):
+        acc = alloc(f32[M, N], "register")    ──>         acc = alloc(f32[6, N], "register")
+        ... acc[i * 6 + ii, j] ...                        ... acc[ii, j] ...
+
+A dimension shrinks if all accesses share their part over outer loops; else it keeps its extent.
+"""
+
+import math
+
+from tilewright.ir.expr import Buffer, Expr, Load, Var, free_vars
+from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.simplify import Interval, Linear, Simplifier
+from tilewright.tir.func import Func
+from tilewright.tir.passes.place_allocations import accesses
+from tilewright.tir.rewrite import map_children, map_exprs, transform
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Alloc, For, Stmt, Store
+
+
+def compact_buffers(func: Func) -> Func:
+    simplify = Simplifier(ranges(func.body))
+    return func.with_body(_compact(func.body, frozenset(), simplify))
+
+
+def _compact(s: Stmt, outer: frozenset[Var], simplify: Simplifier) -> Stmt:
+    if isinstance(s, For):
+        outer = outer | {s.var}
+    s = map_children(s, lambda c: _compact(c, outer, simplify))
+    return _shrink(s, outer, simplify) if isinstance(s, Alloc) else s
+
+
+def _shrink(s: Alloc, outer: frozenset[Var], simplify: Simplifier) -> Stmt:
+    old = s.buffer
+    every = accesses(s.body, frozenset({old}))[old]
+    dims = [_dimension([i[d] for i in every], old.shape[d], outer, simplify) for d in range(len(old.shape))]
+    new = Buffer(old.name, tuple(extent for _, extent in dims), old.dtype, old.scope)
+    if new is old:
+        return s
+
+    def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(simplify(i - base) for i, (base, _) in zip(indices, dims, strict=True))
+
+    def load(n: Expr) -> Expr | None:
+        return Load(new, shifted(n.indices)) if isinstance(n, Load) and n.buffer is old else None
+
+    def store(n: Stmt) -> Stmt | None:
+        return Store(new, shifted(n.indices), n.value) if isinstance(n, Store) and n.buffer is old else None
+
+    memo: dict[Expr, Expr] = {}
+    body = transform(map_exprs(s.body, lambda e: transform_expr(e, load, memo)), store)
+    return Alloc(new, body)
+
+
+def _dimension(
+    indices: list[Expr], extent: int, outer: frozenset[Var], simplify: Simplifier
+) -> tuple[Expr | int, int]:
+    """(base, extent) that covers all the indices; the base depends on outer loops only."""
+    bases: set[tuple[tuple[Expr, int], ...]] = set()
+    low, high = math.inf, -math.inf
+    for index in indices:
+        form = simplify.linear(index)
+        base, inner = list[tuple[Expr, int]](), list[tuple[Expr, int]]()
+        for atom, k in form.terms:
+            names = free_vars(atom)
+            if names and names <= outer:
+                base.append((atom, k))
+            else:
+                inner.append((atom, k))
+                if names & outer:
+                    return 0, extent  # mixes outer and inner loops in one atom
+        bases.add(tuple(base))
+        bound: Interval = simplify.bounds(simplify.expr(Linear(form.const, tuple(inner))))
+        low, high = min(low, bound.lo), max(high, bound.hi)
+    if len(bases) != 1 or math.isinf(low) or math.isinf(high) or high - low + 1 >= extent:
+        return 0, extent
+    return simplify.expr(Linear(int(low), bases.pop())), int(high - low + 1)

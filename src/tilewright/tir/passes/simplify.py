@@ -1,0 +1,62 @@
+"""simplify: index arithmetic in normal form, trivial loops and conditions gone, conditions as far out as
+they can be.
+
+for i in range(8):                      if n < 3:
+    for j in range(1):           ──>        for i in range(8):
+        if n + j < 3: ...                       ...
+"""
+
+from tilewright.ir.expr import FALSE, TRUE, Binary, BinaryOp, Expr, free_vars, logical_and
+from tilewright.ir.simplify import Simplifier
+from tilewright.tir.func import Func
+from tilewright.tir.rewrite import map_children, map_exprs
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import For, If, LoopKind, Seq, Stmt, seq
+
+_NOTHING = Seq(())
+
+
+def simplify(func: Func) -> Func:
+    # A loop of one iteration has a known variable, so the simplifier has already replaced it when the loop goes.
+    body = map_exprs(func.body, Simplifier(ranges(func.body)))
+    return func.with_body(_tidy(body))
+
+
+def _tidy(s: Stmt) -> Stmt:
+    s = map_children(s, _tidy)
+    match s:
+        case Seq():
+            return seq(*(c for c in s.stmts if c is not _NOTHING)) if _NOTHING in s.stmts else s
+        case If():
+            if s.cond is TRUE:
+                return s.then
+            return _NOTHING if s.cond is FALSE or s.then is _NOTHING else s
+        case For():
+            if s.body is _NOTHING or s.extent == 0:
+                return _NOTHING
+            if s.extent == 1 and s.kind is not LoopKind.PARALLEL:
+                return s.body
+            return _hoist(s)
+        case _:
+            return s
+
+
+def _hoist(loop: For) -> Stmt:
+    """Move the part of a condition that does not change in the loop out of it. The parallel loop stays
+    outermost.
+    """
+    if loop.kind is LoopKind.PARALLEL or not isinstance(loop.body, If):
+        return loop
+    outside, inside = list[Expr](), list[Expr]()
+    for c in conjuncts(loop.body.cond):
+        (inside if loop.var in free_vars(c) else outside).append(c)
+    if not outside:
+        return loop
+    then = If(logical_and(*inside), loop.body.then) if inside else loop.body.then
+    return If(logical_and(*outside), _hoist(For(loop.var, loop.extent, then, loop.kind)))
+
+
+def conjuncts(cond: Expr) -> list[Expr]:
+    if isinstance(cond, Binary) and cond.op is BinaryOp.AND:
+        return [*conjuncts(cond.a), *conjuncts(cond.b)]
+    return [cond]
