@@ -266,10 +266,10 @@ class Simplifier:
         quotient = self._quotient(rest, c)
         if quotient is not None:
             return Linear(whole.const + quotient, whole.terms)
-        g = math.gcd(c, *(k for _, k in rest.terms))
-        if g > 1:  # (g·x + r) // c  is  (x + r // g) // (c / g)
-            reduced = Linear(rest.const // g, tuple([(a, k // g) for a, k in rest.terms]))
-            return self._sum(whole, self._floordiv(reduced, c // g))
+        coarse = self._coarse(rest, c)
+        if coarse is not None:  # (g·x + r) // c  is  x // (c / g)  where 0 <= r < g
+            g, x, _ = coarse
+            return self._sum(whole, self._floordiv(x, c // g))
         if len(rest.terms) == 1 and rest.terms[0][1] == 1:
             atom = rest.terms[0][0]
             if isinstance(atom, Binary) and atom.op is BinaryOp.FLOORDIV and isinstance(atom.b, Const):
@@ -285,11 +285,10 @@ class Simplifier:
         quotient = self._quotient(rest, c)
         if quotient is not None:
             return Linear(rest.const - quotient * c, rest.terms)
-        g = math.gcd(c, *(k for _, k in rest.terms))
-        if g > 1:  # (g·x + r) % c  is  g·((x + r // g) % (c / g)) + r % g
-            reduced = Linear(rest.const // g, tuple([(a, k // g) for a, k in rest.terms]))
-            inner = self._scale(self._mod(reduced, c // g), g)
-            return self._sum(inner, Linear(rest.const % g, ()))
+        coarse = self._coarse(rest, c)
+        if coarse is not None:  # (g·x + r) % c  is  g·(x % (c / g)) + r  where 0 <= r < g
+            g, x, fine = coarse
+            return self._sum(self._scale(self._mod(x, c // g), g), fine)
         stripped = {a: k for a, k in rest.terms}
         changed = Linear(rest.const, ())
         for a, k in rest.terms:
@@ -304,6 +303,19 @@ class Simplifier:
         if len(stripped) < len(rest.terms):
             return self._mod(self._sum(self._make(0, stripped), changed), c)
         return Linear(0, ((Binary(BinaryOp.MOD, self.expr(rest), const(c)), 1),))
+
+    def _coarse(self, form: Linear, c: int) -> tuple[int, Linear, Linear] | None:
+        """form as g·x + r with 1 < g dividing c and 0 <= r < g, for the largest such g."""
+        for g in sorted({math.gcd(c, k) for _, k in form.terms} - {1}, reverse=True):
+            fine = Linear(form.const % g, tuple([(a, k) for a, k in form.terms if k % g]))
+            lo, hi = self._bounds_of(fine)
+            if lo >= 0 and hi < g:
+                return (
+                    g,
+                    Linear(form.const // g, tuple([(a, k // g) for a, k in form.terms if k % g == 0])),
+                    fine,
+                )
+        return None
 
     def _quotient(self, rest: Linear, c: int) -> int | None:
         """rest // c where the bounds decide it."""
