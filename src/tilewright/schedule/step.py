@@ -9,7 +9,9 @@ Almost all steps rewrite one Func: they extend `FuncStep` and say which one thro
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import cast
 
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module
@@ -23,8 +25,7 @@ class Step(ABC):
     def apply(self, module: Module) -> Module: ...
 
     def __str__(self) -> str:
-        args = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self))
-        return f"{type(self).__name__}({args})"
+        return value_text(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class FuncStep(Step):
         """The name of a loop or block in the Func."""
 
     @abstractmethod
-    def rewrite(self, func: Func) -> Func: ...
+    def rewrite(self, func: Func) -> Func:
+        """The Func after this step. A refusal need not name the step: `apply` puts its text in front."""
 
     def apply(self, module: Module) -> Module:
         name = self.anchor()
@@ -45,4 +47,22 @@ class FuncStep(Step):
             raise ScheduleError(
                 f"{self}: no loop or block is named {name!r}", hint="print the module to see its names"
             )
-        return module.with_func(self.rewrite(func))
+        try:
+            return module.with_func(self.rewrite(func))
+        except ScheduleError as e:
+            if e.message.startswith(str(self)):
+                raise
+            raise ScheduleError(f"{self}: {e.message}", where=e.where, hint=e.hint) from None
+
+
+def value_text(value: object) -> str:
+    """A step or one of its fields, as it is written in Python."""
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, tuple):
+        items = [value_text(v) for v in cast("tuple[object, ...]", value)]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if is_dataclass(value):
+        args = ", ".join(f"{f.name}={value_text(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({args})"
+    return repr(value)

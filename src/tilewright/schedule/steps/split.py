@@ -13,12 +13,11 @@ import math
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr, Var, as_index, logical_and
-from tilewright.schedule.nest import find_loop, replace_stmt
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.nest import check_fresh, find_loop, replace_nest
 from tilewright.schedule.step import FuncStep
-from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, substitute
-from tilewright.tir.simplify import simplify_bindings
 from tilewright.tir.stmt import Block, For, LoopKind, Stmt
 
 
@@ -38,8 +37,9 @@ class Split(FuncStep):
     def rewrite(self, func: Func) -> Func:
         loop = find_loop(func, self.loop)
         if loop.kind is not LoopKind.SERIAL:
-            raise ScheduleError(f"{self}: the loop is {loop.kind.value}; split it before that")
-        extents = self._extents(loop.extent)
+            raise refusal(func, loop, f"{self.loop} is {loop.kind.value}", hint="split loops before that")
+        extents = self._extents(func, loop)
+        check_fresh(func, self.names)
         outer = {Var(n): e for n, e in zip(self.names, extents, strict=True)}
         index: Expr = as_index(0)
         for var, extent in outer.items():
@@ -49,16 +49,20 @@ class Split(FuncStep):
             body = guard(body, index < loop.extent)
         for var, extent in reversed(outer.items()):
             body = For(var, extent, body)
-        return simplify_bindings(replace_stmt(func, loop, body))
+        return replace_nest(func, loop, body)
 
-    def _extents(self, extent: int) -> list[int]:
-        known = math.prod(f for f in self.factors if f is not None)
-        free = sum(f is None for f in self.factors)
-        if free > 1 or known <= 0 or len(self.factors) < 2:
-            raise ScheduleError(f"{self}: needs two or more positive factors, at most one of them None")
-        extents = [-(-extent // known) if f is None else f for f in self.factors]
-        if math.prod(extents) < extent:
-            raise ScheduleError(f"{self}: the factors cover {math.prod(extents)} of {extent} iterations")
+    def _extents(self, func: Func, loop: For) -> list[int]:
+        known = [f for f in self.factors if f is not None]
+        if len(self.factors) < 2 or len(known) < len(self.factors) - 1 or any(f <= 0 for f in known):
+            raise refusal(func, loop, "needs two or more positive factors, at most one of them None")
+        extents = [-(-loop.extent // math.prod(known)) if f is None else f for f in self.factors]
+        if math.prod(extents) < loop.extent:
+            raise refusal(
+                func,
+                loop,
+                f"the factors cover {math.prod(extents)} of {loop.extent} iterations",
+                hint="leave one factor None to have it inferred",
+            )
         return extents
 
 

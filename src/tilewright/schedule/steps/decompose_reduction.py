@@ -1,0 +1,116 @@
+"""decompose_reduction: a reduction's init becomes a block of its own, before the loop.
+
+    for i in range(8):        DecomposeReduction("C", "k")     for i in range(8):
+        for k in range(4):               ─────>                    for j_init in vectorized(16):
+            for j in vectorized(16):                                   C_init(vi_init = i, vj_init = j_init)
+                C(vi = i, vj = j,                                  for k in range(4):
+                  vk = reduce(k))                                      for j in vectorized(16):
+                                                                           C(vi = i, vj = j, vk = reduce(k))
+
+The init block stands just before `loop`, in copies of those loops at or below it that feed spatial iterators; their
+names, and those of the iterators, get the suffix `_init`, and they keep their kinds. The update keeps its name and
+its reduce iterators, and loses its init.
+
+Every loop that feeds a reduce iterator is at or below `loop`: above it, init would run again between updates.
+"""
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.expr import Expr, Var, as_index
+from tilewright.ir.rewrite import substitute as substitute_expr
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.nest import (
+    bound_names,
+    check_fresh,
+    find_block,
+    find_loop,
+    loop_vars,
+    loops_on,
+    path_to,
+    rename,
+    replace_nest,
+    starts_at_zero,
+    swap_stmt,
+    wrap,
+)
+from tilewright.schedule.step import FuncStep
+from tilewright.tir.func import Func
+from tilewright.tir.rewrite import substitute
+from tilewright.tir.stmt import Block, For, IterKind, Stmt, seq
+
+
+@dataclass(frozen=True, slots=True)
+class DecomposeReduction(FuncStep):
+    block: str
+    loop: str
+
+    def anchor(self) -> str:
+        return self.block
+
+    @property
+    def name(self) -> str:
+        """The new block."""
+        return f"{self.block}_init"
+
+    def rewrite(self, func: Func) -> Func:
+        block, loop = find_block(func, self.block), find_loop(func, self.loop)
+        if block.init is None:
+            raise refusal(func, block, f"{self.block} has no init")
+        below = loops_on(path_to(func.body, block))
+        start = next((d for d, n in enumerate(below) if n is loop), None)
+        if start is None:
+            raise refusal(func, loop, f"{self.loop} is not around {self.block}")
+        below = below[start:]
+        self._check_loops(func, block, below)
+        init = _init_nest(block, block.init, below)
+        check_fresh(func, bound_names(init))
+        update = swap_stmt(loop, block, replace(block, init=None))
+        return replace_nest(func, loop, seq(init, update))
+
+    def _check_loops(self, func: Func, block: Block, below: list[For]) -> None:
+        """`below`: the loops from `loop` down to the block."""
+        inside = {n.var for n in below}
+        reduce, spatial = loop_vars(block, IterKind.REDUCE), loop_vars(block, IterKind.SPATIAL)
+        above = sorted(v.name for v in reduce - inside)
+        if above:
+            raise refusal(
+                func,
+                below[0],
+                f"{above[0]} feeds a reduce iterator of {self.block} and is above {self.loop}, so init would run again "
+                "between updates",
+                hint=f"name the outermost loop that feeds a reduce iterator: {above[0]}",
+            )
+        both = sorted(v.name for v in reduce & spatial)
+        if both:
+            raise refusal(
+                func,
+                block,
+                f"{both[0]} feeds both spatial and reduce iterators of {self.block}",
+                hint="split it",
+            )
+        if not starts_at_zero(block.bindings, block):
+            raise refusal(
+                func, block, f"the reduce iterators of {self.block} are not all 0 where its loops are"
+            )
+
+
+def _init_nest(block: Block, init: Stmt, below: list[For]) -> Stmt:
+    spatial = loop_vars(block, IterKind.SPATIAL)
+    copied = [n for n in below if n.var in spatial]
+    # The loops that are not copied are at their start where init runs, and so are the reduce iterators.
+    start: dict[Var, Expr] = {n.var: as_index(0) for n in below if n.var not in spatial}
+    first: dict[Var, Expr] = {it.var: as_index(0) for it in block.iters if it.kind is IterKind.REDUCE}
+    kept = [
+        (it, substitute_expr(b, start))
+        for it, b in zip(block.iters, block.bindings, strict=True)
+        if it.kind is IterKind.SPATIAL
+    ]
+    body = Block(
+        block.name,
+        tuple(it for it, _ in kept),
+        tuple(b for _, b in kept),
+        substitute(init, first),
+        None,
+        substitute_expr(block.predicate, start),
+    )
+    return rename(wrap(copied, body), "_init")

@@ -1,0 +1,122 @@
+"""parallel, vectorize, unroll: how the iterations of a loop run.
+
+    for i in range(8):             Parallel("i")              for i in parallel(8):
+        block(vi = i)                    ─────>                   block(vi = i)
+
+PARALLEL and VECTORIZED promise that iterations are independent, so these steps prove it: no reduce iterator is fed,
+and where two iterations touch one element, nobody writes it (buffers that each iteration fills for itself aside).
+Unrolling keeps the order and needs no proof.
+"""
+
+from dataclasses import dataclass
+
+from tilewright.ir.expr import free_vars
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.nest import find_loop, path_to, replace_stmt
+from tilewright.schedule.step import FuncStep
+from tilewright.tir.analysis.independence import dependence, instances
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import For, IterKind, LoopKind, Stmt, loops
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel(FuncStep):
+    """Iterations run on the workers of the team, in parts."""
+
+    loop: str
+
+    def anchor(self) -> str:
+        return self.loop
+
+    def rewrite(self, func: Func) -> Func:
+        loop = _serial_loop(func, self.loop)
+        for other in (*path_to(func.body, loop)[:-1], *loops(loop.body)):
+            if isinstance(other, For) and other.kind is LoopKind.PARALLEL:
+                raise refusal(
+                    func,
+                    other,
+                    f"{self.loop} would be nested with the parallel loop {other.var.name}",
+                    hint="fuse the loops and make the result parallel",
+                )
+        _check_not_inside(func, loop, LoopKind.VECTORIZED)
+        _check_independent(func, loop, "its iterations would race; make another loop parallel")
+        return _with_kind(func, loop, LoopKind.PARALLEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorize(FuncStep):
+    """Iterations are the lanes of vectors."""
+
+    loop: str
+
+    def anchor(self) -> str:
+        return self.loop
+
+    def rewrite(self, func: Func) -> Func:
+        loop = _serial_loop(func, self.loop)
+        for other in loops(loop.body):
+            if other.kind in (LoopKind.VECTORIZED, LoopKind.PARALLEL):
+                raise refusal(
+                    func, other, f"{self.loop} would hold the {other.kind.value} loop {other.var.name}"
+                )
+        _check_not_inside(func, loop, LoopKind.VECTORIZED)
+        _check_independent(
+            func, loop, f"make the lanes elements of a partial result first: Rfactor(<block>, {self.loop!r})"
+        )
+        return _with_kind(func, loop, LoopKind.VECTORIZED)
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll(FuncStep):
+    """The body is written out once per iteration."""
+
+    loop: str
+
+    def anchor(self) -> str:
+        return self.loop
+
+    def rewrite(self, func: Func) -> Func:
+        return _with_kind(func, _serial_loop(func, self.loop), LoopKind.UNROLLED)
+
+
+def _serial_loop(func: Func, name: str) -> For:
+    loop = find_loop(func, name)
+    if loop.kind is not LoopKind.SERIAL:
+        raise refusal(func, loop, f"{name} is {loop.kind.value} already")
+    return loop
+
+
+def _with_kind(func: Func, loop: For, kind: LoopKind) -> Func:
+    return replace_stmt(func, loop, For(loop.var, loop.extent, loop.body, kind))
+
+
+def _check_not_inside(func: Func, loop: For, kind: LoopKind) -> None:
+    above: tuple[Stmt, ...] = path_to(func.body, loop)[:-1]
+    for other in above:
+        if isinstance(other, For) and other.kind is kind:
+            raise refusal(func, loop, f"{loop.var.name} is inside the {kind.value} loop {other.var.name}")
+
+
+def _check_independent(func: Func, loop: For, reduce_hint: str) -> None:
+    for b in instances(loop.body):
+        if loop.var in b.loop_vars(IterKind.REDUCE):
+            fed = next(
+                it.var.name
+                for it, e in zip(b.block.iters, b.bindings, strict=True)
+                if it.kind is IterKind.REDUCE and loop.var in free_vars(e)
+            )
+            raise refusal(
+                func,
+                loop,
+                f"{loop.var.name} feeds the reduce iterator {fed} of {b.block.name}, so its iterations update the "
+                "same elements",
+                hint=reduce_hint,
+            )
+    conflict = dependence(func, loop)
+    if conflict is not None:
+        raise refusal(
+            func,
+            loop,
+            f"iterations of {loop.var.name} are not independent: {conflict.other} uses elements of "
+            f"{conflict.buffer.name} that {conflict.writer} writes in another iteration",
+        )

@@ -1,0 +1,77 @@
+"""Which variables do the values of some quasi-affine expressions determine?
+
+    i*8 + j              determines i and j if 0 <= j < 8
+    f // 6,  f % 6       together determine f
+    (i*6 + j) // 4, (i*6 + j) % 4   determine i*6 + j, and so i and j if 0 <= j < 6
+
+A set of expressions that determines all its variables is injective. That is what block bindings must be (no
+iteration is run twice), and what the indices of a store must be for iterations to be independent.
+
+The method: an expression whose value is known, `const + Σ coeff·atom`, gives the values of its atoms where the
+coefficients form a mixed radix (each is larger than all that is below it can add up to); a known `x % c` with a
+known `x // c` gives `x`. Repeated until nothing new is found. It never claims too much; it may miss what only a
+predicate makes true.
+"""
+
+import math
+from collections.abc import Iterable
+
+from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, floordiv
+from tilewright.ir.simplify import Linear, Number, Simplifier
+
+
+def determined(values: Iterable[Expr], simplify: Simplifier) -> set[Expr]:
+    """The variables, quotients and remainders that follow from the values of these integer expressions."""
+    forms = [simplify.linear(v) for v in values]
+    known: set[Expr] = set()
+    opened: set[Expr] = set()  # remainders whose dividend is among `forms` already
+    while True:
+        found = set[Expr]().union(*(_digits(form, known, simplify) for form in forms))
+        known |= found
+        for m in [m for m in known if _is_remainder(m) and m not in opened]:
+            assert isinstance(m, Binary)
+            quotient = simplify.linear(floordiv(m.a, m.b))
+            if all(a in known for a, _ in quotient.terms):
+                opened.add(m)
+                forms.append(simplify.linear(m.a))
+                found.add(m)
+        if not found:
+            return known
+
+
+def determines(values: Iterable[Expr], var: Var, simplify: Simplifier) -> bool:
+    """Do equal values of all the expressions mean an equal value of `var`?"""
+    return is_injective(values, (var,), simplify)
+
+
+def is_injective(values: Iterable[Expr], variables: Iterable[Var], simplify: Simplifier) -> bool:
+    """Do the expressions have different values wherever one of the variables does?"""
+    known = determined(values, simplify)
+    return all(v in known or simplify.constant(v) is not None for v in variables)
+
+
+def _is_remainder(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op is BinaryOp.MOD and isinstance(e.b, Const)
+
+
+def _digits(form: Linear, known: set[Expr], simplify: Simplifier) -> set[Expr]:
+    """The atoms whose values follow from that of the sum, as digits do from a number.
+
+    In order of their coefficients the terms fall into groups: a cut is where all coefficients above are multiples of
+    more than the terms below can span. The sum of each group is then known, and so is an atom alone in its group.
+    """
+    terms = sorted(((a, abs(c)) for a, c in form.terms if a not in known), key=lambda t: t[1])
+    steps = [0] * (len(terms) + 1)  # the gcd of the coefficients from here up
+    for n in reversed(range(len(terms))):
+        steps[n] = math.gcd(terms[n][1], steps[n + 1])
+    found: set[Expr] = set()
+    span: Number = 0
+    start = 0
+    for n, (atom, coeff) in enumerate(terms, 1):
+        lo, hi = simplify.bounds(atom)
+        span += coeff * (hi - lo)
+        if n == len(terms) or steps[n] > span:
+            if n - start == 1:
+                found.add(atom)
+            start = n
+    return found
