@@ -1,0 +1,132 @@
+"""All ops, in one explicit table. `docs/adding-an-op.md` says how to add one."""
+
+from tilewright.ops.activation import (
+    Clip,
+    Elu,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Mish,
+    PRelu,
+    Relu,
+    Selu,
+    Sigmoid,
+    Softplus,
+    Softsign,
+    ThresholdedRelu,
+)
+from tilewright.ops.contraction import Gemm, MatMul
+from tilewright.ops.conv import Conv
+from tilewright.ops.elementwise import Add, Cast, Div, Max, Mean, Min, Mod, Mul, Pow, Sub, Sum
+from tilewright.ops.gather import Gather
+from tilewright.ops.movement import Concat, Expand, Identity, Reshape, Split, Transpose
+from tilewright.ops.norm import LayerNormalization, Softmax
+from tilewright.ops.opdef import Op
+from tilewright.ops.pointwise import (
+    Abs,
+    Ceil,
+    Cos,
+    Erf,
+    Exp,
+    Floor,
+    Log,
+    Neg,
+    Reciprocal,
+    Round,
+    Sign,
+    Sin,
+    Sqrt,
+    Tanh,
+)
+from tilewright.ops.pool import AveragePool, MaxPool
+from tilewright.ops.reduce import (
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumSquare,
+)
+
+OPS: tuple[type[Op], ...] = (
+    # arithmetic and conversion
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Mod,
+    Pow,
+    Max,
+    Min,
+    Sum,
+    Mean,
+    Cast,
+    # functions of one argument
+    Abs,
+    Neg,
+    Sign,
+    Reciprocal,
+    Sqrt,
+    Exp,
+    Log,
+    Erf,
+    Sin,
+    Cos,
+    Floor,
+    Ceil,
+    Round,
+    # activations
+    Relu,
+    LeakyRelu,
+    PRelu,
+    ThresholdedRelu,
+    Clip,
+    Sigmoid,
+    Tanh,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    Elu,
+    Selu,
+    Softplus,
+    Softsign,
+    Mish,
+    # movement
+    Identity,
+    Reshape,
+    Transpose,
+    Expand,
+    Concat,
+    Split,
+    Gather,
+    # contractions
+    MatMul,
+    Gemm,
+    Conv,
+    # reductions
+    ReduceSum,
+    ReduceMean,
+    ReduceMax,
+    ReduceMin,
+    ReduceProd,
+    ReduceL1,
+    ReduceL2,
+    ReduceSumSquare,
+    ReduceLogSum,
+    MaxPool,
+    AveragePool,
+    # normalisations
+    Softmax,
+    LayerNormalization,
+)
+
+_BY_ONNX: dict[str, type[Op]] = {name: op for op in OPS for name in op.onnx}
+
+
+def by_onnx(op_type: str) -> type[Op] | None:
+    """The op that imports this ONNX operator, if there is one."""
+    return _BY_ONNX.get(op_type)

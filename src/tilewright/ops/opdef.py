@@ -1,22 +1,47 @@
 """What an op is: declared once, and everything else is derived from the declaration.
 
-An op is a frozen dataclass whose fields are its attributes. It says how it is spelled in ONNX, what types it yields (`infer`), what it
-computes (`compute`, as tensor expressions on a FuncBuilder), what numpy says (`reference`, the meaning the tests hold it to), and which
-cases to try (`samples`). Importer, constant folding, documentation row and numerics tests all come from here.
+An op is a frozen dataclass whose fields are its attributes. It says how it is spelled in ONNX, what types it yields
+(`infer`), what it computes (`compute`, as tensor expressions on a FuncBuilder), what numpy says (`reference`, the
+meaning the tests hold it to), and which cases to try (`samples`). Importer, constant folding, documentation row and
+numerics tests all come from here.
+
+Shapes are static, so `from_onnx` resolves everything that depends on them or on the opset (negative axes, `-1` in a
+shape, automatic padding, axes given as an input): an op's attributes are plain and complete, and two spellings of one
+computation are one op.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
+from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
+
+Array: TypeAlias = NDArray[Any]
+
+# ONNX numbers its element types; these are the ones that have a DType.
+ONNX_DTYPES: Mapping[int, DType] = {
+    1: DType.F32,
+    2: DType.U8,
+    3: DType.I8,
+    4: DType.U16,
+    5: DType.I16,
+    6: DType.I32,
+    7: DType.I64,
+    9: DType.BOOL,
+    10: DType.F16,
+    11: DType.F64,
+    12: DType.U32,
+    13: DType.U64,
+    16: DType.BF16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +51,14 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype.value}[{', '.join(map(str, self.shape))}]"
+
+    @staticmethod
+    def of(array: Array) -> "TensorType":
+        return TensorType(DType.of(array.dtype), tuple(int(n) for n in array.shape))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
 
 
 @unique
@@ -46,9 +79,72 @@ class OnnxNode:
     opset: int
     attrs: Mapping[str, Any]  # int, float, str, list of those, or ndarray
     inputs: tuple[TensorType | None, ...]
-    constant: Callable[
-        [int], NDArray[np.generic] | None
-    ]  # the value of input i, if it is known at compile time
+    # The value of input i, if it is known at compile time.
+    constant: Callable[[int], NDArray[np.generic] | None]
+    outputs: int
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The inputs that are not left out."""
+        return tuple(i for i, t in enumerate(self.inputs) if t is not None)
+
+    def has(self, i: int) -> bool:
+        return i < len(self.inputs) and self.inputs[i] is not None
+
+    def input(self, i: int) -> TensorType:
+        """The type of a required input."""
+        found = self.inputs[i] if i < len(self.inputs) else None
+        if found is None:
+            raise UserError(f"{self.op_type} needs an input {i}")
+        return found
+
+    def integer(self, name: str, default: int) -> int:
+        return int(self.attrs.get(name, default))
+
+    def real(self, name: str, default: float) -> float:
+        return float(self.attrs.get(name, default))
+
+    def text(self, name: str, default: str) -> str:
+        return str(self.attrs.get(name, default))
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        found = self.attrs.get(name)
+        return None if found is None else tuple(int(v) for v in found)
+
+    def value(self, i: int, what: str) -> Array:
+        """The value of input i, which has to be known at compile time; `what` says what it means."""
+        self.input(i)
+        found = self.constant(i)
+        if found is None:
+            raise UserError(
+                f"{self.op_type}: {what} (input {i}) is computed at run time",
+                hint="only constants are supported here: export with static shapes, or simplify the model",
+            )
+        return found
+
+    def value_integers(self, i: int, what: str) -> tuple[int, ...]:
+        return tuple(int(v) for v in self.value(i, what).reshape(-1))
+
+    def given_integers(self, i: int, name: str) -> tuple[int, ...] | None:
+        """Integers that older opsets have as the attribute `name` and newer ones as input i."""
+        return self.value_integers(i, name) if self.has(i) else self.integers(name)
+
+    def one_output(self, what: str) -> None:
+        """Refuse nodes that use a further output, which is `what`."""
+        if self.outputs > 1:
+            raise UserError(
+                f"{self.op_type}: the output {what} is not supported", hint="only output 0 may be used"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxCase:
+    """A one-node ONNX model that a sample was imported from, for comparison with other engines."""
+
+    op_type: str
+    opset: int
+    attrs: Mapping[str, Any]
+    inputs: tuple[Array | None, ...]
     outputs: int
 
 
@@ -58,6 +154,7 @@ class Sample:
 
     op: "Op"
     inputs: tuple[NDArray[np.generic], ...]
+    onnx: OnnxCase | None = None
 
 
 class Op(ABC):
@@ -73,7 +170,7 @@ class Op(ABC):
 
         Raises UserError, without the node's name (the importer adds it), for what is not supported.
         """
-        return cls(), tuple(i for i, t in enumerate(node.inputs) if t is not None)
+        return cls(), node.present
 
     @abstractmethod
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -92,3 +189,33 @@ class Op(ABC):
     @abstractmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
         """Small cases that cover attributes, broadcasting, edge shapes and special values."""
+
+    @classmethod
+    def sample(
+        cls,
+        *inputs: Array | None,
+        op_type: str | None = None,
+        opset: int = 18,
+        outputs: int = 1,
+        runtime: Collection[int] = (),
+        **attrs: Any,
+    ) -> Sample:
+        """A Sample written as an ONNX node. The inputs in `runtime` are not known at compile time."""
+        spelled = op_type if op_type is not None else cls.onnx[0]
+        types = tuple(None if x is None else TensorType.of(x) for x in inputs)
+
+        def constant(i: int) -> Array | None:
+            return None if i in runtime else inputs[i]
+
+        op, taken = cls.from_onnx(OnnxNode(spelled, opset, attrs, types, constant, outputs))
+        arrays = tuple(x for x in (inputs[i] for i in taken) if x is not None)
+        return Sample(op, arrays, OnnxCase(spelled, opset, attrs, inputs, outputs))
+
+    def misfit(self, inputs: Sequence[TensorType], reason: str) -> UserError:
+        """The error of `infer`: op, types, violated condition."""
+        return UserError(f"{type(self).__name__} of {', '.join(map(str, inputs)) or 'nothing'}: {reason}")
+
+    def check_arity(self, inputs: Sequence[TensorType], least: int, most: int | None = None) -> None:
+        if not least <= len(inputs) <= (least if most is None else most):
+            count = str(least) if most is None else f"{least} to {most}"
+            raise self.misfit(inputs, f"takes {count} inputs")

@@ -1,0 +1,246 @@
+"""Reductions over axes, and ArgMax. A reduction block, then, where the result is scaled or mapped, a block for that.
+
+Half precision is accumulated in f32. An empty sum is 0; the extremes of nothing are infinite. NaN wins in Max and Min.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, const, unary
+from tilewright.ops.axes import ANY, FLOATS, NUMBERS, accumulator, narrow, normal_axes, widen
+from tilewright.ops.elementwise import normal
+from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.tir.build import FuncBuilder
+
+
+def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """The shape with `axes` reduced to 1."""
+    return tuple(1 if d in axes else n for d, n in enumerate(shape))
+
+
+def reduce_axes(axes: Sequence[int], rank: int) -> list[str]:
+    """Names for the iterators of a reduction that keeps its axes: all output axes, then the reduced ones."""
+    return [f"i{d}" for d in range(rank)] + [f"k{d}" for d in axes]
+
+
+def inner_index(i: Sequence[Expr], axes: Sequence[int], rank: int) -> tuple[Expr, ...]:
+    """The input's index, given the iterators that `reduce_axes` names."""
+    over = dict(zip(axes, i[rank:], strict=True))
+    return tuple(over.get(d, i[d]) for d in range(rank))
+
+
+def read_kept(kept: Buffer, i: Sequence[Expr], axes: Sequence[int]) -> Expr:
+    """The reduced value that belongs to index `i` of the whole shape."""
+    return kept[tuple(0 if d in axes else v for d, v in enumerate(i))]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(Op):
+    """`axes` are sorted; they stay with extent 1 if `keep`."""
+
+    kind = Kind.REDUCTION
+    takes: ClassVar[frozenset[DType]] = NUMBERS
+    combine: ClassVar[str] = "sum"
+    axes: tuple[int, ...]
+    keep: bool = True
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        rank = node.input(0).rank
+        if node.op_type.startswith("Global"):
+            return cls(tuple(range(2, rank))), (0,)
+        given = node.given_integers(1, "axes")
+        if given:
+            axes = normal_axes(given, rank)
+        else:
+            axes = () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
+        return cls(axes, bool(node.integer("keepdims", 1))), (0,)
+
+    @abstractmethod
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        """The result with `axes` kept; floats come as float64."""
+
+    def element(self, x: Expr) -> Expr | tuple[Expr, Expr]:
+        """What is combined: a value, or for sums a pair of factors."""
+        return x
+
+    def finish(self, total: Expr, count: int) -> Expr:
+        """The result, from the combined value of `count` elements."""
+        return total
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 1)
+        (x,) = inputs
+        if x.dtype not in self.takes:
+            raise self.misfit(inputs, f"not defined for {x.dtype.value}")
+        if any(not 0 <= a < x.rank for a in self.axes):
+            raise self.misfit(inputs, f"has no axes {list(self.axes)}")
+        kept = kept_shape(x.shape, self.axes)
+        return (
+            TensorType(
+                x.dtype, kept if self.keep else tuple(n for d, n in enumerate(kept) if d not in self.axes)
+            ),
+        )
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        (x,) = inputs
+        (out,) = self.infer([TensorType(x.dtype, x.shape)])
+        wide = accumulator(x.dtype)
+        rank = len(x.shape)
+        count = math.prod(x.shape[a] for a in self.axes)
+        plain = wide is x.dtype and type(self).finish is Reduction.finish
+        places = range(rank) if self.keep else [d for d in range(rank) if d not in self.axes]
+
+        def element(*i: Expr) -> Expr | tuple[Expr, Expr]:
+            at = dict(zip((*places, *((rank + a) for a in self.axes)), i, strict=True))
+            return self.element(
+                cast(wide, x[tuple(at.get(rank + d, at.get(d, const(0))) for d in range(rank))])
+            )
+
+        axes = [f"i{d}" for d in places] + [f"k{d}" for d in self.axes]
+        total = b.reduce(
+            name if plain else f"{name}_{self.combine}",
+            out.shape,
+            [x.shape[a] for a in self.axes],
+            element,
+            self.combine,
+            axes=axes,
+        )
+        if plain:
+            return (total,)
+        return (
+            b.compute(
+                name,
+                out.shape,
+                lambda *i: cast(out.dtype, self.finish(total[i], count)),
+                axes=axes[: len(places)],
+            ),
+        )
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (out,) = self.infer([TensorType.of(x) for x in inputs])
+        with np.errstate(all="ignore"):
+            return (narrow(self.numpy(widen(inputs[0]), self.axes).reshape(out.shape), out.dtype),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = normal(rng, 2, 3, 4)
+        yield cls.sample(x, np.array([-1], np.int64))
+        yield cls.sample(x, np.array([0, 2], np.int64), keepdims=0)
+        yield cls.sample(x, keepdims=0)
+        yield cls.sample(x, np.array([], np.int64), noop_with_empty_axes=1)
+        yield cls.sample(x, axes=[1], opset=11)
+        special = np.array([[1, np.nan, 2], [np.inf, 1, 3], [-np.inf, -np.inf, -np.inf]], np.float32)
+        yield cls.sample(special, np.array([1], np.int64))
+        yield cls.sample(x.astype(np.float16), np.array([2], np.int64))
+        if DType.I32 in cls.takes:
+            yield cls.sample(rng.integers(-9, 9, size=(2, 5)).astype(np.int32), np.array([1], np.int64))
+        yield from (
+            cls.sample(normal(rng, 2, 2, 3, 3), op_type=name)
+            for name in cls.onnx
+            if name.startswith("Global")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSum(Reduction):
+    onnx = ("ReduceSum",)
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return x.sum(axes, keepdims=True, dtype=x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceMean(Reduction):
+    onnx = ("ReduceMean", "GlobalAveragePool")
+    takes = FLOATS
+
+    def finish(self, total: Expr, count: int) -> Expr:
+        return total / count
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return x.mean(axes, keepdims=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceMax(Reduction):
+    onnx = ("ReduceMax", "GlobalMaxPool")
+    takes = ANY
+    combine = "max"
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return x.max(axes, keepdims=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceMin(Reduction):
+    onnx = ("ReduceMin",)
+    takes = ANY
+    combine = "min"
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return x.min(axes, keepdims=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceProd(Reduction):
+    onnx = ("ReduceProd",)
+    combine = "prod"
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return x.prod(axes, keepdims=True, dtype=x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceL1(Reduction):
+    onnx = ("ReduceL1",)
+
+    def element(self, x: Expr) -> Expr | tuple[Expr, Expr]:
+        return unary(UnaryOp.ABS, x)
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return abs(x).sum(axes, keepdims=True, dtype=x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSumSquare(Reduction):
+    onnx = ("ReduceSumSquare",)
+
+    def element(self, x: Expr) -> Expr | tuple[Expr, Expr]:
+        return x, x
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return (x * x).sum(axes, keepdims=True, dtype=x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceL2(Reduction):
+    onnx = ("ReduceL2",)
+    takes = FLOATS
+
+    def element(self, x: Expr) -> Expr | tuple[Expr, Expr]:
+        return x, x
+
+    def finish(self, total: Expr, count: int) -> Expr:
+        return unary(UnaryOp.SQRT, total)
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.sqrt((x * x).sum(axes, keepdims=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceLogSum(Reduction):
+    onnx = ("ReduceLogSum",)
+    takes = FLOATS
+
+    def finish(self, total: Expr, count: int) -> Expr:
+        return unary(UnaryOp.LOG, total)
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.log(x.sum(axes, keepdims=True))
