@@ -1,0 +1,262 @@
+"""What the steps that move a block have in common: its preconditions, its old place, its new loops.
+
+The steps rely on what a block promises: its instances cover the domains of its iterators, and its predicate only keeps
+them inside (a split that does not divide makes such predicates). So a block can be taken out of its nest and put
+under new loops that cover the part of its domain that is needed there; the predicate is made anew. A block that
+shares the writing of a buffer with another (the parts of a partitioned loop, the halves of a decomposed reduction)
+covers only its own part: such blocks stay where they are.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Var, as_index, logical_and
+from tilewright.ir.expr import walk as walk_expr
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.nest import bound_names, path_to
+from tilewright.support.errors import ScheduleError
+from tilewright.tir.analysis.affine import is_injective
+from tilewright.tir.analysis.dataflow import Dataflow
+from tilewright.tir.analysis.regions import Span, accesses
+from tilewright.tir.func import Func
+from tilewright.tir.rewrite import map_children
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import (
+    Block,
+    For,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    blocks,
+    children,
+    seq,
+    stmt_exprs,
+    walk,
+)
+
+# ------------------------------------------------------------------------------------------------- preconditions
+
+
+def check_leaf(func: Func, block: Block) -> None:
+    if any(isinstance(n, Block | For) for n in walk(block.body)):
+        raise refusal(
+            func,
+            block,
+            f"block {block.name!r} holds loops or blocks of its own",
+            "apply the step before those are made",
+        )
+
+
+def check_scope(func: Func, block: Block, loop: For) -> None:
+    """`loop` is not hidden inside another block than `block` is."""
+
+    def around(s: Stmt) -> list[Stmt]:
+        return [n for n in path_to(func.body, s)[:-1] if isinstance(n, Block)]
+
+    mine, theirs = around(block), around(loop)
+    if len(mine) != len(theirs) or any(a is not b for a, b in zip(mine, theirs, strict=True)):
+        raise refusal(
+            func,
+            loop,
+            f"loop {loop.var.name!r} and block {block.name!r} are inside different blocks",
+            "move the block before the blocks around the loop are made",
+        )
+
+
+def check_sole_writer(func: Func, flow: Dataflow, block: Block) -> None:
+    for buffer in flow.writes(block):
+        others = [w for w in flow.writers(buffer) if w is not block]
+        if others:
+            raise refusal(
+                func,
+                others[0],
+                f"{buffer.name} has two writers, blocks {block.name!r} and {others[0].name!r}",
+                "apply the step before the loop is partitioned or the reduction decomposed",
+            )
+
+
+def check_not_in_place(func: Func, flow: Dataflow, block: Block) -> None:
+    """The block computes its buffer from others: running an instance twice gives the same result.
+
+    A reduction reads its own accumulator, at the place where it writes it.
+    """
+    written = flow.writes(block)
+    places = {n.indices for n in walk(block) if isinstance(n, Store)}
+    for e in (e for n in walk(block.body) for e in stmt_exprs(n)):
+        for n in walk_expr(e):
+            if not isinstance(n, Load) or n.buffer not in written:
+                continue
+            if block.init is None or n.indices not in places or len(places) != 1:
+                raise refusal(
+                    func,
+                    block,
+                    f"block {block.name!r} changes {n.buffer.name} in place",
+                    "the block must compute its buffer from others, or be a reduction with init",
+                )
+
+
+def check_single_store(func: Func, block: Block) -> Store:
+    """The block's one store, unconditional and not a reduction."""
+    if block.is_reduction or block.init is not None:
+        raise refusal(
+            func,
+            block,
+            f"block {block.name!r} is a reduction; only a block whose iterators are all spatial can be inlined",
+            "move it with ComputeAt or ReverseComputeAt",
+        )
+    if not isinstance(block.body, Store):
+        raise refusal(func, block, f"the body of block {block.name!r} is not one store")
+    return block.body
+
+
+def check_inputs_stay(func: Func, flow: Dataflow, block: Block) -> None:
+    """What `block` reads is not written after it, so it may as well read it later."""
+    for buffer in flow.reads(block):
+        for w in flow.writers(buffer):
+            if w is not block and flow.position(w) > flow.position(block):
+                raise refusal(
+                    func,
+                    w,
+                    f"block {w.name!r} overwrites {buffer.name}, which block {block.name!r} has read before; "
+                    f"{block.name!r} cannot run later",
+                )
+
+
+def check_not_read_before(func: Func, flow: Dataflow, block: Block) -> None:
+    """Nobody reads the old content of what `block` writes, so it may as well be written earlier or later."""
+    for r in flow.consumers(block):
+        if flow.position(r) < flow.position(block):
+            raise refusal(
+                func,
+                r,
+                f"block {r.name!r} reads the buffer before block {block.name!r} writes it",
+                "a buffer that is updated in place fixes the order of its blocks",
+            )
+
+
+def check_parallel(func: Func, moved: Stmt, above: Sequence[Stmt], simplify: Simplifier) -> None:
+    """Different iterations of the parallel loops in `above` write different elements in the nest `moved`."""
+    parallel = [
+        n
+        for n in above
+        if isinstance(n, For) and n.kind in (LoopKind.PARALLEL, LoopKind.VECTORIZED) and n.extent > 1
+    ]
+    if not parallel:
+        return
+    for access in accesses(moved):
+        if not access.is_write:
+            continue
+        for loop in parallel:
+            if not is_injective(access.indices, (loop.var,), simplify):
+                raise refusal(
+                    func,
+                    loop,
+                    f"iterations of the {loop.kind.value} loop {loop.var.name!r} would write the same elements of "
+                    f"{access.buffer.name}",
+                    f"move the block before {loop.var.name!r} is made {loop.kind.value}",
+                )
+
+
+# --------------------------------------------------------------------------------------------------------- places
+
+
+def top_level(func: Func) -> tuple[Stmt, ...]:
+    return func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+
+
+def nest_of(func: Func, block: Block) -> int:
+    """Which top-level statement holds `block`."""
+    return next(n for n, s in enumerate(top_level(func)) if holds(s, block))
+
+
+def holds(s: Stmt, block: Block) -> bool:
+    return any(b is block for b in blocks(s))
+
+
+def insert_nest(func: Func, at: int, nest: Stmt) -> Func:
+    """`nest` as the top-level statement number `at`."""
+    stmts = top_level(func)
+    return func.with_body(seq(*stmts[:at], nest, *stmts[at:]))
+
+
+def without_block(s: Stmt, block: Block) -> Stmt | None:
+    """`s` without `block` and the loops that are empty then; None if nothing is left."""
+    if s is block:
+        return None
+    if isinstance(s, Seq):
+        kept = [c for c in (without_block(c, block) for c in s.stmts) if c is not None]
+        return seq(*kept) if kept else None
+    if isinstance(s, For):
+        body = without_block(s.body, block)
+        return s if body is s.body else None if body is None else replace(s, body=body)
+    return map_children(s, lambda c: without_block(c, block) or Seq(()))
+
+
+def with_loop_body(s: Stmt, var: Var, fn: Callable[[Stmt], Stmt]) -> Stmt:
+    """`s` with the body of the loop over `var` rewritten."""
+    if isinstance(s, For) and s.var is var:
+        return replace(s, body=fn(s.body))
+    return map_children(s, lambda c: with_loop_body(c, var, fn))
+
+
+def is_done_before(func: Func, writer: Block, loop: For) -> bool:
+    """Is `writer` in another nest, one that comes before that of `loop`?"""
+    mine, theirs = path_to(func.body, writer), path_to(func.body, loop)
+    shared = [a for a, b in zip(mine, theirs, strict=False) if a is b]
+    if not shared or any(isinstance(s, For) for s in shared):
+        return False
+    order = children(shared[-1])
+    first, second = mine[len(shared)], theirs[len(shared)]
+    return next(s for s in order if s is first or s is second) is first
+
+
+def check_free(func: Func, *names: str) -> None:
+    """The names that a step is about to make are not in use."""
+    taken = bound_names(func.body).union(b.name for b in (*func.params, *func.locals))
+    for name in names:
+        if name in taken:
+            raise ScheduleError(
+                f"the new name {name!r} is taken in {func.name}", hint="was this step applied before?"
+            )
+
+
+def find_buffer(func: Func, name: str) -> Buffer:
+    for b in (*func.locals, *func.params):
+        if b.name == name:
+            return b
+    known = ", ".join(b.name for b in (*func.params, *func.locals))
+    raise ScheduleError(f"{func.name} has no buffer {name!r}", hint=f"its buffers are: {known}")
+
+
+# ---------------------------------------------------------------------------------------------------- new loops
+
+
+def loop_names(block: Block) -> tuple[str, ...]:
+    """The loops that a moved block is under, one per iterator."""
+    return tuple(f"{block.name}_{n}" for n in range(len(block.iters)))
+
+
+def under_new_loops(func: Func, block: Block, spans: Sequence[Span | None]) -> Stmt:
+    """`block` under loops that run its iterators over `spans` (None: the whole domain), cut to their domains."""
+    names = loop_names(block)
+    leaving = {n.var.name for n in path_to(func.body, block)[:-1] if isinstance(n, For)}
+    check_free(func, *(n for n in names if n not in leaving))
+    known = ranges(func.body)
+    extents: list[int] = []
+    bindings: list[Expr] = []
+    for name, it, span in zip(names, block.iters, spans, strict=True):
+        start, extent = span if span is not None else Span(as_index(0), it.extent)
+        extents.append(extent)
+        bindings.append(start + Var(name))
+        known[Var(name)] = Interval(0, extent - 1)
+    simplify = Simplifier(known)
+    predicate: Expr = TRUE
+    for it, binding in zip(block.iters, bindings, strict=True):
+        for inside in (as_index(0) <= binding, binding < it.extent):
+            predicate = logical_and(predicate, simplify(inside))
+    nest: Stmt = replace(block, bindings=tuple([simplify(b) for b in bindings]), predicate=predicate)
+    for name, extent in zip(reversed(names), reversed(extents), strict=True):
+        nest = For(Var(name), extent, nest)
+    return nest

@@ -1,0 +1,113 @@
+"""cache_write: a block writes a new buffer near it, and a new block copies that to where it belongs.
+
+    for i, j, k:                       CacheWrite("C", "C", REGISTER)     for i, j, k:
+        C[i, j] += A[i, k] * B[k, j]          ─────>                          C_register[i, j] += A[i, k] * B[k, j]
+                                                                          for C_C_out_i0, C_C_out_i1:
+                                                                              C[…] = C_register[…]
+
+The new buffer has the full shape; when the copy is moved next to the block by ReverseComputeAt, compaction leaves it
+the tile that is in use. The copy runs over exactly what the block writes.
+"""
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.expr import Buffer, Scope, Var
+from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.moves import (
+    check_free,
+    check_leaf,
+    check_not_in_place,
+    check_sole_writer,
+    find_buffer,
+    holds,
+    insert_nest,
+    nest_of,
+    top_level,
+)
+from tilewright.schedule.nest import find_block, replace_stmt
+from tilewright.schedule.step import FuncStep
+from tilewright.tir.analysis.dataflow import Dataflow
+from tilewright.tir.analysis.regions import Region, accesses, box
+from tilewright.tir.func import Func
+from tilewright.tir.rewrite import replace_buffers
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Block, For, Iter, Stmt, Store
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite(FuncStep):
+    block: str
+    buffer: str
+    scope: Scope
+
+    def anchor(self) -> str:
+        return self.block
+
+    @property
+    def cache(self) -> str:
+        """The new buffer."""
+        return f"{self.buffer}_{self.scope.value}"
+
+    @property
+    def copy(self) -> str:
+        """The new block."""
+        return f"{self.block}_{self.buffer}_out"
+
+    def rewrite(self, func: Func) -> Func:
+        block, buffer = find_block(func, self.block), find_buffer(func, self.buffer)
+        flow = Dataflow(func)
+        check_leaf(func, block)
+        if buffer not in flow.writes(block):
+            raise refusal(
+                func,
+                block,
+                f"block {block.name!r} does not write {buffer.name}",
+                f"it writes {', '.join(b.name for b in flow.writes(block))}",
+            )
+        check_sole_writer(func, flow, block)
+        check_not_in_place(func, flow, block)
+        at = nest_of(func, block)
+        for r in flow.readers(buffer):
+            if r is not block and holds(top_level(func)[at], r):
+                raise refusal(
+                    func,
+                    r,
+                    f"block {r.name!r} in the same nest reads {buffer.name} before the copy is made",
+                    "cache the buffer before its consumers are moved",
+                )
+        cache = Buffer(self.cache, buffer.shape, buffer.dtype, self.scope)
+        copy, names = copy_nest(self.copy, cache, buffer, self._written(func, block, buffer))
+        check_free(func, self.cache, self.copy, *names)
+        func = insert_nest(replace(func, locals=(*func.locals, cache)), at + 1, copy)
+        return replace_stmt(func, block, replace_buffers(block, {buffer: cache}))
+
+    def _written(self, func: Func, block: Block, buffer: Buffer) -> Region:
+        """What the block writes over all its instances: exactly that is copied."""
+        simplify = Simplifier(ranges(block))
+        ranging = {it.var: it.extent for it in block.iters}
+        stored = [a for a in accesses(block.body) if a.is_write and a.buffer is buffer]
+        boxes = {box(a, ranging, simplify) for a in stored}
+        spans, exact, _ = next(iter(boxes))
+        region = tuple(s for s in spans if s is not None)
+        if len(boxes) != 1 or not exact or len(region) != len(spans):
+            raise refusal(
+                func,
+                block,
+                f"what block {block.name!r} writes to {buffer.name} is not known to be a box without holes",
+                "a copy would move elements that were never written",
+            )
+        return region
+
+
+def copy_nest(name: str, source: Buffer, target: Buffer, over: Region) -> tuple[Stmt, tuple[str, ...]]:
+    """Loops `<name>_i<d>` around a block `name` that copies the part `over` of `source` to the same place in
+    `target`; and the names of its loops and iterators.
+    """
+    loops = tuple(Var(f"{name}_i{d}") for d in range(len(over)))
+    iters = tuple(Iter(Var(f"{name}_v{d}"), s.extent) for d, s in enumerate(over))
+    indices = tuple(s.min + it.var for s, it in zip(over, iters, strict=True))
+    nest: Stmt = Block(name, iters, loops, Store(target, indices, source[indices]))
+    for var, it in zip(reversed(loops), reversed(iters), strict=True):
+        nest = For(var, it.extent, nest)
+    return nest, tuple(v.name for v in (*loops, *(it.var for it in iters)))
