@@ -1,0 +1,275 @@
+"""Reading an ONNX file that nobody vouches for.
+
+The file is hostile data: its size, the number and nesting of its nodes, and the bytes of its tensors are limited
+before anything is allocated for them. External tensor data is read only from regular files inside the model's folder;
+links of either kind and paths that leave the folder are refused. ONNX's own checker, shape inference and version
+converter are native code that crashes on malformed models, so none of it runs here.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from tilewright.ir.dtype import DType
+from tilewright.ops.opdef import ONNX_DTYPES, Array
+from tilewright.support.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model may ask for."""
+
+    file_bytes: int = 2**31 - 1  # protobuf cannot hold more; larger weights are external data
+    tensor_bytes: int = 1 << 36  # one tensor, stored or computed
+    nodes: int = 200_000  # subgraphs included
+    nesting: int = 16  # subgraphs within subgraphs
+    rank: int = 32
+
+
+LIMITS = Limits()
+
+
+def read_model(
+    source: str | Path | bytes | ModelProto, limits: Limits = LIMITS
+) -> tuple[ModelProto, Path | None]:
+    """The parsed model, its structure checked against the limits, and the folder that external data may be in."""
+    folder: Path | None = None
+    match source:
+        case ModelProto():
+            model, where = source, "the given ModelProto"
+        case bytes():
+            model, where = _parse(source, "the given bytes", limits), "the given bytes"
+        case _:
+            path = Path(source)
+            model, where = _parse(_read(path, limits), str(path), limits), str(path)
+            folder = path.absolute().parent
+    if not model.HasField("graph") or model.ir_version <= 0:
+        raise UserError(f"{where} is not an ONNX model: it has no graph", hint="is it the file you meant?")
+    _check_structure(model, limits)
+    return model, folder
+
+
+def check_tensor_bytes(shape: Sequence[int], dtype: DType, limits: Limits = LIMITS) -> None:
+    """UserError if a tensor of this type is too large or its shape is no shape."""
+    if len(shape) > limits.rank:
+        raise UserError(f"a tensor of {len(shape)} axes is over the limit of {limits.rank}")
+    if any(n < 0 for n in shape):
+        raise UserError(f"a tensor cannot have the shape {list(shape)}")
+    size = prod(shape) * dtype.bytes
+    if size > limits.tensor_bytes:
+        raise UserError(
+            f"a tensor of type {dtype.value}{list(shape)} takes {size} bytes: the limit is {limits.tensor_bytes}"
+        )
+
+
+# -------------------------------------------------------------------------------------------------- the file
+
+
+def _read(path: Path, limits: Limits) -> bytes:
+    try:
+        with path.open("rb") as f:
+            info = os.fstat(f.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise UserError(f"{path} is not a regular file")
+            if info.st_size > limits.file_bytes:
+                raise UserError(
+                    f"{path} has {info.st_size} bytes: the limit is {limits.file_bytes}",
+                    hint="store the weights as external data next to the model",
+                )
+            return f.read(limits.file_bytes)
+    except OSError as e:
+        raise UserError(f"cannot read the model {path}: {e.strerror or e}") from e
+
+
+def _parse(data: bytes, where: str, limits: Limits) -> ModelProto:
+    if len(data) > limits.file_bytes:
+        raise UserError(f"{where}: {len(data)} bytes, the limit is {limits.file_bytes}")
+    if data.startswith(b"version https://git-lfs"):
+        raise UserError(f"{where} is a Git LFS pointer, not the model itself", hint="run `git lfs pull`")
+    try:
+        return ModelProto.FromString(data)
+    except DecodeError as e:
+        raise UserError(
+            f"{where} is not an ONNX model, or is cut off: {e}",
+            hint="check the file's size and download it again",
+        ) from e
+
+
+def _check_structure(model: ModelProto, limits: Limits) -> None:
+    """Count nodes and depth before anything walks the graph; without recursion."""
+    count = 0
+    stack: list[tuple[Sequence[NodeProto], int]] = [
+        (model.graph.node, 0),
+        *((f.node, 0) for f in model.functions),
+    ]
+    while stack:
+        nodes, depth = stack.pop()
+        count += len(nodes)
+        if count > limits.nodes:
+            raise UserError(f"the model has over {limits.nodes} nodes, which is the limit")
+        if depth > limits.nesting:
+            raise UserError(f"the model nests subgraphs over {limits.nesting} deep, which is the limit")
+        stack.extend((graph.node, depth + 1) for graph in _subgraphs(nodes))
+
+
+def _subgraphs(nodes: Sequence[NodeProto]) -> Iterator[GraphProto]:
+    for node in nodes:
+        for a in node.attribute:
+            if a.type == AttributeProto.GRAPH:
+                yield a.g
+            elif a.type == AttributeProto.GRAPHS:
+                yield from a.graphs
+
+
+# -------------------------------------------------------------------------------------------------- tensors
+
+# Which repeated field holds the elements of a type, if `raw_data` does not; half floats are bit patterns there.
+_TYPED_FIELDS: dict[DType, tuple[str, np.dtype]] = {
+    DType.F32: ("float_data", np.dtype(np.float32)),
+    DType.F64: ("double_data", np.dtype(np.float64)),
+    DType.I64: ("int64_data", np.dtype(np.int64)),
+    DType.U64: ("uint64_data", np.dtype(np.uint64)),
+    DType.U32: ("uint64_data", np.dtype(np.uint64)),
+    **{
+        d: ("int32_data", np.dtype(np.int32))
+        for d in (DType.BOOL, DType.I8, DType.I16, DType.I32, DType.U8, DType.U16, DType.F16, DType.BF16)
+    },
+}
+
+
+class TensorReader:
+    """Turns TensorProtos into arrays. `raw_data` is not copied again once protobuf has handed it out."""
+
+    def __init__(self, folder: Path | None, limits: Limits = LIMITS) -> None:
+        self._folder, self._limits = folder, limits
+        self._files: dict[str, IO[bytes]] = {}
+
+    def read(self, t: TensorProto) -> Array:
+        """UserError, without the tensor's name, if it is malformed or of a type we do not have."""
+        dtype = ONNX_DTYPES.get(t.data_type)
+        if dtype is None:
+            raise UserError(f"elements of type {type_name(t.data_type)} are not supported")
+        shape = tuple(t.dims)
+        check_tensor_bytes(shape, dtype, self._limits)
+        if t.HasField("segment"):
+            raise UserError("tensors in segments are not supported")
+        size = prod(shape)
+        if t.data_location == TensorProto.EXTERNAL:
+            flat = self._read_external(t, size * dtype.bytes).view(_stored(dtype))
+        elif t.HasField("raw_data"):
+            raw = t.raw_data
+            if len(raw) != size * dtype.bytes:
+                raise UserError(
+                    f"raw data has {len(raw)} bytes; {dtype.value}{list(shape)} takes {size * dtype.bytes}"
+                )
+            flat = np.frombuffer(raw, _stored(dtype))
+        else:
+            flat = self._read_typed(t, dtype, size)
+        if dtype is DType.BOOL:
+            flat = flat != 0  # any other byte would be a bool that is neither true nor false
+        return flat.view(dtype.numpy).reshape(shape)
+
+    def close(self) -> None:
+        for f in self._files.values():
+            f.close()
+        self._files.clear()
+
+    def _read_typed(self, t: TensorProto, dtype: DType, size: int) -> Array:
+        name, stored = _TYPED_FIELDS[dtype]
+        flat = np.array(getattr(t, name), dtype=stored)
+        if flat.size != size:
+            raise UserError(f"{name} has {flat.size} elements; {dtype.value}{list(t.dims)} takes {size}")
+        if dtype in (DType.F16, DType.BF16):
+            return flat.astype(np.uint16)
+        return flat.astype(_stored(dtype), copy=False)
+
+    def _read_external(self, t: TensorProto, size: int) -> Array:
+        entries = {e.key: e.value for e in t.external_data}
+        location = entries.get("location", "")
+        numbers = {
+            key: entries.get(key, default) for key, default in (("offset", "0"), ("length", str(size)))
+        }
+        for key, text in numbers.items():
+            if not (text.isascii() and text.isdigit() and len(text) < 20):
+                raise UserError(f"external data: {key} is {text[:40]!r}, not a number")
+        offset, length = int(numbers["offset"]), int(numbers["length"])
+        if length != size:
+            raise UserError(f"external data: length is {length} bytes; the tensor takes {size}")
+        file = self._files.get(location)
+        if file is None:
+            file = self._files[location] = _open_inside(self._folder, location)
+        available = os.fstat(file.fileno()).st_size
+        if offset + length > available:
+            raise UserError(
+                f"external data: bytes {offset} to {offset + length} of {location!r}, which has {available}"
+            )
+        # Read, not mapped: a file that shrinks under a mapping would kill the process.
+        file.seek(offset)
+        out = np.fromfile(file, np.uint8, length)
+        if out.size != length:
+            raise UserError(f"external data: {location!r} was cut off while it was read")
+        return out
+
+
+def type_name(data_type: int) -> str:
+    """ONNX's name of an element type."""
+    known = {value: name for name, value in TensorProto.DataType.items()}
+    return known.get(data_type, f"number {data_type}")
+
+
+def _stored(dtype: DType) -> np.dtype:
+    """How elements lie in a file: little endian; bool as bytes, bfloat16 as bits."""
+    if dtype is DType.BOOL:
+        return np.dtype(np.uint8)
+    return np.dtype("<u2") if dtype is DType.BF16 else dtype.numpy.newbyteorder("<")
+
+
+def _open_inside(folder: Path | None, location: str) -> IO[bytes]:
+    """Open a file of external data below `folder`, if it is a plain file on a plain path."""
+    what = f"external data {location!r}"
+    if folder is None:
+        raise UserError(f"{what}: the model was not read from a file", hint="pass the path of the model")
+    parts = PurePosixPath(location).parts
+    if not parts or location.startswith("/") or "\\" in location or "\0" in location or ":" in location:
+        raise UserError(f"{what} is not a path inside the model's folder")
+    if any(part == ".." for part in parts):
+        raise UserError(f"{what} leaves the model's folder")
+    path = folder
+    try:
+        for part in parts:
+            path = path / part
+            if stat.S_ISLNK(path.lstat().st_mode):
+                raise UserError(
+                    f"{what}: {path.name!r} is a symbolic link", hint="replace it by a copy of the file"
+                )
+        before = path.lstat()
+        # What is opened must be what was looked at, even if somebody swaps it meanwhile.
+        flags = (
+            os.O_RDONLY
+            | getattr(os, "O_NOFOLLOW", 0)
+            | getattr(os, "O_NONBLOCK", 0)
+            | getattr(os, "O_BINARY", 0)
+        )
+        file = os.fdopen(os.open(path, flags), "rb")
+    except OSError as e:
+        raise UserError(f"{what} cannot be read: {e.strerror or e}") from e
+    info = os.fstat(file.fileno())
+    problem = None
+    if (info.st_dev, info.st_ino) != (before.st_dev, before.st_ino):
+        problem = "changed while it was opened"
+    elif not stat.S_ISREG(info.st_mode):
+        problem = "is not a regular file"
+    elif info.st_nlink > 1:
+        problem = "is a hard link: its content may belong to somebody else"
+    if problem is not None:
+        file.close()
+        raise UserError(f"{what} {problem}", hint="replace it by a copy of the file")
+    return file

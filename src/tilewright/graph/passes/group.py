@@ -1,0 +1,307 @@
+"""Partition a graph into groups, each of which becomes one Func. How the loops inside fuse is for schedules to decide.
+
+Which nodes share a group
+- A contraction takes its epilogue: the elementwise nodes after it whose output has its shape, as far as exactly one
+  value leaves the group. `x * sigmoid(x)` and the many nodes of a GELU are such; a residual is an input.
+- A reduction takes its epilogue too, and its prologue: elementwise producers of its input. One of them may also be
+  needed elsewhere (the residual sum before a norm); it is then a second output.
+- The remaining elementwise nodes form groups of equal shape.
+- A group whose one result only goes through a reshape or transpose stores it so, if its rows stay contiguous.
+- Views (movement nodes with one input: slices, transposes, …) belong to whoever reads them, and are repeated for each
+  reader. Other movement nodes (concatenations, gathers) join their only reader unless it is a contraction, which would
+  repeat the work; or form a group of their own.
+
+No two groups depend on each other: every merge is checked for a path that leaves it and comes back.
+"""
+
+import heapq
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from tilewright.graph.external import ExternalRegion
+from tilewright.graph.graph import Graph, Node, Value, producers, users
+from tilewright.ops.movement import Reshape, Transpose
+from tilewright.ops.opdef import Kind
+from tilewright.support.errors import InternalError
+
+_MOST_NODES = 64  # of one group; keeps kernels small and grouping linear
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """`nodes` in graph order, repeated views included. `outputs` are the values that others need."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+
+def group(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> tuple[Group | ExternalRegion, ...]:
+    """The groups, and the given external regions between them, in an order in which they can run."""
+    return _Grouping(graph, regions).run()
+
+
+class _Draft:
+    """A group in the making: its nodes without the views that are repeated."""
+
+    __slots__ = ("kind", "nodes", "region")
+
+    def __init__(self, kind: Kind, nodes: Iterable[Node], region: ExternalRegion | None = None) -> None:
+        self.kind, self.nodes, self.region = kind, list(nodes), region
+
+
+class _Grouping:
+    def __init__(self, graph: Graph, regions: Sequence[ExternalRegion]) -> None:
+        self._graph = graph
+        self._index = {n: i for i, n in enumerate(graph.nodes)}
+        self._producer, self._users = producers(graph), users(graph)
+        self._results = set(graph.outputs)
+        self._draft: dict[Node, _Draft] = {}
+        # Groups with several outputs, as spans of node indices: see `_comes_back`.
+        self._wide: list[tuple[int, int]] = []
+        for region in regions:
+            self._settle(_Draft(Kind.MOVEMENT, region.nodes, region))
+
+    def run(self) -> tuple[Group | ExternalRegion, ...]:
+        for n in self._of_kind(Kind.CONTRACTION):
+            self._settle(self._with_epilogue(_Draft(Kind.CONTRACTION, [n]), n))
+        for n in self._of_kind(Kind.REDUCTION):
+            draft = self._with_epilogue(_Draft(Kind.REDUCTION, [n]), n)
+            self._settle(self._with_prologue(draft, n))
+        for n in self._of_kind(Kind.ELEMENTWISE):
+            self._join_elementwise(n)
+        for draft in self._drafts():
+            if draft.region is None:
+                self._take_trailing_views(draft)
+        for n in reversed(self._of_kind(Kind.MOVEMENT)):
+            self._place_movement(n)
+        return self._ordered()
+
+    # ------------------------------------------------------------------------------------------- growing groups
+
+    def _with_epilogue(self, draft: _Draft, head: Node) -> _Draft:
+        shape = head.outputs[0].shape
+        nodes, inside, best = list(draft.nodes), set(draft.nodes), len(draft.nodes)
+        queue = self._queue(u for v in head.outputs for u in self._users[v])
+        while queue and len(nodes) < _MOST_NODES:
+            n = self._graph.nodes[heapq.heappop(queue)]
+            if (
+                n in inside
+                or not self._is_free(n, Kind.ELEMENTWISE)
+                or any(v.shape != shape for v in n.outputs)
+            ):
+                continue
+            if self._comes_back({*inside, n}):
+                continue
+            nodes.append(n)
+            inside.add(n)
+            for v in n.outputs:
+                for u in self._users[v]:
+                    heapq.heappush(queue, self._index[u])
+            if len(self._leaving(inside)) == 1:
+                best = len(nodes)
+        return _Draft(draft.kind, nodes[:best])
+
+    def _with_prologue(self, draft: _Draft, head: Node) -> _Draft:
+        if not head.inputs:
+            return draft
+        taken, given = head.inputs[0].shape, head.outputs[0].shape
+        nodes, inside, shared = list(draft.nodes), set(draft.nodes), False
+        # Latest first, so that all users of a node have been decided on before it is.
+        queue = self._queue((self._producer[v] for v in head.inputs if v in self._producer), sign=-1)
+        while queue and len(nodes) < _MOST_NODES:
+            n = self._graph.nodes[-heapq.heappop(queue)]
+            if (
+                n in inside
+                or not self._is_free(n, Kind.ELEMENTWISE)
+                or any(v.shape != taken for v in n.outputs)
+            ):
+                continue
+            wider = {*inside, n}
+            leaves = any(v in self._leaving(wider) for v in n.outputs)
+            if (leaves and (shared or taken != given)) or self._comes_back(wider):
+                continue
+            shared |= leaves
+            nodes.append(n)
+            inside = wider
+            for v in n.inputs:
+                if v in self._producer:
+                    heapq.heappush(queue, -self._index[self._producer[v]])
+        return _Draft(draft.kind, nodes)
+
+    def _join_elementwise(self, n: Node) -> None:
+        """Start a group, or join and merge the elementwise groups that `n` reads from."""
+        if not self._is_free(n, Kind.ELEMENTWISE):
+            return
+        nodes = [n]
+        for p in dict.fromkeys(self._producer[v] for v in n.inputs if v in self._producer):
+            before = self._draft.get(p)
+            if before is None or before.kind is not Kind.ELEMENTWISE or p in nodes:
+                continue
+            same = p.outputs[0].shape == n.outputs[0].shape
+            merged = [*before.nodes, *nodes]
+            if same and len(merged) <= _MOST_NODES and not self._comes_back(set(merged)):
+                nodes = merged
+        self._settle(_Draft(Kind.ELEMENTWISE, nodes))
+
+    def _take_trailing_views(self, draft: _Draft) -> None:
+        while True:
+            leaving = self._leaving(set(draft.nodes))
+            if len(leaving) != 1 or leaving[0] in self._results or len(self._users[leaving[0]]) != 1:
+                return
+            (n,) = self._users[leaving[0]]
+            if not self._is_free(n, Kind.MOVEMENT) or not _keeps_rows(n):
+                return
+            draft.nodes.append(n)
+            self._settle(draft)
+
+    def _place_movement(self, n: Node) -> None:
+        """Later movement nodes are placed already. A view stays unplaced, unless somebody needs it in memory."""
+        if n in self._draft:
+            return
+        readers = self._readers(n)
+        in_memory = any(v in self._results for v in n.outputs) or any(r.region is not None for r in readers)
+        if in_memory or (not _is_view(n) and (len(readers) != 1 or readers[0].kind is Kind.CONTRACTION)):
+            self._settle(_Draft(Kind.MOVEMENT, [n]))
+        elif not _is_view(n):
+            readers[0].nodes.append(n)
+            self._settle(readers[0])
+
+    def _readers(self, n: Node) -> list[_Draft]:
+        """The groups that read `n`, directly or through views."""
+        found: dict[_Draft, None] = {}
+        stack, seen = [n], {n}
+        while stack:
+            for v in stack.pop().outputs:
+                for u in self._users[v]:
+                    if u in self._draft:
+                        found[self._draft[u]] = None
+                    elif u not in seen:
+                        seen.add(u)
+                        stack.append(u)
+        return list(found)
+
+    # ---------------------------------------------------------------------------------------------- questions
+
+    def _of_kind(self, kind: Kind) -> list[Node]:
+        return [n for n in self._graph.nodes if self._is_free(n, kind)]
+
+    def _is_free(self, n: Node, kind: Kind) -> bool:
+        return n.op.kind is kind and n not in self._draft
+
+    def _leaving(self, inside: Collection[Node]) -> list[Value]:
+        """The values made inside that are needed outside."""
+        return [
+            v
+            for n in inside
+            for v in n.outputs
+            if v in self._results or any(u not in inside for u in self._users[v])
+        ]
+
+    def _comes_back(self, inside: set[Node]) -> bool:
+        """Is there a path between groups that leaves `inside` and returns to it?
+
+        Searched backwards from what `inside` reads. What lies before its first node in graph order cannot depend on it,
+        but a group with several outputs may end after that node although it begins before: then the search goes
+        on to where such groups begin.
+        """
+        floor = min(self._index[n] for n in inside)
+        moved = True
+        while moved:
+            moved = False
+            for first, last in self._wide:
+                if first < floor <= last:
+                    floor, moved = first, True
+        stack = [n for n in self._before(inside) if n not in inside]
+        seen: set[Node] = set()
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            unit = self._draft[n].nodes if n in self._draft else [n]
+            seen.update(unit)
+            if max(self._index[m] for m in unit) < floor:
+                continue
+            for p in self._before(unit):
+                if p in inside:
+                    return True
+                if p not in seen:
+                    stack.append(p)
+        return False
+
+    def _before(self, nodes: Iterable[Node]) -> list[Node]:
+        return [self._producer[v] for n in nodes for v in n.inputs if v in self._producer]
+
+    def _queue(self, nodes: Iterable[Node], sign: int = 1) -> list[int]:
+        queue = [sign * self._index[n] for n in dict.fromkeys(nodes)]
+        heapq.heapify(queue)
+        return queue
+
+    def _drafts(self) -> list[_Draft]:
+        return list(dict.fromkeys(self._draft[n] for n in self._graph.nodes if n in self._draft))
+
+    # ---------------------------------------------------------------------------------------------- the result
+
+    def _settle(self, draft: _Draft) -> None:
+        draft.nodes.sort(key=self._index.__getitem__)
+        for n in draft.nodes:
+            self._draft[n] = draft
+        if len(draft.nodes) > 1 and len(self._leaving(set(draft.nodes))) > 1:
+            self._wide.append((self._index[draft.nodes[0]], self._index[draft.nodes[-1]]))
+
+    def _ordered(self) -> tuple[Group | ExternalRegion, ...]:
+        """Run order: a group as soon as its inputs are there, earlier nodes first."""
+        drafts = self._drafts()
+        made: dict[Value, _Draft] = {v: d for d in drafts for n in d.nodes for v in n.outputs}
+        groups = {d: d.region or self._finished(d) for d in drafts}
+        position = {d: i for i, d in enumerate(drafts)}
+        waiting: dict[_Draft, int] = {}
+        readers: dict[_Draft, list[_Draft]] = {d: [] for d in drafts}
+        for d, g in groups.items():
+            needs = {made[v] for v in g.inputs if v in made}
+            waiting[d] = len(needs)
+            for need in needs:
+                readers[need].append(d)
+        ready = [position[d] for d in drafts if not waiting[d]]
+        out: list[Group | ExternalRegion] = []
+        while ready:
+            d = drafts[heapq.heappop(ready)]
+            out.append(groups[d])
+            for r in readers[d]:
+                waiting[r] -= 1
+                if not waiting[r]:
+                    heapq.heappush(ready, position[r])
+        if len(out) < len(drafts):
+            stuck = next(d for d in drafts if waiting[d])
+            raise InternalError(f"groups depend on each other: {', '.join(map(repr, stuck.nodes))}")
+        return tuple(g for g in out if g.outputs)
+
+    def _finished(self, draft: _Draft) -> Group:
+        inside = set(draft.nodes)
+        outputs = self._leaving(inside)
+        stack = list(draft.nodes)
+        while stack:  # take the views that the group reads
+            for p in self._before([stack.pop()]):
+                if p not in inside and p not in self._draft:
+                    inside.add(p)
+                    stack.append(p)
+        nodes = tuple(sorted(inside, key=self._index.__getitem__))
+        made = {v for n in nodes for v in n.outputs}
+        inputs = dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
+        order = {v: i for i, v in enumerate(v for n in nodes for v in n.outputs)}
+        return Group(nodes, tuple(inputs), tuple(sorted(outputs, key=order.__getitem__)))
+
+
+def _is_view(n: Node) -> bool:
+    return n.op.kind is Kind.MOVEMENT and len(n.inputs) == 1
+
+
+def _keeps_rows(n: Node) -> bool:
+    """A reshape, or a transpose that leaves the last axis in place: storing through it stays contiguous."""
+    match n.op:
+        case Reshape():
+            return True
+        case Transpose(perm=perm):
+            return len(perm) == 0 or perm[-1] == len(perm) - 1
+        case _:
+            return False

@@ -1,0 +1,190 @@
+"""Lower a graph to a tir.Module: one Func per group, over buffers that the groups share.
+
+Names are unique in the Module and valid in Python: the n-th group's blocks, loops and buffers begin with `k<n>_`, and
+inputs and constants keep the model's names as far as these are identifiers. Literals (constants of one element)
+become part of the expressions that read them. Module inputs and outputs stand in the order of the graph's; an output
+that is an input, a constant or another output is copied.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.graph.external import ExternalRegion
+from tilewright.graph.graph import Graph, Value
+from tilewright.graph.passes.group import Group, group
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, const, loads
+from tilewright.ir.rewrite import Memo, transform
+from tilewright.support.errors import UserError
+from tilewright.tir.build import FuncBuilder
+from tilewright.tir.func import Call, Constant, External, Func, Module, Program
+from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.rewrite import map_exprs
+from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk
+
+_KERNEL_NAME = re.compile(r"k\d+_")
+_TITLE_CHARS = 48
+
+
+def lower(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Module:
+    """The Module that computes `graph`. `regions` are left to external code."""
+    state = _Lowering(graph)
+    for part in group(graph, regions):
+        if all(v.size == 0 for v in part.outputs):
+            for v in part.outputs:  # nothing to compute, but somebody may want the empty array
+                state.buffers[v] = state.new_buffer(v)
+        elif isinstance(part, ExternalRegion):
+            state.add_external(part)
+        else:
+            state.add_group(part)
+    return state.finish()
+
+
+@dataclass(slots=True)
+class _Lowering:
+    graph: Graph
+    buffers: dict[Value, Buffer] = field(default_factory=dict[Value, Buffer])
+    literals: dict[Buffer, Const] = field(default_factory=dict[Buffer, Const])
+    funcs: list[Func] = field(default_factory=list[Func])
+    steps: list[Program] = field(default_factory=list[Program])
+    names: set[str] = field(default_factory=set[str])
+    kernels: int = 0
+
+    def __post_init__(self) -> None:
+        for v in (*self.graph.inputs, *self.graph.constants):
+            self.buffers[v] = self.new_buffer(v)
+        for v, array in self.graph.constants.items():
+            if array.size == 1:
+                self.literals[self.buffers[v]] = const(array.item(), v.type.dtype)
+
+    def new_buffer(self, value: Value) -> Buffer:
+        """A buffer of the Module, named after a value of the model."""
+        name = re.sub(r"\W", "_", value.name, flags=re.ASCII) or "v"
+        if name[0].isdigit() or _KERNEL_NAME.match(name):
+            name = f"v_{name}"
+        unique, n = name, 1
+        while unique in self.names:
+            unique, n = f"{name}_{n}", n + 1
+        self.names.add(unique)
+        return Buffer(unique, value.shape, value.type.dtype, Scope.GLOBAL)
+
+    def builder(self, title: str) -> FuncBuilder:
+        prefix = f"k{self.kernels}_"
+        self.kernels += 1
+        return FuncBuilder(f"{prefix}{title[:_TITLE_CHARS].rstrip('_')}", prefix)
+
+    def add_group(self, part: Group) -> None:
+        titles = [type(n.op).__name__.lower() for n in part.nodes]
+        b = self.builder("_".join(titles))
+        local: dict[Value, Buffer] = {v: b.use(self.buffers[v]) for v in part.inputs}
+        for i, (n, title) in enumerate(zip(part.nodes, titles, strict=True)):
+            # A block's name has no underscore, so `name_<what>` of one op never meets the name of another.
+            made = n.op.compute(b, [local[v] for v in n.inputs], f"{title}{i}")
+            local.update(zip(n.outputs, made, strict=True))
+        given = {self.buffers[v] for v in part.inputs}
+        outputs: list[Buffer] = []
+        for v in part.outputs:
+            out = local[v]
+            if out in given or out in outputs:  # an op that does nothing hands its input on
+                out = _copy(b, out, f"copy{len(part.nodes) + len(outputs)}")
+            outputs.append(out)
+            self.buffers[v] = out
+        self.add_func(b.finish(*outputs))
+
+    def add_external(self, region: ExternalRegion) -> None:
+        for v in region.outputs:
+            self.buffers[v] = self.new_buffer(v)
+        inputs, outputs = (tuple(self.buffers[v] for v in vs) for vs in (region.inputs, region.outputs))
+        self.steps.append(External(region.key, inputs, outputs))
+
+    def add_func(self, func: Func) -> None:
+        func = _drop_dead(_with_literals(func, self.literals))
+        _check_reductions(func)
+        self.funcs.append(func)
+        self.steps.append(Call(func.name, func.params))
+
+    def finish(self) -> Module:
+        taken = {self.buffers[v] for v in (*self.graph.inputs, *self.graph.constants)}
+        outputs: list[Buffer] = []
+        for v in self.graph.outputs:
+            out = self.buffers[v]
+            if out in taken:
+                b = self.builder("copy")
+                out = _copy(b, b.use(out), "copy")
+                if out.size:
+                    self.add_func(b.finish(out))
+            taken.add(out)
+            outputs.append(out)
+        inputs = tuple(self.buffers[v] for v in self.graph.inputs)
+        used = dict.fromkeys(b for s in self.steps for b in _touched(s))
+        constants = tuple(
+            Constant(self.buffers[v], array)
+            for v, array in self.graph.constants.items()
+            if self.buffers[v] in used
+        )
+        placed = {*inputs, *outputs, *(c.buffer for c in constants)}
+        temps = tuple(b for b in used if b not in placed)
+        return Module(
+            tuple(self.funcs), ProgramSequence(tuple(self.steps)), inputs, tuple(outputs), constants, temps
+        )
+
+
+def _touched(step: Program) -> tuple[Buffer, ...]:
+    match step:
+        case Call():
+            return step.args
+        case External():
+            return (*step.inputs, *step.outputs)
+        case _:
+            return ()
+
+
+def _copy(b: FuncBuilder, source: Buffer, name: str) -> Buffer:
+    return b.compute(
+        name, source.shape, lambda *i: source[i], axes=[f"i{d}" for d in range(len(source.shape))]
+    )
+
+
+def _with_literals(func: Func, literals: Mapping[Buffer, Const]) -> Func:
+    """Replace reads of one-element constants by their values; they are no parameters any more."""
+    present = {p: literals[p] for p in func.params if p in literals}
+    if not present:
+        return func
+    memo: Memo = {}
+
+    def literal(e: Expr) -> Expr | None:
+        return present.get(e.buffer) if isinstance(e, Load) else None
+
+    body = map_exprs(func.body, lambda e: transform(e, literal, memo))
+    return replace(func, body=body, params=tuple(p for p in func.params if p not in present))
+
+
+def _drop_dead(func: Func) -> Func:
+    """Remove nests whose results nobody reads, such as the unused outputs of a repeated split."""
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    needed: set[Buffer] = set(func.outputs)
+    kept: list[Stmt] = []
+    for nest in reversed(nests):
+        stores = {s.buffer for s in walk(nest) if isinstance(s, Store)}
+        if stores & needed:
+            needed |= {e.buffer for e in _loads(nest)}
+            kept.append(nest)
+    if len(kept) == len(nests):
+        return func
+    params = tuple(p for p in func.params if p in needed)
+    return replace(
+        func, params=params, locals=tuple(b for b in func.locals if b in needed), body=seq(*reversed(kept))
+    )
+
+
+def _loads(stmt: Stmt) -> Iterable[Load]:
+    return (e for s in walk(stmt) for root in stmt_exprs(s) for e in loads(root))
+
+
+def _check_reductions(func: Func) -> None:
+    """A reduction over nothing would never run its init."""
+    for block in blocks(func.body):
+        extents = [it.extent for it in block.iters]
+        spatial = [e for it, e in zip(block.iters, extents, strict=True) if it.kind is IterKind.SPATIAL]
+        if 0 in extents and 0 not in spatial:
+            raise UserError(f"{block.name} reduces an axis without elements, which is not supported")
