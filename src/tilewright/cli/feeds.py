@@ -1,0 +1,53 @@
+"""Inputs for a model: read from .npy files, or made up."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.runtime.program import dtype_of
+from tilewright.support.artifact import TensorSpec
+from tilewright.support.errors import UserError
+
+
+def make_feeds(
+    specs: Iterable[TensorSpec], files: Mapping[str, str], seed: int = 0
+) -> dict[str, NDArray[Any]]:
+    """Every input has a value: its file's, or random numbers that depend on `seed` only."""
+    specs = tuple(specs)
+    unknown = sorted(files.keys() - {s.name for s in specs})
+    if unknown:
+        raise UserError(
+            f"the model has no input {unknown[0]!r}",
+            hint=f"its inputs are: {', '.join(s.name for s in specs)}",
+        )
+    rng = np.random.default_rng(seed)
+    return {s.name: read_array(files[s.name]) if s.name in files else random_array(s, rng) for s in specs}
+
+
+def random_array(spec: TensorSpec, rng: np.random.Generator) -> NDArray[Any]:
+    """Normal floats, fair bools, and integers of 0 or 1: a valid index into anything worth indexing."""
+    dtype = dtype_of(spec)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2, spec.shape).astype(dtype)
+    return rng.standard_normal(spec.shape).astype(dtype)
+
+
+def read_array(path: str) -> NDArray[Any]:
+    """A .npy file is data: anything that would need pickle is refused."""
+    try:
+        value: object = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as e:
+        raise UserError(f"cannot read an array from {path}: {e}", hint="write it with numpy.save") from e
+    if not isinstance(value, np.ndarray):
+        raise UserError(f"{path} is an archive of arrays, not one array", hint="write it with numpy.save")
+    return cast(NDArray[Any], value)
+
+
+def write_array(path: str, value: NDArray[Any]) -> None:
+    try:
+        with open(path, "wb") as file:  # numpy.save would add .npy to the name behind the user's back
+            np.save(file, value, allow_pickle=False)
+    except OSError as e:
+        raise UserError(f"cannot write {path}: {e.strerror}") from e

@@ -1,0 +1,84 @@
+"""Options that several commands share, and how their values are read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def parse_assignments(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE`, repeatable. The last `=` separates, because names of tensors may contain one."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, _, rest = value.rpartition("=")
+        if not (name and rest):
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE.", ctx, param)
+        if name in found:
+            raise click.BadParameter(f"{name!r} was given twice.", ctx, param)
+        found[name] = rest
+    return found
+
+
+def parse_shapes(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, tuple[int, ...]]:
+    """`NAME=1x3x224x224`, or `NAME=scalar`."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, text in parse_assignments(ctx, param, values).items():
+        parts = [] if text == "scalar" else text.split("x")
+        if not all(p.isdecimal() and int(p) > 0 for p in parts):
+            raise click.BadParameter(f"{text!r} is not a shape such as 1x3x224x224.", ctx, param)
+        found[name] = tuple(map(int, parts))
+    return found
+
+
+def model_argument(command: Command) -> Command:
+    return click.argument("model", type=click.Path(path_type=Path))(command)
+
+
+def shape_option(command: Command) -> Command:
+    return click.option(
+        "--shape",
+        "shapes",
+        multiple=True,
+        callback=parse_shapes,
+        metavar="NAME=1x3x224x224",
+        help="Shape of an input whose file leaves it open; may be repeated.",
+    )(command)
+
+
+def input_option(command: Command) -> Command:
+    return click.option(
+        "--input",
+        "files",
+        multiple=True,
+        callback=parse_assignments,
+        metavar="NAME=FILE.npy",
+        help="Value of an input; others get random numbers. May be repeated.",
+    )(command)
+
+
+def seed_option(command: Command) -> Command:
+    return click.option("--seed", default=0, show_default=True, help="Of the random inputs.")(command)
+
+
+def threads_option(command: Command) -> Command:
+    return click.option(
+        "--threads", type=click.IntRange(min=1), help="Worker threads [default: cores this process may use]."
+    )(command)
+
+
+def target_option(command: Command) -> Command:
+    return click.option(
+        "--target",
+        default="native",
+        show_default=True,
+        help="Machine to compile for: native, x86-64 or x86-64-v3.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(command)

@@ -1,0 +1,86 @@
+"""What commands print: results on stdout (a table, or JSON), everything else on stderr."""
+
+import json
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+OnProgress: TypeAlias = Callable[[str, int, int], None]  # stage, done, total
+Cell: TypeAlias = str | int
+
+WIDTH_IN_A_PIPE = 140
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Columns of numbers to the right, others to the left; nothing is cut off."""
+    rows = [[f"{c:,}" if isinstance(c, int) else c for c in row] for row in rows]
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for i, column in enumerate(table.columns):
+        column.overflow = "fold"
+        if all(row[i].lstrip("-")[:1].isdigit() for row in rows):
+            column.justify = "right"
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console = Console(highlight=False)
+    console.print(table, width=None if console.is_terminal else WIDTH_IN_A_PIPE)
+
+
+def note(text: str) -> None:
+    """A remark that is no result."""
+    click.echo(text, err=True)
+
+
+@contextmanager
+def progress_bar() -> Generator[OnProgress | None]:
+    """Bars on stderr, one a stage, if somebody watches; None otherwise."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    tasks: dict[str, Any] = {}
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    ) as bars:
+
+        def on_progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield on_progress
+
+
+def milliseconds(seconds: float) -> str:
+    """Three significant digits."""
+    ms = seconds * 1e3
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms" if ms >= 0.01 else f"{ms * 1e3:.3g} µs"
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"

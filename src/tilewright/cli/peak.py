@@ -1,0 +1,144 @@
+"""What one core of this machine can do at best: fused multiply-adds from registers, and reads from memory.
+
+The loops are LLVM IR written by hand and go through our own object writer and loader, so the figures are what the code
+generator could reach at most.
+"""
+
+import ctypes
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.codegen.objects import compile_object
+from tilewright.runtime.loader import Code
+from tilewright.runtime.memory import Region
+from tilewright.target.target import Target
+
+CHAINS = 12  # independent sums: more than latency × units, and with two operands they still fit 16 registers
+LOADS = 8  # vectors read each step
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PeakLoop:
+    """A run does `flops` operations, or reads `nbytes` bytes, on one core. Owns its code and its data."""
+
+    code: Code
+    data: Region
+    steps: int
+    flops: int = 0
+    nbytes: int = 0
+
+    def run(self) -> None:
+        _FUNCTION(self.code.address("loop"))(self.data.address, self.steps)
+
+    def seconds(self, repeats: int = 5) -> float:
+        """The quickest of some runs: a limit is not an average."""
+        best = float("inf")
+        for _ in range(repeats):
+            start = time.perf_counter()
+            self.run()
+            best = min(best, time.perf_counter() - start)
+        return best
+
+
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+
+
+def fma_loop(target: Target, seconds: float = 0.002) -> PeakLoop:
+    """Multiply-adds on registers only, for about `seconds` a run."""
+    lanes, trial_steps = target.lanes(4), 100_000
+    data = Region((CHAINS + 1) * target.vector_bytes)  # the sums, and x
+    data.array.view(np.float32)[:] = 0.5  # sums converge to 1: neither denormal nor infinite
+    code = _load(_fma_ir(lanes, target.has_fma), target)
+    steps = max(1, int(trial_steps * seconds / PeakLoop(code, data, trial_steps).seconds()))
+    return PeakLoop(code, data, steps, flops=2 * lanes * CHAINS * steps)
+
+
+def read_loop(target: Target, nbytes: int) -> PeakLoop:
+    """One pass over `nbytes` of memory."""
+    step_bytes = LOADS * target.vector_bytes
+    steps = max(1, nbytes // step_bytes)
+    loop = PeakLoop(
+        _load(_read_ir(target.vector_bytes // 8), target), Region(nbytes), steps, nbytes=steps * step_bytes
+    )
+    loop.run()
+    return loop
+
+
+def _load(ir: str, target: Target) -> Code:
+    return Code([compile_object(ir, target)], name="peak loop")
+
+
+def _fma_ir(lanes: int, has_fma: bool) -> str:
+    """sum_i = sum_i · x + x for every chain; the sums are stored at the end, or LLVM would drop them."""
+    vector = f"<{lanes} x float>"
+    chains = range(CHAINS)
+    phis = "\n".join(f"  %s{c} = phi {vector} [ %start{c}, %entry ], [ %n{c}, %steps ]" for c in chains)
+    if has_fma:
+        ops = "\n".join(
+            f"  %n{c} = call {vector} @llvm.fma.v{lanes}f32({vector} %s{c}, {vector} %x, {vector} %x)"
+            for c in chains
+        )
+    else:
+        ops = "\n".join(
+            f"  %p{c} = fmul {vector} %s{c}, %x\n  %n{c} = fadd {vector} %p{c}, %x" for c in chains
+        )
+    places = "\n".join(f"  %at{c} = getelementptr {vector}, ptr %data, i64 {c}" for c in chains)
+    starts = "\n".join(f"  %start{c} = load {vector}, ptr %at{c}, align 4" for c in chains)
+    stores = "\n".join(f"  store {vector} %n{c}, ptr %at{c}, align 4" for c in chains)
+    return f"""
+declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})
+
+define void @loop(ptr %data, i64 %count) {{
+entry:
+  %x_at = getelementptr {vector}, ptr %data, i64 {CHAINS}
+  %x = load {vector}, ptr %x_at, align 4
+{places}
+{starts}
+  br label %steps
+steps:
+  %i = phi i64 [ 0, %entry ], [ %next, %steps ]
+{phis}
+{ops}
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %steps, label %done
+done:
+{stores}
+  ret void
+}}
+"""
+
+
+def _read_ir(words: int) -> str:
+    """or_l |= data[i · LOADS + l]; the result is stored at the end."""
+    vector = f"<{words} x i64>"
+    loads = range(LOADS)
+    phis = "\n".join(f"  %s{k} = phi {vector} [ zeroinitializer, %entry ], [ %n{k}, %steps ]" for k in loads)
+    body = "\n".join(
+        f"  %at{k} = getelementptr {vector}, ptr %block, i64 {k}\n"
+        f"  %v{k} = load {vector}, ptr %at{k}, align 8\n"
+        f"  %n{k} = or {vector} %s{k}, %v{k}"
+        for k in loads
+    )
+    joins = "\n".join(f"  %j{k} = or {vector} %{'n0' if k == 1 else f'j{k - 1}'}, %n{k}" for k in loads[1:])
+    return f"""
+define void @loop(ptr %data, i64 %count) {{
+entry:
+  br label %steps
+steps:
+  %i = phi i64 [ 0, %entry ], [ %next, %steps ]
+{phis}
+  %first = mul i64 %i, {LOADS}
+  %block = getelementptr {vector}, ptr %data, i64 %first
+{body}
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %steps, label %done
+done:
+{joins}
+  store {vector} %j{LOADS - 1}, ptr %data, align 8
+  ret void
+}}
+"""

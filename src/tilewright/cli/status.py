@@ -1,0 +1,12 @@
+"""Exit statuses of the command line; `main` says what each means."""
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    OK = 0
+    USER_ERROR = 1
+    USAGE = 2
+    INTERNAL_ERROR = 3
+    MISMATCH = 4
+    INTERRUPTED = 130

@@ -1,0 +1,119 @@
+"""How we measure: engines take turns in rounds, and a figure comes with its noise.
+
+A machine drifts by more within seconds than two engines may differ, so a comparison is a ratio of neighbours: in each
+round every engine runs for a while, and the ratio is taken round by round. Engines with threads of their own keep
+spinning after a run; a pause before each turn lets them fall asleep instead of stealing the next engine's cores.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+WARM_UP_RUNS = 2  # of each turn: the other engine has evicted our caches and our workers sleep
+PAUSE_SECONDS = 0.1
+MIN_RUNS = 3  # of each turn, however slow
+BOOTSTRAP_SAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Run times of one engine in seconds, by round."""
+
+    rounds: tuple[tuple[float, ...], ...]
+
+    @property
+    def runs(self) -> int:
+        return sum(map(len, self.rounds))
+
+    @property
+    def round_medians(self) -> tuple[float, ...]:
+        return tuple(float(np.median(r)) for r in self.rounds)
+
+    @property
+    def median(self) -> float:
+        return self.percentile(50)
+
+    @property
+    def spread(self) -> float:
+        """Noise: how much slower the slowest round was than the quickest, as a fraction."""
+        medians = self.round_medians
+        return max(medians) / min(medians) - 1
+
+    def percentile(self, percent: float) -> float:
+        return float(np.percentile(np.concatenate([np.asarray(r) for r in self.rounds]), percent))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "median_seconds": self.median,
+            "p90_seconds": self.percentile(90),
+            "p99_seconds": self.percentile(99),
+            "runs": self.runs,
+            "spread": self.spread,
+            "round_medians_seconds": self.round_medians,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """`value` with a 95 % bootstrap interval over rounds."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        if self.low > 1:
+            return "faster"
+        return "slower" if self.high < 1 else "no difference"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"value": self.value, "low": self.low, "high": self.high, "verdict": self.verdict}
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}× [{self.low:.2f}, {self.high:.2f}] {self.verdict}"
+
+
+def interleave(
+    engines: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    seconds: float,
+    on_round: Callable[[int], None] | None = None,
+) -> dict[str, Series]:
+    """Let every engine run for `seconds` in each of `rounds`, in turns whose order alternates."""
+    times: dict[str, list[tuple[float, ...]]] = {name: [] for name in engines}
+    names = list(engines)
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            if len(names) > 1:
+                time.sleep(PAUSE_SECONDS)
+            times[name].append(_turn(engines[name], seconds))
+        if on_round is not None:
+            on_round(number + 1)
+    return {name: Series(tuple(r)) for name, r in times.items()}
+
+
+def _turn(run: Callable[[], object], seconds: float) -> tuple[float, ...]:
+    for _ in range(WARM_UP_RUNS):
+        run()
+    found: list[float] = []
+    clock = time.perf_counter
+    end = clock() + seconds
+    while len(found) < MIN_RUNS or clock() < end:
+        start = clock()
+        run()
+        found.append(clock() - start)
+    return tuple(found)
+
+
+def speedup(ours: Series, theirs: Series) -> Ratio:
+    """How many times longer `theirs` takes, from rounds that stood side by side."""
+    ratios = np.asarray(theirs.round_medians) / np.asarray(ours.round_medians)
+    rng = np.random.default_rng(0)
+    picks = rng.integers(0, len(ratios), (BOOTSTRAP_SAMPLES, len(ratios)))
+    low, high = np.percentile(np.median(ratios[picks], axis=1), (2.5, 97.5))
+    return Ratio(float(np.median(ratios)), float(low), float(high))
