@@ -1,4 +1,4 @@
-"""Activations: pointwise functions that networks put between layers. NaN stays NaN in all of them."""
+"""Activations: pointwise functions that networks put between layers. NaN stays NaN unless a docstring says otherwise."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -93,6 +93,7 @@ class Clip(Pointwise):
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
         x = np.append(normal(rng, 9) * 5, np.array(SPECIAL, np.float32)).reshape(4, 4)
         low, high = np.array(0, np.float32), np.array(6, np.float32)
+        yield cls.sample(normal(rng, 2, 3) * 5, low, high)
         yield cls.sample(x, low, high)
         yield cls.sample(x, None, high)
         yield cls.sample(x, low)
@@ -252,6 +253,8 @@ class Mish(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class ThresholdedRelu(Pointwise):
+    """x above alpha, else 0, also for NaN."""
+
     onnx = ("ThresholdedRelu",)
     alpha: float = 1.0
 
@@ -260,7 +263,7 @@ class ThresholdedRelu(Pointwise):
         return cls(node.real("alpha", 1.0)), (0,)
 
     def scalar(self, x: Expr) -> Expr:
-        return select(x <= self.alpha, const(0, x.dtype), x)
+        return select(const(self.alpha, x.dtype) < x, x, const(0, x.dtype))
 
     def array(self, x: Array) -> Array:
-        return np.where(x <= self.alpha, 0, x)
+        return np.where(x > self.alpha, x, 0)

@@ -311,7 +311,7 @@ class Pow(Elementwise):
         x = args[0]
         if self.exponent is None:
             return np.power(x, args[1].astype(np.float64))
-        return np.power(x, np.asarray(self.exponent).astype(x.dtype))
+        return np.power(x, np.full_like(x, self.exponent))  # a scalar 0.5 would make numpy take the root
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:

@@ -323,9 +323,9 @@ class Split(Op):
         if sizes is None:
             count = node.integer("num_outputs", node.outputs)
             each = -(-x.shape[axis] // count)
-            sizes = tuple(max(0, min(each, x.shape[axis] - k * each)) for k in range(count))
-            if node.opset < 18 and len(set(sizes)) > 1:
-                raise UserError(f"Split of {x} into {count} equal parts along axis {axis}")
+            sizes = (*(each,) * (count - 1), x.shape[axis] - (count - 1) * each)
+            if sizes[-1] < 0 or (node.opset < 18 and sizes[-1] != each):
+                raise UserError(f"Split of {x}: axis {axis} does not divide into {count} parts")
         return cls(axis, sizes), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -353,6 +353,6 @@ class Split(Op):
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
         x = normal(rng, 2, 6)
         yield cls.sample(x, axis=1, outputs=3, opset=13)
-        yield cls.sample(x, axis=1, outputs=4, num_outputs=4)
+        yield cls.sample(normal(rng, 2, 7), axis=1, outputs=4, num_outputs=4)
         yield cls.sample(x, np.array([1, 5], np.int64), axis=-1, outputs=2)
         yield cls.sample(x, opset=11, axis=1, split=[4, 2], outputs=2)

@@ -102,7 +102,8 @@ class OnnxNode:
         return int(self.attrs.get(name, default))
 
     def real(self, name: str, default: float) -> float:
-        return float(self.attrs.get(name, default))
+        """Float attributes are f32, and so are their defaults."""
+        return float(np.float32(self.attrs.get(name, default)))
 
     def text(self, name: str, default: str) -> str:
         return str(self.attrs.get(name, default))
