@@ -1,0 +1,99 @@
+"""Traces: the steps that make a scheduled Module from an unscheduled one.
+
+The text of a trace has one step per line, as it is written in Python:
+
+    Split(loop='C_i', factors=(None, 6))
+    Reorder(loops=('C_k', 'C_i_1'))
+
+It is data, not code: `parse_trace` reads it without evaluating anything, and knows only the classes in `STEPS` and in
+`VALUES`. Blank lines and comments are skipped.
+"""
+
+import ast
+from dataclasses import fields
+from enum import Enum
+from typing import TypeAlias
+
+from tilewright.ir import layout
+from tilewright.ir.expr import Scope
+from tilewright.schedule.step import Step
+from tilewright.schedule.steps import STEPS
+from tilewright.support.errors import UserError
+from tilewright.tir.func import Module
+
+Trace: TypeAlias = tuple[Step, ...]
+
+# What may stand inside a step. A layout's Split is not the step Split: the place tells which is meant.
+VALUES: tuple[type, ...] = (layout.Layout, layout.Split, layout.Reorder, layout.Fuse, layout.Pad)
+ENUMS: tuple[type[Enum], ...] = (Scope,)
+
+_STEPS = {c.__name__: c for c in STEPS}
+_VALUES = {c.__name__: c for c in VALUES}
+_ENUMS = {c.__name__: c for c in ENUMS}
+
+
+def replay(module: Module, trace: Trace) -> Module:
+    """Apply the steps in order."""
+    for step in trace:
+        module = step.apply(module)
+    return module
+
+
+def print_trace(trace: Trace) -> str:
+    return "".join(f"{step}\n" for step in trace)
+
+
+def parse_trace(text: str) -> Trace:
+    """The trace that prints like this; `UserError` with the line if there is none."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as e:
+        raise UserError(f"the trace is not in Python syntax: {e.msg}", where=f"line {e.lineno}") from None
+    return tuple(_step(node) for node in tree.body)
+
+
+def _step(node: ast.stmt) -> Step:
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        raise _bad(node, "a trace has one step per line")
+    step = _call(node.value, _STEPS)
+    assert isinstance(step, Step)
+    return step
+
+
+def _call(node: ast.Call, classes: dict[str, type]) -> object:
+    if not isinstance(node.func, ast.Name) or node.func.id not in classes:
+        raise _bad(node, f"{ast.unparse(node.func)} is not known here", f"known are: {', '.join(classes)}")
+    cls = classes[node.func.id]
+    names = [f.name for f in fields(cls)]
+    args = {name: _value(a) for name, a in zip(names, node.args, strict=False)}
+    args |= {k.arg or "**": _value(k.value) for k in node.keywords}
+    try:
+        return cls(**args)
+    except TypeError as e:
+        raise _bad(node, f"{cls.__name__}: {e}", f"its fields are: {', '.join(names)}") from None
+
+
+def _value(node: ast.expr) -> object:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.Tuple():
+            return tuple(_value(e) for e in node.elts)
+        case ast.Attribute(value=ast.Name(id=enum), attr=member) if enum in _ENUMS:
+            try:
+                return _ENUMS[enum][member]
+            except KeyError:
+                raise _bad(node, f"{enum} has no member {member}") from None
+        case ast.Call():
+            return _call(node, _VALUES)
+        case _:
+            raise _bad(node, f"{ast.unparse(node)} is not a value")
+
+
+def _bad(node: ast.AST, message: str, hint: str | None = None) -> UserError:
+    line = getattr(node, "lineno", 0)
+    return UserError(
+        f"cannot read the trace: {message}", where=f"line {line}: {ast.unparse(node)}", hint=hint
+    )
