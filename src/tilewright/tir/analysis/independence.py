@@ -89,11 +89,14 @@ def _collect(s: Stmt, block: str, values: dict[Var, Expr], out: list[Access]) ->
 # ----------------------------------------------------------------------------------------------------- questions
 
 
-def dependence(func: Func, loop: For) -> Conflict | None:
-    """A reason why the iterations of `loop` are not independent; None if they are."""
+def dependence(func: Func, loop: For, *, private: bool = True) -> Conflict | None:
+    """A reason why the iterations of `loop` are not independent; None if they are.
+
+    `private` buffers are no reason, unless the caller will not give each iteration its own.
+    """
     if loop.extent == 1:
         return None
-    return _dependence(func, loop, loop.var, commute=False)
+    return _dependence(func, loop, loop.var, commute=False, private=private)
 
 
 def order_dependence(func: Func, root: For, moved: Iterable[Var]) -> Conflict | None:
@@ -106,14 +109,14 @@ def order_dependence(func: Func, root: For, moved: Iterable[Var]) -> Conflict | 
     return next((c for c in found if c is not None), None)
 
 
-def _dependence(func: Func, root: For, var: Var, *, commute: bool) -> Conflict | None:
+def _dependence(func: Func, root: For, var: Var, *, commute: bool, private: bool = True) -> Conflict | None:
     below = accesses(root.body)
     varying = {root.var, *(n.var for n in loops(root.body))}
     simplify = Simplifier(ranges(func.body))
     for buffer in dict.fromkeys(a.buffer for a in below if a.is_store):
         users = [a for a in below if a.buffer is buffer]
         pair = _meeting(users, var, varying, simplify, commute)
-        if pair is not None and not _is_private(func, users, var, varying, simplify):
+        if pair is not None and not (private and _is_private(func, users, var, varying, simplify)):
             return Conflict(buffer, pair[0].block, pair[1].block)
     return None
 

@@ -1,0 +1,73 @@
+"""iterate_over: a block runs over the elements of a buffer that it reads, instead of over those it writes.
+
+    with block("T"):                              IterateOver("T", "C")      with block("T"):
+        vh, vi, vd = spatial(12, 128, 32)                ─────>                  T_u0, T_u1 = spatial(128,
+        384) T[vh, vi, vd] = C[vi, vh * 32 + vd]                                      T[T_u1 // 32, T_u0,
+        T_u1 % 32] = C[T_u0, T_u1]
+
+So a transposed or reshaped result can follow its producer tile by tile, and is stored where it belongs. The
+block reads the buffer through one index map, and that map can be inverted; the block is all-spatial and
+alone under plain loops.
+"""
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.expr import Expr, Load, Var, loads
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.nest import check_fresh, find_block
+from tilewright.schedule.own_nest import own_nest, replace_own_nest
+from tilewright.schedule.step import FuncStep
+from tilewright.tir.analysis.invert import try_invert
+from tilewright.tir.func import Func
+from tilewright.tir.rewrite import map_exprs, substitute
+from tilewright.tir.stmt import Iter, Store
+
+
+@dataclass(frozen=True, slots=True)
+class IterateOver(FuncStep):
+    block: str
+    buffer: str
+
+    def anchor(self) -> str:
+        return self.block
+
+    def iters(self, rank: int) -> tuple[str, ...]:
+        """The new iterators, one per dimension of the buffer."""
+        return tuple(f"{self.block}_u{d}" for d in range(rank))
+
+    def rewrite(self, func: Func) -> Func:
+        block = find_block(func, self.block)
+        own_nest(func, block)
+        if block.is_reduction or not isinstance(block.body, Store):
+            raise refusal(func, block, f"{self}: the block is not a single all-spatial store")
+        read = {
+            ld
+            for e in (*block.body.indices, block.body.value)
+            for ld in loads(e)
+            if ld.buffer.name == self.buffer
+        }
+        if len(read) != 1:
+            raise refusal(
+                func, block, f"{self}: the block reads {self.buffer} in {len(read)} ways, not in one"
+            )
+        load: Load = read.pop()
+        names = self.iters(len(load.indices))
+        loops = tuple(f"{n}_loop" for n in names)
+        check_fresh(func, (*names, *loops))
+        new = tuple(Iter(Var(n), e) for n, e in zip(names, load.buffer.shape, strict=True))
+        extents = {it.var: it.extent for it in block.iters}
+        known = {v: Interval(0, e - 1) for v, e in extents.items()}
+        inverse = try_invert(
+            load.indices, load.buffer.shape, extents, [it.var for it in new], Simplifier(known)
+        )
+        if inverse is None:
+            raise refusal(
+                func,
+                block,
+                f"{self}: the index of {self.buffer} is not an invertible map of the block's iterators",
+            )
+        simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in new})
+        body = map_exprs(substitute(block.body, inverse), simplify)
+        bindings: tuple[Expr, ...] = tuple(Var(n) for n in loops)
+        return replace_own_nest(func, block, replace(block, iters=new, bindings=bindings, body=body))
