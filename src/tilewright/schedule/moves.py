@@ -97,6 +97,28 @@ def check_not_in_place(func: Func, flow: Dataflow, block: Block) -> None:
                 )
 
 
+def check_not_nested(func: Func, block: Block) -> None:
+    """The block can be taken away: it is not part of another block."""
+    outer = next((n for n in path_to(func.body, block)[:-1] if isinstance(n, Block)), None)
+    if outer is not None:
+        raise refusal(
+            func,
+            block,
+            f"block {block.name!r} is inside block {outer.name!r}",
+            f"apply the step before {outer.name!r} is made",
+        )
+
+
+def check_local(func: Func, buffer: Buffer, block: Block) -> None:
+    """Nobody outside `func` sees `buffer`."""
+    if buffer in func.params:
+        raise refusal(
+            func,
+            block,
+            f"{buffer.name} is a parameter of {func.name}: others use what block {block.name!r} writes",
+        )
+
+
 def check_single_store(func: Func, block: Block) -> Store:
     """The block's one store, unconditional and not a reduction."""
     if block.is_reduction or block.init is not None:
@@ -201,9 +223,9 @@ def with_loop_body(s: Stmt, var: Var, fn: Callable[[Stmt], Stmt]) -> Stmt:
     return map_children(s, lambda c: with_loop_body(c, var, fn))
 
 
-def is_done_before(func: Func, writer: Block, loop: For) -> bool:
-    """Is `writer` in another nest, one that comes before that of `loop`?"""
-    mine, theirs = path_to(func.body, writer), path_to(func.body, loop)
+def is_done_before(func: Func, writer: Block, place: Stmt) -> bool:
+    """Is `writer` in another nest, one that comes before that of `place`?"""
+    mine, theirs = path_to(func.body, writer), path_to(func.body, place)
     shared = [a for a, b in zip(mine, theirs, strict=False) if a is b]
     if not shared or any(isinstance(s, For) for s in shared):
         return False

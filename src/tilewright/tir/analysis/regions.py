@@ -9,6 +9,7 @@ the box is accessed, but for those that the access's leftover `conditions` exclu
 buffer's shape unless `clip` is asked, since a guarded access may well run over the edge.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -303,7 +304,7 @@ def _are_independent(digits: list[_Digit]) -> bool:
         by_var.setdefault(d.var, []).append(d)
     for same in by_var.values():
         same.sort(key=lambda d: d.lower)
-        for a, b in zip(same, same[1:], strict=False):
+        for a, b in itertools.pairwise(same):
             if b.lower % (a.lower * a.extent):
                 return False
     return True
@@ -333,15 +334,16 @@ def union(a: Span, b: Span, simplify: Simplifier) -> Span | None:
 
 def exact_union(regions: Iterable[Region], simplify: Simplifier) -> Region | None:
     """The regions as one, if together they fill a box."""
-    rest = list(dict.fromkeys(regions))
-    whole = rest.pop(0)
-    while rest:
-        joined = next((j for r in rest if (j := _join(whole, r, simplify)) is not None), None)
-        if joined is None:
+    parts: list[Region] = list(dict.fromkeys(regions))
+    while len(parts) > 1:
+        for a, b in itertools.combinations(parts, 2):
+            joined = _join(a, b, simplify)
+            if joined is not None:
+                parts = [joined, *(p for p in parts if p is not a and p is not b)]
+                break
+        else:
             return None
-        rest = [r for r in rest if _join(joined, r, simplify) != joined]
-        whole = joined
-    return whole
+    return parts[0]
 
 
 def _join(a: Region, b: Region, simplify: Simplifier) -> Region | None:
