@@ -32,7 +32,7 @@ from tilewright.ops import by_onnx
 from tilewright.ops.opdef import ONNX_DTYPES, Array, OnnxNode, Op, TensorType
 from tilewright.support.errors import UserError
 
-OPSETS = range(13, 29)
+OPSETS = range(7, 29)
 _SHOWN = 100  # unsupported nodes listed in a message
 
 

@@ -1,0 +1,32 @@
+"""What happens to a graph between import and lowering, as one list.
+
+Each pass is a function from graph to graph in a file of its own. `group` and `lower`, which end the graph's life, are
+called by the compiler afterwards: they take the external regions too.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tilewright.graph.graph import Graph
+from tilewright.graph.passes.eliminate_common import eliminate_common
+from tilewright.graph.passes.eliminate_dead import eliminate_dead
+from tilewright.graph.passes.fold_constants import fold_constants
+from tilewright.graph.passes.simplify import simplify
+
+Pass: TypeAlias = Callable[[Graph], Graph]
+
+PIPELINE: tuple[Pass, ...] = (
+    fold_constants,  # shape arithmetic and transposed weights become constants
+    simplify,  # no-ops go, chains of movement collapse
+    eliminate_common,  # before grouping, which would hide equal nodes in different groups
+    eliminate_dead,  # what the passes above have left behind
+)
+
+
+def prepare(graph: Graph, after: Callable[[str, Graph], None] | None = None) -> Graph:
+    """Run the passes in order. `after(name, graph)` sees the graph after each, for printing and checking."""
+    for step in PIPELINE:
+        graph = step(graph)
+        if after is not None:
+            after(step.__name__, graph)
+    return graph

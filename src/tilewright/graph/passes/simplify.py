@@ -1,0 +1,83 @@
+"""Remove nodes that do nothing, and collapse chains of movement.
+
+    Transpose[perm=p](Transpose[perm=q](x))  →  Transpose[perm=q∘p](x)
+    Reshape[shape=s](Reshape[shape=t](x))    →  Reshape[shape=s](x)
+    Transpose that moves only axes of extent 1 → Reshape
+    Identity(x), x * 1, Cast to the type it has, Expand and Reshape to the shape it has → x
+
+Nothing here changes a bit of a result: `x + 0` stays, since it turns -0.0 into 0.0.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.rewrite import Sweep, sweep
+from tilewright.ops.activation import Clip
+from tilewright.ops.elementwise import Cast, Div, Mul, Sub
+from tilewright.ops.movement import Concat, Expand, Identity, Reshape, Split, Transpose
+
+
+def simplify(graph: Graph) -> Graph:
+    return sweep(graph, _simplify)
+
+
+def _simplify(state: Sweep, node: Node) -> Sequence[Value] | None:
+    if _does_nothing(state, node):
+        return node.inputs[:1]
+    match node.op:
+        case Transpose(perm=perm):
+            return _simplify_transpose(state, node, perm)
+        case Reshape():
+            before = state.producer(node.inputs[0])
+            if before is not None and isinstance(before.op, Reshape):
+                return state.add(node.op, before.inputs, node)
+        case Concat():
+            # Empty parts are common where a cache starts empty.
+            parts = tuple(v for v in node.inputs if v.size)
+            if parts and len(parts) < len(node.inputs):
+                return state.add(node.op, parts, node)
+        case Mul() if _is_all(state, node.inputs[0], 1) and node.inputs[1].type == node.outputs[0].type:
+            return node.inputs[1:]
+        case _:
+            pass
+    return None
+
+
+def _does_nothing(state: Sweep, node: Node) -> bool:
+    """Is the one output the first input?"""
+    if len(node.outputs) != 1 or not node.inputs or node.inputs[0].type != node.outputs[0].type:
+        return False
+    match node.op:
+        case Identity() | Cast() | Expand() | Reshape() | Clip(low=None, high=None):
+            return True
+        case Transpose(perm=perm):
+            return perm == tuple(range(len(perm)))
+        case Concat() | Split():
+            return len(node.inputs) == 1
+        case Mul() | Div():
+            return _is_all(state, node.inputs[1], 1)
+        case Sub():
+            return _is_all(state, node.inputs[1], 0)
+        case _:
+            return False
+
+
+def _is_all(state: Sweep, value: Value, number: int) -> bool:
+    """Is `value` a small constant all of whose elements are `number`, and no -0.0?"""
+    array = state.known(value)
+    if array is None or not 0 < array.size <= 4096:
+        return False
+    return bool(np.all(array == number)) and (not value.type.dtype.is_float or not np.signbit(array).any())
+
+
+def _simplify_transpose(state: Sweep, node: Node, perm: tuple[int, ...]) -> Sequence[Value] | None:
+    (x,) = node.inputs
+    moved = [p for p in perm if x.shape[p] != 1]
+    if moved == sorted(moved):
+        return state.add(Reshape(node.outputs[0].shape), (x,), node)
+    before = state.producer(x)
+    if before is not None and isinstance(before.op, Transpose):
+        return state.add(Transpose(tuple(before.op.perm[p] for p in perm)), before.inputs, node)
+    return None
