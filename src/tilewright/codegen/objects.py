@@ -19,6 +19,7 @@ LLVMLITE_VERSION = llvmlite.__version__
 def _machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for the inline assembly of the driver
     features = ",".join(f"+{f}" for f in sorted(target.features))
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="small"

@@ -7,6 +7,7 @@ The calling convention of a kernel is `void kernel(void **args, int64_t part)`: 
 part of the work to do (0 … parts-1). Any worker may run any part, and parts of one call may run at the same time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TypeAlias
@@ -57,9 +58,14 @@ class Segment:
     calls: tuple[KernelCall, ...]
 
 
+External: TypeAlias = Callable[[tuple[NDArray[np.generic], ...], tuple[NDArray[np.generic], ...]], None]
+"""Code outside the compiler: called with inputs (read-only) and outputs, it fills the outputs in place. The arrays are
+views of the program's memory and must not be kept after the call."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExternalCall:
-    """Python code outside the compiler: `key` names it in the table given at load time."""
+    """Python code outside the compiler: `key` names it in the table of `External`s given at load time."""
 
     key: str
     inputs: tuple[tuple[Slot, TensorSpec], ...]
@@ -68,13 +74,17 @@ class ExternalCall:
 
 @dataclass(frozen=True, slots=True)
 class BranchStep:
-    cond: Slot  # one bool
+    """`cond` is one bool, read when the step is reached."""
+
+    cond: Slot
     then: "tuple[ProgramStep, ...]"
     otherwise: "tuple[ProgramStep, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class WhileStep:
+    """Run `body` for as long as `cond`, one bool that the body rewrites, is true; it may be false at the start."""
+
     cond: Slot
     body: "tuple[ProgramStep, ...]"
 
@@ -99,11 +109,14 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifact:
-    """`objects` are relocatable ELF files without undefined symbols; together they define every kernel symbol
-    and the driver.
+    """`objects` are relocatable ELF files that together define every kernel symbol and leave none undefined.
+
+    `driver` is the object of `codegen.driver`. It stands apart because programs of one process that have the same
+    driver share one team of threads.
     """
 
     manifest: Manifest
+    driver: bytes
     objects: tuple[bytes, ...]
     constants: tuple[NDArray[np.generic], ...]
     arena_bytes: int

@@ -1,0 +1,307 @@
+"""A program made ready to run: tables of native calls, and what Python does between them.
+
+`Plan` is made once for a session and never changes. `Context` is what one run needs for itself: an arena, and call
+tables whose argument pointers lead into that arena, to the constants, and to the inputs and outputs of the moment.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+import ml_dtypes  # so that numpy knows the names of its dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.runtime.loader import Code
+from tilewright.runtime.memory import Constants, Region, address_of
+from tilewright.runtime.team import Team
+from tilewright.support.artifact import (
+    Artifact,
+    BranchStep,
+    External,
+    ExternalCall,
+    KernelCall,
+    Place,
+    ProgramStep,
+    Segment,
+    Slot,
+    TensorSpec,
+    WhileStep,
+)
+from tilewright.support.driver_abi import Call, Job
+from tilewright.support.errors import UserError
+
+Array: TypeAlias = NDArray[np.generic]
+
+
+def dtype_of(spec: TensorSpec) -> np.dtype[np.generic]:
+    try:
+        return np.dtype(getattr(ml_dtypes, spec.dtype, spec.dtype))
+    except TypeError:
+        raise UserError(f"{spec.name}: {spec.dtype!r} is not a dtype of numpy or ml_dtypes") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Segment `index` of the context's tables."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    cond: Slot
+    then: "tuple[PlanStep, ...]"
+    otherwise: "tuple[PlanStep, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    cond: Slot
+    body: "tuple[PlanStep, ...]"
+
+
+PlanStep: TypeAlias = Native | ExternalCall | Branch | Loop
+
+
+def merge_barriers(calls: Sequence[KernelCall]) -> list[bool]:
+    """After which calls the workers must really meet.
+
+    Calls of one part run on worker 0, in order, so the barriers between them are put off until a parallel call follows;
+    and the end of a segment is a meeting anyway.
+    """
+    meet: list[bool] = []
+    is_serial, is_due = True, False  # since the last barrier: only single parts; one was asked for
+    for call, following in zip(calls, [*calls[1:], None], strict=True):
+        is_serial = is_serial and call.parts <= 1
+        is_due = is_due or call.barrier
+        emit = is_due and following is not None and not (is_serial and following.parts <= 1)
+        meet.append(emit)
+        if emit:
+            is_serial, is_due = True, False
+    return meet
+
+
+class Plan:
+    """The parts of a program that all runs share."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        code: Code,
+        constants: Constants,
+        externals: Mapping[str, External],
+        team: Team,
+    ) -> None:
+        self.code = code
+        self.team = team
+        self.constants = constants
+        self.externals = dict(externals)
+        self.arena_bytes = artifact.arena_bytes
+        self.inputs = artifact.manifest.inputs
+        self.outputs = artifact.manifest.outputs
+        self.segments: list[Segment] = []
+        self.steps = self._plan(artifact.program)
+        self.is_parallel = team.threads > 1 and any(c.parts > 1 for s in self.segments for c in s.calls)
+        self._check_externals(artifact.program)
+
+    def _plan(self, steps: Sequence[ProgramStep]) -> tuple[PlanStep, ...]:
+        planned: list[PlanStep] = []
+        for step in steps:
+            match step:
+                case Segment(calls):
+                    for call in calls:
+                        self._check_call(call)
+                    if calls:
+                        self.segments.append(step)
+                        planned.append(Native(len(self.segments) - 1))
+                case ExternalCall():
+                    for slot, _ in (*step.inputs, *step.outputs):
+                        self._check_slot(slot, f"external call {step.key!r}")
+                    planned.append(step)
+                case BranchStep(cond, then, otherwise):
+                    self._check_slot(cond, "branch")
+                    planned.append(Branch(cond, self._plan(then), self._plan(otherwise)))
+                case WhileStep(cond, body):
+                    self._check_slot(cond, "while")
+                    planned.append(Loop(cond, self._plan(body)))
+                case _:
+                    assert_never(step)
+        return tuple(planned)
+
+    def _check_call(self, call: KernelCall) -> None:
+        self.code.address(call.kernel)
+        if call.parts < 1:
+            raise UserError(
+                f"the program calls {call.kernel!r} with {call.parts} parts", hint="compile it again"
+            )
+        for slot in call.args:
+            self._check_slot(slot, f"call of {call.kernel!r}")
+
+    def _check_slot(self, slot: Slot, where: str) -> None:
+        limits = {
+            Place.INPUT: len(self.inputs),
+            Place.OUTPUT: len(self.outputs),
+            Place.CONSTANT: len(self.constants.arrays),
+            Place.ARENA: self.arena_bytes + 1,  # an empty buffer may be at the very end
+        }
+        if not 0 <= slot.at < limits[slot.place]:
+            raise UserError(
+                f"the program has no {slot.place.value} {slot.at}", where=where, hint="compile it again"
+            )
+
+    def _check_externals(self, steps: Sequence[ProgramStep]) -> None:
+        missing = sorted(_external_keys(steps) - self.externals.keys())
+        if missing:
+            raise UserError(
+                f"the program needs external code that was not given: {', '.join(map(repr, missing))}",
+                hint="pass `externals={key: function}`, or load the plugin that compiled these parts",
+            )
+
+
+def _external_keys(steps: Sequence[ProgramStep]) -> set[str]:
+    keys: set[str] = set()
+    for step in steps:
+        match step:
+            case ExternalCall(key=key):
+                keys.add(key)
+            case BranchStep(_, then, otherwise):
+                keys |= _external_keys(then) | _external_keys(otherwise)
+            case WhileStep(_, body):
+                keys |= _external_keys(body)
+            case Segment():
+                pass
+            case _:
+                assert_never(step)
+    return keys
+
+
+class Context:
+    """Memory and tables of one run at a time. Keeps code, constants and team alive.
+
+    `only_job` is the address of the job that is the whole program, or 0 if Python has a part in it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.run_job = plan.team.run_job
+        self._arena = Region(plan.arena_bytes)
+        self._inputs: Sequence[Array] = ()
+        self._outputs: Sequence[Array] = ()
+        calls = [c for s in plan.segments for c in s.calls]
+        self._pointers = (ctypes.c_uint64 * max(1, sum(len(c.args) for c in calls)))()
+        self._calls = (Call * max(1, len(calls)))()
+        self._jobs = (Job * max(1, len(plan.segments)))()
+        # where in `_pointers` the address of each input and output goes
+        self._input_uses: list[list[int]] = [[] for _ in plan.inputs]
+        self._output_uses: list[list[int]] = [[] for _ in plan.outputs]
+        self._fill()
+        self._addresses = [ctypes.addressof(job) for job in self._jobs]
+        is_native = len(plan.steps) == 1 and isinstance(plan.steps[0], Native)
+        self.only_job = self._addresses[0] if is_native else 0
+
+    def _fill(self) -> None:
+        n_calls = n_pointers = 0
+        for segment, job in zip(self._plan.segments, self._jobs, strict=False):
+            job.calls = ctypes.addressof(self._calls[n_calls])
+            job.n = len(segment.calls)
+            is_parallel = any(call.parts > 1 for call in segment.calls)
+            job.team = self._plan.team.address if is_parallel and self._plan.is_parallel else 0
+            for call, meet in zip(segment.calls, merge_barriers(segment.calls), strict=True):
+                row = self._calls[n_calls]
+                row.fn = self._plan.code.address(call.kernel)
+                row.parts = call.parts
+                row.args = ctypes.addressof(self._pointers) + 8 * n_pointers
+                row.barrier = meet
+                n_calls += 1
+                for slot in call.args:
+                    match slot.place:
+                        case Place.INPUT:
+                            self._input_uses[slot.at].append(n_pointers)
+                        case Place.OUTPUT:
+                            self._output_uses[slot.at].append(n_pointers)
+                        case Place.CONSTANT:
+                            self._pointers[n_pointers] = self._plan.constants.addresses[slot.at]
+                        case Place.ARENA:
+                            self._pointers[n_pointers] = self._arena.address + slot.at
+                        case _:
+                            assert_never(slot.place)
+                    n_pointers += 1
+
+    def attach(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Read from and write to these arrays, which were checked, from now on."""
+        pointers = self._pointers
+        for array, uses in zip(inputs, self._input_uses, strict=True):
+            address = address_of(array)
+            for i in uses:
+                pointers[i] = address
+        for array, uses in zip(outputs, self._output_uses, strict=True):
+            address = address_of(array)
+            for i in uses:
+                pointers[i] = address
+        self._inputs, self._outputs = inputs, outputs
+
+    def detach(self) -> None:
+        """Let go of the arrays. The tables still hold their addresses, and are not used before the next `attach`."""
+        self._inputs = self._outputs = ()
+
+    def run(self) -> None:
+        if not self.only_job:
+            self._run(self._plan.steps)
+        elif self.run_job(self.only_job):
+            self.revive()
+
+    def _run(self, steps: tuple[PlanStep, ...]) -> None:
+        for step in steps:
+            match step:
+                case Native(index):
+                    if self.run_job(self._addresses[index]):
+                        self.revive()
+                case ExternalCall():
+                    self._call(step)
+                case Branch(cond, then, otherwise):
+                    self._run(then if self._is_true(cond) else otherwise)
+                case Loop(cond, body):
+                    while self._is_true(cond):
+                        self._run(body)
+                case _:
+                    assert_never(step)
+
+    def revive(self) -> None:
+        """The driver found no workers: the process has forked, or the team was closed."""
+        self._plan.team.start()
+
+    def _call(self, step: ExternalCall) -> None:
+        inputs = tuple(self._view(slot, spec) for slot, spec in step.inputs)
+        outputs = tuple(self._view(slot, spec) for slot, spec in step.outputs)
+        for array in inputs:
+            array.flags.writeable = False
+        try:
+            self._plan.externals[step.key](inputs, outputs)
+        except Exception as error:
+            error.add_note(f"in the external call {step.key!r} of a compiled program")
+            raise
+
+    def _view(self, slot: Slot, spec: TensorSpec) -> Array:
+        match slot.place:
+            case Place.INPUT:
+                return self._inputs[slot.at].view()
+            case Place.OUTPUT:
+                return self._outputs[slot.at].view()
+            case Place.CONSTANT:
+                return self._plan.constants.arrays[slot.at].view()
+            case Place.ARENA:
+                dtype = dtype_of(spec)
+                nbytes = dtype.itemsize
+                for extent in spec.shape:
+                    nbytes *= extent
+                return self._arena.array[slot.at : slot.at + nbytes].view(dtype).reshape(spec.shape)
+            case _:
+                assert_never(slot.place)
+
+    def _is_true(self, cond: Slot) -> bool:
+        return bool(self._view(cond, _FLAG).reshape(-1)[0])
+
+
+_FLAG = TensorSpec("condition", "bool", ())

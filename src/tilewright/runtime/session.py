@@ -1,0 +1,192 @@
+"""Runs a compiled program.
+
+`Session.run` may be called from several Python threads at once. Each call borrows a context (an arena and call tables)
+from a bounded pool, and the team of threads if it is free; results do not depend on how many threads took part.
+
+`Session.bind` fixes the arrays. A `Bound` owns its context, so that a run is one native call.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+
+from tilewright.runtime.feeds import Buffers, Feeds, Signature
+from tilewright.runtime.loader import Code
+from tilewright.runtime.machine import check_threads, default_threads
+from tilewright.runtime.memory import Constants
+from tilewright.runtime.program import Array, Context, Plan
+from tilewright.runtime.team import shared_team
+from tilewright.support.artifact import Artifact, External, TensorSpec
+from tilewright.support.errors import UserError
+
+_NO_EXTERNALS: Mapping[str, External] = MappingProxyType({})
+
+
+class Session:
+    """A loaded program.
+
+    `threads`: how many threads a run may use, the caller's included; one for each physical core that this process may
+    use unless given. `externals`: the code of the program's external calls. `weights_in_place`: use the constants where
+    they are (a mapped file) instead of copying them into huge pages.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        threads: int | None = None,
+        externals: Mapping[str, External] = _NO_EXTERNALS,
+        *,
+        weights_in_place: bool = False,
+    ) -> None:
+        self.threads = default_threads() if threads is None else check_threads(threads)
+        self._signature = Signature(artifact.manifest.inputs, artifact.manifest.outputs)
+        constants = Constants(artifact.constants, in_place=weights_in_place)
+        team = shared_team(artifact.driver, self.threads)
+        plan = Plan(artifact, Code(artifact.objects), constants, externals, team)
+        if plan.is_parallel:
+            team.start()
+        self.inputs: tuple[TensorSpec, ...] = plan.inputs
+        self.outputs: tuple[TensorSpec, ...] = plan.outputs
+        self._pool = _Pool(plan, max(2, default_threads() + 1))
+
+    def run(self, feeds: Feeds, outputs: Buffers | None = None) -> dict[str, Array]:
+        """Run once. The caller owns the arrays returned; those given in `outputs` are written to and returned."""
+        inputs = self._signature.inputs(feeds)
+        results = self._signature.outputs(outputs, inputs)
+        pool = self._pool
+        context = pool.take()
+        try:
+            context.attach(inputs, results)
+            context.run()
+        finally:
+            context.detach()
+            pool.give(context)
+        return dict(zip(self._signature.output_names, results, strict=True))
+
+    def bind(self, feeds: Feeds, outputs: Buffers | None = None) -> "Bound":
+        """Fix the arrays that runs read from and write to."""
+        inputs = self._signature.inputs(feeds)
+        results = self._signature.outputs(outputs, inputs)
+        context = self._pool.make()
+        context.attach(inputs, results)
+        return Bound(
+            context,
+            dict(zip(self._signature.input_names, inputs, strict=True)),
+            dict(zip(self._signature.output_names, results, strict=True)),
+        )
+
+    def close(self) -> None:
+        """Free arenas, and end the team if nobody else uses it. Runs in progress finish; later ones are refused.
+
+        A `Bound` holds what it needs, and goes on working until it is dropped.
+        """
+        self._pool.close()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Bound:
+    """A program with its arrays fixed, for the shortest call. Use it from one Python thread at a time.
+
+    Each run reads `inputs` as they are then, and overwrites `outputs`: copy what you want to keep. An array that was
+    passed in is `inputs[name]` itself if it was contiguous and of the right dtype; otherwise that is our own copy, and
+    changes of the original are not seen: write to `inputs[name]` instead.
+    """
+
+    __slots__ = ("_context", "_job", "_run_job", "inputs", "outputs")
+
+    def __init__(self, context: Context, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
+        self._context = context
+        self._job = context.only_job
+        self._run_job = context.run_job
+        self.inputs = inputs
+        self.outputs = outputs
+
+    def run(self) -> dict[str, Array]:
+        """Run once more; returns `outputs`."""
+        if not self._job:
+            self._context.run()
+        elif self._run_job(self._job):
+            self._context.revive()
+        return self.outputs
+
+
+class _Pool:
+    """At most `limit` contexts in use; more callers wait. Contexts are made when first needed, and kept.
+
+    Taking and giving back need no lock unless somebody has to wait: list operations are atomic.
+    """
+
+    def __init__(self, plan: Plan, limit: int) -> None:
+        self._plan: Plan | None = plan
+        self._limit = limit
+        self._free: list[Context] = []
+        # weak: a context that an interrupt made its borrower lose is not counted for ever
+        self._all: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._changed = threading.Condition()
+        self._waiting = 0
+        _pools.add(self)
+
+    def make(self) -> Context:
+        plan = self._plan
+        if plan is None:
+            raise UserError("the session is closed", hint="load the program again")
+        return Context(plan)
+
+    def take(self) -> Context:
+        try:
+            return self._free.pop()
+        except IndexError:
+            pass
+        with self._changed:
+            self._waiting += 1
+            try:
+                while not self._free and self._plan is not None and len(self._all) >= self._limit:
+                    self._changed.wait(0.1)  # now and then, to find out about lost contexts
+            finally:
+                self._waiting -= 1
+            try:
+                return self._free.pop()
+            except IndexError:
+                context = self.make()
+                self._all.add(context)
+                return context
+
+    def give(self, context: Context) -> None:
+        self._free.append(context)
+        if self._waiting or self._plan is None:
+            with self._changed:
+                if self._plan is None:
+                    self._free.clear()
+                self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._plan = None
+            self._free.clear()
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """In a forked child: contexts that other threads had borrowed are nobody's now, and nobody holds the lock."""
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._all = weakref.WeakSet(self._free)
+
+
+_pools: "weakref.WeakSet[_Pool]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for pool in list(_pools):
+        pool.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
