@@ -131,7 +131,10 @@ def run_onnxruntime(sample: Sample) -> list[Array]:
         case.op_type,
         [f"x{i}" if x is not None else "" for i, x in enumerate(case.inputs)],
         [f"y{k}" for k in range(case.outputs)],
-        **case.attrs,
+        **{
+            k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+            for k, v in case.attrs.items()
+        },
     )
     graph = onnx.helper.make_graph(
         [node],

@@ -16,13 +16,29 @@ from tilewright.ops.activation import (
     Softsign,
     ThresholdedRelu,
 )
+from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv
 from tilewright.ops.elementwise import Add, Cast, Div, Max, Mean, Min, Mod, Mul, Pow, Sub, Sum
 from tilewright.ops.gather import Gather
-from tilewright.ops.movement import Concat, Expand, Identity, Reshape, Split, Transpose
+from tilewright.ops.logic import (
+    And,
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    IsInf,
+    IsNaN,
+    Less,
+    LessOrEqual,
+    Not,
+    Or,
+    Where,
+    Xor,
+)
+from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
 from tilewright.ops.norm import LayerNormalization, Softmax
 from tilewright.ops.opdef import Op
+from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.pointwise import (
     Abs,
     Ceil,
@@ -65,6 +81,19 @@ OPS: tuple[type[Op], ...] = (
     Sum,
     Mean,
     Cast,
+    # comparison, logic and choice
+    Equal,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    And,
+    Or,
+    Xor,
+    Not,
+    IsNaN,
+    IsInf,
+    Where,
     # functions of one argument
     Abs,
     Neg,
@@ -102,7 +131,13 @@ OPS: tuple[type[Op], ...] = (
     Expand,
     Concat,
     Split,
+    Slice,
+    Pad,
+    Tile,
     Gather,
+    # without inputs
+    Fill,
+    Range,
     # contractions
     MatMul,
     Gemm,

@@ -1,4 +1,4 @@
-"""Activations: pointwise functions that networks put between layers. NaN stays NaN unless a docstring says otherwise."""
+"""Activations: pointwise functions that networks put between layers. NaN stays NaN unless a class says otherwise."""
 
 import math
 from collections.abc import Iterable, Sequence

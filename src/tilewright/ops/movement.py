@@ -1,18 +1,17 @@
-"""Movement: ops whose output elements are input elements at other places.
+"""Movement of whole tensors: the same elements, in another shape or order.
 
-Each is one block. Shapes are static, so what ONNX computes from shapes at run time (a `-1` in Reshape, negative
-starts of Slice) is resolved by `from_onnx`.
+Each op is one block. Shapes are static, so what ONNX computes from shapes at run time (a `-1` in Reshape) is resolved
+by `from_onnx`.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Self
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Expr, const, select
+from tilewright.ir.expr import Buffer, Expr, const
 from tilewright.ops.axes import load_broadcast, normal_axes, normal_axis, try_broadcast
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
@@ -253,106 +252,3 @@ class Expand(Op):
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
         yield cls.sample(normal(rng, 3, 1), np.array([2, 1, 4], np.int64))
         yield cls.sample(normal(rng), np.array([2], np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class Concat(Op):
-    onnx = ("Concat",)
-    kind = Kind.MOVEMENT
-    axis: int
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        return cls(normal_axis(node.integer("axis", 1), node.input(0).rank)), node.present
-
-    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.check_arity(inputs, 1, 1 << 16)
-        first, a = inputs[0], self.axis
-        for t in inputs:
-            same_axes = (
-                t.rank == first.rank > a
-                and t.shape[:a] + t.shape[a + 1 :] == first.shape[:a] + first.shape[a + 1 :]
-            )
-            if t.dtype is not first.dtype or not same_axes:
-                raise self.misfit(inputs, f"types and all extents but that of axis {a} must agree")
-        along = sum(t.shape[a] for t in inputs)
-        return (TensorType(first.dtype, (*first.shape[:a], along, *first.shape[a + 1 :])),)
-
-    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        (out,) = self.infer([TensorType(x.dtype, x.shape) for x in inputs])
-        parts = [x for x in inputs if x.shape[self.axis]] or [inputs[0]]
-        ends = list(accumulate(x.shape[self.axis] for x in parts))
-
-        def element(*i: Expr) -> Expr:
-            at = i[self.axis]
-
-            def part(k: int) -> Expr:
-                here = at - (ends[k] - parts[k].shape[self.axis])
-                value = parts[k][(*i[: self.axis], here, *i[self.axis + 1 :])]
-                return value if k == len(parts) - 1 else select(at < ends[k], value, part(k + 1))
-
-            return part(0)
-
-        return (b.compute(name, out.shape, element),)
-
-    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (np.concatenate(list(inputs), self.axis),)
-
-    @classmethod
-    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
-        yield cls.sample(normal(rng, 2, 3), normal(rng, 2, 1), normal(rng, 2, 2), axis=-1)
-        yield cls.sample(normal(rng, 1, 2), normal(rng, 3, 2), axis=0)
-        yield cls.sample(normal(rng, 2, 2), axis=1)
-        yield cls.sample(normal(rng, 2, 2), normal(rng, 2, 0), axis=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Split(Op):
-    """Consecutive pieces of `sizes` along an axis, one output each."""
-
-    onnx = ("Split",)
-    kind = Kind.MOVEMENT
-    axis: int
-    sizes: tuple[int, ...]
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        x = node.input(0)
-        axis = normal_axis(node.integer("axis", 0), x.rank)
-        sizes = node.given_integers(1, "split")
-        if sizes is None:
-            count = node.integer("num_outputs", node.outputs)
-            each = -(-x.shape[axis] // count)
-            sizes = (*(each,) * (count - 1), x.shape[axis] - (count - 1) * each)
-            if sizes[-1] < 0 or (node.opset < 18 and sizes[-1] != each):
-                raise UserError(f"Split of {x}: axis {axis} does not divide into {count} parts")
-        return cls(axis, sizes), (0,)
-
-    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.check_arity(inputs, 1)
-        (x,), a = inputs, self.axis
-        if not a < x.rank or sum(self.sizes) != x.shape[a] or min(self.sizes) < 0:
-            raise self.misfit(inputs, f"pieces {list(self.sizes)} do not make up axis {a}")
-        return tuple(TensorType(x.dtype, (*x.shape[:a], n, *x.shape[a + 1 :])) for n in self.sizes)
-
-    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        (x,), a = inputs, self.axis
-
-        def piece(k: int, start: int) -> Buffer:
-            shape = (*x.shape[:a], self.sizes[k], *x.shape[a + 1 :])
-            label = name if k == 0 else f"{name}_{k}"
-            return b.compute(label, shape, lambda *i: x[(*i[:a], i[a] + start, *i[a + 1 :])])
-
-        starts = [end - n for n, end in zip(self.sizes, accumulate(self.sizes), strict=True)]
-        return tuple(piece(k, start) for k, start in enumerate(starts))
-
-    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return tuple(np.split(inputs[0], list(accumulate(self.sizes))[:-1], self.axis))
-
-    @classmethod
-    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
-        x = normal(rng, 2, 6)
-        yield cls.sample(x, axis=1, outputs=3, opset=13)
-        yield cls.sample(normal(rng, 2, 7), axis=1, outputs=4, num_outputs=4)
-        yield cls.sample(x, np.array([1, 5], np.int64), axis=-1, outputs=2)
-        yield cls.sample(x, opset=11, axis=1, split=[4, 2], outputs=2)

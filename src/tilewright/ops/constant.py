@@ -1,0 +1,100 @@
+"""Ops without inputs: their elements follow from the attributes, so a graph folds them.
+
+ONNX gives them inputs (a shape, bounds), which have to be known at compile time, because shapes are static.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.expr import Buffer, Expr, cast, const
+from tilewright.ops.axes import NUMBERS
+from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.errors import UserError
+from tilewright.tir.build import FuncBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Fill(Op):
+    """One value everywhere."""
+
+    onnx = ("ConstantOfShape",)
+    kind = Kind.MOVEMENT
+    shape: tuple[int, ...]
+    value: float
+    dtype: DType
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        shape = node.value_integers(0, "the shape")
+        if min(shape, default=0) < 0:
+            raise UserError(f"ConstantOfShape: a negative extent in {list(shape)}")
+        value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
+        return cls(shape, value.item(), DType.of(value.dtype)), ()
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 0)
+        return (TensorType(self.dtype, self.shape),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        return (b.compute(name, self.shape, lambda *i: const(self.value, self.dtype)),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.full(self.shape, self.value, self.dtype.numpy),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        yield cls.sample(np.array([2, 3], np.int64))
+        yield cls.sample(np.array([], np.int64), value=np.array([-1], np.int64))
+        yield cls.sample(np.array([4], np.int64), value=np.array([True]))
+
+
+@dataclass(frozen=True, slots=True)
+class Range(Op):
+    """start, start + step, …: `count` numbers."""
+
+    onnx = ("Range",)
+    kind = Kind.MOVEMENT
+    start: float
+    step: float
+    count: int
+    dtype: DType
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        start, limit, step = (
+            node.value(i, w).item() for i, w in enumerate(("the start", "the limit", "the step"))
+        )
+        if step == 0:
+            raise UserError("Range: the step is 0")
+        exact = node.input(0).dtype.is_int
+        count = -((start - limit) // step) if exact else np.ceil((limit - start) / step)
+        return cls(start, step, max(0, int(count)), node.input(0).dtype), ()
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 0)
+        if self.dtype not in NUMBERS:
+            raise self.misfit(inputs, f"not defined for {self.dtype.value}")
+        return (TensorType(self.dtype, (self.count,)),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        kind = self.dtype if self.dtype.is_float else INDEX
+        first, step = const(self.start, kind), const(self.step, kind)
+
+        def element(i: Expr) -> Expr:
+            return cast(self.dtype, first + cast(kind, i) * step)
+
+        return (b.compute(name, (self.count,), element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return ((self.start + np.arange(self.count) * self.step).astype(self.dtype.numpy),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        for start, limit, step in ((1, 8, 3), (1, 7, 3), (5, -3, -2), (0, 4, 1)):
+            bounds = [np.array(v, np.int64) for v in (start, limit, step)]
+            yield cls.sample(*bounds)
+            yield cls.sample(*(np.asarray(v / 2, np.float32) for v in bounds))
