@@ -10,7 +10,7 @@ covers only its own part: such blocks stay where they are.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Var, as_index, logical_and
+from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var, as_index, logical_and
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
@@ -168,7 +168,7 @@ def check_parallel(func: Func, moved: Stmt, above: Sequence[Stmt], simplify: Sim
     if not parallel:
         return
     for access in accesses(moved):
-        if not access.is_write:
+        if not access.is_write or access.buffer.scope is not Scope.GLOBAL:  # others are private to a worker
             continue
         for loop in parallel:
             if not is_injective(access.indices, (loop.var,), simplify):

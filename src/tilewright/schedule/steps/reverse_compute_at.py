@@ -12,11 +12,12 @@ and the loops around it feed no reduction of a producer, the producers write a b
 reads beyond that box. Inputs that are written elsewhere must be complete before the nest of `loop` starts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Buffer, Const, Var, as_index, free_vars
+from tilewright.ir.expr import Buffer, Const, Var, as_index
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.available import available, missing
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.moves import (
     check_leaf,
@@ -26,7 +27,6 @@ from tilewright.schedule.moves import (
     check_scope,
     check_sole_writer,
     holds,
-    is_done_before,
     under_new_loops,
     with_loop_body,
     without_block,
@@ -35,16 +35,7 @@ from tilewright.schedule.nest import find_block, find_loop, path_to
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.regions import (
-    Access,
-    Region,
-    Span,
-    accesses,
-    box,
-    contains,
-    exact_union,
-    loop_extents,
-)
+from tilewright.tir.analysis.regions import Region, Span, accesses
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, seq
@@ -75,109 +66,38 @@ class ReverseComputeAt(FuncStep):
                     f"{block.name!r} cannot run at the end of the loop's body",
                     "move the last consumer first",
                 )
-        nest = _placed(func, block, loop, _written(func, flow, block, loop))
+        parts = available(func, flow, block, loop, None)
+        if not any(written_inside for _, written_inside in parts.values()):
+            raise refusal(
+                func,
+                loop,
+                f"no block under loop {loop.var.name!r} writes what block {block.name!r} reads",
+                "choose a loop around its producers",
+            )
+        nest = _placed(func, block, loop, parts)
         check_parallel(func, nest, path_to(func.body, loop), Simplifier(ranges(func.body) | ranges(nest)))
         body = without_block(func.body, block)
         assert body is not None  # the producers are left
         return func.with_body(with_loop_body(body, loop.var, lambda b: seq(b, nest)))
 
 
-def _written(func: Func, flow: Dataflow, block: Block, loop: For) -> dict[Buffer, Region]:
-    """The part of each input that is complete at the end of one iteration of `loop`. Inputs that are complete
-    altogether are left out.
-    """
-    simplify = Simplifier(ranges(func.body))
-    above = [n for n in path_to(func.body, loop) if isinstance(n, For)]
-    inside = accesses(loop.body)
-    out: dict[Buffer, Region] = {}
-    for buffer in flow.reads(block):
-        writers = [w for w in flow.writers(buffer) if w is not block]
-        under = [w for w in writers if holds(loop, w)]
-        if under and len(under) == len(writers):
-            stores = [a for a in inside if a.is_write and a.buffer is buffer]
-            out[buffer] = _complete_box(
-                func, buffer, under[-1], stores, above, loop_extents(loop.body), simplify
-            )
-            continue
-        for other in writers:
-            if under or not is_done_before(func, other, loop):
-                raise refusal(
-                    func,
-                    other,
-                    f"block {other.name!r}, which writes {buffer.name}, is not under loop {loop.var.name!r}",
-                    "every producer must be under the loop, or complete before the nest that holds the loop",
-                )
-    if not out:
-        raise refusal(
-            func,
-            loop,
-            f"no block under loop {loop.var.name!r} writes what block {block.name!r} reads",
-            "choose a loop around its producers",
-        )
-    return out
-
-
-def _complete_box(
-    func: Func,
-    buffer: Buffer,
-    writer: Block,
-    stores: Sequence[Access],
-    above: Sequence[For],
-    ranging: Mapping[Var, int],
-    simplify: Simplifier,
-) -> Region:
-    """What these stores write in one iteration of the loops `above`: finished, and a box without holes."""
-    boxes: list[Region] = []
-    for a in stores:
-        reduced = [v for it, value in a.iters if it.kind is IterKind.REDUCE for v in free_vars(value)]
-        for loop in above:
-            if loop.extent > 1 and loop.var in reduced:
-                raise refusal(
-                    func,
-                    loop,
-                    f"loop {loop.var.name!r} carries the reduction of block {writer.name!r}: {buffer.name} is not "
-                    "finished inside it",
-                    "choose a loop outside all reduction loops of the producers",
-                )
-        found = box(a, ranging, simplify)
-        spans = tuple(s for s in found.spans if s is not None)
-        domain_only = all(a.keeps_domain(c, simplify) for c in found.conditions)
-        if not found.exact or not domain_only or len(spans) < len(found.spans):
-            raise refusal(
-                func,
-                writer,
-                f"what block {writer.name!r} writes to {buffer.name} in one iteration of {above[-1].var.name!r} is "
-                "not known to be a box without holes",
-                "choose another loop",
-            )
-        boxes.append(spans)
-    whole = exact_union(boxes, simplify)
-    if whole is None:
-        raise refusal(
-            func,
-            writer,
-            f"the writers of {buffer.name} under {above[-1].var.name!r} do not fill one box together",
-            "choose another loop",
-        )
-    return whole
-
-
-def _placed(func: Func, block: Block, loop: For, written: Mapping[Buffer, Region]) -> Stmt:
+def _placed(func: Func, block: Block, loop: For, parts: Mapping[Buffer, tuple[Region, bool]]) -> Stmt:
     """The block under its new loops.
 
     One read, which every instance does, decides which instances belong to an iteration; were it two, an instance
     might find its inputs in two different iterations.
     """
     failed: ScheduleError | None = None
+    written = {b: region for b, (region, written_inside) in parts.items() if written_inside}
     for spans in _domains(block, written):
         nest = under_new_loops(func, block, spans)
-        missing = _missing(func, nest, written)
-        if missing is None:
+        short = missing(func, nest, parts)
+        if short is None:
             return nest
         failed = failed or refusal(
             func,
             loop,
-            f"block {block.name!r} needs more of {missing.name} than one iteration of {loop.var.name!r} has written",
+            f"block {block.name!r} needs more of {short.name} than one iteration of {loop.var.name!r} has written",
             "choose a loop further out",
         )
     assert failed is not None  # _domains yields at least once
@@ -208,19 +128,3 @@ def _inside(span: Span | None, extent: int) -> Span | None:
         return span
     start = max(int(span.min.value), 0)
     return Span(as_index(start), min(int(span.min.value) + span.extent, extent) - start)
-
-
-def _missing(func: Func, nest: Stmt, written: Mapping[Buffer, Region]) -> Buffer | None:
-    """An input of which the nest reads more than is written."""
-    simplify = Simplifier(ranges(func.body) | ranges(nest))
-    ranging = loop_extents(nest)
-    for read in accesses(nest):
-        region = written.get(read.buffer)
-        if read.is_write or region is None:
-            continue
-        for need, have, size in zip(
-            box(read, ranging, simplify).spans, region, read.buffer.shape, strict=True
-        ):
-            if not contains(have, need or Span(as_index(0), size), size, simplify):
-                return read.buffer
-    return None

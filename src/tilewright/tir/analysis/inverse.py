@@ -26,7 +26,7 @@ def try_solve(
     while forms:
         for form, value in forms:
             known.update(_digits(form, value, simplify))
-        forms = []
+        forms = list[tuple[Linear, Expr]]()
         for rest in [e for e in known if isinstance(e, Binary) and e.op is BinaryOp.MOD]:
             whole = _value(simplify.linear(floordiv(rest.a, rest.b)), known)
             if whole is not None:  # x is (x // c)·c + x % c

@@ -171,6 +171,13 @@ def box(access: Access, ranging: Mapping[Var, int], simplify: Simplifier) -> Box
     return Box(tuple(spans), exact and _are_independent(digits), left)
 
 
+def span_of(e: Expr, ranging: Mapping[Var, int], simplify: Simplifier) -> Span | None:
+    """The values of one integer expression; None if no bound is known."""
+    form = simplify.linear(e)
+    moving = tuple([t for t in form.terms if _depends(t[0], ranging)])
+    return _span(form, moving, ranging, {}, simplify)
+
+
 def _depends(e: Expr, ranging: Mapping[Var, int]) -> bool:
     return e in ranging if isinstance(e, Var) else any(v in ranging for v in free_vars(e))
 

@@ -1,0 +1,130 @@
+"""compute_at: a producer moves under a loop of its consumers, to compute there what an iteration needs.
+
+    for i: T[i] = f(A[i])                    ComputeAt("T", "j")        for j:
+    for j: D[j] = T[j] + T[j + 1]                 ─────>                    for T_0 in range(2): T[j + T_0] = f(A[…])
+                                                                            D[j] = T[j] + T[j + 1]
+
+The producer's loops are made anew, `<block>_<n>` for iterator n, and cover the region that its consumers read in one
+iteration of `loop`; where the regions of two iterations overlap, elements are computed again. A reduction runs all
+of its reduction there. All consumers must be under the loop, and what the producer reads complete in front of the
+first of them.
+"""
+
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Var
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.available import available, missing
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.moves import (
+    check_inputs_stay,
+    check_leaf,
+    check_local,
+    check_not_in_place,
+    check_not_read_before,
+    check_parallel,
+    check_scope,
+    check_sole_writer,
+    holds,
+    under_new_loops,
+    with_loop_body,
+    without_block,
+)
+from tilewright.schedule.nest import find_block, find_loop, path_to
+from tilewright.schedule.step import FuncStep
+from tilewright.tir.analysis.dataflow import Dataflow
+from tilewright.tir.analysis.inverse import try_solve
+from tilewright.tir.analysis.regions import Region, Span, region, span_of
+from tilewright.tir.func import Func
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Block, For, IterKind, Seq, Stmt, Store, seq, walk
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAt(FuncStep):
+    block: str
+    loop: str
+
+    def anchor(self) -> str:
+        return self.block
+
+    def rewrite(self, func: Func) -> Func:
+        block, loop = find_block(func, self.block), find_loop(func, self.loop)
+        flow = Dataflow(func)
+        check_leaf(func, block)
+        check_scope(func, block, loop)
+        for buffer in flow.writes(block):
+            check_local(func, buffer, block)
+        check_sole_writer(func, flow, block)
+        check_not_in_place(func, flow, block)
+        check_inputs_stay(func, flow, block)
+        check_not_read_before(func, flow, block)
+        first = _first_consumer(func, flow, block, loop)
+        parts = available(func, flow, block, loop, _holding(loop.body, first))
+        without = without_block(loop.body, block)
+        assert without is not None  # the consumers are left
+        nest = under_new_loops(func, block, _domains(func, block, without))
+        short = missing(func, nest, parts)
+        if short is not None:
+            raise refusal(
+                func,
+                loop,
+                f"block {block.name!r} needs more of {short.name} than is complete inside loop {loop.var.name!r}",
+                "choose a loop further out, or move the producers of its inputs first",
+            )
+        check_parallel(func, nest, path_to(func.body, loop), Simplifier(ranges(func.body) | ranges(nest)))
+        body = without_block(func.body, block)
+        assert body is not None
+        return func.with_body(with_loop_body(body, loop.var, lambda b: _insert(b, nest, first)))
+
+
+def _first_consumer(func: Func, flow: Dataflow, block: Block, loop: For) -> Block:
+    consumers = flow.consumers(block)
+    if not consumers:
+        raise refusal(func, block, f"nothing in {func.name} reads what block {block.name!r} writes")
+    for c in consumers:
+        if not holds(loop, c):
+            raise refusal(
+                func,
+                c,
+                f"consumer {c.name!r} of block {block.name!r} is not under loop {loop.var.name!r}",
+                "choose a loop around all consumers, or move this consumer first with ReverseComputeAt",
+            )
+    return consumers[0]
+
+
+def _domains(func: Func, block: Block, readers: Stmt) -> list[Span | None]:
+    """The part of each iterator's domain that one run of `readers` needs; None: all of it."""
+    known = ranges(func.body)
+    stores = {(s.buffer, s.indices) for s in walk(block) if isinstance(s, Store)}
+    if len(stores) != 1:
+        return [None] * len(block.iters)
+    ((buffer, indices),) = stores
+    needed: Region | None = region(readers, buffer, Simplifier(known), writes=False)
+    assert needed is not None  # there is a consumer
+    places = [Var(f"{buffer.name}.{d}") for d in range(len(needed))]  # no name in a program has a dot
+    known |= {p: Interval(0, s.extent - 1) for p, s in zip(places, needed, strict=True)}
+    simplify = Simplifier(known)
+    values = [s.min + p for p, s in zip(places, needed, strict=True)]
+    spatial = [it for it in block.iters if it.kind is IterKind.SPATIAL]
+    solved = try_solve(indices, values, spatial, simplify)
+    if solved is None:
+        return [None] * len(block.iters)
+    ranging = {p: s.extent for p, s in zip(places, needed, strict=True)}
+    out: list[Span | None] = []
+    for it in block.iters:
+        span = span_of(solved[it.var], ranging, simplify) if it.kind is IterKind.SPATIAL else None
+        out.append(span if span is not None and span.extent < it.extent else None)
+    return out
+
+
+def _holding(body: Stmt, block: Block) -> Stmt:
+    """The statement of a loop's body that holds `block`."""
+    return next(s for s in (body.stmts if isinstance(body, Seq) else (body,)) if holds(s, block))
+
+
+def _insert(body: Stmt, nest: Stmt, before: Block) -> Stmt:
+    """`nest` in front of the statement that holds the block `before`."""
+    at = _holding(body, before)
+    stmts = body.stmts if isinstance(body, Seq) else (body,)
+    return seq(*(s for old in stmts for s in ((nest, old) if old is at else (old,))))
