@@ -55,13 +55,12 @@ def fma_loop(target: Target, seconds: float = 0.002) -> PeakLoop:
     return PeakLoop(code, data, steps, flops=2 * lanes * CHAINS * steps)
 
 
-def read_loop(target: Target, nbytes: int) -> PeakLoop:
-    """One pass over `nbytes` of memory."""
+def read_loop(target: Target, nbytes: int, passes: int = 1) -> PeakLoop:
+    """Passes over a buffer of `nbytes`, rounded down to a power of two."""
     step_bytes = LOADS * target.vector_bytes
-    steps = max(1, nbytes // step_bytes)
-    loop = PeakLoop(
-        _load(_read_ir(target.vector_bytes // 8), target), Region(nbytes), steps, nbytes=steps * step_bytes
-    )
+    steps = 1 << max(0, (nbytes // step_bytes).bit_length() - 1)
+    code = _load(_read_ir(target.vector_bytes // 8, mask=steps - 1), target)
+    loop = PeakLoop(code, Region(steps * step_bytes), passes * steps, nbytes=passes * steps * step_bytes)
     loop.run()
     return loop
 
@@ -111,8 +110,8 @@ done:
 """
 
 
-def _read_ir(words: int) -> str:
-    """or_l |= data[i · LOADS + l]; the result is stored at the end."""
+def _read_ir(words: int, mask: int) -> str:
+    """or_l |= data[(i & mask) · LOADS + l]; the result is stored at the end."""
     vector = f"<{words} x i64>"
     loads = range(LOADS)
     phis = "\n".join(f"  %s{k} = phi {vector} [ zeroinitializer, %entry ], [ %n{k}, %steps ]" for k in loads)
@@ -130,7 +129,8 @@ entry:
 steps:
   %i = phi i64 [ 0, %entry ], [ %next, %steps ]
 {phis}
-  %first = mul i64 %i, {LOADS}
+  %place = and i64 %i, {mask}
+  %first = mul i64 %place, {LOADS}
   %block = getelementptr {vector}, ptr %data, i64 %first
 {body}
   %next = add i64 %i, 1

@@ -1,0 +1,50 @@
+"""Writes measurements to docs/results/, each file with all that is needed to repeat and to doubt it."""
+
+import datetime
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilewright.cli.machine import machine, versions
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "results"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first column is text, the others are numbers."""
+    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write(name: str, title: str, method: str, *parts: str) -> Path:
+    """docs/results/NAME.md: heading, provenance, how it was measured, and `parts` separated by blank lines."""
+    packages = ", ".join(f"{k} {v}" for k, v in versions().items() if v is not None)
+    arguments = " ".join(sys.argv[1:])
+    module = Path(sys.argv[0]).stem
+    provenance = [
+        f"- command: `python -m benchmarks.{module}{' ' + arguments if arguments else ''}`",
+        f"- commit: {_commit()}",
+        f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
+        f"- machine: {machine().summary()}",
+        f"- versions: {packages}",
+    ]
+    path = FOLDER / f"{name}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        "\n\n".join((f"# {title}", "\n".join(provenance), method, *parts)) + "\n", encoding="utf-8"
+    )
+    return path
+
+
+def _commit() -> str:
+    """With a plus sign if the sources were not those of the commit."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "src")
+    return f"{git('rev-parse', '--short', 'HEAD') or 'unknown'}{'+' if changed else ''}"
