@@ -1,27 +1,18 @@
 """Showing where a step was refused: the loops down to the place and what is in it, the place marked.
 
->   for C_i in range(8):
->       for C_k in range(16):                <-- here
->           C(C_vi = C_i, C_vk = reduce(C_k))
+| for C_i in range(8):
+|     for C_k in range(16):    <-- here
+|         C(C_vi = C_i, C_vk = reduce(C_k))
 """
 
-from tilewright.ir.expr import TRUE, Binary, BinaryOp, Const, Expr, Var
+from tilewright.ir.expr import TRUE
 from tilewright.schedule.nest import path_to
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
+from tilewright.tir.printer import print_expr
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, children
 
 _LINES_BELOW = 8
-_SPELLING = {
-    BinaryOp.ADD: "+",
-    BinaryOp.SUB: "-",
-    BinaryOp.MUL: "*",
-    BinaryOp.FLOORDIV: "//",
-    BinaryOp.MOD: "%",
-    BinaryOp.LT: "<",
-    BinaryOp.LE: "<=",
-    BinaryOp.AND: "and",
-}
 
 
 def refusal(func: Func, at: Stmt, condition: str, hint: str | None = None) -> ScheduleError:
@@ -46,7 +37,7 @@ def excerpt(func: Func, at: Stmt) -> str:
         _outline(child, depth, below)
     if len(below) > _LINES_BELOW:
         below[_LINES_BELOW:] = ["    " * depth + "…"]
-    return "\n" + "\n".join(f"    | {line}" for line in (*lines, *below))
+    return "\n    | ".join((func.name, *lines, *below))
 
 
 def header(node: Stmt) -> str | None:
@@ -56,10 +47,10 @@ def header(node: Stmt) -> str | None:
             return f"for {node.var.name} in {node.kind.value}({node.extent}):"
         case Block():
             bound = [
-                f"{it.var.name} = {_text(b) if it.kind is IterKind.SPATIAL else f'reduce({_text(b)})'}"
+                f"{it.var.name} = {print_expr(b) if it.kind is IterKind.SPATIAL else f'reduce({print_expr(b)})'}"
                 for it, b in zip(node.iters, node.bindings, strict=True)
             ]
-            guard = "" if node.predicate is TRUE else f" where {_text(node.predicate)}"
+            guard = "" if node.predicate is TRUE else f" where {print_expr(node.predicate)}"
             return f"{node.name}({', '.join(bound)}){guard}"
         case _:
             return None
@@ -72,19 +63,3 @@ def _outline(node: Stmt, depth: int, out: list[str]) -> None:
         depth += 1
     for child in children(node):
         _outline(child, depth, out)
-
-
-def _text(e: Expr) -> str:
-    match e:
-        case Var():
-            return e.name
-        case Const():
-            return str(e.value)
-        case Binary() if e.op in _SPELLING:
-            return f"{_operand(e.a)} {_SPELLING[e.op]} {_operand(e.b)}"
-        case _:
-            return type(e).__name__.lower()
-
-
-def _operand(e: Expr) -> str:
-    return f"({_text(e)})" if isinstance(e, Binary) and e.op is not BinaryOp.MUL else _text(e)

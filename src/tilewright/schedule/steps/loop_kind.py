@@ -4,8 +4,9 @@
         block(vi = i)                    ─────>                   block(vi = i)
 
 PARALLEL and VECTORIZED promise that iterations are independent, so these steps prove it: no reduce iterator is fed,
-and where two iterations touch one element, nobody writes it (buffers that each iteration fills for itself aside).
-Unrolling keeps the order and needs no proof.
+and what one iteration writes no other touches. Buffers that each iteration fills for itself are excepted under a
+parallel loop, where each iteration has its own; the lanes of a vector share them. Unrolling keeps the order and
+needs no proof.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,9 @@ class Parallel(FuncStep):
                     hint="fuse the loops and make the result parallel",
                 )
         _check_not_inside(func, loop, LoopKind.VECTORIZED)
-        _check_independent(func, loop, "its iterations would race; make another loop parallel")
+        _check_independent(
+            func, loop, private=True, hint="its iterations would race; make another loop parallel"
+        )
         return _with_kind(func, loop, LoopKind.PARALLEL)
 
 
@@ -61,7 +64,10 @@ class Vectorize(FuncStep):
                 )
         _check_not_inside(func, loop, LoopKind.VECTORIZED)
         _check_independent(
-            func, loop, f"make the lanes elements of a partial result first: Rfactor(<block>, {self.loop!r})"
+            func,
+            loop,
+            private=False,
+            hint=f"give each lane a partial result of its own first: Rfactor(<block>, {self.loop!r})",
         )
         return _with_kind(func, loop, LoopKind.VECTORIZED)
 
@@ -97,7 +103,7 @@ def _check_not_inside(func: Func, loop: For, kind: LoopKind) -> None:
             raise refusal(func, loop, f"{loop.var.name} is inside the {kind.value} loop {other.var.name}")
 
 
-def _check_independent(func: Func, loop: For, reduce_hint: str) -> None:
+def _check_independent(func: Func, loop: For, *, private: bool, hint: str) -> None:
     for b in instances(loop.body):
         if loop.var in b.loop_vars(IterKind.REDUCE):
             fed = next(
@@ -110,9 +116,9 @@ def _check_independent(func: Func, loop: For, reduce_hint: str) -> None:
                 loop,
                 f"{loop.var.name} feeds the reduce iterator {fed} of {b.block.name}, so its iterations update the "
                 "same elements",
-                hint=reduce_hint,
+                hint=hint.replace("<block>", repr(b.block.name)),
             )
-    conflict = dependence(func, loop)
+    conflict = dependence(func, loop, private=private)
     if conflict is not None:
         raise refusal(
             func,

@@ -12,12 +12,12 @@ own.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var, free_vars, loads, walk
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.simplify import Interval, Linear, Simplifier
+from tilewright.ir.simplify import Interval, Linear, Number, Simplifier
 from tilewright.tir.analysis.affine import determines
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
@@ -96,48 +96,48 @@ def dependence(func: Func, loop: For, *, private: bool = True) -> Conflict | Non
     """
     if loop.extent == 1:
         return None
-    return _dependence(func, loop, loop.var, commute=False, private=private)
+    return _dependence(func, loop, [loop.var], commute=False, private=private)
 
 
-def order_dependence(func: Func, root: For, moved: Iterable[Var]) -> Conflict | None:
+def order_dependence(func: Func, root: For, moved: Sequence[Var]) -> Conflict | None:
     """A reason why the loops `moved`, in the nest that begins with `root`, must run in the order they have.
 
     The updates of one reduction may change places with each other, so a block that only meets itself in the element it
     updates is no reason.
     """
-    found = (_dependence(func, root, var, commute=True) for var in moved)
-    return next((c for c in found if c is not None), None)
+    return _dependence(func, root, moved, commute=True, private=True)
 
 
-def _dependence(func: Func, root: For, var: Var, *, commute: bool, private: bool = True) -> Conflict | None:
+def _dependence(
+    func: Func, root: For, variables: Sequence[Var], *, commute: bool, private: bool
+) -> Conflict | None:
     below = accesses(root.body)
     varying = {root.var, *(n.var for n in loops(root.body))}
-    simplify = Simplifier(ranges(func.body))
+    simplify: Simplifier | None = None
     for buffer in dict.fromkeys(a.buffer for a in below if a.is_store):
         users = [a for a in below if a.buffer is buffer]
-        pair = _meeting(users, var, varying, simplify, commute)
-        if pair is not None and not (private and _is_private(func, users, var, varying, simplify)):
-            return Conflict(buffer, pair[0].block, pair[1].block)
+        pairs = _meetings(users, commute)
+        if pairs and simplify is None:
+            simplify = Simplifier(ranges(func.body))
+        for var in variables if pairs else ():
+            assert simplify is not None
+            for store, other in pairs:
+                if _same_iteration(store.indices, other.indices, var, varying, simplify):
+                    continue
+                if private and _is_private(func, users, var, varying, simplify):
+                    break
+                return Conflict(buffer, store.block, other.block)
     return None
 
 
-def _meeting(
-    users: list[Access], var: Var, varying: Set[Var], simplify: Simplifier, commute: bool
-) -> tuple[Access, Access] | None:
-    """A store and an access that may touch one element in different iterations of `var`."""
-    seen: set[tuple[Indices, Indices]] = set()
-    for store in users:
-        if not store.is_store:
-            continue
+def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]:
+    """The stores with the accesses that they may have elements in common with; pairs of equal indices once."""
+    found: dict[tuple[Indices, Indices], tuple[Access, Access]] = {}
+    for store in (a for a in users if a.is_store):
         for other in users:
-            key = (store.indices, other.indices)
-            if commute and store.block == other.block and store.indices == other.indices:
-                continue
-            if key not in seen:
-                if not _same_iteration(store.indices, other.indices, var, varying, simplify):
-                    return store, other
-                seen.add(key)
-    return None
+            if not (commute and store.block == other.block and store.indices == other.indices):
+                found.setdefault((store.indices, other.indices), (store, other))
+    return list(found.values())
 
 
 def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplify: Simplifier) -> bool:
@@ -216,7 +216,12 @@ def _split(form: Linear, var: Var, varying: Set[Var]) -> _Form:
 
 
 def _interval(const: int, terms: Iterable[tuple[Expr, int]], simplify: Simplifier) -> Interval:
-    return simplify.bounds(simplify.expr(Linear(const, tuple(terms))))
+    lo: Number = const
+    hi: Number = const
+    for atom, k in terms:
+        ends = [0 if e == 0 else e * k for e in simplify.bounds(atom)]
+        lo, hi = lo + min(ends), hi + max(ends)
+    return Interval(lo, hi)
 
 
 def _window(
