@@ -1,0 +1,47 @@
+"""What all tests share: golden texts, and the checks that every Func in hand should pass."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilewright.tir.compare import same_func
+from tilewright.tir.func import Func
+from tilewright.tir.parser import parse_func
+from tilewright.tir.printer import print_func
+from tilewright.tir.verify import verify_func
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--bless", action="store_true", help="write the golden texts instead of comparing with them"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("name.txt", text)`: the text is that of tests/golden/name.txt; `--bless` makes it so."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--bless"):
+            path.write_text(text)
+        assert path.is_file(), f"{path} is missing: run pytest with --bless and read what it wrote"
+        assert text == path.read_text(), f"{path} differs: if the new text is right, run pytest with --bless"
+
+    return check
+
+
+@pytest.fixture
+def sound() -> Callable[[Func], Func]:
+    """Checks that a Func keeps the rules and survives the way to text and back; returns it."""
+
+    def check(func: Func) -> Func:
+        verify_func(func)
+        text = print_func(func)
+        assert same_func(parse_func(text), func), text
+        return func
+
+    return check

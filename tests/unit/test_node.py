@@ -1,0 +1,51 @@
+"""Interning: equal nodes are one object, distinct ones are not, and dead ones are forgotten."""
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.expr import FALSE, TRUE, Binary, BinaryOp, Buffer, Const, Expr, Scope, Var, const
+from tilewright.ir.node import interned_count
+
+
+def test_equal_nodes_are_one_object() -> None:
+    a = Binary(BinaryOp.ADD, Var("i"), Const(INDEX, 3))
+    assert a is Binary(BinaryOp.ADD, Var("i"), Const(INDEX, 3))
+    assert a is not Binary(BinaryOp.ADD, Const(INDEX, 3), Var("i"))
+    assert a is not Binary(BinaryOp.SUB, Var("i"), Const(INDEX, 3))
+    assert Buffer("A", (2,), DType.F32) is not Buffer("A", (2,), DType.F32, Scope.LOCAL)
+
+
+def test_literals_that_python_calls_equal_are_different_nodes() -> None:
+    values: list[Expr] = [
+        Const(INDEX, 1),
+        TRUE,
+        const(1.0, DType.F32),
+        const(1.0, DType.F64),
+        const(1, DType.I8),
+        const(0.0, DType.F32),
+        const(-0.0, DType.F32),
+        FALSE,
+        Const(INDEX, 0),
+    ]
+    assert len(set(values)) == len(values)
+    assert const(float("nan"), DType.F32) is const(float("nan"), DType.F32)
+
+
+def test_the_table_holds_nodes_only_while_somebody_does() -> None:
+    gc.collect()
+    before = interned_count()
+    kept = [Var("node_test") * n + n for n in range(2, 200)]
+    assert interned_count() > before + 200
+    del kept
+    gc.collect()
+    assert interned_count() <= before + 5  # a concurrent test may have left a few
+
+
+def test_threads_agree_on_a_node() -> None:
+    def make(_: int) -> list[Expr]:
+        return [Var("thread_test") * n + 1 for n in range(2, 100)]
+
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(make, range(8))
+    assert all(a is b for other in others for a, b in zip(first, other, strict=True))
