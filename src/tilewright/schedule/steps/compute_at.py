@@ -33,7 +33,7 @@ from tilewright.schedule.moves import (
 from tilewright.schedule.nest import find_block, find_loop, path_to
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.inverse import try_solve
+from tilewright.tir.analysis.solve import try_solve
 from tilewright.tir.analysis.regions import Region, Span, region, span_of
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges

@@ -28,7 +28,7 @@ from tilewright.schedule.moves import (
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.inverse import try_solve
+from tilewright.tir.analysis.solve import try_solve
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs
 from tilewright.tir.simplify import ranges

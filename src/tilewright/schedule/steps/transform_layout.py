@@ -1,0 +1,152 @@
+"""transform_layout: a buffer gets another layout, in all kernels that touch it.
+
+    T = alloc(f32[64, 100])          TransformLayout("T", Layout((        T = alloc(f32[4, 100, 16])
+    T[i, j] = …                        Split(0, 16), Reorder((0, 2, 1)))))     T[i // 16, j, i % 16] = …
+    … = T[m, n]                                 ─────>                         … = T[m // 16, n, m % 16]
+
+Blocks keep their iterators and loops, which are those of the logical shape; only indices change. A loop split by 16
+then walks the blocks. Positions that the layout adds (a Split that does not divide, a Pad) have no logical index, so
+no access reaches them and they need no value. A constant is laid out here and now, with zeros there.
+
+The inputs and outputs of the Module, and what external code sees, keep the layout that was agreed with the caller.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tilewright.ir.expr import Buffer, Expr, Indices, Load
+from tilewright.ir.layout import Fuse, Layout, Pad, Primitive, Reorder, Shape, Split
+from tilewright.ir.rewrite import Memo
+from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.step import Step
+from tilewright.support.errors import ScheduleError
+from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, Program, Sequence, While
+from tilewright.tir.rewrite import map_exprs, transform
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Alloc, Stmt, Store
+
+
+@dataclass(frozen=True, slots=True)
+class TransformLayout(Step):
+    buffer: str
+    layout: Layout
+
+    def apply(self, module: Module) -> Module:
+        old = self._find(module)
+        self._check_layout(old)
+        new = old.with_shape(self.layout.shape(old.shape))
+        if new is old and not any(isinstance(p, Reorder) for p in self.layout.primitives):
+            return module
+
+        def swap(b: Buffer) -> Buffer:
+            return new if b is old else b
+
+        return replace(
+            module,
+            funcs=tuple(self._rewrite(f, old, new) for f in module.funcs),
+            program=self._program(module.program, old, swap),
+            constants=tuple(self._constant(c, old, new) for c in module.constants),
+            temps=tuple(swap(b) for b in module.temps),
+        )
+
+    def _find(self, module: Module) -> Buffer:
+        for b in (*module.inputs, *module.outputs):
+            if b.name == self.buffer:
+                raise ScheduleError(
+                    f"{self}: {b.name} is an input or output of the module; callers know its layout",
+                    where=repr(b),
+                    hint="CacheRead or CacheWrite makes a copy that may have any layout",
+                )
+        shared = (*(c.buffer for c in module.constants), *module.temps)
+        local = (b for f in module.funcs for b in (*f.locals, *f.params))
+        found = next((b for b in (*shared, *local) if b.name == self.buffer), None)
+        if found is None:
+            raise ScheduleError(f"{self}: the module has no buffer {self.buffer!r}")
+        return found
+
+    def _check_layout(self, buffer: Buffer) -> None:
+        shape: Shape = buffer.shape
+        for p in self.layout.primitives:
+            wrong = _misfit(p, shape)
+            if wrong is not None:
+                raise ScheduleError(
+                    f"{self}: {p} does not fit a shape of {list(shape)}: {wrong}",
+                    where=repr(buffer),
+                    hint="each primitive counts the dimensions that the one before it leaves",
+                )
+            shape = p.shape(shape)
+
+    def _rewrite(self, func: Func, old: Buffer, new: Buffer) -> Func:
+        if old not in func.params and old not in func.locals:
+            return func
+        simplify = Simplifier(ranges(func.body))
+        memo: Memo = {}
+
+        def place(indices: Indices) -> Indices:
+            return tuple([simplify(i) for i in self.layout.forward(old.shape, indices)])
+
+        def load(n: Expr) -> Expr | None:
+            return Load(new, place(n.indices)) if isinstance(n, Load) and n.buffer is old else None
+
+        def store(n: Stmt) -> Stmt | None:
+            if isinstance(n, Store) and n.buffer is old:
+                return Store(new, place(n.indices), n.value)
+            return Alloc(new, n.body) if isinstance(n, Alloc) and n.buffer is old else None
+
+        def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+            return tuple(new if b is old else b for b in buffers)
+
+        body = transform(map_exprs(func.body, lambda e: transform_expr(e, load, memo)), store)
+        return Func(func.name, swap(func.params), swap(func.locals), body, swap(func.outputs))
+
+    def _constant(self, c: Constant, old: Buffer, new: Buffer) -> Constant:
+        return Constant(new, self.layout.array(c.value)) if c.buffer is old else c
+
+    def _program(self, p: Program, old: Buffer, swap: Callable[[Buffer], Buffer]) -> Program:
+        def visit(q: Program) -> Program:
+            return self._program(q, old, swap)
+
+        seen: tuple[Buffer, ...] = ()
+        match p:
+            case Call():
+                return Call(p.func, tuple(swap(b) for b in p.args))
+            case Sequence():
+                return Sequence(tuple(visit(s) for s in p.steps))
+            case Branch():
+                seen, out = (p.cond,), Branch(p.cond, visit(p.then), visit(p.otherwise))
+            case While():
+                seen, out = (p.cond,), While(p.cond, visit(p.body))
+            case External():
+                seen, out = (*p.inputs, *p.outputs), p
+        if old in seen:
+            raise ScheduleError(
+                f"{self}: {old.name} is used outside of kernels ({type(p).__name__}), where its layout is fixed",
+                where=repr(old),
+                hint="CacheRead or CacheWrite makes a copy that may have any layout",
+            )
+        return out
+
+
+def _misfit(p: Primitive, shape: Shape) -> str | None:
+    """Why a layout primitive cannot be applied to `shape`."""
+    rank = len(shape)
+    match p:
+        case Split():
+            if p.factor < 1:
+                return "the factor must be positive"
+            return None if 0 <= p.dim < rank else f"there is no dimension {p.dim}"
+        case Pad():
+            if p.before < 0 or p.after < 0:
+                return "padding must not be negative"
+            return None if 0 <= p.dim < rank else f"there is no dimension {p.dim}"
+        case Fuse():
+            return (
+                None if p.dim >= 0 and p.count >= 1 and p.dim + p.count <= rank else "it reaches over the end"
+            )
+        case Reorder():
+            return (
+                None
+                if sorted(p.order) == list(range(rank))
+                else "the order is no permutation of its dimensions"
+            )
