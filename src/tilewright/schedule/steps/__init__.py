@@ -1,13 +1,25 @@
 """All schedule steps. A trace can hold these; a new step is one file and one line here."""
 
 from tilewright.schedule.step import Step
+from tilewright.schedule.steps.cache_read import CacheRead
+from tilewright.schedule.steps.cache_write import CacheWrite
+from tilewright.schedule.steps.compute_at import ComputeAt
+from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
+from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.fuse import Fuse
+from tilewright.schedule.steps.fuse_iters import FuseIters
+from tilewright.schedule.steps.iterate_over import IterateOver
 from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
+from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
+from tilewright.schedule.steps.reverse_compute_inline import ReverseComputeInline
 from tilewright.schedule.steps.rfactor import Rfactor
+from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.transform_layout import TransformLayout
 
 STEPS: tuple[type[Step], ...] = (
     # loops
@@ -15,10 +27,24 @@ STEPS: tuple[type[Step], ...] = (
     Fuse,
     Reorder,
     LoopPartition,
+    Distribute,
     Parallel,
     Vectorize,
     Unroll,
     # reductions
     DecomposeReduction,
     Rfactor,
+    # where a block runs
+    ComputeAt,
+    ReverseComputeAt,
+    ComputeInline,
+    ReverseComputeInline,
+    # what a block runs over, and the buffers it uses
+    FuseIters,
+    IterateOver,
+    Reindex,
+    CacheRead,
+    CacheWrite,
+    SetScope,
+    TransformLayout,
 )
