@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.support.errors import UserError
+
 ALIGN = 64
 HUGE_PAGE = 2 << 20
 
@@ -37,9 +39,15 @@ class Region:
     def __init__(self, nbytes: int) -> None:
         size = round_up(max(nbytes, 1), mmap.PAGESIZE)
         huge = size >= HUGE_PAGE
-        mapping = mmap.mmap(
-            -1, size + HUGE_PAGE if huge else size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )
+        try:
+            mapping = mmap.mmap(
+                -1, size + HUGE_PAGE if huge else size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            )
+        except (OSError, OverflowError, ValueError) as error:
+            raise UserError(
+                f"the program needs {nbytes} bytes of memory, which the system does not give: {error}",
+                hint="free memory or raise the limit of the process",
+            ) from error
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages: plain ones then
                 mapping.madvise(mmap.MADV_HUGEPAGE)

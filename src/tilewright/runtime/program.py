@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-import ml_dtypes  # so that numpy knows the names of its dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants, Region, address_of
 from tilewright.runtime.team import Team
@@ -36,10 +36,7 @@ Array: TypeAlias = NDArray[np.generic]
 
 
 def dtype_of(spec: TensorSpec) -> np.dtype[np.generic]:
-    try:
-        return np.dtype(getattr(ml_dtypes, spec.dtype, spec.dtype))
-    except TypeError:
-        raise UserError(f"{spec.name}: {spec.dtype!r} is not a dtype of numpy or ml_dtypes") from None
+    return numpy_dtype(spec.dtype)
 
 
 @dataclass(frozen=True, slots=True)

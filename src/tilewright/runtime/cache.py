@@ -1,0 +1,186 @@
+"""The disk cache: bytes by key, for object code and whole programs.
+
+It never fails and never lies: whatever goes wrong is a miss. An entry is one file that carries the SHA-256 of its
+contents; it is staged beside its place, synced, and published by one rename, so processes may share the folder. What
+is in it becomes native code, so a folder that others can write to is not used.
+
+The folder is `$TILEWRIGHT_CACHE`, or `tilewright` in `$XDG_CACHE_HOME` or `~/.cache`; `TILEWRIGHT_CACHE=off` turns
+caching off. Past `TILEWRIGHT_CACHE_MIB` (2048) the entries that were used longest ago go first.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+from tilewright.support.errors import InternalError, UserError
+
+_log = logging.getLogger(__name__)
+
+_MAGIC = b"tilewright cache 1\n"
+_HEADER = len(_MAGIC) + hashlib.sha256().digest_size
+_ENTRY = ".twc"
+_STAGED = ".tilewright-staged-"
+_STALE_SECONDS = 3600.0  # a staged file this old was left by a process that died
+_KEEP = 0.8  # of the capacity after a clean-up, so that not every put cleans up
+_DEFAULT_MIB = 2048
+
+
+class Cache:
+    """`folder` None: caching is off. Safe to use from several threads and processes at once."""
+
+    def __init__(self, folder: Path | None, capacity: int = _DEFAULT_MIB << 20) -> None:
+        self._folder = folder
+        self._capacity = capacity
+        self._size: int | None = None  # an estimate; None until the first put looks
+        self._told: set[str] = set()
+
+    @property
+    def is_on(self) -> bool:
+        return self._folder is not None
+
+    def get(self, key: str) -> bytes | None:
+        """What was put under the key, or None."""
+        folder = self._checked()
+        if folder is None:
+            return None
+        path = folder / _file_name(key)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._tell_once("read", f"cannot read the cache {folder}: {error.strerror}")
+            return None
+        body = memoryview(data)[_HEADER:]
+        if len(data) < _HEADER or data[:_HEADER] != _MAGIC + hashlib.sha256(body).digest():
+            self._tell_once("damage", f"a damaged cache entry is ignored: {path}")
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # used just now
+        return bytes(body)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store, unless something is in the way."""
+        name = _file_name(key)
+        folder = self._checked(make=True)
+        if folder is None or len(data) + _HEADER > self._capacity:
+            return
+        try:
+            self._publish(folder, name, data)
+            self._account(folder, len(data) + _HEADER)
+        except OSError as error:
+            self._tell_once("write", f"cannot write to the cache {folder}: {error.strerror}")
+
+    def _publish(self, folder: Path, name: str, data: bytes) -> None:
+        handle, staged = tempfile.mkstemp(prefix=_STAGED, dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(data).digest())
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(staged, folder / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(staged)
+            raise
+
+    def _account(self, folder: Path, added: int) -> None:
+        if self._size is not None:
+            self._size += added
+        if self._size is None or self._size > self._capacity:
+            self._size = self._clean_up(folder)
+
+    def _clean_up(self, folder: Path) -> int:
+        """Remove leftovers, and if over capacity the entries used longest ago. Returns the bytes that remain."""
+        entries: list[tuple[float, int, str]] = []
+        now = time.time()
+        with os.scandir(folder) as files:
+            for file in files:
+                with contextlib.suppress(OSError):  # another process may have removed it
+                    info = file.stat(follow_symlinks=False)
+                    if file.name.endswith(_ENTRY):
+                        entries.append((info.st_mtime, info.st_size, file.path))
+                    elif file.name.startswith(_STAGED) and now - info.st_mtime > _STALE_SECONDS:
+                        os.unlink(file.path)
+        total = sum(size for _, size, _ in entries)
+        if total <= self._capacity:
+            return total
+        for _, size, path in sorted(entries):
+            if total <= self._capacity * _KEEP:
+                break
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            total -= size
+        return total
+
+    def _checked(self, *, make: bool = False) -> Path | None:
+        """The folder, if it is there and nobody else can write to it."""
+        folder = self._folder
+        if folder is None:
+            return None
+        try:
+            if make and not folder.exists():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+            info = folder.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._tell_once("folder", f"the cache {folder} cannot be used: {error.strerror}")
+            return None
+        if not stat.S_ISDIR(info.st_mode):
+            why = "it is not a folder"
+        elif info.st_uid != os.geteuid():
+            why = "it belongs to somebody else"
+        elif info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            why = f"others can write to it (chmod 700 {folder})"
+        else:
+            return folder
+        self._tell_once("folder", f"the cache {folder} is not used: {why}")
+        return None
+
+    def _tell_once(self, kind: str, text: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            _log.warning("%s", text)
+
+
+def _file_name(key: str) -> str:
+    if not 8 <= len(key) <= 128 or not set(key) <= set("0123456789abcdef"):
+        raise InternalError(f"{key!r} is not a hexadecimal cache key")
+    return key + _ENTRY
+
+
+def default_cache() -> Cache:
+    """The cache that the environment asks for."""
+    wish = os.environ.get("TILEWRIGHT_CACHE", "")
+    if wish.lower() == "off":
+        return Cache(None)
+    if wish:
+        folder = Path(wish)
+    elif os.environ.get("XDG_CACHE_HOME", "").startswith("/"):  # the standard says to ignore relative paths
+        folder = Path(os.environ["XDG_CACHE_HOME"], "tilewright")
+    else:
+        try:
+            folder = Path.home() / ".cache" / "tilewright"
+        except RuntimeError:  # no home
+            return Cache(None)
+    return Cache(folder, _capacity())
+
+
+def _capacity() -> int:
+    text = os.environ.get("TILEWRIGHT_CACHE_MIB", str(_DEFAULT_MIB))
+    if not text.isdecimal():
+        raise UserError(
+            f"TILEWRIGHT_CACHE_MIB = {text!r} is not a whole number of MiB",
+            hint="use TILEWRIGHT_CACHE=off to turn the cache off",
+        )
+    return int(text) << 20

@@ -1,0 +1,193 @@
+"""The parts of an artifact that are neither code nor weights, as JSON values and back.
+
+Reading checks every type and range and takes exactly the known keys: a file is hostile data.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar, assert_never, cast
+
+from tilewright.runtime.dtypes import numpy_dtype
+from tilewright.support.artifact import (
+    BranchStep,
+    ExternalCall,
+    KernelCall,
+    Manifest,
+    Place,
+    ProgramStep,
+    Segment,
+    Slot,
+    TensorSpec,
+    WhileStep,
+)
+from tilewright.support.errors import UserError
+
+Json: TypeAlias = "bool | int | str | Sequence[Json] | Mapping[str, Json]"
+_T = TypeVar("_T", str, int, bool)
+_MAX_DEPTH = 64  # of branches and loops
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value read from JSON, and where it was."""
+
+    value: object
+    where: str
+
+    def bad(self, should: str) -> UserError:
+        return UserError(
+            f"the manifest is damaged: {self.where} should be {should}",
+            hint="compile the program again",
+        )
+
+    def record(self, *keys: str) -> "tuple[Entry, ...]":
+        """The values of a mapping with exactly these keys."""
+        values = cast(dict[str, object], self.value) if isinstance(self.value, dict) else {}
+        if values.keys() != set(keys):
+            raise self.bad(f"a mapping with {', '.join(keys)}")
+        return tuple(Entry(values[k], f"{self.where}.{k}") for k in keys)
+
+    def items(self, n: int | None = None) -> "tuple[Entry, ...]":
+        if not isinstance(self.value, list):
+            raise self.bad("a list")
+        values = cast(list[object], self.value)
+        if n is not None and len(values) != n:
+            raise self.bad(f"a list of {n}")
+        return tuple(Entry(v, f"{self.where}[{i}]") for i, v in enumerate(values))
+
+    def _exactly(self, kind: type[_T]) -> _T:
+        if type(self.value) is not kind:
+            raise self.bad(f"of type {kind.__name__}")
+        return cast(_T, self.value)
+
+    def text(self) -> str:
+        return self._exactly(str)
+
+    def flag(self) -> bool:
+        return self._exactly(bool)
+
+    def count(self) -> int:
+        value = self._exactly(int)
+        if not 0 <= value < 1 << 62:
+            raise self.bad("a count")
+        return value
+
+    def texts(self) -> tuple[str, ...]:
+        return tuple(e.text() for e in self.items())
+
+    def counts(self) -> tuple[int, ...]:
+        return tuple(e.count() for e in self.items())
+
+
+def manifest_to_json(m: Manifest) -> Json:
+    return {
+        "compiler_version": m.compiler_version,
+        "llvm_version": m.llvm_version,
+        "options": dict(sorted(m.options.items())),
+        "model_digest": m.model_digest,
+        "triple": m.triple,
+        "features": list(m.features),
+        "inputs": [_spec_to_json(s) for s in m.inputs],
+        "outputs": [_spec_to_json(s) for s in m.outputs],
+    }
+
+
+def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
+    compiler, llvm, options, digest, triple, features, inputs, outputs = entry.record(
+        *("compiler_version", "llvm_version", "options", "model_digest"),
+        *("triple", "features", "inputs", "outputs"),
+    )
+    if not isinstance(options.value, dict):
+        raise options.bad("a mapping")
+    pairs = cast(dict[str, object], options.value)
+    return Manifest(
+        format_version,
+        compiler.text(),
+        llvm.text(),
+        {k: Entry(v, f"{options.where}.{k}").text() for k, v in pairs.items()},
+        digest.text(),
+        triple.text(),
+        features.texts(),
+        tuple(_spec_from_json(s) for s in inputs.items()),
+        tuple(_spec_from_json(s) for s in outputs.items()),
+    )
+
+
+def _spec_to_json(spec: TensorSpec) -> Json:
+    return [spec.name, spec.dtype, list(spec.shape)]
+
+
+def _spec_from_json(entry: Entry) -> TensorSpec:
+    name, dtype, shape = entry.items(3)
+    numpy_dtype(dtype.text())
+    return TensorSpec(name.text(), dtype.text(), shape.counts())
+
+
+def _slot_to_json(slot: Slot) -> Json:
+    return [slot.place.value, slot.at]
+
+
+def _slot_from_json(entry: Entry) -> Slot:
+    place, at = entry.items(2)
+    if place.text() not in {p.value for p in Place}:
+        raise place.bad("a place")
+    return Slot(Place(place.text()), at.count())
+
+
+def program_to_json(steps: Sequence[ProgramStep]) -> Json:
+    return [_step_to_json(s) for s in steps]
+
+
+def _step_to_json(step: ProgramStep) -> Json:
+    match step:
+        case Segment(calls):
+            return [
+                "segment",
+                [[c.kernel, c.parts, [_slot_to_json(s) for s in c.args], c.barrier] for c in calls],
+            ]
+        case ExternalCall(key, inputs, outputs):
+            views = [[[_slot_to_json(s), _spec_to_json(t)] for s, t in group] for group in (inputs, outputs)]
+            return ["external", key, *views]
+        case BranchStep(cond, then, otherwise):
+            return ["branch", _slot_to_json(cond), program_to_json(then), program_to_json(otherwise)]
+        case WhileStep(cond, body):
+            return ["while", _slot_to_json(cond), program_to_json(body)]
+        case _:
+            assert_never(step)
+
+
+def program_from_json(entry: Entry, depth: int = 0) -> tuple[ProgramStep, ...]:
+    if depth > _MAX_DEPTH:
+        raise entry.bad(f"nested at most {_MAX_DEPTH} deep")
+    return tuple(_step_from_json(e, depth) for e in entry.items())
+
+
+def _step_from_json(entry: Entry, depth: int) -> ProgramStep:
+    head, *rest = entry.items() or (entry,)
+    match head.value, rest:
+        case "segment", [calls]:
+            return Segment(tuple(_call_from_json(c) for c in calls.items()))
+        case "external", [key, inputs, outputs]:
+            return ExternalCall(key.text(), _views_from_json(inputs), _views_from_json(outputs))
+        case "branch", [cond, then, otherwise]:
+            return BranchStep(
+                _slot_from_json(cond),
+                program_from_json(then, depth + 1),
+                program_from_json(otherwise, depth + 1),
+            )
+        case "while", [cond, body]:
+            return WhileStep(_slot_from_json(cond), program_from_json(body, depth + 1))
+        case _:
+            raise entry.bad("a step of a program")
+
+
+def _call_from_json(entry: Entry) -> KernelCall:
+    kernel, parts, args, barrier = entry.items(4)
+    return KernelCall(
+        kernel.text(), parts.count(), tuple(_slot_from_json(a) for a in args.items()), barrier.flag()
+    )
+
+
+def _views_from_json(entry: Entry) -> tuple[tuple[Slot, TensorSpec], ...]:
+    pairs = [e.items(2) for e in entry.items()]
+    return tuple((_slot_from_json(slot), _spec_from_json(spec)) for slot, spec in pairs)
