@@ -10,7 +10,7 @@ covers only its own part: such blocks stay where they are.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var, as_index, logical_and
+from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Scope, Var, as_index, logical_and
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
@@ -18,7 +18,8 @@ from tilewright.schedule.nest import bound_names, path_to
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.affine import is_injective
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.regions import Span, accesses
+from tilewright.tir.analysis.regions import Region, Span, accesses, span_of
+from tilewright.tir.analysis.solve import solve
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.simplify import ranges
@@ -258,6 +259,21 @@ def find_buffer(func: Func, name: str) -> Buffer:
 def loop_names(block: Block) -> tuple[str, ...]:
     """The loops that a moved block is under, one per iterator."""
     return tuple(f"{block.name}_{n}" for n in range(len(block.iters)))
+
+
+def domain_of(func: Func, block: Block, indices: Indices, part: Region) -> list[Span | None]:
+    """Per iterator of `block`, the values with which `indices` (over the iterators) can be inside `part`. None: all,
+    as for every reduction iterator.
+    """
+    places = [Var(f"{block.name}.{d}") for d in range(len(part))]  # no name in a program has a dot
+    known = ranges(func.body)
+    known.update((p, Interval(0, s.extent - 1)) for p, s in zip(places, part, strict=True))
+    simplify = Simplifier(known)
+    values = [s.min + p for p, s in zip(places, part, strict=True)]
+    spatial = [it for it in block.iters if it.kind is IterKind.SPATIAL]
+    solved = solve(indices, values, spatial, simplify)
+    ranging = {p: s.extent for p, s in zip(places, part, strict=True)}
+    return [span_of(solved[it.var], ranging, simplify) if it.var in solved else None for it in block.iters]
 
 
 def under_new_loops(func: Func, block: Block, spans: Sequence[Span | None]) -> Stmt:

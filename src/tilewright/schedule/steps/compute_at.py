@@ -12,8 +12,7 @@ first of them.
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Var
-from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.available import available, missing
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.moves import (
@@ -25,6 +24,7 @@ from tilewright.schedule.moves import (
     check_parallel,
     check_scope,
     check_sole_writer,
+    domain_of,
     holds,
     under_new_loops,
     with_loop_body,
@@ -33,11 +33,10 @@ from tilewright.schedule.moves import (
 from tilewright.schedule.nest import find_block, find_loop, path_to
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.solve import try_solve
-from tilewright.tir.analysis.regions import Region, Span, region, span_of
+from tilewright.tir.analysis.regions import Span, region
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, IterKind, Seq, Stmt, Store, seq, walk
+from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, seq, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +94,17 @@ def _first_consumer(func: Func, flow: Dataflow, block: Block, loop: For) -> Bloc
 
 def _domains(func: Func, block: Block, readers: Stmt) -> list[Span | None]:
     """The part of each iterator's domain that one run of `readers` needs; None: all of it."""
-    known = ranges(func.body)
     stores = {(s.buffer, s.indices) for s in walk(block) if isinstance(s, Store)}
     if len(stores) != 1:
         return [None] * len(block.iters)
     ((buffer, indices),) = stores
-    needed: Region | None = region(readers, buffer, Simplifier(known), writes=False)
+    needed = region(readers, buffer, Simplifier(ranges(func.body)), writes=False)
     assert needed is not None  # there is a consumer
-    places = [Var(f"{buffer.name}.{d}") for d in range(len(needed))]  # no name in a program has a dot
-    known |= {p: Interval(0, s.extent - 1) for p, s in zip(places, needed, strict=True)}
-    simplify = Simplifier(known)
-    values = [s.min + p for p, s in zip(places, needed, strict=True)]
-    spatial = [it for it in block.iters if it.kind is IterKind.SPATIAL]
-    solved = try_solve(indices, values, spatial, simplify)
-    if solved is None:
-        return [None] * len(block.iters)
-    ranging = {p: s.extent for p, s in zip(places, needed, strict=True)}
-    out: list[Span | None] = []
-    for it in block.iters:
-        span = span_of(solved[it.var], ranging, simplify) if it.kind is IterKind.SPATIAL else None
-        out.append(span if span is not None and span.extent < it.extent else None)
-    return out
+    spans = domain_of(func, block, indices, needed)
+    return [
+        s if s is not None and s.extent < it.extent else None
+        for s, it in zip(spans, block.iters, strict=True)
+    ]
 
 
 def _holding(body: Stmt, block: Block) -> Stmt:

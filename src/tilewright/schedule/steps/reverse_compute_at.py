@@ -15,7 +15,7 @@ reads beyond that box. Inputs that are written elsewhere must be complete before
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Buffer, Const, Var, as_index
+from tilewright.ir.expr import Buffer, Const, as_index
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.available import available, missing
 from tilewright.schedule.excerpt import refusal
@@ -26,6 +26,7 @@ from tilewright.schedule.moves import (
     check_parallel,
     check_scope,
     check_sole_writer,
+    domain_of,
     holds,
     under_new_loops,
     with_loop_body,
@@ -38,7 +39,7 @@ from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Region, Span, accesses
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, IterKind, Stmt, seq
+from tilewright.tir.stmt import Block, For, Stmt, seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def _placed(func: Func, block: Block, loop: For, parts: Mapping[Buffer, tuple[Re
     """
     failed: ScheduleError | None = None
     written = {b: region for b, (region, written_inside) in parts.items() if written_inside}
-    for spans in _domains(block, written):
+    for spans in _domains(func, block, written):
         nest = under_new_loops(func, block, spans)
         short = missing(func, nest, parts)
         if short is None:
@@ -104,21 +105,12 @@ def _placed(func: Func, block: Block, loop: For, parts: Mapping[Buffer, tuple[Re
     raise failed
 
 
-def _domains(block: Block, written: Mapping[Buffer, Region]) -> Iterator[list[Span | None]]:
+def _domains(func: Func, block: Block, written: Mapping[Buffer, Region]) -> Iterator[list[Span | None]]:
     """The iterators' domains by each read that may decide them; last, the whole domains."""
-    simplify = Simplifier(ranges(block))
     for read in accesses(block.body):
-        if read.is_write or read.guarded or read.buffer not in written:
-            continue
-        spans: dict[Var, Span] = {}
-        for index, span in zip(read.indices, written[read.buffer], strict=True):
-            form = simplify.linear(index)
-            if len(form.terms) == 1 and form.terms[0][1] == 1 and isinstance(form.terms[0][0], Var):
-                spans.setdefault(form.terms[0][0], Span(simplify(span.min - form.const), span.extent))
-        yield [
-            _inside(spans.get(it.var), it.extent) if it.kind is IterKind.SPATIAL else None
-            for it in block.iters
-        ]
+        if not read.is_write and not read.guarded and read.buffer in written:
+            spans = domain_of(func, block, read.indices, written[read.buffer])
+            yield [_inside(s, it.extent) for s, it in zip(spans, block.iters, strict=True)]
     yield [None] * len(block.iters)
 
 

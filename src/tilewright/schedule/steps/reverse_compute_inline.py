@@ -30,8 +30,8 @@ from tilewright.schedule.moves import (
 from tilewright.schedule.nest import find_block, swap_stmt
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.solve import try_solve
 from tilewright.tir.analysis.regions import Access, accesses, box
+from tilewright.tir.analysis.solve import try_solve
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Store

@@ -20,8 +20,17 @@ def try_solve(
     indices: Sequence[Expr], values: Sequence[Expr], iters: Iterable[Iter], simplify: Simplifier
 ) -> dict[Var, Expr] | None:
     """The iterators as expressions of `values`, where `indices` (over the iterators) have those values; None if they
-    do not decide them. `simplify` knows the iterators' ranges.
+    do not decide all of them. `simplify` knows the iterators' ranges.
     """
+    wanted = tuple(iters)
+    out = solve(indices, values, wanted, simplify)
+    return out if len(out) == len(wanted) else None
+
+
+def solve(
+    indices: Sequence[Expr], values: Sequence[Expr], iters: Iterable[Iter], simplify: Simplifier
+) -> dict[Var, Expr]:
+    """Those of the iterators that the values decide."""
     known: dict[Expr, Expr] = {}
     forms = [(simplify.linear(i), v) for i, v in zip(indices, values, strict=True)]
     while forms:
@@ -35,9 +44,8 @@ def try_solve(
     out: dict[Var, Expr] = {}
     for it in iters:
         value = as_index(0) if it.extent == 1 else known.get(it.var)
-        if value is None:
-            return None
-        out[it.var] = value
+        if value is not None:
+            out[it.var] = value
     return out
 
 
