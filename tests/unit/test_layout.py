@@ -1,0 +1,87 @@
+"""Layouts: shape, forward, inverse and array say the same."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.ir.evaluate import Value, evaluate
+from tilewright.ir.expr import Load, Var
+from tilewright.ir.layout import Fuse, Layout, Pad, Primitive, Reorder, Shape, Split
+
+CASES: list[tuple[Shape, Layout]] = [
+    ((6,), Layout()),
+    ((12, 4), Layout((Split(0, 4),))),
+    ((10, 4), Layout((Split(0, 4),))),  # does not divide
+    ((2, 3, 4), Layout((Reorder((2, 0, 1)),))),
+    ((2, 3, 4), Layout((Fuse(1, 2),))),
+    ((2, 3, 4), Layout((Fuse(0, 3),))),
+    ((5, 3), Layout((Pad(0, 1, 2),))),
+    ((1, 20, 3, 3), Layout((Split(1, 8), Reorder((0, 1, 3, 4, 2))))),  # NCHW8c with a tail
+    ((4, 6), Layout((Split(0, 2), Split(2, 3), Reorder((0, 2, 1, 3))))),  # tiles
+    ((5, 7), Layout((Pad(1, 1, 1), Split(1, 4), Fuse(0, 2)))),
+    ((6, 5), Layout((Split(0, 4), Split(0, 2)))),  # a tail of a tail
+]
+
+
+def _no_load(node: Load, indices: tuple[Value, ...]) -> Value:
+    raise AssertionError
+
+
+def check(logical: Shape, layout: Layout) -> None:
+    physical = layout.shape(logical)
+    source = np.arange(1, 1 + np.prod(logical)).reshape(logical)
+    stored = layout.array(source)
+    assert stored.shape == physical and stored.flags.c_contiguous
+
+    variables = [Var(f"d{n}") for n in range(len(logical))]
+    forward = layout.forward(logical, variables)
+    for at in itertools.product(*map(range, logical)):
+        env = {v: np.int64(x) for v, x in zip(variables, at, strict=True)}
+        where = tuple(int(evaluate(f, env, _no_load)) for f in forward)
+        assert stored[where] == source[at]
+
+    variables = [Var(f"p{n}") for n in range(len(physical))]
+    back, inside = layout.inverse(logical, variables)
+    holes = 0
+    for at in itertools.product(*map(range, physical)):
+        env = {v: np.int64(x) for v, x in zip(variables, at, strict=True)}
+        if evaluate(inside, env, _no_load):
+            assert stored[at] == source[tuple(int(evaluate(b, env, _no_load)) for b in back)]
+        else:
+            holes += 1
+            assert stored[at] == 0
+    assert holes == stored.size - source.size
+
+
+@pytest.mark.parametrize(("logical", "layout"), CASES, ids=lambda c: str(c) if isinstance(c, tuple) else "")
+def test_forward_inverse_and_array_agree(logical: Shape, layout: Layout) -> None:
+    check(logical, layout)
+
+
+@st.composite
+def _layouts(draw: st.DrawFn) -> tuple[Shape, Layout]:
+    logical = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+    shape, primitives = logical, list[Primitive]()
+    for _ in range(draw(st.integers(0, 3))):
+        dim = draw(st.integers(0, len(shape) - 1))
+        kind = draw(st.sampled_from(["split", "reorder", "fuse", "pad"]))
+        if kind == "split":
+            p: Primitive = Split(dim, draw(st.integers(1, 4)))
+        elif kind == "reorder":
+            p = Reorder(tuple(draw(st.permutations(range(len(shape))))))
+        elif kind == "fuse":
+            p = Fuse(dim, draw(st.integers(1, len(shape) - dim)))
+        else:
+            p = Pad(dim, draw(st.integers(0, 2)), draw(st.integers(0, 2)))
+        primitives.append(p)
+        shape = p.shape(shape)
+    return logical, Layout(tuple(primitives))
+
+
+@given(_layouts())
+@settings(max_examples=40, deadline=None)
+def test_any_composition_agrees(case: tuple[Shape, Layout]) -> None:
+    check(*case)
