@@ -26,6 +26,7 @@ from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
     Block,
     For,
+    IterKind,
     LoopKind,
     Seq,
     Stmt,
