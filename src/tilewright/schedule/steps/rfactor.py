@@ -82,6 +82,11 @@ class Update:
         )
 
     @property
+    def alone(self) -> Expr:
+        """What is combined with the accumulator."""
+        return binary(BinaryOp.MUL, *self.operands) if len(self.operands) == 2 else self.operands[0]
+
+    @property
     def identity(self) -> Expr:
         return identity(_IDENTITY[self.combine], self.acc.dtype)
 
@@ -182,8 +187,11 @@ class Rfactor(FuncStep):
         part = replace(update, operands=tuple([substitute_expr(x, values) for x in update.operands]))
         if inside is not TRUE:
             part = part.guarded(substitute_expr(inside, of_loop))
-        body = Store(partial, indices, part.value(Load(partial, indices)))
-        init = Store(partial, indices, update.identity)
+        if len(feeding) == 1:  # nothing is left to reduce over: each value is a partial result
+            body, init = Store(partial, indices, part.alone), None
+        else:
+            body = Store(partial, indices, part.value(Load(partial, indices)))
+            init = Store(partial, indices, update.identity)
         return Block(self.name, tuple(iters), tuple(bindings), body, init, outside)
 
     def _merge_nest(
