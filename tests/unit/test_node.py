@@ -49,3 +49,8 @@ def test_threads_agree_on_a_node() -> None:
     with ThreadPoolExecutor(4) as pool:
         first, *others = pool.map(make, range(8))
     assert all(a is b for other in others for a, b in zip(first, other, strict=True))
+
+
+def test_a_default_left_out_is_the_default_given() -> None:
+    assert Var("i") is Var("i", INDEX)
+    assert Buffer("A", (2,), DType.F32) is Buffer("A", (2,), DType.F32, Scope.GLOBAL)

@@ -7,6 +7,7 @@ constants: `1 == True`, `0.0 == -0.0`) overrides `intern_key`.
 
 import threading
 import weakref
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, cast
 
 _lock = threading.Lock()
@@ -25,8 +26,17 @@ def _forget(entry: weakref.ref[Any]) -> None:
         del _table[key]
 
 
+_defaults: dict[type, tuple[Any, ...]] = {}  # of the fields that a constructor takes
+
+
+def _defaults_of(cls: type) -> tuple[Any, ...]:
+    if cls not in _defaults:
+        _defaults[cls] = tuple(f.default for f in fields(cls) if f.init)
+    return _defaults[cls]
+
+
 class Interned(type):
-    """Metaclass of interned node classes. Positional arguments only: the fields are the key."""
+    """Metaclass of interned node classes. Positional arguments only: the fields are the key, those left out too."""
 
     def intern_key(cls, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (cls, *args)
@@ -34,6 +44,9 @@ class Interned(type):
     if not TYPE_CHECKING:  # the checker should see the dataclass's own constructor
 
         def __call__(cls, *args: Any) -> Any:
+            defaults = _defaults.get(cls) or _defaults_of(cls)
+            if len(args) < len(defaults) and defaults[len(args)] is not MISSING:
+                args = (*args, *defaults[len(args) :])
             key = cls.intern_key(args)
             entry = _table.get(key)
             if entry is not None:
