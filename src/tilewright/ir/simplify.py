@@ -62,6 +62,10 @@ class Simplifier:
         self._done: dict[Expr, Expr] = {}
         self._order: dict[Expr, str] = {}
 
+    def learn(self, ranges: Mapping[Var, Interval]) -> None:
+        """Add the ranges of variables that no expression so far has contained."""
+        self._ranges.update(ranges)
+
     def __call__(self, e: Expr) -> Expr:
         """The simplest form known of `e`."""
         out = self._done.get(e)
