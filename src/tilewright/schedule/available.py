@@ -23,12 +23,11 @@ from tilewright.tir.analysis.regions import (
     loop_extents,
 )
 from tilewright.tir.func import Func
-from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, blocks
 
 
 def available(
-    func: Func, flow: Dataflow, block: Block, loop: For, before: Stmt | None
+    func: Func, flow: Dataflow, block: Block, loop: For, before: Stmt | None, simplify: Simplifier
 ) -> dict[Buffer, tuple[Region, bool]]:
     """Of the inputs of `block` that are not complete before the nest of `loop`: the part that is complete in the body
     of `loop`, in front of its statement `before` (None: at the end), and whether it was written inside `loop`.
@@ -38,7 +37,6 @@ def available(
     place = path_to(func.body, loop)
     start = next(blocks(loop))
     end = None if before is None else next(blocks(before))
-    simplify = Simplifier(ranges(func.body))
     out: dict[Buffer, tuple[Region, bool]] = {}
     for buffer in flow.reads(block):
         shared: dict[tuple[Var, ...], list[Block]] = {}
@@ -120,9 +118,8 @@ def _carried(access: Access, fixed: Sequence[Var], simplify: Simplifier) -> Var 
     return next((v for v in fixed if v in reduced and simplify.constant(v) is None), None)
 
 
-def missing(func: Func, nest: Stmt, parts: Mapping[Buffer, tuple[Region, bool]]) -> Buffer | None:
+def missing(nest: Stmt, parts: Mapping[Buffer, tuple[Region, bool]], simplify: Simplifier) -> Buffer | None:
     """An input of which `nest`, put at the place, reads more than is available there."""
-    simplify = Simplifier(ranges(func.body) | ranges(nest))
     ranging = loop_extents(nest)
     for read in accesses(nest):
         if read.is_write or read.buffer not in parts:

@@ -262,14 +262,17 @@ def loop_names(block: Block) -> tuple[str, ...]:
     return tuple(f"{block.name}_{n}" for n in range(len(block.iters)))
 
 
-def domain_of(func: Func, block: Block, indices: Indices, part: Region) -> list[Span | None]:
+def simplifier_at(rest: Stmt, block: Block) -> Simplifier:
+    """Knows the loops and iterators of a Func whose body is `rest` without `block`, and the iterators of `block`."""
+    return Simplifier(ranges(rest) | {it.var: Interval(0, it.extent - 1) for it in block.iters})
+
+
+def domain_of(block: Block, indices: Indices, part: Region, simplify: Simplifier) -> list[Span | None]:
     """Per iterator of `block`, the values with which `indices` (over the iterators) can be inside `part`. None: all,
     as for every reduction iterator.
     """
     places = [Var(f"{block.name}.{d}") for d in range(len(part))]  # no name in a program has a dot
-    known = ranges(func.body)
-    known.update((p, Interval(0, s.extent - 1)) for p, s in zip(places, part, strict=True))
-    simplify = Simplifier(known)
+    simplify.learn({p: Interval(0, s.extent - 1) for p, s in zip(places, part, strict=True)})
     values = [s.min + p for p, s in zip(places, part, strict=True)]
     spatial = [it for it in block.iters if it.kind is IterKind.SPATIAL]
     solved = solve(indices, values, spatial, simplify)
@@ -277,20 +280,21 @@ def domain_of(func: Func, block: Block, indices: Indices, part: Region) -> list[
     return [span_of(solved[it.var], ranging, simplify) if it.var in solved else None for it in block.iters]
 
 
-def under_new_loops(func: Func, block: Block, spans: Sequence[Span | None]) -> Stmt:
-    """`block` under loops that run its iterators over `spans` (None: the whole domain), cut to their domains."""
+def under_new_loops(
+    func: Func, rest: Stmt, block: Block, spans: Sequence[Span | None], simplify: Simplifier
+) -> Stmt:
+    """`block` under loops that run its iterators over `spans` (None: the whole domain), cut to their domains; `rest` is
+    the body of `func` without it.
+    """
     names = loop_names(block)
-    leaving = {n.var.name for n in path_to(func.body, block)[:-1] if isinstance(n, For)}
-    check_free(func, *(n for n in names if n not in leaving))
-    known = ranges(func.body)
+    check_free(func.with_body(rest), *names)
     extents: list[int] = []
     bindings: list[Expr] = []
     for name, it, span in zip(names, block.iters, spans, strict=True):
         start, extent = span if span is not None else Span(as_index(0), it.extent)
         extents.append(extent)
         bindings.append(start + Var(name))
-        known[Var(name)] = Interval(0, extent - 1)
-    simplify = Simplifier(known)
+        simplify.learn({Var(name): Interval(0, extent - 1)})
     predicate: Expr = TRUE
     for it, binding in zip(block.iters, bindings, strict=True):
         for inside in (as_index(0) <= binding, binding < it.extent):

@@ -26,6 +26,7 @@ from tilewright.schedule.moves import (
     check_sole_writer,
     domain_of,
     holds,
+    simplifier_at,
     under_new_loops,
     with_loop_body,
     without_block,
@@ -35,7 +36,6 @@ from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, region
 from tilewright.tir.func import Func
-from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, seq, walk
 
 
@@ -59,11 +59,12 @@ class ComputeAt(FuncStep):
         check_inputs_stay(func, flow, block)
         check_not_read_before(func, flow, block)
         first = _first_consumer(func, flow, block, loop)
-        parts = available(func, flow, block, loop, _holding(loop.body, first))
-        without = without_block(loop.body, block)
-        assert without is not None  # the consumers are left
-        nest = under_new_loops(func, block, _domains(func, block, without))
-        short = missing(func, nest, parts)
+        rest = without_block(func.body, block)
+        assert rest is not None  # the consumers are left
+        simplify = simplifier_at(rest, block)
+        parts = available(func, flow, block, loop, _holding(loop.body, first), simplify)
+        nest = under_new_loops(func, rest, block, _domains(block, _readers(loop, block), simplify), simplify)
+        short = missing(nest, parts, simplify)
         if short is not None:
             raise refusal(
                 func,
@@ -71,10 +72,8 @@ class ComputeAt(FuncStep):
                 f"block {block.name!r} needs more of {short.name} than is complete inside loop {loop.var.name!r}",
                 "choose a loop further out, or move the producers of its inputs first",
             )
-        check_parallel(func, nest, path_to(func.body, loop), Simplifier(ranges(func.body) | ranges(nest)))
-        body = without_block(func.body, block)
-        assert body is not None
-        return func.with_body(with_loop_body(body, loop.var, lambda b: _insert(b, nest, first)))
+        check_parallel(func, nest, path_to(func.body, loop), simplify)
+        return func.with_body(with_loop_body(rest, loop.var, lambda b: _insert(b, nest, first)))
 
 
 def _first_consumer(func: Func, flow: Dataflow, block: Block, loop: For) -> Block:
@@ -92,15 +91,22 @@ def _first_consumer(func: Func, flow: Dataflow, block: Block, loop: For) -> Bloc
     return consumers[0]
 
 
-def _domains(func: Func, block: Block, readers: Stmt) -> list[Span | None]:
+def _readers(loop: For, block: Block) -> Stmt:
+    """The body of `loop`, without `block` if it is there already."""
+    body = without_block(loop.body, block)
+    assert body is not None  # the consumers are left
+    return body
+
+
+def _domains(block: Block, readers: Stmt, simplify: Simplifier) -> list[Span | None]:
     """The part of each iterator's domain that one run of `readers` needs; None: all of it."""
     stores = {(s.buffer, s.indices) for s in walk(block) if isinstance(s, Store)}
     if len(stores) != 1:
         return [None] * len(block.iters)
     ((buffer, indices),) = stores
-    needed = region(readers, buffer, Simplifier(ranges(func.body)), writes=False)
+    needed = region(readers, buffer, simplify, writes=False)
     assert needed is not None  # there is a consumer
-    spans = domain_of(func, block, indices, needed)
+    spans = domain_of(block, indices, needed, simplify)
     return [
         s if s is not None and s.extent < it.extent else None
         for s, it in zip(spans, block.iters, strict=True)

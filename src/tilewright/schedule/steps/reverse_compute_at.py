@@ -12,7 +12,7 @@ and the loops around it feed no reduction of a producer, the producers write a b
 reads beyond that box. Inputs that are written elsewhere must be complete before the nest of `loop` starts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.ir.expr import Buffer, Const, as_index
@@ -28,6 +28,7 @@ from tilewright.schedule.moves import (
     check_sole_writer,
     domain_of,
     holds,
+    simplifier_at,
     under_new_loops,
     with_loop_body,
     without_block,
@@ -36,9 +37,8 @@ from tilewright.schedule.nest import find_block, find_loop, path_to
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.regions import Region, Span, accesses
+from tilewright.tir.analysis.regions import Access, Region, Span, accesses
 from tilewright.tir.func import Func
-from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Stmt, seq
 
 
@@ -67,7 +67,11 @@ class ReverseComputeAt(FuncStep):
                     f"{block.name!r} cannot run at the end of the loop's body",
                     "move the last consumer first",
                 )
-        parts = available(func, flow, block, loop, None)
+        rest = without_block(func.body, block)
+        if rest is None:
+            raise refusal(func, block, f"block {block.name!r} is alone in {func.name}")
+        simplify = simplifier_at(rest, block)
+        parts = available(func, flow, block, loop, None, simplify)
         if not any(written_inside for _, written_inside in parts.values()):
             raise refusal(
                 func,
@@ -75,25 +79,35 @@ class ReverseComputeAt(FuncStep):
                 f"no block under loop {loop.var.name!r} writes what block {block.name!r} reads",
                 "choose a loop around its producers",
             )
-        nest = _placed(func, block, loop, parts)
-        check_parallel(func, nest, path_to(func.body, loop), Simplifier(ranges(func.body) | ranges(nest)))
-        body = without_block(func.body, block)
-        assert body is not None  # the producers are left
-        return func.with_body(with_loop_body(body, loop.var, lambda b: seq(b, nest)))
+        nest = _placed(func, rest, block, loop, parts, simplify)
+        return func.with_body(with_loop_body(rest, loop.var, lambda b: seq(b, nest)))
 
 
-def _placed(func: Func, block: Block, loop: For, parts: Mapping[Buffer, tuple[Region, bool]]) -> Stmt:
+def _placed(
+    func: Func,
+    rest: Stmt,
+    block: Block,
+    loop: For,
+    parts: Mapping[Buffer, tuple[Region, bool]],
+    simplify: Simplifier,
+) -> Stmt:
     """The block under its new loops.
 
     One read, which every instance does, decides which instances belong to an iteration; were it two, an instance
-    might find its inputs in two different iterations.
+    might find its inputs in two different iterations. If no read decides, all instances belong to each.
     """
     failed: ScheduleError | None = None
-    written = {b: region for b, (region, written_inside) in parts.items() if written_inside}
-    for spans in _domains(func, block, written):
-        nest = under_new_loops(func, block, spans)
-        short = missing(func, nest, parts)
+    for read in (*_deciding(block, parts), None):
+        if failed is not None:
+            simplify = simplifier_at(rest, block)  # forget the loops of the last attempt
+        spans: list[Span | None] = [None] * len(block.iters)
+        if read is not None:
+            spans = domain_of(block, read.indices, parts[read.buffer][0], simplify)
+            spans = [_inside(s, it.extent) for s, it in zip(spans, block.iters, strict=True)]
+        nest = under_new_loops(func, rest, block, spans, simplify)
+        short = missing(nest, parts, simplify)
         if short is None:
+            check_parallel(func, nest, path_to(func.body, loop), simplify)
             return nest
         failed = failed or refusal(
             func,
@@ -101,17 +115,14 @@ def _placed(func: Func, block: Block, loop: For, parts: Mapping[Buffer, tuple[Re
             f"block {block.name!r} needs more of {short.name} than one iteration of {loop.var.name!r} has written",
             "choose a loop further out",
         )
-    assert failed is not None  # _domains yields at least once
+    assert failed is not None
     raise failed
 
 
-def _domains(func: Func, block: Block, written: Mapping[Buffer, Region]) -> Iterator[list[Span | None]]:
-    """The iterators' domains by each read that may decide them; last, the whole domains."""
-    for read in accesses(block.body):
-        if not read.is_write and not read.guarded and read.buffer in written:
-            spans = domain_of(func, block, read.indices, written[read.buffer])
-            yield [_inside(s, it.extent) for s, it in zip(spans, block.iters, strict=True)]
-    yield [None] * len(block.iters)
+def _deciding(block: Block, parts: Mapping[Buffer, tuple[Region, bool]]) -> list[Access]:
+    """The reads that every instance does, of what is written inside the loop."""
+    reads = (a for a in accesses(block.body) if not a.is_write and not a.guarded)
+    return [a for a in reads if a.buffer in parts and parts[a.buffer][1]]
 
 
 def _inside(span: Span | None, extent: int) -> Span | None:
