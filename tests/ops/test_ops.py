@@ -3,8 +3,10 @@
 An op that is added to `OPS` is tested here without a line of test code.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,13 @@ import onnxruntime as ort
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNotImplemented
 
-from tilewright.ops import OPS
-from tilewright.ops.opdef import Array, Sample, TensorType
+from tilewright.ir.expr import Var
+from tilewright.ops import OPS, by_onnx
+from tilewright.ops.catalog import catalog
+from tilewright.ops.conv import Conv
+from tilewright.ops.movement import Reshape, reshape_index
+from tilewright.ops.norm import BatchNormalization
+from tilewright.ops.opdef import Array, Kind, Sample, TensorType
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret
@@ -167,3 +174,101 @@ def test_reference_agrees_with_onnxruntime(sample: Sample) -> None:
     length = longest_reduction(build(sample))
     for ours, theirs in zip(sample.op.reference(sample.inputs), actual, strict=True):
         check_close(theirs, ours, sample.inputs, length, str(sample.op))
+
+
+# -------------------------------------------------------------------------------------------------- the declarations
+
+
+def test_every_op_is_a_frozen_value() -> None:
+    for op in OPS:
+        assert dataclasses.is_dataclass(op), op
+        params = getattr(op, "__dataclass_params__")  # noqa: B009
+        assert params.frozen and params.eq, op
+        assert not hasattr(next(iter(op.samples(np.random.default_rng(7)))).op, "__dict__"), op
+
+
+def test_onnx_names_are_claimed_once_and_exist() -> None:
+    names = [name for op in OPS for name in op.onnx]
+    assert len(set(names)) == len(names)
+    for op in OPS:
+        for name in op.onnx:
+            assert by_onnx(name) is op
+            assert onnx.defs.has(name), name
+    assert by_onnx("NoSuchOperator") is None
+
+
+def test_every_onnx_name_has_a_sample() -> None:
+    for op in OPS:
+        tried = {s.onnx.op_type for s in op.samples(np.random.default_rng(7)) if s.onnx is not None}
+        assert tried == set(op.onnx), op
+
+
+def test_samples_are_reproducible() -> None:
+    for op in OPS:
+        first, second = (list(op.samples(np.random.default_rng(7))) for _ in range(2))
+        for a, b in zip(first, second, strict=True):
+            assert a.op == b.op and hash(a.op) == hash(b.op)
+            for x, y in zip(a.inputs, b.inputs, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_docs_table_is_current() -> None:
+    written = (Path(__file__).parents[2] / "docs" / "ops.md").read_text(encoding="utf-8")
+    assert written == catalog(), "run: python -m tilewright.ops.catalog > docs/ops.md"
+
+
+# ------------------------------------------------------------------------------------------------------- the blocks
+
+
+def block_names(sample: Sample) -> list[str]:
+    return [block.name for block in blocks(build(sample).body)]
+
+
+def test_elementwise_and_movement_ops_are_one_block_per_output() -> None:
+    for op in OPS:
+        if op.kind in (Kind.ELEMENTWISE, Kind.MOVEMENT) and op is not BatchNormalization:
+            for sample in op.samples(np.random.default_rng(7)):
+                func = build(sample)
+                assert len(list(blocks(func.body))) == len(func.outputs), sample.op
+
+
+def test_convolution_pads_only_if_windows_leave_the_input() -> None:
+    x, w = np.zeros((1, 2, 5, 5), np.float32), np.zeros((3, 2, 3, 3), np.float32)
+    assert block_names(Conv.sample(x, w)) == ["out"]
+    assert block_names(Conv.sample(x, w, pads=[1, 1, 1, 1])) == ["out_pad", "out"]
+    # The row and column of padding at the end are never reached with this stride.
+    assert block_names(Conv.sample(x, w, pads=[0, 0, 1, 1], strides=[2, 2])) == ["out"]
+
+
+def test_padded_input_holds_exactly_what_is_read() -> None:
+    x, w = np.zeros((1, 2, 6, 6), np.float32), np.zeros((3, 2, 3, 3), np.float32)
+    func = build(Conv.sample(x, w, pads=[1, 1, 1, 1], strides=[2, 2]))
+    assert [b.shape for b in func.locals] == [(1, 2, 7, 7)]  # not 8
+
+
+def test_convolution_bias_is_a_block_of_its_own() -> None:
+    arrays = [np.zeros(s, np.float32) for s in ((1, 2, 5, 5), (3, 2, 1, 1), (3,))]
+    assert block_names(Conv.sample(*arrays)) == ["out_conv", "out"]
+
+
+def test_depthwise_convolution_has_no_group_arithmetic() -> None:
+    x, w = np.zeros((1, 4, 5, 5), np.float32), np.zeros((4, 1, 3, 3), np.float32)
+    (block,) = blocks(build(Conv.sample(x, w, group=4)).body)
+    assert [it.var.name.removeprefix("out_v") for it in block.iters] == ["n", "c", "h", "w", "kh", "kw"]
+
+
+def test_reshape_keeps_the_iterators_of_axes_it_leaves_alone() -> None:
+    i = [Var(f"i{d}") for d in range(4)]
+    assert reshape_index((2, 3, 4), (2, 1, 3, 4), i) == (i[0], i[2], i[3])
+    assert reshape_index((8, 6, 5), (8, 2, 3, 5), i) == (i[0], i[1] * 3 + i[2], i[3])
+    assert reshape_index((8, 2, 3), (8, 6), i[:2]) == (i[0], i[1] // 3, i[1] % 3)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((2, 0, 3), (0, 5)), ((1, 1), ()), ((), (1, 1, 1)), ((4, 1, 3), (2, 6)), ((1, 6, 1), (6,))]
+)
+def test_reshape_of_unusual_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x = np.arange(math.prod(a), dtype=np.int64).reshape(a)
+    sample = Sample(Reshape(b), (x,))
+    (actual,) = run_interpreter(build(sample), sample.inputs)
+    np.testing.assert_array_equal(actual, x.reshape(b))

@@ -36,7 +36,7 @@ from tilewright.ops.logic import (
     Xor,
 )
 from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
-from tilewright.ops.norm import LayerNormalization, Softmax
+from tilewright.ops.norm import BatchNormalization, GroupNormalization, LayerNormalization
 from tilewright.ops.opdef import Op
 from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.pointwise import (
@@ -57,9 +57,12 @@ from tilewright.ops.pointwise import (
 )
 from tilewright.ops.pool import AveragePool, MaxPool
 from tilewright.ops.reduce import (
+    ArgMax,
+    ArgMin,
     ReduceL1,
     ReduceL2,
     ReduceLogSum,
+    ReduceLogSumExp,
     ReduceMax,
     ReduceMean,
     ReduceMin,
@@ -67,6 +70,7 @@ from tilewright.ops.reduce import (
     ReduceSum,
     ReduceSumSquare,
 )
+from tilewright.ops.softmax import Softmax
 
 OPS: tuple[type[Op], ...] = (
     # arithmetic and conversion
@@ -152,11 +156,16 @@ OPS: tuple[type[Op], ...] = (
     ReduceL2,
     ReduceSumSquare,
     ReduceLogSum,
+    ReduceLogSumExp,
+    ArgMax,
+    ArgMin,
     MaxPool,
     AveragePool,
     # normalisations
     Softmax,
     LayerNormalization,
+    GroupNormalization,
+    BatchNormalization,
 )
 
 _BY_ONNX: dict[str, type[Op]] = {name: op for op in OPS for name in op.onnx}

@@ -179,6 +179,8 @@ def reshape_index(source: Sequence[int], shape: Sequence[int], index: Sequence[E
     Both shapes are cut into the shortest runs of axes with equal products, and only inside a run indices are joined
     and taken apart again: an axis that a reshape leaves alone keeps its iterator.
     """
+    if 0 in shape:  # nothing is ever read
+        return (const(0),) * len(source)
     out: list[Expr] = []
     for old, new in _matching_runs(source, shape):
         if len(old) == 1 and len(new) == 1:

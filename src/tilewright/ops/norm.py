@@ -1,123 +1,89 @@
-"""Normalisations: softmax, layer and batch normalisation.
+"""Normalisations by mean and variance: of layers, groups of channels, and with stored statistics (batch).
 
-Softmax subtracts the maximum first, and variances are sums of squares of centred values: neither overflows nor
-cancels. Half precision is computed in f32 inside.
+Variances are mean squares of centred values, which do not cancel. Half precision is computed in f32.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, unary
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Expr, Fma, UnaryOp, cast, unary
 from tilewright.ops.axes import FLOATS, accumulator, load_broadcast, narrow, normal_axis, try_broadcast, widen
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.ops.reduce import inner_index, kept_shape, read_kept, reduce_axes
+from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
 
 @dataclass(frozen=True, slots=True)
-class Softmax(Op):
-    """exp(x) over its sum, jointly along `axes`; with `log`, the logarithm of that.
+class _Domain:
+    """What statistics are taken over: `kept` places, and for each of them the elements `over`. `element` reads one,
+    given the iterators named `axes` (first those of `kept`, then those of `over`)."""
 
-    Before opset 13 ONNX flattened all axes from `axis` on, which is softmax along several axes.
-    """
+    kept: tuple[int, ...]
+    over: tuple[int, ...]
+    axes: list[str]
+    element: Callable[..., Expr]
 
-    onnx = ("Softmax", "LogSoftmax")
-    kind = Kind.REDUCTION
-    axes: tuple[int, ...]
-    log: bool = False
+    @property
+    def count(self) -> int:
+        return math.prod(self.over)
 
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        rank = node.input(0).rank
-        axis = normal_axis(node.integer("axis", 1 if node.opset < 13 else -1), rank)
-        axes = tuple(range(axis, rank)) if node.opset < 13 else (axis,)
-        return cls(axes, node.op_type == "LogSoftmax"), (0,)
-
-    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.check_arity(inputs, 1)
-        (x,) = inputs
-        if x.dtype not in FLOATS:
-            raise self.misfit(inputs, "only floats")
-        if not self.axes or any(not 0 <= a < x.rank for a in self.axes):
-            raise self.misfit(inputs, f"has no axes {list(self.axes)}")
-        return (x,)
-
-    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        (x,) = inputs
-        axes, rank, wide = self.axes, len(x.shape), accumulator(x.dtype)
-        kept, over = kept_shape(x.shape, axes), [x.shape[a] for a in axes]
-        names = reduce_axes(axes, rank)
-        top = b.reduce(f"{name}_max", kept, over, lambda *i: x[inner_index(i, axes, rank)], "max", axes=names)
-
-        def shift(*i: Expr) -> Expr:
-            return cast(wide, x[i]) - cast(wide, read_kept(top, i, axes))
-
-        if self.log:
-            shifted = b.compute(f"{name}_shift", x.shape, shift)
-            total = b.reduce(
-                f"{name}_sum",
-                kept,
-                over,
-                lambda *i: unary(UnaryOp.EXP, shifted[inner_index(i, axes, rank)]),
-                axes=names,
-            )
-            rest = b.compute(f"{name}_log", kept, lambda *i: unary(UnaryOp.LOG, total[i]))
-            return (
-                b.compute(name, x.shape, lambda *i: cast(x.dtype, shifted[i] - read_kept(rest, i, axes))),
-            )
-
-        powers = b.compute(f"{name}_exp", x.shape, lambda *i: unary(UnaryOp.EXP, shift(*i)))
-        total = b.reduce(f"{name}_sum", kept, over, lambda *i: powers[inner_index(i, axes, rank)], axes=names)
-        return (b.compute(name, x.shape, lambda *i: cast(x.dtype, powers[i] / read_kept(total, i, axes))),)
-
-    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        (out,) = self.infer([TensorType.of(x) for x in inputs])
-        x = widen(inputs[0])
-        with np.errstate(all="ignore"):
-            shifted = x - x.max(self.axes, keepdims=True)
-            total = np.exp(shifted).sum(self.axes, keepdims=True)
-            return (narrow(shifted - np.log(total) if self.log else np.exp(shifted) / total, out.dtype),)
-
-    @classmethod
-    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
-        x = normal(rng, 2, 3, 4) * 3
-        special = np.array(
-            [[1, np.nan], [np.inf, 1], [-np.inf, 1], [-np.inf, -np.inf], [1e30, 1e30]], np.float32
+    def mean(self, b: FuncBuilder, name: str) -> Buffer:
+        total = b.reduce(f"{name}_sum", self.kept, self.over, self.element, axes=self.axes)
+        return b.compute(
+            f"{name}_mean", self.kept, lambda *i: total[i] / self.count, axes=self.axes[: len(self.kept)]
         )
-        for name in cls.onnx:
-            yield cls.sample(x, op_type=name)
-            yield cls.sample(x, op_type=name, axis=1)
-            yield cls.sample(x, op_type=name, opset=11)
-            yield cls.sample(special, op_type=name)
-            yield cls.sample(x.astype(np.float16), op_type=name, axis=0)
+
+    def scale(self, b: FuncBuilder, mean: Buffer | None, epsilon: float, name: str) -> Buffer:
+        """1 / sqrt(mean square + epsilon), of the values less their mean if it is given."""
+
+        def square(*i: Expr) -> tuple[Expr, Expr]:
+            value = self.element(*i)
+            value = value if mean is None else value - mean[i[: len(self.kept)]]
+            return value, value
+
+        total = b.reduce(f"{name}_squares", self.kept, self.over, square, axes=self.axes)
+
+        def root(*i: Expr) -> Expr:
+            return 1 / unary(UnaryOp.SQRT, total[i] / self.count + epsilon)
+
+        return b.compute(f"{name}_scale", self.kept, root, axes=self.axes[: len(self.kept)])
+
+
+def _check_floats(op: Op, inputs: Sequence[TensorType]) -> None:
+    if any(t.dtype is not inputs[0].dtype for t in inputs) or inputs[0].dtype not in FLOATS:
+        raise op.misfit(inputs, "all must have the same float type")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNormalization(Op):
-    """(x − mean) / sqrt(variance + epsilon) · scale + bias, with the statistics of the axes from `axis` on."""
+    """(x − mean) / sqrt(variance + epsilon) · scale + bias, with the statistics of the axes from `axis` on.
 
-    onnx = ("LayerNormalization",)
+    Without `centred`, the mean is taken as 0: root mean square normalisation.
+    """
+
+    onnx = ("LayerNormalization", "RMSNormalization")
     kind = Kind.REDUCTION
     axis: int
     epsilon: float = 1e-5
+    centred: bool = True
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         node.one_output("mean")
-        return cls(
-            normal_axis(node.integer("axis", -1), node.input(0).rank), node.real("epsilon", 1e-5)
-        ), node.present
+        axis = normal_axis(node.integer("axis", -1), node.input(0).rank)
+        return cls(axis, node.real("epsilon", 1e-5), node.op_type == "LayerNormalization"), node.present
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 2, 3)
         x = inputs[0]
-        if any(t.dtype is not x.dtype for t in inputs) or x.dtype not in FLOATS:
-            raise self.misfit(inputs, "all must have the same float type")
+        _check_floats(self, inputs)
         if not 0 <= self.axis < x.rank:
             raise self.misfit(inputs, f"has no axis {self.axis}")
         for t in inputs[1:]:
@@ -126,31 +92,21 @@ class LayerNormalization(Op):
         return (x,)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        x, scale, *bias = inputs
+        x, gain, *bias = inputs
         rank, wide = len(x.shape), accumulator(x.dtype)
         axes = tuple(range(self.axis, rank))
-        kept, over, names = kept_shape(x.shape, axes), x.shape[self.axis :], reduce_axes(axes, rank)
-        count = math.prod(over)
 
-        total = b.reduce(
-            f"{name}_sum", kept, over, lambda *i: cast(wide, x[inner_index(i, axes, rank)]), axes=names
-        )
-        mean = b.compute(f"{name}_mean", kept, lambda *i: total[i] / count)
+        def inner(*i: Expr) -> Expr:
+            return cast(wide, x[inner_index(i, axes, rank)])
 
-        def centred(i: Sequence[Expr]) -> Expr:
-            return cast(wide, x[tuple(i)]) - read_kept(mean, i, axes)
-
-        def square(*i: Expr) -> tuple[Expr, Expr]:
-            value = centred(inner_index(i, axes, rank))
-            return value, value
-
-        squares = b.reduce(f"{name}_squares", kept, over, square, axes=names)
-        rsqrt = b.compute(
-            f"{name}_rsqrt", kept, lambda *i: 1 / unary(UnaryOp.SQRT, squares[i] / count + self.epsilon)
-        )
+        domain = _Domain(kept_shape(x.shape, axes), x.shape[self.axis :], reduce_axes(axes, rank), inner)
+        mean = domain.mean(b, name) if self.centred else None
+        scale = domain.scale(b, mean, self.epsilon, name)
 
         def element(*i: Expr) -> Expr:
-            value = centred(i) * read_kept(rsqrt, i, axes) * cast(wide, load_broadcast(scale, i, x.shape))
+            value = cast(wide, x[i])
+            value = value if mean is None else value - read_kept(mean, i, axes)
+            value = value * read_kept(scale, i, axes) * cast(wide, load_broadcast(gain, i, x.shape))
             for t in bias:
                 value = value + cast(wide, load_broadcast(t, i, x.shape))
             return cast(x.dtype, value)
@@ -159,12 +115,12 @@ class LayerNormalization(Op):
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])
-        x, scale, *bias = (widen(t) for t in inputs)
+        x, gain, *bias = (widen(t) for t in inputs)
         axes = tuple(range(self.axis, x.ndim))
         with np.errstate(all="ignore"):
-            centred = x - x.mean(axes, keepdims=True)
+            centred = x - x.mean(axes, keepdims=True) if self.centred else x
             normed = centred / np.sqrt((centred * centred).mean(axes, keepdims=True) + self.epsilon)
-            return (narrow(normed * scale + (bias[0] if bias else 0), out.dtype),)
+            return (narrow(normed * gain + (bias[0] if bias else 0), out.dtype),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
@@ -174,6 +130,147 @@ class LayerNormalization(Op):
         yield cls.sample(x, normal(rng, 3, 4), normal(rng, 3, 4), axis=1)
         yield cls.sample(x + 1000, normal(rng, 4), normal(rng, 4), axis=-1)
         yield cls.sample(np.array([[1, np.nan, 0], [1, 1, 1]], np.float32), normal(rng, 3), normal(rng, 3))
-        yield cls.sample(
-            x.astype(np.float16), normal(rng, 4).astype(np.float16), normal(rng, 4).astype(np.float16)
+        yield cls.sample(*(normal(rng, *s).astype(np.float16) for s in ((2, 4), (4,), (4,))))
+        yield cls.sample(x, normal(rng, 4), op_type="RMSNormalization", opset=23)
+        yield cls.sample(x, normal(rng, 3, 4), op_type="RMSNormalization", opset=23, axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNormalization(Op):
+    """Each group of channels of x[n, c, …] is brought to mean 0 and variance 1, then scaled and shifted.
+
+    Scale and bias have one element per channel, or (before opset 21) per group. With as many groups as channels it is
+    instance normalisation.
+    """
+
+    onnx = ("GroupNormalization", "InstanceNormalization")
+    kind = Kind.REDUCTION
+    groups: int
+    epsilon: float = 1e-5
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        x = node.input(0)
+        instance = node.op_type == "InstanceNormalization" and x.rank > 1
+        return cls(x.shape[1] if instance else node.integer("num_groups", 1), node.real("epsilon", 1e-5)), (
+            0,
+            1,
+            2,
         )
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 3)
+        x, gain, bias = inputs
+        _check_floats(self, inputs)
+        if x.rank < 2 or self.groups < 1 or x.shape[1] % self.groups:
+            raise self.misfit(inputs, f"the channels do not make {self.groups} groups")
+        if gain.shape != bias.shape or gain.shape not in ((x.shape[1],), (self.groups,)):
+            raise self.misfit(inputs, "scale and bias need one element per channel or group")
+        return (x,)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        x, gain, bias = inputs
+        wide, spatial = accumulator(x.dtype), x.shape[2:]
+        each = x.shape[1] // self.groups
+        places = [f"i{d}" for d in range(2, len(x.shape))]
+
+        # A group of one channel needs no iterator inside the group.
+        def inner(n: Expr, g: Expr, *i: Expr) -> Expr:
+            return cast(wide, x[(n, g, *i)] if each == 1 else x[(n, g * each + i[0], *i[1:])])
+
+        over = spatial if each == 1 else (each, *spatial)
+        axes = ["n", "g", *places] if each == 1 else ["n", "g", "c", *places]
+        domain = _Domain((x.shape[0], self.groups), over, axes, inner)
+        mean = domain.mean(b, name)
+        scale = domain.scale(b, mean, self.epsilon, name)
+
+        def element(n: Expr, c: Expr, *i: Expr) -> Expr:
+            g = c // each
+            at = c if gain.shape[0] == x.shape[1] else g
+            value = (cast(wide, x[(n, c, *i)]) - mean[n, g]) * scale[n, g]
+            return cast(x.dtype, value * cast(wide, gain[at]) + cast(wide, bias[at]))
+
+        return (b.compute(name, x.shape, element, axes=["n", "c", *places]),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (out,) = self.infer([TensorType.of(t) for t in inputs])
+        x, gain, bias = (widen(t) for t in inputs)
+        groups = x.reshape(x.shape[0], self.groups, -1)
+        column = (-1, *[1] * (x.ndim - 2))
+        gain, bias = (np.repeat(t, x.shape[1] // t.size).reshape(column) for t in (gain, bias))
+        with np.errstate(all="ignore"):
+            centred = groups - groups.mean(2, keepdims=True)
+            normed = centred / np.sqrt((centred * centred).mean(2, keepdims=True) + self.epsilon)
+            return (narrow(normed.reshape(x.shape) * gain + bias, out.dtype),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = normal(rng, 2, 4, 3, 2) + 1
+        yield cls.sample(x, normal(rng, 4), normal(rng, 4), num_groups=2, opset=21)
+        yield cls.sample(x, normal(rng, 2), normal(rng, 2), num_groups=2, opset=18)
+        yield cls.sample(x, normal(rng, 4), normal(rng, 4), op_type="InstanceNormalization", epsilon=0.01)
+        yield cls.sample(*(normal(rng, *s) for s in ((1, 2, 5), (2,), (2,))), op_type="InstanceNormalization")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormalization(Op):
+    """(x − mean) / sqrt(variance + epsilon) · scale + bias per channel, with stored statistics.
+
+    Scale and shift of a channel are blocks of their own: they read only weights.
+    """
+
+    onnx = ("BatchNormalization",)
+    kind = Kind.ELEMENTWISE
+    epsilon: float = 1e-5
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        if node.outputs > 1 or node.integer("training_mode", 0):
+            raise UserError("BatchNormalization in training mode", hint="export the model for inference")
+        if not node.integer("spatial", 1):
+            raise UserError("BatchNormalization with spatial=0 is not supported")
+        return cls(node.real("epsilon", 1e-5)), (0, 1, 2, 3, 4)
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 5)
+        x = inputs[0]
+        if any(t.dtype not in FLOATS for t in inputs):
+            raise self.misfit(inputs, "only floats")
+        if x.rank < 2 or any(t.shape != x.shape[1:2] for t in inputs[1:]):
+            raise self.misfit(inputs, "scale, bias, mean and variance need one element per channel (axis 1)")
+        return (x,)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        x, gain, bias, mean, variance = inputs
+        wide, channels = accumulator(x.dtype), x.shape[1:2]
+
+        def factor(c: Expr) -> Expr:
+            return cast(wide, gain[c]) / unary(UnaryOp.SQRT, cast(wide, variance[c]) + self.epsilon)
+
+        scale = b.compute(f"{name}_scale", channels, factor)
+
+        def offset(c: Expr) -> Expr:
+            return cast(wide, bias[c]) - cast(wide, mean[c]) * scale[c]
+
+        shift = b.compute(f"{name}_shift", channels, offset)
+
+        def element(*i: Expr) -> Expr:
+            return cast(x.dtype, Fma(cast(wide, x[i]), scale[i[1]], shift[i[1]]))
+
+        return (b.compute(name, x.shape, element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, *channels = (widen(t) for t in inputs)
+        gain, bias, mean, variance = (t.reshape(-1, *[1] * (x.ndim - 2)) for t in channels)
+        with np.errstate(all="ignore"):
+            value = (x - mean) / np.sqrt(variance + self.epsilon) * gain + bias
+        return (narrow(value, DType.of(inputs[0].dtype)),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        def weights(n: int) -> tuple[Array, ...]:
+            return normal(rng, n), normal(rng, n), normal(rng, n), abs(normal(rng, n)) + 0.1
+
+        yield cls.sample(normal(rng, 2, 3, 2, 2), *weights(3))
+        yield cls.sample(normal(rng, 4, 3), *weights(3), epsilon=0.01)
+        yield cls.sample(normal(rng, 2, 2, 5), *weights(2), opset=9)

@@ -282,8 +282,8 @@ class Pad(Op):
             fill = np.asarray(self.value).astype(x.dtype)
             return (np.pad(x[tuple(kept)], widths, constant_values=fill),)
         places: list[Array] = []
-        for n, p, q in zip(x.shape, self.before, self.after, strict=True):
-            i = np.arange(-p, n + q)
+        for n, p, q in zip(TensorType.of(x).shape, self.before, self.after, strict=True):
+            i: Array = np.arange(n + p + q) - p
             match self.mode:
                 case "edge":
                     i = np.clip(i, 0, n - 1)

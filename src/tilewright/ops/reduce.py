@@ -12,8 +12,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, const, unary
-from tilewright.ops.axes import ANY, FLOATS, NUMBERS, accumulator, narrow, normal_axes, widen
+from tilewright.ir.expr import BinaryOp, Buffer, Expr, UnaryOp, binary, cast, const, equal, select, unary
+from tilewright.ops.axes import ANY, FLOATS, NUMBERS, accumulator, narrow, normal_axes, normal_axis, widen
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.tir.build import FuncBuilder
@@ -244,3 +244,123 @@ class ReduceLogSum(Reduction):
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.log(x.sum(axes, keepdims=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceLogSumExp(Reduction):
+    """The largest element is taken out of the sum first, unless it is infinite: then its exponential is exact."""
+
+    onnx = ("ReduceLogSumExp",)
+    takes = FLOATS
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        (x,) = inputs
+        (out,) = self.infer([TensorType(x.dtype, x.shape)])
+        rank, wide = len(x.shape), accumulator(x.dtype)
+        kept, over = kept_shape(x.shape, self.axes), [x.shape[a] for a in self.axes]
+        names = reduce_axes(self.axes, rank)
+
+        def inner(*i: Expr) -> Expr:
+            return cast(wide, x[inner_index(i, self.axes, rank)])
+
+        top = b.reduce(f"{name}_max", kept, over, inner, "max", axes=names)
+
+        def shift(*i: Expr) -> Expr:
+            infinite = equal(unary(UnaryOp.ABS, top[i]), float("inf"))
+            return select(infinite, const(0, wide), top[i])
+
+        shifts = b.compute(f"{name}_shift", kept, shift, axes=names[:rank])
+
+        def power(*i: Expr) -> Expr:
+            return unary(UnaryOp.EXP, inner(*i) - shifts[i[:rank]])
+
+        total = b.reduce(f"{name}_sum", kept, over, power, axes=names)
+
+        def result(*i: Expr) -> Expr:
+            places = iter(i)
+            at = i if self.keep else tuple(const(0) if d in self.axes else next(places) for d in range(rank))
+            return cast(out.dtype, unary(UnaryOp.LOG, total[at]) + shifts[at])
+
+        return (b.compute(name, out.shape, result),)
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        top = x.max(axes, keepdims=True)
+        top = np.where(np.isinf(top), 0, top)
+        return np.log(np.exp(x - top).sum(axes, keepdims=True)) + top
+
+
+@dataclass(frozen=True, slots=True)
+class ArgExtreme(Op):
+    """Base of ArgMax and ArgMin: where the extreme value along `axis` is, the first or the `last` time. NaN wins."""
+
+    kind = Kind.REDUCTION
+    combine: ClassVar[str]
+    axis: int
+    keep: bool = True
+    last: bool = False
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        axis = normal_axis(node.integer("axis", 0), node.input(0).rank)
+        return cls(axis, bool(node.integer("keepdims", 1)), bool(node.integer("select_last_index", 0))), (0,)
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 1)
+        (x,) = inputs
+        if x.dtype not in NUMBERS:
+            raise self.misfit(inputs, f"not defined for {x.dtype.value}")
+        if not 0 <= self.axis < x.rank or not x.shape[self.axis]:
+            raise self.misfit(inputs, f"has no axis {self.axis}, or it is empty")
+        one = (1,) if self.keep else ()
+        return (TensorType(DType.I64, (*x.shape[: self.axis], *one, *x.shape[self.axis + 1 :])),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        (x,) = inputs
+        (out,) = self.infer([TensorType(x.dtype, x.shape)])
+        extent = x.shape[self.axis]
+
+        def inner(*i: Expr) -> Expr:
+            *at, k = i
+            return x[(*at[: self.axis], k, *at[self.axis + self.keep :])]
+
+        best = b.reduce(f"{name}_{self.combine}", out.shape, (extent,), inner, self.combine)
+
+        def place(*i: Expr) -> Expr:
+            value, k = inner(*i), i[-1]
+            found = equal(value, best[i[:-1]])
+            if x.dtype.is_float:
+                found = binary(BinaryOp.OR, found, binary(BinaryOp.NE, value, value))
+            return select(found, k, const(-1 if self.last else extent))
+
+        return (b.reduce(name, out.shape, (extent,), place, "max" if self.last else "min"),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (x,) = inputs
+        find = np.argmax if self.combine == "max" else np.argmin
+        if self.last:
+            at = x.shape[self.axis] - 1 - find(np.flip(x, self.axis), self.axis, keepdims=self.keep)
+        else:
+            at = find(x, self.axis, keepdims=self.keep)
+        return (np.asarray(at, np.int64),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = rng.integers(0, 3, size=(2, 5, 3)).astype(np.float32)
+        yield cls.sample(x, axis=1)
+        yield cls.sample(x, axis=-1, keepdims=0)
+        yield cls.sample(x, axis=1, select_last_index=1)
+        yield cls.sample(x.astype(np.int32))
+        nan = np.array([[1, np.nan, 7, np.nan], [np.inf, 2, -np.inf, np.inf]], np.float32)
+        yield Sample(cls(1), (nan,))
+
+
+@dataclass(frozen=True, slots=True)
+class ArgMax(ArgExtreme):
+    onnx = ("ArgMax",)
+    combine = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class ArgMin(ArgExtreme):
+    onnx = ("ArgMin",)
+    combine = "min"

@@ -1,0 +1,224 @@
+"""One test per mistake that an op refuses, named after the mistake."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tilewright.ir.dtype import DType
+from tilewright.ops.activation import Clip, Gelu, PRelu
+from tilewright.ops.constant import Fill, Range
+from tilewright.ops.contraction import Gemm, MatMul
+from tilewright.ops.conv import Conv
+from tilewright.ops.elementwise import Add, Cast, Mod, Pow
+from tilewright.ops.gather import Gather
+from tilewright.ops.logic import Where
+from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
+from tilewright.ops.norm import BatchNormalization, GroupNormalization, LayerNormalization
+from tilewright.ops.opdef import Array, Op, TensorType
+from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
+from tilewright.ops.pool import MaxPool
+from tilewright.ops.reduce import ReduceMean
+from tilewright.ops.softmax import Softmax
+from tilewright.ops.window import Window
+from tilewright.support.errors import UserError
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType(DType.F32, shape)
+
+
+def i64(*shape: int) -> TensorType:
+    return TensorType(DType.I64, shape)
+
+
+def zeros(*shape: int) -> Array:
+    return np.zeros(shape, np.float32)
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+WINDOW = Window((3, 3), (1, 1), (1, 1), (0, 0), (0, 0))
+
+MISFITS: dict[str, tuple[Op, Sequence[TensorType], str]] = {
+    "shapes_do_not_broadcast": (
+        Add(),
+        [f32(2, 3), f32(4)],
+        r"Add of f32\[2, 3\], f32\[4\]: the shapes do not broadcast",
+    ),
+    "element_types_differ": (Add(), [f32(2), i64(2)], r"Add of f32\[2\], i64\[2\]: element types differ"),
+    "type_not_defined": (Gelu(), [i64(2)], r"Gelu of i64\[2\]: not defined for i64"),
+    "too_few_inputs": (Add(), [f32(2)], r"Add of f32\[2\]: takes 2 inputs"),
+    "float_mod_without_fmod": (Mod(), [f32(2), f32(2)], "floats need fmod=1"),
+    "integer_power_unknown": (Pow(), [i64(2), i64(2)], "natural exponent"),
+    "slope_larger_than_x": (PRelu(), [f32(2), f32(3, 2)], "slope must broadcast"),
+    "condition_not_bool": (Where(), [f32(2), f32(2), f32(2)], "condition must be bool"),
+    "inner_extents_differ": (
+        MatMul(),
+        [f32(2, 3), f32(4, 5)],
+        r"MatMul of f32\[2, 3\], f32\[4, 5\]: the inner extents",
+    ),
+    "batch_axes_differ": (MatMul(), [f32(2, 2, 3), f32(3, 3, 5)], "batch axes do not broadcast"),
+    "matmul_of_scalar": (MatMul(), [f32(), f32(3)], "a scalar is not a matrix"),
+    "gemm_of_batches": (Gemm(), [f32(1, 2, 3), f32(3, 2)], "must be matrices"),
+    "gemm_transposed_misfit": (Gemm(trans_b=True), [f32(2, 3), f32(3, 2)], "inner extents 3 and 2 differ"),
+    "gemm_bias_misfit": (Gemm(), [f32(2, 3), f32(3, 2), f32(3)], r"C does not broadcast to \[2, 2\]"),
+    "channels_do_not_fit_groups": (Conv(WINDOW, 2), [f32(1, 3, 5, 5), f32(2, 2, 3, 3)], "do not fit 2 group"),
+    "kernel_other_than_window": (Conv(WINDOW), [f32(1, 3, 5, 5), f32(2, 3, 1, 1)], r"the window is \[3, 3\]"),
+    "bias_of_wrong_size": (Conv(WINDOW), [f32(1, 3, 5, 5), f32(2, 3, 3, 3), f32(3)], "bias must have 2"),
+    "input_smaller_than_window": (
+        Conv(WINDOW),
+        [f32(1, 3, 2, 2), f32(2, 3, 3, 3)],
+        "smaller than the window",
+    ),
+    "pool_rank": (MaxPool(WINDOW), [f32(1, 3, 9)], r"the window is \[3, 3\]"),
+    "not_a_permutation": (Transpose((0, 0)), [f32(2, 3)], r"\[0, 0\] is not a permutation"),
+    "reshape_to_other_size": (Reshape((5,)), [f32(2, 3)], r"has 6 elements, but \[5\] has 5"),
+    "expand_to_smaller": (Expand((1, 3)), [f32(2, 3)], "does not broadcast to"),
+    "concat_extents_differ": (Concat(0), [f32(2, 3), f32(2, 4)], "all extents but that of axis 0"),
+    "split_does_not_add_up": (Split(0, (1, 2)), [f32(4)], r"pieces \[1, 2\] do not make up axis 0"),
+    "slice_out_of_range": (Slice((1,), (1,), (4,)), [f32(4)], "elements 1 to 4 of an axis of 4"),
+    "pad_cuts_too_much": (Pad((-3,), (-2,)), [f32(4)], "more is cut off than there is"),
+    "reflect_too_far": (Pad((4,), (0,), "reflect"), [f32(4)], "cannot be mirrored"),
+    "tile_rank": (Tile((2,)), [f32(2, 2)], "cannot be repeated"),
+    "gather_index_is_float": (Gather(0), [f32(2), f32(2)], "indices must be i32 or i64"),
+    "gather_of_empty_axis": (Gather(0), [f32(0, 2), i64(1)], "axis 0 is empty"),
+    "no_such_axis": (ReduceMean((2,)), [f32(2, 2)], r"has no axes \[2\]"),
+    "softmax_of_integers": (Softmax((0,)), [i64(2)], "only floats"),
+    "layer_norm_scale": (LayerNormalization(1), [f32(2, 3), f32(2)], "scale and bias must broadcast"),
+    "group_norm_groups": (GroupNormalization(2), [f32(1, 3, 2), f32(3), f32(3)], "do not make 2 groups"),
+    "batch_norm_channels": (BatchNormalization(), [f32(1, 3, 2), *[f32(2)] * 4], "one element per channel"),
+}
+
+
+@pytest.mark.parametrize(("op", "inputs", "message"), MISFITS.values(), ids=MISFITS.keys())
+def test_infer_refuses(op: Op, inputs: Sequence[TensorType], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        op.infer(inputs)
+
+
+def test_shape_computed_at_run_time() -> None:
+    with pytest.raises(UserError, match=r"Reshape: shape \(input 1\) is computed at run time"):
+        Reshape.sample(zeros(4), ints(2, 2), runtime=(1,))
+
+
+def test_two_unknown_extents() -> None:
+    with pytest.raises(UserError, match=r"Reshape of f32\[4\] to \[-1, -1\]: the shape does not fit"):
+        Reshape.sample(zeros(4), ints(-1, -1))
+
+
+def test_zero_copies_an_axis_that_is_not_there() -> None:
+    with pytest.raises(UserError, match="an axis that the input does not have"):
+        Reshape.sample(zeros(4), ints(4, 0))
+
+
+def test_squeeze_of_a_wide_axis() -> None:
+    with pytest.raises(UserError, match="extent other than 1"):
+        Reshape.sample(zeros(4, 1), ints(0), op_type="Squeeze")
+
+
+def test_axis_given_twice() -> None:
+    with pytest.raises(UserError, match="given twice"):
+        ReduceMean.sample(zeros(2, 2), ints(0, -2))
+
+
+def test_axis_out_of_range() -> None:
+    with pytest.raises(UserError, match="axis 2 is out of range for 2 axes"):
+        Softmax.sample(zeros(2, 2), axis=2)
+
+
+def test_dropout_in_training_mode() -> None:
+    with pytest.raises(UserError, match="training mode"):
+        Identity.sample(zeros(2), np.float32(0.5), np.asarray(True), op_type="Dropout")
+
+
+def test_batch_normalization_in_training_mode() -> None:
+    with pytest.raises(UserError, match="training mode"):
+        BatchNormalization.sample(zeros(1, 2), *[zeros(2)] * 4, training_mode=1)
+
+
+def test_further_output() -> None:
+    with pytest.raises(UserError, match="MaxPool: the output indices is not supported"):
+        MaxPool.sample(zeros(1, 1, 4), kernel_shape=[2], outputs=2)
+
+
+def test_pool_without_kernel() -> None:
+    with pytest.raises(UserError, match="no kernel_shape"):
+        MaxPool.sample(zeros(1, 1, 4))
+
+
+def test_unknown_auto_pad() -> None:
+    with pytest.raises(UserError, match="unknown auto_pad 'SOMEHOW'"):
+        Conv.sample(zeros(1, 1, 4), zeros(1, 1, 2), auto_pad="SOMEHOW")
+
+
+def test_strides_for_other_axes() -> None:
+    with pytest.raises(UserError, match="do not match"):
+        Conv.sample(zeros(1, 1, 4), zeros(1, 1, 2), strides=[1, 1])
+
+
+def test_stride_of_zero() -> None:
+    with pytest.raises(UserError, match="must be positive"):
+        Conv.sample(zeros(1, 1, 4), zeros(1, 1, 2), strides=[0])
+
+
+def test_convolution_of_too_many_axes() -> None:
+    with pytest.raises(UserError, match="1 to 3 spatial axes"):
+        Conv.sample(zeros(1, 1, 2, 2, 2, 2), zeros(1, 1, 1, 1, 1, 1))
+
+
+def test_kernel_shape_other_than_the_weights() -> None:
+    with pytest.raises(UserError, match="not that of the weights"):
+        Conv.sample(zeros(1, 1, 4), zeros(1, 1, 2), kernel_shape=[3])
+
+
+def test_clip_bounds_at_run_time() -> None:
+    with pytest.raises(UserError, match="lower bound"):
+        Clip.sample(zeros(2), np.zeros((), np.float32), runtime=(1,))
+
+
+def test_cast_to_a_type_without_dtype() -> None:
+    with pytest.raises(UserError, match="element type 8"):
+        Cast.sample(zeros(2), to=8)
+
+
+def test_gelu_of_unknown_form() -> None:
+    with pytest.raises(UserError, match="neither 'none' nor 'tanh'"):
+        Gelu.sample(zeros(2), approximate="fast")
+
+
+def test_slice_by_step_zero() -> None:
+    with pytest.raises(UserError, match="a step is 0"):
+        Slice.sample(zeros(4), ints(0), ints(4), ints(0), ints(0))
+
+
+def test_split_into_too_many_parts() -> None:
+    with pytest.raises(UserError, match="does not divide into 4 parts"):
+        Split.sample(zeros(5), outputs=4, opset=13)
+
+
+def test_pad_of_unknown_mode() -> None:
+    with pytest.raises(UserError, match="unknown mode 'mirror'"):
+        Pad.sample(zeros(4), ints(1, 1), mode="mirror")
+
+
+def test_gather_at_a_constant_out_of_range() -> None:
+    with pytest.raises(UserError, match="index 4 is out of range"):
+        Gather.sample(zeros(4), np.array(4, np.int64))
+
+
+def test_expand_to_a_misfit() -> None:
+    with pytest.raises(UserError, match=r"Expand of f32\[3\] to \[2\]"):
+        Expand.sample(zeros(3), ints(2))
+
+
+def test_negative_extent() -> None:
+    with pytest.raises(UserError, match="negative extent"):
+        Fill.sample(ints(-1))
+
+
+def test_range_by_step_zero() -> None:
+    with pytest.raises(UserError, match="the step is 0"):
+        Range.sample(*(np.array(v, np.int64) for v in (0, 4, 0)))
