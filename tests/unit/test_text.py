@@ -3,6 +3,7 @@
 import math
 import struct
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -114,6 +115,7 @@ def test_integers_keep_their_type() -> None:
                 roundtrip(const(int(v), dtype))
 
 
+@cache
 def _exprs(dtype: DType, depth: int) -> st.SearchStrategy[Expr]:
     leaves: list[Expr] = [Var(f"v_{dtype.value}", dtype), Buffer(f"b_{dtype.value}", (4,), dtype)[1]]
     if dtype is DType.BOOL:

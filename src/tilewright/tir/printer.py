@@ -402,17 +402,17 @@ def _measure(roots: Sequence[Expr]) -> tuple[Counter[Expr], dict[Expr, int]]:
     """How often each distinct node is an operand, and its size as a tree, children first."""
     uses: Counter[Expr] = Counter(roots)
     size: dict[Expr, int] = {}
-
-    def visit(e: Expr) -> None:
+    stack = [(e, False) for e in reversed(roots)]
+    while stack:  # not recursive: the expression may be deeper than Python's stack
+        e, are_children_done = stack.pop()
         if e in size:
-            return
-        for c in e.children():
-            uses[c] += 1
-            visit(c)
-        size[e] = 1 + sum(size[c] for c in e.children())
-
-    for r in roots:
-        visit(r)
+            continue
+        if are_children_done:
+            uses.update(e.children())
+            size[e] = 1 + sum(size[c] for c in e.children())
+        else:
+            stack.append((e, True))
+            stack += [(c, False) for c in reversed(e.children())]
     return uses, size
 
 
