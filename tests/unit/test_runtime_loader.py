@@ -124,20 +124,34 @@ def test_unknown_symbol() -> None:
         Code([obj(CALLEE)]).address("other")
 
 
-def test_absolute_relocation_out_of_reach() -> None:
+@pytest.mark.parametrize("line", ["movl $callee, %eax", "movq $callee, %rax"], ids=["32", "32S"])
+def test_absolute_relocation_out_of_reach(line: str) -> None:
     """32-bit absolute addresses do not reach where we map."""
-    data = bytearray(obj(CALLER))
-    at = data.index(struct.pack("<I", 4), data.rindex(b"\x04\0\0\0", 0, len(data)) - 4096)  # some PLT32
-    for offset in range(at, len(data) - 4):
-        if data[offset : offset + 4] == b"\x04\0\0\0":
-            changed = bytearray(data)
-            changed[offset] = 11  # R_X86_64_32S
-            try:
-                Code([bytes(changed), obj(CALLEE)])
-            except UserError as error:
-                if "out of reach" in str(error):
-                    return
-    raise AssertionError("no relocation was changed")
+    with pytest.raises(UserError, match="to 'callee' is out of reach"):
+        Code([obj(CALLEE + f'module asm "{line}"')])
+
+
+def test_absolute_values_and_wide_relocations() -> None:
+    text = 'module asm ".data; .globl a,b; a: .quad callee - .; b: .quad five; .globl five; five = 5"'
+    code = Code([obj(CALLEE + text)])
+    assert ctypes.c_int64.from_address(code.address("a")).value == code.address("callee") - code.address("a")
+    assert ctypes.c_int64.from_address(code.address("b")).value == 5
+
+
+@pytest.mark.parametrize(
+    ("asm", "why"),
+    [
+        (".section .w,\\22awx\\22; nop", "writable and executable"),
+        (".section .t,\\22awT\\22; .long 1", "no kind we emit"),
+        (".section .init_array,\\22aw\\22,@init_array; .quad callee", "no kind we emit"),
+        (".comm shared,8,8", "which does not exist"),
+        (".quad callee@GOT", "relocation type 27"),
+        (".p2align 13; nop", "out of range"),
+    ],
+)
+def test_what_we_never_emit_is_refused(asm: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        Code([obj(CALLEE + f'module asm "{asm}"')])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -261,9 +262,7 @@ def _bodies(data: memoryview, sections: Entry, base: int) -> list[memoryview]:
 def _constant(entry: Entry, weights: memoryview) -> NDArray[np.generic]:
     name, dims, at = entry.items(3)
     dtype, shape = numpy_dtype(name.text()), dims.counts()
-    nbytes = dtype.itemsize
-    for extent in shape:
-        nbytes *= extent
+    nbytes = dtype.itemsize * prod(shape)
     if at.count() % ALIGN or at.count() + nbytes > len(weights):
         raise entry.bad("inside of the weights")
     return np.frombuffer(weights, np.uint8, nbytes, at.count()).view(dtype).reshape(shape)

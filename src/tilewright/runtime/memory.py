@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import mmap
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,9 +94,7 @@ def _is_ready(array: NDArray[np.generic]) -> bool:
 
 def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
     """Like `numpy.empty`, but large arrays start on a cache line, so that vector stores do not straddle two."""
-    nbytes = dtype.itemsize
-    for extent in shape:
-        nbytes *= extent
+    nbytes = dtype.itemsize * prod(shape)
     if nbytes < 4096:  # three more Python calls would cost more than they save
         return np.empty(shape, dtype)
     memory = np.empty(nbytes + ALIGN, np.uint8)

@@ -7,6 +7,7 @@ tables whose argument pointers lead into that arena, to the constants, and to th
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias, assert_never
 
 import numpy as np
@@ -37,6 +38,10 @@ Array: TypeAlias = NDArray[np.generic]
 
 def dtype_of(spec: TensorSpec) -> np.dtype[np.generic]:
     return numpy_dtype(spec.dtype)
+
+
+def nbytes_of(spec: TensorSpec) -> int:
+    return dtype_of(spec).itemsize * prod(spec.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +119,14 @@ class Plan:
                         self.segments.append(step)
                         planned.append(Native(len(self.segments) - 1))
                 case ExternalCall():
-                    for slot, _ in (*step.inputs, *step.outputs):
-                        self._check_slot(slot, f"external call {step.key!r}")
+                    for slot, spec in (*step.inputs, *step.outputs):
+                        self._check_view(slot, spec, f"external call {step.key!r}")
                     planned.append(step)
                 case BranchStep(cond, then, otherwise):
-                    self._check_slot(cond, "branch")
+                    self._check_view(cond, None, "branch")
                     planned.append(Branch(cond, self._plan(then), self._plan(otherwise)))
                 case WhileStep(cond, body):
-                    self._check_slot(cond, "while")
+                    self._check_view(cond, None, "while")
                     planned.append(Loop(cond, self._plan(body)))
                 case _:
                     assert_never(step)
@@ -148,6 +153,27 @@ class Plan:
                 f"the program has no {slot.place.value} {slot.at}", where=where, hint="compile it again"
             )
 
+    def _check_view(self, slot: Slot, spec: TensorSpec | None, where: str) -> None:
+        """Python may look at the slot as the spec says; None: as a condition."""
+        self._check_slot(slot, where)
+        match slot.place:
+            case Place.ARENA:
+                is_right = slot.at + (1 if spec is None else nbytes_of(spec)) <= self.arena_bytes
+            case Place.CONSTANT:
+                array = self.constants.arrays[slot.at]
+                is_right = _describes(spec, array.dtype, array.shape)
+            case Place.INPUT | Place.OUTPUT:
+                tensor = (self.inputs if slot.place is Place.INPUT else self.outputs)[slot.at]
+                is_right = _describes(spec, dtype_of(tensor), tensor.shape)
+            case _:
+                assert_never(slot.place)
+        if not is_right:
+            raise UserError(
+                f"{slot.place.value} {slot.at} is not {'one bool' if spec is None else spec}",
+                where=where,
+                hint="compile it again",
+            )
+
     def _check_externals(self, steps: Sequence[ProgramStep]) -> None:
         missing = sorted(_external_keys(steps) - self.externals.keys())
         if missing:
@@ -155,6 +181,12 @@ class Plan:
                 f"the program needs external code that was not given: {', '.join(map(repr, missing))}",
                 hint="pass `externals={key: function}`, or load the plugin that compiled these parts",
             )
+
+
+def _describes(spec: TensorSpec | None, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bool:
+    if spec is None:
+        return dtype == np.bool_ and all(extent == 1 for extent in shape)
+    return dtype == dtype_of(spec) and shape == spec.shape
 
 
 def _external_keys(steps: Sequence[ProgramStep]) -> set[str]:
@@ -289,11 +321,8 @@ class Context:
             case Place.CONSTANT:
                 return self._plan.constants.arrays[slot.at].view()
             case Place.ARENA:
-                dtype = dtype_of(spec)
-                nbytes = dtype.itemsize
-                for extent in spec.shape:
-                    nbytes *= extent
-                return self._arena.array[slot.at : slot.at + nbytes].view(dtype).reshape(spec.shape)
+                memory = self._arena.array[slot.at : slot.at + nbytes_of(spec)]
+                return memory.view(dtype_of(spec)).reshape(spec.shape)
             case _:
                 assert_never(slot.place)
 
