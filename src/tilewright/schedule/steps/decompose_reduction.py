@@ -11,13 +11,15 @@ The init block stands just before `loop`, in copies of those loops at or below i
 names, and those of the iterators, get the suffix `_init`, and they keep their kinds. The update keeps its name and
 its reduce iterators, and loses its init.
 
-Every loop that feeds a reduce iterator is at or below `loop`: above it, init would run again between updates.
+Every loop that feeds a reduce iterator is at or below `loop`: above it, init would run again between updates. And no
+loop at or below it repeats the reduction of an element, as a producer's may that was moved under its consumer's.
 """
 
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr, Var, as_index
 from tilewright.ir.rewrite import substitute as substitute_expr
+from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import (
     bound_names,
@@ -34,8 +36,10 @@ from tilewright.schedule.nest import (
     wrap,
 )
 from tilewright.schedule.step import FuncStep
+from tilewright.tir.analysis.affine import determined
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute
+from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, seq
 
 
@@ -87,6 +91,15 @@ class DecomposeReduction(FuncStep):
                 block,
                 f"{both[0]} feeds both spatial and reduce iterators of {self.block}",
                 hint="split it",
+            )
+        known = determined(block.bindings, Simplifier(ranges(func.body)))
+        again = [n for n in below if n.extent > 1 and n.var not in known]
+        if again:
+            raise refusal(
+                func,
+                again[0],
+                f"{again[0].var.name} runs updates of the same elements again, each time after init",
+                hint=f"name a loop below {again[0].var.name}",
             )
         if not starts_at_zero(block.bindings, block):
             raise refusal(

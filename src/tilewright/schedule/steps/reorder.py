@@ -9,19 +9,23 @@ The named loops take the places they have together, in the given order; loops be
 where they are. From the outermost named loop to the innermost each loop's body is the next loop.
 
 A reduction may be summed in another order: that is what reorder means, and floats round differently then. What must
-not change is that a block reads what another has written, and that `init` comes before the updates.
+not change is that a block reads what another has written, and that `init` comes before the updates. A vectorized loop
+does not come to hold a parallel one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import chain, find_loop, path_to, replace_stmt, starts_at_zero, wrap
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
+from tilewright.tir.analysis.affine import determined
 from tilewright.tir.analysis.independence import Instance, instances, order_dependence
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import For, IterKind
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import For, IterKind, LoopKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +63,25 @@ class Reorder(FuncStep):
 
 
 def _check_order(func: Func, old: Sequence[For], new: Sequence[For]) -> None:
-    body = old[-1].body
-    found = list(instances(body))
-    for b in found:
-        if b.block.init is not None and not _init_stays_first(b, old, new):
+    vector = next((d for d, n in enumerate(new) if n.kind is LoopKind.VECTORIZED), len(new))
+    for n in new[vector:]:
+        if n.kind is LoopKind.PARALLEL:
+            raise refusal(
+                func,
+                n,
+                f"the vectorized loop {new[vector].var.name} would hold the parallel loop {n.var.name}",
+            )
+    simplify: Simplifier | None = None
+    for b in instances(old[-1].body):
+        if b.block.init is None:
+            continue
+        simplify = simplify or Simplifier(ranges(func.body))
+        if not _init_stays_first(b, old, new, simplify):
             raise refusal(
                 func,
                 b.block,
-                f"the init of {b.block.name} would run after some of its updates, since a loop that feeds both spatial "
-                "and reduce iterators changes places",
-                hint=f"decompose_reduction first: DecomposeReduction({b.block.name!r}, {old[0].var.name!r})",
+                f"the init of {b.block.name} would run after some of its updates",
+                hint=f"make it a block of its own first: DecomposeReduction({b.block.name!r}, …)",
             )
     moved = [a.var for a, b in zip(old, new, strict=True) if a is not b]
     conflict = order_dependence(func, old[0], moved)
@@ -82,15 +95,22 @@ def _check_order(func: Func, old: Sequence[For], new: Sequence[For]) -> None:
         )
 
 
-def _init_stays_first(b: Instance, old: Sequence[For], new: Sequence[For]) -> bool:
+def _init_stays_first(b: Instance, old: Sequence[For], new: Sequence[For], simplify: Simplifier) -> bool:
     """Does the update whose reduce iterators are all 0 stay the first one of each element?
 
-    It does if the loops that feed reduce iterators keep their order, or if these loops feed nothing else and all start
-    with the reduce iterators at 0: then each element sees them count up from 0 in any order.
+    A loop that feeds reduce iterators counts up from 0 for each element, whatever its place, if it feeds nothing else
+    and all is 0 where it starts. Otherwise such loops keep their order. A loop that repeats the whole reduction (its
+    iterations are not told apart by the iterators) stays outside of the loops it was outside of.
     """
     feeding = b.loop_vars(IterKind.REDUCE)
-    if [n.var for n in old if n.var in feeding] == [n.var for n in new if n.var in feeding]:
-        return True
-    if not feeding.isdisjoint(b.loop_vars(IterKind.SPATIAL)):
+    before, after = ([n.var for n in nest] for nest in (old, new))
+    kept = [v for v in before if v in feeding] == [v for v in after if v in feeding]
+    mixed = not feeding.isdisjoint(b.loop_vars(IterKind.SPATIAL))
+    if not kept and (mixed or not starts_at_zero(b.bindings, b.block)):
         return False
-    return starts_at_zero(b.bindings, b.block)
+    known = determined(b.bindings, simplify)
+    repeating = [n.var for n in old if n.extent > 1 and n.var not in known]
+    return all(
+        feeding.intersection(before[before.index(v) :]) == feeding.intersection(after[after.index(v) :])
+        for v in repeating
+    )
