@@ -14,6 +14,7 @@ from tilewright.tir.passes.lower_blocks import lower_blocks
 from tilewright.tir.passes.simplify import simplify
 from tilewright.tir.passes.split_phases import Phase, split_phases
 from tilewright.tir.passes.unroll_loops import unroll_loops
+from tilewright.tir.stmt import Seq, Stmt
 
 Pass: TypeAlias = Callable[[Func], Func]
 
@@ -33,9 +34,15 @@ def lower(func: Func, extra: tuple[Pass, ...] = ()) -> tuple[tuple[Phase, ...], 
 
     `extra` passes run last on each kernel (a target's own: expansion of functions, no FMA).
     """
-    for p in BEFORE_SPLIT:
-        func = p(func)
-    phases, shared = split_phases(func)
+    # Nest by nest, so that a nest whose loops all have one iteration is still one phase and not its statements.
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    lowered: list[Stmt] = []
+    for nest in nests:
+        part = func.with_body(nest)
+        for p in BEFORE_SPLIT:
+            part = p(part)
+        lowered.append(part.body)
+    phases, shared = split_phases(func.with_body(Seq(tuple(lowered))))
     return tuple(_finish(phase, extra) for phase in phases), shared
 
 

@@ -6,6 +6,8 @@ through it.
     compact_buffers shrinks it
         ... acc[i * 6 + ii, j] ...                        ... acc[i * 6 + ii, j] ...
 
+Statements that touch different parts of a buffer, as the parts of a partitioned loop do, get a buffer each.
+
 A buffer may move into a loop only if every access to it names the loop's variable: then iterations touch
 different elements and nothing is carried from one to the next. (An accumulator's indices do not name the
 reduction loop, so it stays outside.)
@@ -13,18 +15,38 @@ reduction loop, so it stays outside.)
 
 from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 from tilewright.ir.expr import Buffer, Expr, free_vars, loads
+from tilewright.ir.simplify import Linear, Number, Simplifier
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_children
-from tilewright.tir.stmt import Alloc, For, Stmt, Store, children, stmt_exprs, walk
+from tilewright.tir.rewrite import map_children, replace_buffers
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Alloc, For, Seq, Stmt, Store, children, stmt_exprs, walk
+
+
+class _Span(NamedTuple):
+    """One dimension of what a statement touches: base + lo … base + hi; the base is unknown where it is None."""
+
+    base: tuple[tuple[Expr, int], ...] | None
+    lo: Number
+    hi: Number
 
 
 def place_allocations(func: Func) -> Func:
     """All locals; an unused one disappears."""
     if not func.locals:
         return func
-    return replace(func, body=_place(func.body, frozenset(func.locals)), locals=())
+    simplify = Simplifier(ranges(func.body))
+    return replace(func, body=_place(func.body, frozenset(func.locals), simplify), locals=())
+
+
+def separate_buffers(func: Func) -> Func:
+    """Nests of the body that touch different parts of a local buffer get a buffer each."""
+    if not isinstance(func.body, Seq):
+        return func
+    body, local = _separate(func.body, frozenset(func.locals), Simplifier(ranges(func.body)))
+    return replace(func, body=body, locals=tuple(sorted(local, key=lambda b: b.name)))
 
 
 def accesses(s: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Expr, ...]]]:
@@ -40,10 +62,12 @@ def accesses(s: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Exp
     return found
 
 
-def _place(s: Stmt, buffers: frozenset[Buffer]) -> Stmt:
+def _place(s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier) -> Stmt:
     """`s` with the buffers allocated in it, each as deep as it may be. All their uses are in `s`."""
     if not buffers:
         return s
+    if isinstance(s, Seq):
+        s, buffers = _separate(s, buffers, simplify)
     used = [accesses(c, buffers) for c in children(s)]
     count = Counter(b for u in used for b in u)
     own = _uses_here(s, buffers)
@@ -55,8 +79,8 @@ def _place(s: Stmt, buffers: frozenset[Buffer]) -> Stmt:
     here = [b for b in buffers if b not in inner and (count[b] or b in own)]
     deeper = frozenset(inner)
     remaining = iter(used)
-    s = map_children(s, lambda c: _place(c, deeper & frozenset(next(remaining))))
-    for b in here:
+    s = map_children(s, lambda c: _place(c, deeper & frozenset(next(remaining)), simplify))
+    for b in sorted(here, key=lambda b: b.name):
         s = Alloc(b, s)
     return s
 
@@ -70,3 +94,61 @@ def _may_enter(s: Stmt, all_indices: list[tuple[Expr, ...]]) -> bool:
     if not isinstance(s, For):
         return True
     return all(any(s.var in free_vars(i) for i in indices) for indices in all_indices)
+
+
+# ------------------------------------------------------------------------------------------ parts of a sequence
+
+
+def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple[Seq, frozenset[Buffer]]:
+    """A buffer for each group of statements that touch a part of it which the others do not."""
+    stmts, result = list(s.stmts), set(buffers)
+    for b in sorted(buffers, key=lambda b: b.name):
+        boxes = {
+            n: _box(c, found[b], simplify)
+            for n, c in enumerate(stmts)
+            if (found := accesses(c, frozenset({b})))
+        }
+        groups = _groups(boxes)
+        if len(groups) < 2:
+            continue
+        result.remove(b)
+        for number, group in enumerate(groups):
+            copy = Buffer(f"{b.name}_{number}", b.shape, b.dtype, b.scope)
+            result.add(copy)
+            for n in group:
+                stmts[n] = replace_buffers(stmts[n], {b: copy})
+    return Seq(tuple(stmts)), frozenset(result)
+
+
+def _box(s: Stmt, all_indices: list[tuple[Expr, ...]], simplify: Simplifier) -> list[_Span]:
+    """Per dimension the part over outer loops, and bounds of the rest; what no bound is known of has infinite ones."""
+    inside = {n.var for n in walk(s) if isinstance(n, For)}
+    spans: list[_Span] = []
+    for dim in zip(*all_indices, strict=True):
+        forms = [simplify.linear(i) for i in dim]
+        bases = {tuple(t for t in f.terms if not free_vars(t[0]) & inside) for f in forms}
+        base = bases.pop() if len(bases) == 1 else None
+        bounds = [
+            simplify.bounds(
+                simplify.expr(Linear(f.const, tuple(t for t in f.terms if free_vars(t[0]) & inside)))
+            )
+            for f in forms
+        ]
+        spans.append(_Span(base, min(b.lo for b in bounds), max(b.hi for b in bounds)))
+    return spans
+
+
+def _groups(boxes: dict[int, list[_Span]]) -> list[list[int]]:
+    """Numbers whose boxes meet, directly or through others."""
+    groups: list[list[int]] = []
+    for n, box in boxes.items():
+        met = [g for g in groups if any(_meet(box, boxes[m]) for m in g)]
+        groups = [g for g in groups if g not in met] + [[*(m for g in met for m in g), n]]
+    return groups
+
+
+def _meet(a: list[_Span], b: list[_Span]) -> bool:
+    return not any(
+        x.base is not None and x.base == y.base and (x.hi < y.lo or y.hi < x.lo)
+        for x, y in zip(a, b, strict=True)
+    )

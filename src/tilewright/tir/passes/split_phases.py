@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Buffer, Scope
 from tilewright.support.errors import InternalError
 from tilewright.tir.func import Func
-from tilewright.tir.passes.place_allocations import accesses, place_allocations
+from tilewright.tir.passes.place_allocations import accesses, place_allocations, separate_buffers
 from tilewright.tir.rewrite import replace_buffers
 from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, walk
 
@@ -26,8 +26,10 @@ class Phase:
 
 
 def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
-    """(phases in order, shared buffers)."""
-    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    """(phases in order, shared buffers). The body is a sequence of nests."""
+    func = separate_buffers(func)
+    assert isinstance(func.body, Seq)
+    nests = func.body.stmts
     local = frozenset(func.locals)
     used_in = [accesses(n, local) for n in nests]
     shared: list[Buffer] = []

@@ -1,0 +1,62 @@
+"""Inlining: what need not be stored is computed where it is used.
+
+A block that only moves data is inlined wherever it is read. A block that computes is inlined into blocks
+that run over no more elements than it has itself, and that are not reductions: there each element would be
+computed once per reduction step.
+"""
+
+import math
+
+from tilewright.ir.expr import Buffer, Load, loads, walk
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.steps.compute_inline import ComputeInline
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs
+from tilewright.tir.stmt import walk as walk_stmts
+
+
+def inline_spatial(s: Draft) -> None:
+    """Inline every producer for which it pays, in program order, so that chains collapse into their last
+    block.
+    """
+    for block in list(blocks(s.func.body)):
+        store = block.body
+        if block.is_reduction or not isinstance(store, Store) or store.buffer not in s.func.locals:
+            continue
+        users = consumers(s.func, store.buffer)
+        if users and all(is_movement(block) or _pays(block, u) for u in users):
+            s.attempt(ComputeInline(block.name))
+
+
+def consumers(func: Func, buffer: Buffer) -> list[Block]:
+    """The blocks that read `buffer`, in program order; a reduction reading its own accumulator is none."""
+    found: list[Block] = []
+    for b in blocks(func.body):
+        writes = {n.buffer for n in walk_stmts(b.body) if isinstance(n, Store)}
+        if buffer not in writes and any(
+            ld.buffer is buffer for n in walk_stmts(b) for e in stmt_exprs(n) for ld in loads(e)
+        ):
+            found.append(b)
+    return found
+
+
+def single_consumer(func: Func, buffer: Buffer) -> Block | None:
+    users = consumers(func, buffer)
+    return users[0] if len(users) == 1 else None
+
+
+def is_movement(block: Block) -> bool:
+    """Each element stored is one element loaded."""
+    return isinstance(block.body, Store) and isinstance(block.body.value, Load)
+
+
+def domain(block: Block) -> int:
+    return math.prod(it.extent for it in block.iters)
+
+
+def _pays(producer: Block, user: Block) -> bool:
+    if user.is_reduction:
+        return False
+    assert isinstance(producer.body, Store)
+    cheap = sum(1 for _ in walk(producer.body.value)) <= 4
+    return domain(user) <= domain(producer) or (cheap and domain(user) <= 4 * domain(producer))

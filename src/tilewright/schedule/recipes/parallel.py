@@ -1,0 +1,23 @@
+"""Dividing work among a team whose size is not known yet."""
+
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.steps.fuse import Fuse
+from tilewright.schedule.steps.loop_kind import Parallel
+
+ENOUGH_PARTS = 16  # so that any small team shares them nearly evenly
+PARALLEL_WORK = 16384  # elements below which waking a team costs more than it saves
+
+
+def parallel_prefix(s: Draft, loops: tuple[str, ...]) -> None:
+    """Make the outermost of `loops` (a perfect nest) parallel, fused with the next until there are enough
+    parts.
+    """
+    taken: list[str] = []
+    parts = 1
+    for name in loops:
+        if parts >= ENOUGH_PARTS:
+            break
+        taken.append(name)
+        parts *= s.loop(name).extent
+    if parts > 1:
+        s.apply(Parallel(s.apply(Fuse(tuple(taken))).name if len(taken) > 1 else taken[0]))

@@ -1,0 +1,196 @@
+"""The register tile: rows × columns of a result stay in registers through the whole reduction.
+
+    for … outside …:                                     for … outside, row_0, col_0 …:
+        for row, col:                                        for row_1, col_1: acc[…] = 0
+        unrolled, vectorized
+            for k: acc[row, col] += …            ──>         for k: for row_1, col_1: acc[…] += …
+    for …: out[…] = epilogue(acc[…])                         for row_1, col_1: out[…] = epilogue(acc[…])
+
+Loops are partitioned first where sizes do not divide, so that every tile is exact and none has a condition
+inside.
+"""
+
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Buffer, Scope, Var
+from tilewright.schedule.moves import top_level
+from tilewright.schedule.nest import chain
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.inline import single_consumer
+from tilewright.schedule.recipes.parallel import parallel_prefix
+from tilewright.schedule.recipes.tiles import Tile, row_tiles
+from tilewright.schedule.steps.cache_write import CacheWrite
+from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
+from tilewright.schedule.steps.distribute import Distribute
+from tilewright.schedule.steps.iterate_over import IterateOver
+from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
+from tilewright.schedule.steps.loop_partition import LoopPartition
+from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
+from tilewright.schedule.steps.set_scope import SetScope
+from tilewright.schedule.steps.split import Split
+from tilewright.tir.stmt import Block, For, LoopKind, walk
+
+_MAX_UNROLLED = 64  # multiply-adds written out in a reduction loop
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A reduction block under plain loops, and the block that consumes its result, by the names of their
+    loops.
+    """
+
+    block: str
+    epilogue: str
+    outside: tuple[str, ...]  # the spatial loops in the order wanted; `row` and `col` are among them
+    row: str
+    col: str
+    reduce: tuple[str, ...]  # in the order wanted; the innermost is unrolled
+
+
+def loops_of(block: Block) -> dict[Var, str]:
+    """The loop that each iterator is bound to."""
+    return {it.var: b.name for it, b in zip(block.iters, block.bindings, strict=True) if isinstance(b, Var)}
+
+
+def take_epilogue(s: Draft, block: str, buffer: Buffer) -> str:
+    """The block that stores the result, made to run over `buffer`'s elements; the accumulator is put into
+    registers.
+
+    That is the only consumer of `buffer`, where it reads through an index map that has an inverse;
+    otherwise a copy.
+    """
+    consumer = single_consumer(s.func, buffer) if buffer in s.func.locals else None
+    if (
+        consumer is not None
+        and not consumer.is_reduction
+        and s.attempt(IterateOver(consumer.name, buffer.name))
+    ):
+        s.apply(SetScope(buffer.name, Scope.REGISTER))
+        return consumer.name
+    return s.apply(CacheWrite(block, buffer.name, Scope.REGISTER)).copy
+
+
+def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int) -> None:
+    """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
+    workers.
+    """
+    cuts = {
+        nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
+        nest.col: _column_cuts(s.loop(nest.col).extent, tile.columns, lanes),
+    }
+    first, second = sorted((nest.row, nest.col), key=nest.outside.index)
+    s.apply(Reorder((*nest.outside, *nest.reduce)))
+    s.apply(ReverseComputeAt(nest.epilogue, nest.outside[-1]))
+    whole = _Part(nest.block, nest.epilogue, (*nest.outside, *nest.reduce))
+    at, then = whole.order.index(first), whole.order.index(second)
+    for outer, size in _cut(s, whole, at, cuts[first]):
+        # What is inside a tile of the outer loop goes inside the inner one, so that this can be cut too.
+        one = s.apply(Split(outer.order[at], (None, size))).names
+        order = (*outer.order[:at], one[0], *outer.order[at + 1 : then + 1], one[1], *outer.order[then + 1 :])
+        s.apply(Reorder(order[: then + 2]))
+        for inner, other in _cut(s, _Part(outer.block, outer.epilogue, order), then, cuts[second]):
+            two = s.apply(Split(inner.order[then], (None, other))).names
+            tile_loops = {first: (inner.order[then + 1], size), second: (two[1], other)}
+            (row, height), (col, width) = tile_loops[nest.row], tile_loops[nest.col]
+            if first == nest.row:
+                s.apply(Reorder((row, col)))
+            _register_tile(s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes)
+    for n in top_level(s.func):
+        # Other nests of the Func (padding, packing) are not ours.
+        if isinstance(n, For) and n.kind is LoopKind.SERIAL and any(_is_part(b, nest.block) for b in walk(n)):
+            parallel_prefix(s, tuple(x.var.name for x in chain(n)[: len(nest.outside)]))
+
+
+def _is_part(s: object, block: str) -> bool:
+    return isinstance(s, Block) and (s.name == block or s.name.startswith(f"{block}_p"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the iteration space by its names: the loops from the outermost in, and where row and column
+    are.
+    """
+
+    block: str
+    epilogue: str
+    order: tuple[str, ...]
+
+
+def _cut(s: Draft, part: _Part, at: int, cuts: list[tuple[int, int]]) -> list[tuple[_Part, int]]:
+    """Partition loop number `at`: (part, size of its tiles) for each of `cuts`, which are (end, size)."""
+    if len(cuts) == 1:
+        return [(part, cuts[0][1])]
+    s.apply(LoopPartition(part.order[at], tuple(end for end, _ in cuts[:-1])))
+    out: list[tuple[_Part, int]] = []
+    for n, (_, size) in enumerate(cuts):
+        order = (*part.order[:at], *(f"{name}_p{n}" for name in part.order[at:]))
+        out.append((_Part(f"{part.block}_p{n}", f"{part.epilogue}_p{n}", order), size))
+    return out
+
+
+def _column_cuts(extent: int, columns: int, lanes: int) -> list[tuple[int, int]]:
+    """(end, width): full tiles, then whole vectors, then what is left of one."""
+    cuts: list[tuple[int, int]] = []
+    start = 0
+    for width in (columns, (extent % columns) // lanes * lanes, extent % columns % lanes):
+        end = start + (extent - start) // width * width if width else start
+        if end > start:
+            cuts.append((end, width))
+            start = end
+    return cuts
+
+
+def _row_cuts(extent: int, height: int) -> list[tuple[int, int]]:
+    cuts: list[tuple[int, int]] = []
+    for size, count in row_tiles(extent, height).items():
+        cuts.append(((cuts[-1][0] if cuts else 0) + size * count, size))
+    return cuts
+
+
+def _register_tile(
+    s: Draft,
+    p: _Part,
+    tile: tuple[str, str],
+    sizes: tuple[int, int],
+    reduce: tuple[str, ...],
+    lanes: int,
+) -> None:
+    """Part the epilogue from the reduction, turn the reduction inside out, and write the tile out in
+    registers.
+    """
+    (row, col), (height, width) = tile, sizes
+    store_col = s.apply(Distribute(col)).part(1)
+    store_row = s.apply(Distribute(row)).part(1)
+    reduce = _unroll_reduction(s, reduce, height * -(-width // lanes))
+    s.apply(Reorder((*reduce, row, col)))
+    for one, other in ((row, col), (store_row, store_col)):
+        s.apply(Unroll(one))
+        if width > lanes:
+            vectors = s.apply(Split(other, (None, lanes)))
+            s.apply(Unroll(vectors.names[0]))
+            s.apply(Vectorize(vectors.names[1]))
+        else:
+            s.apply(Vectorize(other))
+    s.apply(DecomposeReduction(p.block, reduce[0]))
+
+
+def _unroll_reduction(s: Draft, loops: tuple[str, ...], work: int) -> tuple[str, ...]:
+    """Write out steps of the innermost loops while the code stays short; the loops as they are now."""
+    done: list[str] = []
+    for name in reversed(loops):
+        extent = s.loop(name).extent
+        if extent * work <= _MAX_UNROLLED:
+            s.apply(Unroll(name))
+            work *= extent
+            done.insert(0, name)
+            continue
+        factor = max(u for u in range(1, 9) if extent % u == 0 and (u == 1 or u * work <= _MAX_UNROLLED))
+        if factor > 1:
+            steps = s.apply(Split(name, (None, factor)))
+            s.apply(Unroll(steps.names[1]))
+            done[:0] = steps.names
+        else:
+            done.insert(0, name)
+        return (*loops[: loops.index(name)], *done)
+    return tuple(done)

@@ -1,0 +1,123 @@
+"""Reductions along the innermost dimension, one after another over the same rows: softmax, normalisation,
+sums.
+
+    max[r] = …; e[r, j] = exp(x[r, j] - max[r]); sum[r] = …; y[r, j] = e[r, j] / sum[r]
+
+All blocks move under one loop over rows, so that a row stays in the nearest cache from its first use to its
+last. Sums run in vector lanes (a reassociation, and so a step of its own) whose partial results are
+registers.
+"""
+
+from tilewright.ir.expr import Scope, Var, free_vars, loads
+from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.inline import domain
+from tilewright.schedule.recipes.parallel import PARALLEL_WORK
+from tilewright.schedule.recipes.register_tile import loops_of
+from tilewright.schedule.recipes.spatial import memory_order
+from tilewright.schedule.steps.compute_at import ComputeAt
+from tilewright.schedule.steps.fuse import Fuse
+from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
+from tilewright.schedule.steps.loop_partition import LoopPartition
+from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.rfactor import Rfactor
+from tilewright.schedule.steps.set_scope import SetScope
+from tilewright.schedule.steps.split import Split
+from tilewright.target.target import Target
+from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store, blocks
+
+_ACCUMULATORS = 2  # vectors of partial results per reduction
+
+
+def schedule_rows(s: Draft, target: Target) -> None:
+    """Schedule all blocks of the Func, the last of which stores the result."""
+    names = [b.name for b in blocks(s.func.body)]
+    last = find_block(s.func, names[-1])
+    rows = _row_loops(s, last)
+    order = [n for n in memory_order(last) if n in rows] + [n for n in memory_order(last) if n not in rows]
+    if len(order) > 1:
+        s.apply(Reorder(tuple(order)))
+    inside: list[str] = []
+    if rows:
+        row = s.apply(Fuse(tuple(order[: len(rows)]))).name if len(rows) > 1 else order[0]
+        # Producers move from the last to the first: then all consumers of a block are in place before it.
+        for name in reversed(names[:-1]):
+            if s.attempt(ComputeAt(name, row)):
+                inside.append(name)
+        if domain(last) >= PARALLEL_WORK or any(
+            domain(find_block(s.func, n)) >= PARALLEL_WORK for n in names
+        ):
+            s.apply(Parallel(row))
+    for name in names:
+        _vectorize(s, name, target)
+
+
+def _row_loops(s: Draft, last: Block) -> set[str]:
+    """The loops of the last block that every reduction leaves standing."""
+    loops = loops_of(last)
+    if last.is_reduction:
+        return {loops[it.var] for it in last.iters if it.kind is IterKind.SPATIAL and it.extent > 1}
+    reduced = {b.body.buffer for b in blocks(s.func.body) if b.is_reduction and isinstance(b.body, Store)}
+    assert isinstance(last.body, Store)
+    used: set[Var] = set()
+    for ld in loads(last.body.value):
+        if ld.buffer in reduced:
+            used |= {v for i in ld.indices for v in free_vars(i)}
+    return {loops[v] for v in used if v in loops}
+
+
+def _vectorize(s: Draft, name: str, target: Target) -> None:
+    """Put the innermost loops of a block into lanes: of a reduction through partial results."""
+    block = find_block(s.func, name)
+    above = loops_above(s.func, block)
+    kind = IterKind.REDUCE if block.is_reduction else IterKind.SPATIAL
+    wanted = {
+        v for it, b in zip(block.iters, block.bindings, strict=True) if it.kind is kind for v in free_vars(b)
+    }
+    own = [
+        n
+        for n in above
+        if n.kind is LoopKind.SERIAL and n.var in wanted and n.extent > 1 and _alone(n, block)
+    ]
+    if not own:
+        return
+    chained = [own[-1]]
+    for n in reversed(own[:-1]):
+        if n.body is not chained[0]:
+            break
+        chained.insert(0, n)
+    inner = chained[-1].var.name
+    if len(chained) > 1 and block.is_reduction:
+        inner = s.apply(Fuse(tuple(n.var.name for n in chained))).name
+    assert isinstance(block.body, Store)
+    lanes = target.lanes(max(block.body.buffer.dtype.bytes, 4))
+    extent = s.loop(inner).extent
+    if block.is_reduction:
+        _reduce_in_lanes(s, name, inner, extent, lanes)
+    elif extent < lanes:
+        s.attempt(Vectorize(inner))
+    else:
+        main = extent // lanes * lanes
+        if main < extent:
+            inner, tail = s.apply(LoopPartition(inner, (main,))).names
+            s.attempt(Vectorize(tail))
+        s.attempt(Vectorize(s.apply(Split(inner, (None, lanes))).names[1]))
+
+
+def _alone(loop: For, block: Block) -> bool:
+    return all(b is block for b in blocks(loop))
+
+
+def _reduce_in_lanes(s: Draft, name: str, loop: str, extent: int, lanes: int) -> None:
+    width = lanes * _ACCUMULATORS if extent >= 2 * lanes * _ACCUMULATORS else lanes
+    if extent < 2 * lanes:
+        return
+    steps = s.apply(Split(loop, (None, width)))
+    rf = Rfactor(name, steps.names[1])
+    if not s.attempt(rf):
+        return
+    s.apply(SetScope(rf.name, Scope.REGISTER))
+    s.apply(Vectorize(steps.names[1]))
+    s.apply(Unroll(rf.merge_loop))
+    if extent % width:
+        s.apply(LoopPartition(steps.names[0], (extent // width,)))
