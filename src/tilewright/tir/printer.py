@@ -34,6 +34,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -118,11 +119,21 @@ def print_stmt(s: Stmt) -> str:
 
 def print_head(s: Stmt) -> str:
     """The line that a message quotes to say where it is: the store or the condition, or what opens the body."""
-    while isinstance(s, Seq) and s.stmts:
-        s = s.stmts[0]
-    return next(
-        (line for line in print_stmt(s).splitlines() if not re.match(r"t\d+ = |names\(", line)), "pass"
-    )
+    match s:
+        case Block():
+            return f"with block({_quote(s.name)}):"
+        case Seq() if s.stmts:
+            return print_head(s.stmts[0])
+        case For() | Alloc():
+            s = replace(s, body=Seq(()))
+        case If():
+            s = If(s.cond, Seq(()))
+        case Store() | Seq():
+            pass
+        case _:
+            assert_never(s)
+    lines = print_stmt(s).splitlines()
+    return next(line for line in lines if not re.match(r"t\d+ = ", line))
 
 
 def print_func(func: Func) -> str:
