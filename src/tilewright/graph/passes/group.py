@@ -7,7 +7,7 @@ Which nodes share a group
   needed elsewhere (the residual sum before a norm); it is then a second output.
 - The remaining elementwise nodes form groups of equal shape.
 - A group whose one result only goes through a reshape or transpose stores it so, if its rows stay contiguous.
-- Views (movement nodes with one input: slices, transposes, …) belong to whoever reads them, and are repeated for each
+- Views (movement nodes with at most one input: slices, transposes, ranges) belong to whoever reads them, and are repeated for each
   reader. Other movement nodes (concatenations, gathers) join their only reader unless it is a contraction, which would
   repeat the work; or form a group of their own.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node, Value, producers, users
-from tilewright.ops.movement import Reshape, Transpose
+from tilewright.ops import Reshape, Transpose
 from tilewright.ops.opdef import Kind
 from tilewright.support.errors import InternalError
 
@@ -293,7 +293,7 @@ class _Grouping:
 
 
 def _is_view(n: Node) -> bool:
-    return n.op.kind is Kind.MOVEMENT and len(n.inputs) == 1
+    return n.op.kind is Kind.MOVEMENT and len(n.inputs) <= 1
 
 
 def _keeps_rows(n: Node) -> bool:

@@ -14,9 +14,7 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.activation import Clip
-from tilewright.ops.elementwise import Cast, Div, Mul, Sub
-from tilewright.ops.movement import Concat, Expand, Identity, Reshape, Split, Transpose
+from tilewright.ops import Cast, Clip, Concat, Div, Expand, Identity, Mul, Reshape, Split, Sub, Transpose
 
 
 def simplify(graph: Graph) -> Graph:
