@@ -88,3 +88,14 @@ def test_axes_take_given_or_numbered_names() -> None:
     z = b.compute("Z", (2, 3), lambda *at: x[at] * const(2.0, F32), axes=("row", "column"))
     names = [n.var for n in loops(b.finish(z).body)]
     assert names == [Var("Y_i0"), Var("Y_i1"), Var("Z_row"), Var("Z_column")]
+
+
+def test_a_reduction_over_nothing_is_the_element(sound: Sound) -> None:
+    b = FuncBuilder("f")
+    x = b.param("X", (3,), F32)
+    y = b.reduce("Y", (3,), (), lambda i: x[i], "max")
+    z = b.reduce("Z", (3,), (), lambda i: (x[i], x[i]))
+    data = np.array([-0.0, np.nan, -3], np.float32)
+    out = run_func(sound(b.finish(y, z)), data)
+    np.testing.assert_array_equal(out[0], data)
+    np.testing.assert_array_equal(out[1], data * data)

@@ -105,6 +105,8 @@ class FuncBuilder:
         else:
             update = binary(_COMBINE[combine], buffer[indices], value)
         init = Store(buffer, indices, identity(combine, dtype))
+        if not over:  # of one element there is nothing to combine
+            update, init = value[0] * value[1] if isinstance(value, tuple) else value, None
         self._emit(Block(self._prefix + name, iters, loops, Store(buffer, indices, update), init))
         return buffer
 
