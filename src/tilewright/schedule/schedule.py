@@ -14,14 +14,32 @@ and changes nothing, so it can be caught and another tried.
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tilewright.ir.expr import Scope
+from tilewright.ir.layout import Layout
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
-from tilewright.schedule.steps.fuse import Fuse
-from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
-from tilewright.schedule.steps.loop_partition import LoopPartition
-from tilewright.schedule.steps.reorder import Reorder
-from tilewright.schedule.steps.rfactor import Rfactor
-from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps import (
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    DecomposeReduction,
+    Distribute,
+    Fuse,
+    FuseIters,
+    IterateOver,
+    LoopPartition,
+    Parallel,
+    Reindex,
+    Reorder,
+    ReverseComputeAt,
+    ReverseComputeInline,
+    Rfactor,
+    SetScope,
+    Split,
+    TransformLayout,
+    Unroll,
+    Vectorize,
+)
 from tilewright.schedule.trace import Trace, print_trace
 from tilewright.tir.func import Module
 
@@ -57,6 +75,9 @@ class Schedule:
     def loop_partition(self, loop: str, points: Sequence[int]) -> tuple[str, ...]:
         return self.apply(LoopPartition(loop, tuple(points))).names
 
+    def distribute(self, loop: str) -> None:
+        self.apply(Distribute(loop))
+
     def parallel(self, loop: str) -> None:
         self.apply(Parallel(loop))
 
@@ -69,7 +90,50 @@ class Schedule:
     # -------------------------------------------------------------------------------------------------- reductions
 
     def decompose_reduction(self, block: str, loop: str) -> str:
+        """Returns the new init block."""
         return self.apply(DecomposeReduction(block, loop)).name
 
     def rfactor(self, block: str, loop: str) -> str:
+        """Returns the new block with the partial results."""
         return self.apply(Rfactor(block, loop)).name
+
+    # ----------------------------------------------------------------------------------------- where a block runs
+
+    def compute_at(self, block: str, loop: str) -> None:
+        self.apply(ComputeAt(block, loop))
+
+    def reverse_compute_at(self, block: str, loop: str) -> None:
+        self.apply(ReverseComputeAt(block, loop))
+
+    def compute_inline(self, block: str) -> None:
+        self.apply(ComputeInline(block))
+
+    def reverse_compute_inline(self, block: str) -> None:
+        self.apply(ReverseComputeInline(block))
+
+    # -------------------------------------------------------------------------- what it runs over, and its buffers
+
+    def fuse_iters(self, block: str, iters: Sequence[str]) -> str:
+        """Returns the new iterator."""
+        return self.apply(FuseIters(block, tuple(iters))).iter
+
+    def iterate_over(self, block: str, buffer: str) -> None:
+        self.apply(IterateOver(block, buffer))
+
+    def reindex(self, block: str, buffer: str, iters: Sequence[str]) -> str:
+        """Returns the block that makes the copy."""
+        return self.apply(Reindex(block, buffer, tuple(iters))).copy
+
+    def cache_read(self, block: str, buffer: str, scope: Scope) -> str:
+        """Returns the block that makes the copy."""
+        return self.apply(CacheRead(block, buffer, scope)).copy
+
+    def cache_write(self, block: str, buffer: str, scope: Scope) -> str:
+        """Returns the block that copies back."""
+        return self.apply(CacheWrite(block, buffer, scope)).copy
+
+    def set_scope(self, buffer: str, scope: Scope) -> None:
+        self.apply(SetScope(buffer, scope))
+
+    def transform_layout(self, buffer: str, layout: Layout) -> None:
+        self.apply(TransformLayout(buffer, layout))

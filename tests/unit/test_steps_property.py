@@ -1,0 +1,93 @@
+"""Any legal trace keeps the meaning of a program, and what is illegal is refused."""
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schedule_programs import PROGRAMS, check
+
+from tilewright.schedule.nest import find_loop, path_to
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.step import Step
+from tilewright.schedule.steps import (
+    ComputeAt,
+    ComputeInline,
+    DecomposeReduction,
+    Distribute,
+    Fuse,
+    LoopPartition,
+    Parallel,
+    Reorder,
+    ReverseComputeAt,
+    Rfactor,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from tilewright.support.errors import ScheduleError
+from tilewright.tir.func import Func, single
+from tilewright.tir.stmt import For, blocks, loops
+
+MOVES = [
+    "split",
+    "reorder",
+    "fuse",
+    "kind",
+    "partition",
+    "decompose",
+    "rfactor",
+    "move",
+    "inline",
+    "distribute",
+]
+
+
+def _chains(func: Func) -> list[list[str]]:
+    """Loops along one way from the top down to a block."""
+    return [
+        [n.var.name for n in path_to(func.body, b) if isinstance(n, For)] or ["none"]
+        for b in blocks(func.body)
+    ]
+
+
+@st.composite
+def a_step(draw: st.DrawFn, func: Func) -> Step:
+    """Some step on the loops and blocks that there are; often an illegal one."""
+    names = [n.var.name for n in loops(func.body)]
+    loop = draw(st.sampled_from(names))
+    block = draw(st.sampled_from([b.name for b in blocks(func.body)]))
+    extent = find_loop(func, loop).extent
+    match draw(st.sampled_from(MOVES)):
+        case "split":
+            return Split(loop, (None, draw(st.integers(1, 5))))
+        case "reorder":
+            return Reorder(tuple(draw(st.permutations(draw(st.sampled_from(_chains(func)))))))
+        case "fuse":
+            body = find_loop(func, loop).body
+            return Fuse((loop, body.var.name if isinstance(body, For) else draw(st.sampled_from(names))))
+        case "kind":
+            return draw(st.sampled_from([Parallel, Vectorize, Unroll]))(loop)
+        case "partition":
+            return LoopPartition(loop, (draw(st.integers(1, max(1, extent - 1))),))
+        case "decompose":
+            return DecomposeReduction(block, loop)
+        case "rfactor":
+            return Rfactor(block, loop)
+        case "inline":
+            return ComputeInline(block)
+        case "distribute":
+            return Distribute(loop)
+        case _:
+            return draw(st.sampled_from([ComputeAt, ReverseComputeAt]))(block, loop)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_any_legal_trace_keeps_the_meaning(data: st.DataObject) -> None:
+    func = PROGRAMS[data.draw(st.sampled_from(sorted(PROGRAMS)))]
+    s = Schedule(single(func))
+    for _ in range(data.draw(st.integers(1, 8))):
+        step = data.draw(a_step(s.module.funcs[0]))
+        try:
+            s.apply(step)
+        except ScheduleError as e:
+            assert str(e).startswith(str(step))
+    check(func, *s.trace)
