@@ -9,7 +9,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ops.activation import Clip, Gelu, PRelu
 from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.conv import Conv
+from tilewright.ops.conv import Conv, ConvTranspose
+from tilewright.ops.depth import DepthToSpace
+from tilewright.ops.einsum import Einsum
 from tilewright.ops.elementwise import Add, Cast, Mod, Pow
 from tilewright.ops.gather import Gather
 from tilewright.ops.logic import Where
@@ -19,6 +21,7 @@ from tilewright.ops.opdef import Array, Op, TensorType
 from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.pool import MaxPool
 from tilewright.ops.reduce import ReduceMean
+from tilewright.ops.resize import Resize
 from tilewright.ops.softmax import Softmax
 from tilewright.ops.window import Window
 from tilewright.support.errors import UserError
@@ -222,3 +225,33 @@ def test_negative_extent() -> None:
 def test_range_by_step_zero() -> None:
     with pytest.raises(UserError, match="the step is 0"):
         Range.sample(*(np.array(v, np.int64) for v in (0, 4, 0)))
+
+
+def test_cubic_resize() -> None:
+    with pytest.raises(UserError, match="mode 'cubic' is not supported"):
+        Resize.sample(zeros(1, 1, 4, 4), None, np.ones(4, np.float32), mode="cubic")
+
+
+def test_resize_without_scales() -> None:
+    with pytest.raises(UserError, match="scales .* for 1 axes"):
+        Resize.sample(zeros(4), None, np.ones(2, np.float32))
+
+
+def test_einsum_of_too_many_axes() -> None:
+    with pytest.raises(UserError, match="does not fit inputs with"):
+        Einsum.sample(zeros(2, 2), zeros(2), equation="i,i->i")
+
+
+def test_einsum_extents_differ() -> None:
+    with pytest.raises(UserError, match="axis j of ij,jk has extents 3 and 4"):
+        Einsum(("ij", "jk"), "ik").infer([f32(2, 3), f32(4, 5)])
+
+
+def test_transposed_convolution_that_cuts_all() -> None:
+    with pytest.raises(UserError, match="leaves nothing"):
+        ConvTranspose(Window((1,), (1,), (1,), (1,), (1,))).infer([f32(1, 1, 2), f32(1, 1, 1)])
+
+
+def test_depth_that_makes_no_tiles() -> None:
+    with pytest.raises(UserError, match="tiles of 2 × 2"):
+        DepthToSpace(2).infer([f32(1, 3, 2, 2)])

@@ -18,9 +18,11 @@ from tilewright.ops.activation import (
 )
 from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.conv import Conv
+from tilewright.ops.conv import Conv, ConvTranspose
+from tilewright.ops.depth import DepthToSpace, SpaceToDepth
+from tilewright.ops.einsum import Einsum
 from tilewright.ops.elementwise import Add, Cast, Div, Max, Mean, Min, Mod, Mul, Pow, Sub, Sum
-from tilewright.ops.gather import Gather
+from tilewright.ops.gather import Gather, GatherElements, OneHot
 from tilewright.ops.logic import (
     And,
     Equal,
@@ -38,7 +40,7 @@ from tilewright.ops.logic import (
 from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
 from tilewright.ops.norm import BatchNormalization, GroupNormalization, LayerNormalization
 from tilewright.ops.opdef import Op
-from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
+from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile, Trilu
 from tilewright.ops.pointwise import (
     Abs,
     Ceil,
@@ -70,6 +72,8 @@ from tilewright.ops.reduce import (
     ReduceSum,
     ReduceSumSquare,
 )
+from tilewright.ops.resize import Resize
+from tilewright.ops.scan import CumSum
 from tilewright.ops.softmax import Softmax
 
 OPS: tuple[type[Op], ...] = (
@@ -138,14 +142,21 @@ OPS: tuple[type[Op], ...] = (
     Slice,
     Pad,
     Tile,
+    Trilu,
+    DepthToSpace,
+    SpaceToDepth,
     Gather,
+    GatherElements,
+    OneHot,
     # without inputs
     Fill,
     Range,
     # contractions
     MatMul,
     Gemm,
+    Einsum,
     Conv,
+    ConvTranspose,
     # reductions
     ReduceSum,
     ReduceMean,
@@ -159,8 +170,10 @@ OPS: tuple[type[Op], ...] = (
     ReduceLogSumExp,
     ArgMax,
     ArgMin,
+    CumSum,
     MaxPool,
     AveragePool,
+    Resize,
     # normalisations
     Softmax,
     LayerNormalization,

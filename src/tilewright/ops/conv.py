@@ -1,4 +1,4 @@
-"""Convolution over 1 to 3 spatial axes.
+"""Convolution and its transpose, over 1 to 3 spatial axes.
 
 Blocks: `<name>_pad` if the windows leave the input, then one plain contraction, then the bias. The contraction
 takes one of three forms, so that the common ones are free of group arithmetic: all channels together, one channel at
@@ -6,18 +6,78 @@ a time (depthwise), or groups in general.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Expr, cast, const
+from tilewright.ir.expr import Buffer, Expr, cast, const, equal, logical_and, select
 from tilewright.ops.axes import FLOATS, accumulator, narrow, widen
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.ops.window import Window, check_rank
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
+
+
+def contract(
+    b: FuncBuilder, x: Buffer, w: Buffer, window: Window, group: int, out: TensorType, name: str
+) -> Buffer:
+    """The sum over the windows of an input that is already padded, in the accumulator's type."""
+    rank, wide = len(window.kernel), accumulator(out.dtype)
+    places, taps = window.axes(), window.kernel_axes()
+
+    def factors(
+        n: Expr, c: Expr, weight: Sequence[Expr], place: Sequence[Expr], k: Sequence[Expr]
+    ) -> tuple[Expr, Expr]:
+        return cast(wide, x[(n, c, *window.taps(place, k))]), cast(wide, w[(*weight, *k)])
+
+    if group == 1:
+
+        def together(*i: Expr) -> tuple[Expr, Expr]:
+            n, o, place, c, k = i[0], i[1], i[2 : 2 + rank], i[2 + rank], i[3 + rank :]
+            return factors(n, c, (o, c), place, k)
+
+        over = (w.shape[1], *window.kernel)
+        return b.reduce(name, out.shape, over, together, "sum", axes=["n", "o", *places, "i", *taps])
+
+    if w.shape[0] == group and w.shape[1] == 1:
+
+        def depthwise(*i: Expr) -> tuple[Expr, Expr]:
+            return factors(i[0], i[1], (i[1], const(0)), i[2 : 2 + rank], i[2 + rank :])
+
+        return b.reduce(name, out.shape, window.kernel, depthwise, "sum", axes=["n", "c", *places, *taps])
+
+    each, depth = w.shape[0] // group, w.shape[1]
+
+    def grouped(*i: Expr) -> tuple[Expr, Expr]:
+        n, g, o, place, c, k = i[0], i[1], i[2], i[3 : 3 + rank], i[3 + rank], i[4 + rank :]
+        return factors(n, g * depth + c, (g * each + o, c), place, k)
+
+    shape, axes = (out.shape[0], group, each, *out.shape[2:]), ["n", "g", "o", *places]
+    groups = b.reduce(
+        f"{name}_groups", shape, (depth, *window.kernel), grouped, "sum", axes=[*axes, "i", *taps]
+    )
+    return b.compute(
+        name,
+        out.shape,
+        lambda *i: groups[(i[0], i[1] // each, i[1] % each, *i[2:])],
+        axes=["n", "o", *places],
+    )
+
+
+def add_bias(
+    b: FuncBuilder, total: Buffer, bias: Sequence[Buffer], window: Window, out: TensorType, name: str
+) -> Buffer:
+    """The result of a contraction with the bias, if there is one, in the output's type."""
+
+    def finished(*i: Expr) -> Expr:
+        value: Expr = total[i]
+        for c in bias:
+            value = value + cast(total.dtype, c[i[1]])
+        return cast(out.dtype, value)
+
+    return b.compute(name, out.shape, finished, axes=["n", "o", *window.axes()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,59 +120,8 @@ class Conv(Op):
         wide = accumulator(out.dtype)
         padded = self.window.pad(b, x, out.shape[2:], 0, f"{name}_pad")
         plain = not bias and wide is out.dtype
-        total = self._contract(b, padded, w, out, name if plain else f"{name}_conv")
-        if plain:
-            return (total,)
-
-        def finished(*i: Expr) -> Expr:
-            value: Expr = total[i]
-            for c in bias:
-                value = value + cast(wide, c[i[1]])
-            return cast(out.dtype, value)
-
-        return (b.compute(name, out.shape, finished, axes=["n", "o", *self.window.axes()]),)
-
-    def _contract(self, b: FuncBuilder, x: Buffer, w: Buffer, out: TensorType, name: str) -> Buffer:
-        window, rank, wide = self.window, len(self.window.kernel), accumulator(out.dtype)
-        places, taps = window.axes(), window.kernel_axes()
-
-        def factors(
-            n: Expr, c: Expr, weight: Sequence[Expr], place: Sequence[Expr], k: Sequence[Expr]
-        ) -> tuple[Expr, Expr]:
-            return cast(wide, x[(n, c, *window.taps(place, k))]), cast(wide, w[(*weight, *k)])
-
-        if self.group == 1:
-
-            def together(*i: Expr) -> tuple[Expr, Expr]:
-                n, o, place, c, k = i[0], i[1], i[2 : 2 + rank], i[2 + rank], i[3 + rank :]
-                return factors(n, c, (o, c), place, k)
-
-            over = (w.shape[1], *window.kernel)
-            return b.reduce(name, out.shape, over, together, "sum", axes=["n", "o", *places, "i", *taps])
-
-        if w.shape[0] == self.group and w.shape[1] == 1:
-
-            def depthwise(*i: Expr) -> tuple[Expr, Expr]:
-                return factors(i[0], i[1], (i[1], const(0)), i[2 : 2 + rank], i[2 + rank :])
-
-            return b.reduce(name, out.shape, window.kernel, depthwise, "sum", axes=["n", "c", *places, *taps])
-
-        each, depth = w.shape[0] // self.group, w.shape[1]
-
-        def grouped(*i: Expr) -> tuple[Expr, Expr]:
-            n, g, o, place, c, k = i[0], i[1], i[2], i[3 : 3 + rank], i[3 + rank], i[4 + rank :]
-            return factors(n, g * depth + c, (g * each + o, c), place, k)
-
-        shape, axes = (out.shape[0], self.group, each, *out.shape[2:]), ["n", "g", "o", *places]
-        groups = b.reduce(
-            f"{name}_groups", shape, (depth, *window.kernel), grouped, "sum", axes=[*axes, "i", *taps]
-        )
-        return b.compute(
-            name,
-            out.shape,
-            lambda *i: groups[(i[0], i[1] // each, i[1] % each, *i[2:])],
-            axes=["n", "o", *places],
-        )
+        total = contract(b, padded, w, self.window, self.group, out, name if plain else f"{name}_conv")
+        return (total,) if plain else (add_bias(b, total, bias, self.window, out, name),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])
@@ -148,3 +157,143 @@ class Conv(Op):
         yield cls.sample(normal(rng, 1, 2, 7), normal(rng, 2, 2, 3), pads=[1, 1], strides=[2])
         yield cls.sample(normal(rng, 1, 1, 3, 3, 3), normal(rng, 2, 1, 2, 2, 2), pads=[0, 1, 0, 0, 0, 0])
         yield cls.sample(x.astype(np.float16), w.astype(np.float16), bias.astype(np.float16))
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTranspose(Op):
+    """The transpose of a convolution: each element of x[n, c, …] adds its multiple of the weights
+    [c, o / group, kernel…] to the output, `strides` apart.
+
+    It is computed as a convolution of x with zeros between its elements, by the mirrored weights. `window` has the
+    padding that is cut off the output; `extra` is added at its end.
+    """
+
+    onnx = ("ConvTranspose",)
+    kind = Kind.CONTRACTION
+    window: Window
+    group: int = 1
+    extra: tuple[int, ...] = ()
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        spatial, kernel = check_rank(node), node.input(1).shape[2:]
+        rank, auto = len(spatial), node.text("auto_pad", "NOTSET")
+        plain = OnnxNode(
+            node.op_type,
+            node.opset,
+            {k: v for k, v in node.attrs.items() if k != "auto_pad"},
+            node.inputs,
+            node.constant,
+            node.outputs,
+        )
+        window = Window.from_onnx(plain, spatial, kernel)
+        extra = node.integers("output_padding") or (0,) * rank
+        if len(extra) != rank or min(extra) < 0:
+            raise UserError(f"ConvTranspose: output_padding {list(extra)} for {rank} spatial axes")
+        wanted = node.integers("output_shape")
+        if wanted is not None or auto.startswith("SAME"):
+            sizes = (
+                tuple(n * s for n, s in zip(spatial, window.strides, strict=True))
+                if wanted is None
+                else wanted[-rank:]
+            )
+            full = cls(replace(window, before=(0,) * rank, after=(0,) * rank), 1, extra).places(spatial)
+            cut = [max(0, f - n) for f, n in zip(full, sizes, strict=True)]
+            small, large = tuple(c // 2 for c in cut), tuple(c - c // 2 for c in cut)
+            before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
+            window = replace(window, before=before, after=after)
+            extra = tuple(e + max(0, n - f) for e, f, n in zip(extra, full, sizes, strict=True))
+        return cls(window, node.integer("group", 1), extra), node.present
+
+    def places(self, spatial: Sequence[int]) -> tuple[int, ...]:
+        """The output's extents."""
+        w, extra = self.window, self.extra or (0,) * len(spatial)
+        return tuple(
+            (n - 1) * w.strides[d] + w.reach(d) + extra[d] - w.before[d] - w.after[d]
+            for d, n in enumerate(spatial)
+        )
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 2, 3)
+        x, w, *bias = inputs
+        rank = len(self.window.kernel)
+        if any(t.dtype is not x.dtype for t in inputs) or x.dtype not in FLOATS:
+            raise self.misfit(inputs, "all must have the same float type")
+        if x.rank != rank + 2 or w.rank != rank + 2 or w.shape[2:] != self.window.kernel:
+            raise self.misfit(inputs, f"the window is {list(self.window.kernel)}")
+        if self.group < 1 or w.shape[0] != x.shape[1] or x.shape[1] % self.group:
+            raise self.misfit(inputs, f"the channels do not fit {self.group} group(s)")
+        if bias and bias[0].shape != (w.shape[1] * self.group,):
+            raise self.misfit(inputs, f"the bias must have {w.shape[1] * self.group} elements")
+        places = self.places(x.shape[2:])
+        if min(places) < 1:
+            raise self.misfit(inputs, "the padding leaves nothing of the output")
+        return (TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *places)),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        x, w, *bias = inputs
+        (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
+        window, wide, names = self.window, accumulator(out.dtype), self.window.axes()
+        rank, depth, each = len(window.kernel), x.shape[1] // self.group, w.shape[1]
+        dense = Window(window.kernel, (1,) * rank, window.dilations, (0,) * rank, (0,) * rank)
+
+        def spread(*i: Expr) -> Expr:
+            inside: list[Expr] = []
+            at: list[Expr] = []
+            for d, p in enumerate(i[2:]):
+                place = p - (window.reach(d) - 1 - window.before[d])
+                stride = window.strides[d]
+                inside += [
+                    const(0) <= place,
+                    place < (x.shape[2 + d] - 1) * stride + 1,
+                    equal(place % stride, 0),
+                ]
+                at.append(place // stride)
+            return select(logical_and(*inside), x[(*i[:2], *at)], const(0, x.dtype))
+
+        def mirror(*i: Expr) -> Expr:
+            o, c, k = i[0], i[1], i[2:]
+            taps = [const(n - 1) - t for n, t in zip(window.kernel, k, strict=True)]
+            return w[((o // each) * depth + c, o % each, *taps)] if self.group > 1 else w[(c, o, *taps)]
+
+        sparse = b.compute(
+            f"{name}_pad", (*x.shape[:2], *dense.extents(out.shape[2:])), spread, axes=["n", "c", *names]
+        )
+        weights = b.compute(
+            f"{name}_mirror",
+            (out.shape[1], depth, *window.kernel),
+            mirror,
+            axes=["o", "i", *window.kernel_axes()],
+        )
+        plain = not bias and wide is out.dtype
+        total = contract(b, sparse, weights, dense, self.group, out, name if plain else f"{name}_conv")
+        return (total,) if plain else (add_bias(b, total, bias, window, out, name),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (out,) = self.infer([TensorType.of(t) for t in inputs])
+        x, w, *bias = (widen(t) for t in inputs)
+        window, g, rank = self.window, self.group, len(self.window.kernel)
+        shape = [n + p + q for n, p, q in zip(out.shape[2:], window.before, window.after, strict=True)]
+        total = np.zeros((x.shape[0], out.shape[1], *shape))
+        groups, weights = x.reshape(x.shape[0], g, -1, *x.shape[2:]), w.reshape(g, -1, *w.shape[1:])
+        for tap in np.ndindex(*window.kernel):
+            part = np.einsum("ngi...,gio->ngo...", groups, weights[(..., *tap)]).reshape(
+                x.shape[0], -1, *x.shape[2:]
+            )
+            steps = zip(tap, window.dilations, window.strides, x.shape[2:], strict=True)
+            total[(..., *(slice(t * d, t * d + s * (n - 1) + 1, s) for t, d, s, n in steps))] += part
+        places = (slice(p, p + n) for p, n in zip(window.before, out.shape[2:], strict=True))
+        value = total[(..., *places)] + (bias[0].reshape(-1, *[1] * rank) if bias else 0)
+        return (narrow(value, out.dtype),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x, w, bias = normal(rng, 1, 2, 3, 4), normal(rng, 2, 3, 3, 3), normal(rng, 3)
+        yield cls.sample(x, w, bias)
+        yield cls.sample(x, w, strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1])
+        yield cls.sample(x, w, bias, strides=[2, 1], pads=[1, 0, 0, 2], dilations=[1, 2])
+        yield cls.sample(x, w, strides=[2, 2], auto_pad="SAME_UPPER")
+        yield cls.sample(x, w, strides=[2, 2], output_shape=[6, 8])
+        yield cls.sample(x, normal(rng, 2, 2, 2, 2), normal(rng, 4), group=2, strides=[2, 2])
+        yield cls.sample(x, normal(rng, 2, 1, 2, 2), group=2)
+        yield cls.sample(normal(rng, 1, 2, 4), normal(rng, 2, 1, 3), strides=[3])

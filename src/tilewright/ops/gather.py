@@ -1,4 +1,4 @@
-"""Gather: elements chosen by indices that are data.
+"""Gather and OneHot: elements chosen by indices that are data.
 
 An index is counted from the back if negative, and then brought into range: a wrong one reads the nearest element,
 never memory that is not ours.
@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Expr, cast, maximum, minimum, select
+from tilewright.ir.expr import Buffer, Expr, cast, equal, maximum, minimum, select
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
@@ -91,3 +91,93 @@ class Gather(Op):
         yield cls.sample(x, np.array(-1, np.int64), axis=1)
         yield cls.sample(x, np.array(1, np.int64), runtime=(1,))
         yield Sample(cls(0), (x, np.array([7, -9], np.int64)))
+
+
+@dataclass(frozen=True, slots=True)
+class GatherElements(Op):
+    """The output has the shape of the indices; each of them replaces the place on `axis`."""
+
+    onnx = ("GatherElements",)
+    kind = Kind.MOVEMENT
+    axis: int
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        return cls(normal_axis(node.integer("axis", 0), node.input(0).rank)), (0, 1)
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 2)
+        x, at = inputs
+        if at.dtype not in _INDEX_TYPES:
+            raise self.misfit(inputs, "indices must be i32 or i64")
+        if at.rank != x.rank or not 0 <= self.axis < x.rank or not x.shape[self.axis]:
+            raise self.misfit(inputs, f"both need the same axes, and an axis {self.axis} that is not empty")
+        if any(m > n for d, (n, m) in enumerate(zip(x.shape, at.shape, strict=True)) if d != self.axis):
+            raise self.misfit(inputs, "the indices reach beyond the first input")
+        return (TensorType(x.dtype, at.shape),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        x, at = inputs
+
+        def element(*i: Expr) -> Expr:
+            return x[(*i[: self.axis], checked_index(at[i], x.shape[self.axis]), *i[self.axis + 1 :])]
+
+        return (b.compute(name, at.shape, element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, at = inputs
+        part = x[tuple(slice(None) if d == self.axis else slice(n) for d, n in enumerate(at.shape))]
+        return (np.take_along_axis(part, checked_indices(at, x.shape[self.axis]), self.axis),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = normal(rng, 3, 4)
+        yield cls.sample(x, np.array([[0, 2, -1], [1, -3, 0]], np.int64))
+        yield cls.sample(x, np.array([[0, 3], [-1, 1], [2, 2]], np.int32), axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OneHot(Op):
+    """A new axis of `depth` that holds the second of two values where it equals the index, and the first elsewhere."""
+
+    onnx = ("OneHot",)
+    kind = Kind.ELEMENTWISE
+    axis: int
+    depth: int
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        axis = normal_axis(node.integer("axis", -1), node.input(0).rank + 1)
+        return cls(axis, int(node.value(1, "the depth").item())), (0, 2)
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 2)
+        at, values = inputs
+        if at.dtype is DType.BOOL or values.shape != (2,) or self.depth < 1 or not 0 <= self.axis <= at.rank:
+            raise self.misfit(
+                inputs, f"numbers and two values are needed, and an axis {self.axis} of {self.depth}"
+            )
+        return (TensorType(values.dtype, (*at.shape[: self.axis], self.depth, *at.shape[self.axis :])),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        at, values = inputs
+        (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
+
+        def element(*i: Expr) -> Expr:
+            k, wanted = i[self.axis], cast(INDEX, at[(*i[: self.axis], *i[self.axis + 1 :])])
+            return select(equal(select(wanted < 0, wanted + self.depth, wanted), k), values[1], values[0])
+
+        return (b.compute(name, out.shape, element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        at, values = inputs
+        wanted = np.expand_dims(at.astype(np.int64), self.axis)
+        wanted = np.where(wanted < 0, wanted + self.depth, wanted)
+        k = np.arange(self.depth).reshape(-1, *[1] * (at.ndim - self.axis))
+        return (values[(wanted == k).astype(np.int64)],)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        values = np.array([-1, 5], np.float32)
+        yield cls.sample(np.array([[0, 2], [-1, 9]], np.int64), np.array(3, np.int64), values)
+        yield cls.sample(np.array([1, 0], np.int64), np.array(3, np.int64), values.astype(np.int64), axis=0)

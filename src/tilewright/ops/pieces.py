@@ -347,3 +347,46 @@ class Tile(Op):
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
         yield cls.sample(normal(rng, 2, 1, 3), np.array([2, 3, 1], np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Trilu(Op):
+    """The upper or lower triangle of matrices, from diagonal `k` on; zeros elsewhere."""
+
+    onnx = ("Trilu",)
+    kind = Kind.MOVEMENT
+    upper: bool = True
+    k: int = 0
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        k = int(node.value(1, "the diagonal").item()) if node.has(1) else 0
+        return cls(bool(node.integer("upper", 1)), k), (0,)
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 1)
+        if inputs[0].rank < 2:
+            raise self.misfit(inputs, "is not a matrix")
+        return (inputs[0],)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        (x,) = inputs
+
+        def element(*i: Expr) -> Expr:
+            row, column = i[-2], i[-1]
+            inside = row + self.k <= column if self.upper else column <= row + self.k
+            return select(inside, x[i], const(0, x.dtype))
+
+        return (b.compute(name, x.shape, element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (x,) = inputs
+        return (np.triu(x, self.k) if self.upper else np.tril(x, self.k),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = normal(rng, 2, 3, 4)
+        for upper in (0, 1):
+            yield cls.sample(x, upper=upper)
+            yield cls.sample(x, np.array(1, np.int64), upper=upper)
+            yield cls.sample(x.astype(np.int64), np.array(-1, np.int64), upper=upper)
