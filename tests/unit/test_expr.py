@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.evaluate import Value, constant_value, evaluate
 from tilewright.ir.expr import (
+    COMPARISONS,
     FALSE,
     TRUE,
     Binary,
@@ -254,6 +255,41 @@ def test_functions_are_near_float64_and_silent(op: UnaryOp, dtype: DType) -> Non
     special = np.array([0.0, -0.0, -1.0, 1e4, -1e4, np.inf, -np.inf, np.nan]).astype(dtype.numpy)
     out = np.asarray(evaluate(Unary(op, x), {x: special}, _no_load))
     assert np.isnan(out[-1].astype(np.float64))
+
+
+def _is_defined(op: BinaryOp, dtype: DType) -> bool:
+    if op in (BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR):
+        return not dtype.is_float
+    if op in (BinaryOp.SHL, BinaryOp.SHR):
+        return dtype.is_int
+    if op is BinaryOp.DIV:
+        return dtype.is_float
+    numbers = (BinaryOp.SUB, BinaryOp.FLOORDIV, BinaryOp.MOD, BinaryOp.POW)
+    return dtype is not DType.BOOL or op not in numbers
+
+
+@pytest.mark.parametrize("op", BinaryOp, ids=lambda o: o.value)
+@pytest.mark.parametrize("dtype", DType, ids=str)
+def test_arrays_and_scalars_agree_and_keep_the_type(op: BinaryOp, dtype: DType) -> None:
+    if not _is_defined(op, dtype):
+        return
+    x, y = Var("x", dtype), Var("y", dtype)
+    e = Binary(op, x, y)
+    a = np.array([0, 1, 3, 100, 1, 7]).astype(dtype.numpy)
+    b = np.array([1, 0, 2, 3, 5, 7]).astype(dtype.numpy)
+    together = np.asarray(evaluate(e, {x: a, y: b}, _no_load))
+    assert together.dtype == (DType.BOOL if op in COMPARISONS else dtype).numpy
+    for n in range(len(a)):
+        alone = evaluate(e, {x: a[n], y: b[n]}, _no_load)
+        assert alone.dtype == together.dtype
+        np.testing.assert_array_equal(np.float64(alone), np.float64(together[n]))
+
+
+def test_integer_powers() -> None:
+    def power(a: int, b: int) -> Value:
+        return constant_value(Binary(BinaryOp.POW, const(a, DType.I8), const(b, DType.I8)))
+
+    assert [power(2, 3), power(2, 7), power(-2, -1), power(1, -5), power(-1, -3)] == [8, -128, 0, 1, -1]
 
 
 def test_select_evaluates_only_the_chosen_side() -> None:

@@ -9,7 +9,9 @@ from tilewright.tir.stmt import Block, Store, children, stmt_exprs, walk
 
 
 def reads(block: Block) -> tuple[Load, ...]:
-    """The distinct loads of the init and the body, in program order. A reduction's own accumulator is one of them."""
+    """The distinct loads of the init and the body, statement by statement, those of one expression by buffer name.
+    A reduction's own accumulator is one of them.
+    """
     found: dict[Load, None] = {}
     for part in children(block):
         for s in walk(part):
