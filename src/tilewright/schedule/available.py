@@ -55,11 +55,17 @@ def available(
                     "every producer must be done there: choose a loop around it, or move it first",
                 )
             shared.setdefault(tuple(n.var for n in common if isinstance(n, For)), []).append(w)
-        shared.pop((), None)
-        if not shared:
-            continue
         if len(shared) > 1:
-            raise refusal(func, loop, f"the writers of {buffer.name} are at different depths around the loop")
+            one, other = (writers[0] for writers in list(shared.values())[:2])
+            raise refusal(
+                func,
+                other,
+                f"the writers of {buffer.name} are under different loops: a part comes from {one.name!r}, another from "
+                f"{other.name!r}",
+                "choose a loop that is around all of them, or around none",
+            )
+        if not shared or () in shared:
+            continue
         ((fixed, writers),) = shared.items()
         around = next(n for n in place if isinstance(n, For) and n.var is fixed[-1])
         out[buffer] = (_finished(func, buffer, writers, around, fixed, simplify), around is loop)
