@@ -7,12 +7,12 @@ import pytest
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.activation import Clip, Gelu, PRelu
+from tilewright.ops.arithmetic import Add, Cast, Mod, Pow
 from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.depth import DepthToSpace
 from tilewright.ops.einsum import Einsum
-from tilewright.ops.elementwise import Add, Cast, Mod, Pow
 from tilewright.ops.gather import Gather
 from tilewright.ops.logic import Where
 from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
@@ -233,7 +233,7 @@ def test_cubic_resize() -> None:
 
 
 def test_resize_without_scales() -> None:
-    with pytest.raises(UserError, match="scales .* for 1 axes"):
+    with pytest.raises(UserError, match=r"scales .* for 1 axes"):
         Resize.sample(zeros(4), None, np.ones(2, np.float32))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -80,7 +81,7 @@ def check_close(actual: Array, expected: Array, inputs: Sequence[Array], length:
     np.testing.assert_array_equal(a[special], e[special], err_msg=what)
     assert np.isfinite(a[~special]).all(), f"{what}: not finite where the reference is"
     finite = [abs(x[np.isfinite(x)]).max(initial=0) for x in (e, *(x.astype(np.float64) for x in inputs))]
-    unit = (length + 8) * float(np.finfo(expected.dtype).eps)
+    unit = (length + 8) * float(ml_dtypes.finfo(expected.dtype).eps)
     scale = max(1.0, *finite)
     np.testing.assert_allclose(a[~special], e[~special], rtol=2 * unit, atol=unit * scale, err_msg=what)
 

@@ -16,12 +16,12 @@ from tilewright.ops.activation import (
     Softsign,
     ThresholdedRelu,
 )
+from tilewright.ops.arithmetic import Add, Cast, Div, Max, Mean, Min, Mod, Mul, Pow, Sub, Sum
 from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.depth import DepthToSpace, SpaceToDepth
 from tilewright.ops.einsum import Einsum
-from tilewright.ops.elementwise import Add, Cast, Div, Max, Mean, Min, Mod, Mul, Pow, Sub, Sum
 from tilewright.ops.gather import Gather, GatherElements, OneHot
 from tilewright.ops.logic import (
     And,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import ml_dtypes
 import numpy as np
 
 from tilewright.ir.dtype import DType
@@ -85,6 +86,7 @@ class MatMul(Op):
             rng.integers(-9, 9, size=(3, 2)).astype(np.int32),
         )
         yield cls.sample(normal(rng, 2, 9).astype(np.float16), normal(rng, 9, 2).astype(np.float16))
+        yield Sample(cls(), tuple(normal(rng, *s).astype(ml_dtypes.bfloat16) for s in ((2, 9), (9, 2))))
         yield cls.sample(
             np.array([[np.inf, 1], [np.nan, 0]], np.float32), np.array([[1, 0], [2, -1]], np.float32)
         )

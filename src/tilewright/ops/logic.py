@@ -195,6 +195,7 @@ class Where(Elementwise):
 
     onnx = ("Where",)
     arity = (3, None)
+    widens = False
 
     def result(self, inputs: Sequence[TensorType]) -> DType:
         if inputs[0].dtype is not DType.BOOL:

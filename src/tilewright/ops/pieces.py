@@ -46,12 +46,15 @@ class Concat(Op):
         def element(*i: Expr) -> Expr:
             at = i[self.axis]
 
-            def part(k: int) -> Expr:
-                here = at - (ends[k] - parts[k].shape[self.axis])
-                value = parts[k][(*i[: self.axis], here, *i[self.axis + 1 :])]
-                return value if k == len(parts) - 1 else select(at < ends[k], value, part(k + 1))
+            # A balanced tree of choices: its depth stays small however many parts there are.
+            def among(low: int, high: int) -> Expr:
+                if high - low > 1:
+                    mid = (low + high) // 2
+                    return select(at < ends[mid - 1], among(low, mid), among(mid, high))
+                here = at - (ends[low] - parts[low].shape[self.axis])
+                return parts[low][(*i[: self.axis], here, *i[self.axis + 1 :])]
 
-            return part(0)
+            return among(0, len(parts))
 
         return (b.compute(name, out.shape, element),)
 
@@ -63,6 +66,7 @@ class Concat(Op):
         yield cls.sample(normal(rng, 2, 3), normal(rng, 2, 1), normal(rng, 2, 2), axis=-1)
         yield cls.sample(normal(rng, 1, 2), normal(rng, 3, 2), axis=0)
         yield cls.sample(normal(rng, 2, 2), axis=1)
+        yield cls.sample(*(normal(rng, n) for n in (1, 3, 2, 1, 2, 4)), axis=0)
         yield cls.sample(normal(rng, 2, 2), normal(rng, 2, 0), axis=1)
 
 

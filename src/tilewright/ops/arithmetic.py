@@ -1,0 +1,315 @@
+"""Elementwise arithmetic and conversion. Integers wrap; integer division truncates towards zero, as ONNX has it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Self
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import (
+    BinaryOp,
+    Expr,
+    Fma,
+    UnaryOp,
+    binary,
+    cast,
+    const,
+    equal,
+    logical_and,
+    maximum,
+    minimum,
+    select,
+    unary,
+)
+from tilewright.ops.axes import ANY, FLOATS, NUMBERS
+from tilewright.ops.elementwise import SPECIAL, Elementwise, Pairwise, Variadic, normal
+from tilewright.ops.opdef import ONNX_DTYPES, Array, OnnxNode, Sample, TensorType
+from tilewright.support.errors import UserError
+
+# ------------------------------------------------------------------------------------------------------ arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Pairwise):
+    onnx = ("Add",)
+
+    def scalar(self, a: Expr, b: Expr) -> Expr:
+        return a + b
+
+    def array(self, a: Array, b: Array) -> Array:
+        return a + b
+
+
+@dataclass(frozen=True, slots=True)
+class Sub(Pairwise):
+    onnx = ("Sub",)
+
+    def scalar(self, a: Expr, b: Expr) -> Expr:
+        return a - b
+
+    def array(self, a: Array, b: Array) -> Array:
+        return a - b
+
+
+@dataclass(frozen=True, slots=True)
+class Mul(Pairwise):
+    onnx = ("Mul",)
+
+    def scalar(self, a: Expr, b: Expr) -> Expr:
+        return a * b
+
+    def array(self, a: Array, b: Array) -> Array:
+        return a * b
+
+
+def truncated_quotient(a: Expr, b: Expr) -> Expr:
+    """a / b rounded towards zero, for integers. Floor division is one too low if the signs differ."""
+    quotient = a // b
+    if not a.dtype.is_signed:
+        return quotient
+    inexact = binary(BinaryOp.NE, quotient * b, a)
+    return quotient + cast(a.dtype, logical_and(inexact, binary(BinaryOp.XOR, a < 0, b < 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Div(Pairwise):
+    """Integers are divided towards zero."""
+
+    onnx = ("Div",)
+
+    def scalar(self, a: Expr, b: Expr) -> Expr:
+        return a / b if a.dtype.is_float else truncated_quotient(a, b)
+
+    def array(self, a: Array, b: Array) -> Array:
+        if a.dtype.kind == "f":
+            return a / b
+        quotient = np.floor_divide(a, b)
+        return quotient + ((quotient * b != a) & ((a < 0) != (b < 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Mod(Pairwise):
+    """The remainder has the sign of the divisor; with `truncated`, of the dividend (C's fmod).
+
+    For floats it is exact while the quotient is below 2^53.
+    """
+
+    onnx = ("Mod",)
+    truncated: bool = False
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        return cls(bool(node.integer("fmod", 0))), node.present
+
+    def result(self, inputs: Sequence[TensorType]) -> DType:
+        dtype = Elementwise.result(self, inputs)
+        if dtype.is_float and not self.truncated:
+            raise self.misfit(inputs, "floats need fmod=1")
+        return dtype
+
+    def scalar(self, a: Expr, b: Expr) -> Expr:
+        if not a.dtype.is_float:
+            return a - truncated_quotient(a, b) * b if self.truncated else a % b
+        return cast(a.dtype, _fmod(cast(DType.F64, a), cast(DType.F64, b)))
+
+    def array(self, a: Array, b: Array) -> Array:
+        return np.fmod(a, b) if self.truncated else np.mod(a, b)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        a, b = np.array([7, -7, 7, -7, 0, 6], np.int32), np.array([2, 2, -2, -2, 5, -3], np.int32)
+        yield cls.sample(a, b)
+        yield cls.sample(a, b, fmod=1)
+        yield cls.sample(a.astype(np.uint8), abs(b).astype(np.uint8))
+        yield cls.sample(normal(rng, 2, 3) * 9, normal(rng, 3), fmod=1)
+        left, right = np.meshgrid(np.array(SPECIAL, np.float32), np.array(SPECIAL, np.float32))
+        yield cls.sample(left, right, fmod=1)
+
+
+def _fmod(a: Expr, b: Expr) -> Expr:
+    # The rounded quotient can be one too far from zero: then the remainder has the wrong sign, and |b| brings it back.
+    from_a = Fma(-unary(UnaryOp.TRUNC, a / b), b, a)
+    size = unary(UnaryOp.ABS, b)
+    fixed = select(
+        a < 0,
+        select(const(0, DType.F64) < from_a, from_a - size, from_a),
+        select(from_a < 0, from_a + size, from_a),
+    )
+    infinite = equal(size, float("inf"))
+    return select(logical_and(infinite, unary(UnaryOp.ABS, a) < float("inf")), a, fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class Pow(Elementwise):
+    """base ** exponent, in the type of the base.
+
+    An exponent that is known at compile time is an attribute, so that small powers and roots need no logarithm.
+    Integers need such an exponent, and a natural one.
+    """
+
+    onnx = ("Pow",)
+    arity = (1, 2)
+    exponent: float | None = None
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        known = node.constant(1)
+        if known is None or known.size != 1 or known.ndim > node.input(0).rank:
+            return cls(), (0, 1)
+        return cls(float(known.item())), (0,)
+
+    def result(self, inputs: Sequence[TensorType]) -> DType:
+        dtype = inputs[0].dtype
+        if len(inputs) != (1 if self.exponent is not None else 2):
+            raise self.misfit(inputs, "the exponent is either an attribute or an input")
+        if any(t.dtype not in NUMBERS for t in inputs):
+            raise self.misfit(inputs, "not defined for bool")
+        natural = self.exponent is not None and self.exponent >= 0 and self.exponent.is_integer()
+        if dtype.is_int and not natural:
+            raise self.misfit(inputs, "integers take only a natural exponent that is known at compile time")
+        return dtype
+
+    def value(self, args: Sequence[Expr]) -> Expr:
+        x = args[0]
+        if self.exponent is None:
+            return binary(BinaryOp.POW, x, cast(x.dtype, args[1]))
+        if self.exponent.is_integer() and (x.dtype.is_int or 0 <= self.exponent <= 8):
+            return _natural_power(x, int(self.exponent))
+        if self.exponent == -1:
+            return 1 / x
+        if self.exponent == 0.5:
+            # Unlike the root, the power of -inf is inf and that of -0 is +0.
+            root = unary(UnaryOp.SQRT, x + const(0.0, x.dtype))
+            return select(equal(x, float("-inf")), const(float("inf"), x.dtype), root)
+        return binary(BinaryOp.POW, x, const(self.exponent, x.dtype))
+
+    def values(self, args: Sequence[Array]) -> Array:
+        x = args[0]
+        if self.exponent is None:
+            return np.power(x, args[1].astype(np.float64))
+        return np.power(x, np.full_like(x, self.exponent))  # a scalar 0.5 would make numpy take the root
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = normal(rng, 2, 3)
+        for exponent in (0.0, 1.0, 2.0, 3.0, 7.0, -1.0, 0.5, -2.0):
+            yield cls.sample(x, np.array(exponent, np.float32))
+        yield cls.sample(np.array(SPECIAL, np.float32), np.array([0.5], np.float32))
+        yield cls.sample(np.arange(-3, 4, dtype=np.int32), np.array(3, np.int64))
+        yield cls.sample(abs(x), normal(rng, 3), runtime=(1,))
+        yield cls.sample(x, np.array([[2], [-3]], np.int64), runtime=(1,))
+
+
+def _natural_power(x: Expr, n: int) -> Expr:
+    """By repeated squaring: few multiplications, and their error is below that of a general power."""
+    if n == 0:
+        return const(1, x.dtype)
+    if n == 1:
+        return x
+    half = _natural_power(x, n // 2)
+    return half * half * x if n % 2 else half * half
+
+
+# -------------------------------------------------------------------------------------------------- many inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Max(Variadic):
+    """NaN wins."""
+
+    onnx = ("Max",)
+
+    def combine(self, a: Expr, b: Expr) -> Expr:
+        return maximum(a, b)
+
+    def combine_arrays(self, a: Array, b: Array) -> Array:
+        return np.maximum(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Min(Variadic):
+    """NaN wins."""
+
+    onnx = ("Min",)
+
+    def combine(self, a: Expr, b: Expr) -> Expr:
+        return minimum(a, b)
+
+    def combine_arrays(self, a: Array, b: Array) -> Array:
+        return np.minimum(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Variadic):
+    onnx = ("Sum",)
+    takes = FLOATS
+
+    def combine(self, a: Expr, b: Expr) -> Expr:
+        return a + b
+
+    def combine_arrays(self, a: Array, b: Array) -> Array:
+        return a + b
+
+
+@dataclass(frozen=True, slots=True)
+class Mean(Variadic):
+    onnx = ("Mean",)
+    takes = FLOATS
+
+    def combine(self, a: Expr, b: Expr) -> Expr:
+        return a + b
+
+    def combine_arrays(self, a: Array, b: Array) -> Array:
+        return a + b
+
+    def value(self, args: Sequence[Expr]) -> Expr:
+        return reduce(self.combine, args) / len(args)
+
+    def values(self, args: Sequence[Array]) -> Array:
+        return reduce(self.combine_arrays, args) / len(args)
+
+
+# ------------------------------------------------------------------------------------------------------ conversion
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Elementwise):
+    """Floats become integers by truncation towards zero, and booleans by comparison with zero."""
+
+    onnx = ("Cast", "CastLike")
+    takes = ANY
+    widens = False
+    dtype: DType
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        if node.op_type == "CastLike":
+            return cls(node.input(1).dtype), (0,)
+        to = node.integer("to", 0)
+        if to not in ONNX_DTYPES:
+            raise UserError(f"{node.op_type} to ONNX element type {to}, which has no type here")
+        return cls(ONNX_DTYPES[to]), (0,)
+
+    def result(self, inputs: Sequence[TensorType]) -> DType:
+        return self.dtype
+
+    def value(self, args: Sequence[Expr]) -> Expr:
+        (x,) = args
+        if self.dtype is DType.BOOL and x.dtype is not DType.BOOL:
+            return binary(BinaryOp.NE, x, const(0, x.dtype))
+        return cast(self.dtype, x)
+
+    def values(self, args: Sequence[Array]) -> Array:
+        return args[0]
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = np.array([0.0, -0.0, 1.5, -1.5, 2.5, 100.25], np.float32)
+        for to in (1, 6, 7, 9, 10, 11):
+            yield cls.sample(x, to=to)
+        yield cls.sample(np.array([-3, 0, 300], np.int64), to=1)
+        yield cls.sample(np.array([-3, 0, 300], np.int32), to=9)
+        yield cls.sample(np.array([True, False]), to=1)
+        yield cls.sample(x, np.array(1, np.int32), op_type="CastLike")
