@@ -1,5 +1,7 @@
 """One test for each mistake in using a compiled program: the message names it, and says what to do."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -222,9 +224,19 @@ def test_view_past_the_arena() -> None:
 
 
 def test_more_memory_than_there_is() -> None:
-    program = artifact([], [], [], arena_bytes=1 << 60)
-    with Session(program) as session, pytest.raises(UserError, match="bytes of memory"):
-        session.run({})
+    with pytest.raises(UserError, match="bytes of memory"):
+        Session(artifact([], [], [], arena_bytes=1 << 60))
+
+
+def test_program_for_another_machine() -> None:
+    program = add_program()
+    for change, text in (
+        ({"features": ("avx1024",)}, "lacks: avx1024"),
+        ({"triple": "arm-x-y"}, "compiled for arm"),
+    ):
+        manifest = dataclasses.replace(program.manifest, **change)  # pyright: ignore
+        with pytest.raises(UserError, match=text):
+            Session(dataclasses.replace(program, manifest=manifest))
 
 
 def test_objects_are_needed() -> None:

@@ -110,6 +110,27 @@ def test_feeds_of_many_kinds(make: "Callable[[], NDArray[np.float32]]") -> None:
         np.testing.assert_array_equal(session.run({"a": make(), "b": B})["sum"], A + B)
 
 
+class Foreign:
+    """An array of another library, which only speaks DLPack."""
+
+    def __init__(self, array: NDArray[np.float32]) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: object) -> object:
+        return self._array.__dlpack__(**options)  # pyright: ignore
+
+    def __dlpack_device__(self) -> object:
+        return self._array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries() -> None:
+    a = A.copy()
+    with Session(add_program(), threads=1) as session:
+        bound = session.bind({"a": Foreign(a), "b": B})  # pyright: ignore
+        a += 1  # without a copy in between
+        np.testing.assert_array_equal(bound.run()["sum"], A + 1 + B)
+
+
 def test_scalars_and_empty_arrays() -> None:
     specs = [TensorSpec("s", "int64", ()), TensorSpec("e", "float32", (0, 3))]
     call = KernelCall("move", 1, (inp(0), out(0)))

@@ -206,7 +206,16 @@ def test_default_threads(
     files: dict[str, str],
     threads: int,
 ) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert default_threads(machine(tmp_path, monkeypatch, siblings, dict(files))) == threads
+
+
+@pytest.mark.parametrize(("text", "threads"), [("3", 3), ("6,2", 6), ("99", 8), ("0", 4), ("many", 4)])
+def test_default_threads_follow_openmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, threads: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert default_threads(machine(tmp_path, monkeypatch, EIGHT, {})) == threads
 
 
 def test_features_have_llvms_names(tmp_path: Path) -> None:

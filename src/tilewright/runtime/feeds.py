@@ -108,7 +108,8 @@ def _as_array(value: ArrayLike, dtype: np.dtype[np.generic]) -> Array | str:
     """The value as an array, or what is wrong with it."""
     try:
         if not isinstance(value, (bool, int, float, complex, list, tuple)):
-            return np.asarray(value)
+            is_foreign = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+            return np.from_dlpack(value) if is_foreign else np.asarray(value)  # pyright: ignore
         natural = np.asarray(value)
         if natural.size and not _is_safe(natural.dtype, dtype):
             return f"is {_describe(natural.dtype, natural.shape)}, which does not fit {dtype} without loss"

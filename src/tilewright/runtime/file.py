@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.runtime.dtypes import numpy_dtype
-from tilewright.runtime.machine import cpu_features
+from tilewright.runtime.machine import check_machine
 from tilewright.runtime.manifest import (
     Entry,
     Json,
@@ -34,7 +34,7 @@ from tilewright.runtime.manifest import (
     program_to_json,
 )
 from tilewright.runtime.memory import ALIGN, round_up
-from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest
+from tilewright.support.artifact import FORMAT_VERSION, Artifact
 from tilewright.support.errors import InternalError, UserError
 
 _MAGIC = b"TILEWRT\0"
@@ -91,22 +91,6 @@ def from_bytes(data: bytes | memoryview, *, where: str = "program") -> Artifact:
         return _decode(memoryview(data))
     except UserError as error:
         raise UserError(error.message, where=where, hint=error.hint) from None
-
-
-def check_machine(manifest: Manifest) -> None:
-    """Refuse a program for another kind of processor than this one."""
-    arch = manifest.triple.split("-", 1)[0]
-    if arch != os.uname().machine:
-        raise UserError(
-            f"the program was compiled for {arch}; this machine is {os.uname().machine}",
-            hint="compile it for this machine",
-        )
-    missing = sorted(set(manifest.features) - cpu_features())
-    if missing:
-        raise UserError(
-            f"the program needs processor features that this machine lacks: {', '.join(missing)}",
-            hint="compile it on this machine, or for an older target",
-        )
 
 
 # Writing

@@ -4,8 +4,10 @@ The functions take the root of the file system so that tests can describe other 
 """
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
+from tilewright.support.artifact import Manifest
 from tilewright.support.errors import UserError
 
 _ROOT = Path("/")
@@ -34,6 +36,7 @@ _SPELLING = {
 }
 
 
+@lru_cache(maxsize=1)  # the file is long where cores are many
 def cpu_features(root: Path = _ROOT) -> frozenset[str]:
     """Features of this processor in LLVM's spelling. Cores differ on some machines: those that all have."""
     common: frozenset[str] | None = None
@@ -46,8 +49,16 @@ def cpu_features(root: Path = _ROOT) -> frozenset[str]:
 
 
 def default_threads(root: Path = _ROOT) -> int:
-    """Physical cores within the affinity mask, but no more than the control groups' quota lets run at once."""
-    cores = {_siblings(root, cpu) for cpu in os.sched_getaffinity(0)}
+    """`OMP_NUM_THREADS`, which those who share a machine among processes set, up to the processors of the affinity
+    mask; otherwise its physical cores, but no more than the control groups' quota lets run at once.
+    """
+    cpus = os.sched_getaffinity(0)
+    wish = (
+        os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    )  # a list has a number for each level of nesting
+    if wish.isdecimal() and int(wish) > 0:
+        return min(int(wish), len(cpus))
+    cores = {_siblings(root, cpu) for cpu in cpus}
     quota = _quota(root)
     return max(1, len(cores) if quota is None else min(len(cores), int(quota + 0.5)))
 
@@ -60,6 +71,22 @@ def check_threads(threads: int) -> int:
             hint="leave it out to use one thread for each core",
         )
     return threads
+
+
+def check_machine(manifest: Manifest) -> None:
+    """Refuse a program for another kind of processor than this one."""
+    arch = manifest.triple.split("-", 1)[0]
+    if arch != os.uname().machine:
+        raise UserError(
+            f"the program was compiled for {arch}; this machine is {os.uname().machine}",
+            hint="compile it for this machine",
+        )
+    missing = sorted(set(manifest.features) - cpu_features())
+    if missing:
+        raise UserError(
+            f"the program needs processor features that this machine lacks: {', '.join(missing)}",
+            hint="compile it on this machine, or for an older target",
+        )
 
 
 def _siblings(root: Path, cpu: int) -> str:

@@ -14,7 +14,7 @@ from types import MappingProxyType, TracebackType
 
 from tilewright.runtime.feeds import Buffers, Feeds, Signature
 from tilewright.runtime.loader import Code
-from tilewright.runtime.machine import check_threads, default_threads
+from tilewright.runtime.machine import check_machine, check_threads, default_threads
 from tilewright.runtime.memory import Constants
 from tilewright.runtime.program import Array, Context, Plan
 from tilewright.runtime.team import shared_team
@@ -41,6 +41,7 @@ class Session:
         weights_in_place: bool = False,
     ) -> None:
         self.threads = default_threads() if threads is None else check_threads(threads)
+        check_machine(artifact.manifest)  # an instruction that does not exist would end the process
         self._signature = Signature(artifact.manifest.inputs, artifact.manifest.outputs)
         constants = Constants(artifact.constants, in_place=weights_in_place)
         team = shared_team(artifact.driver, self.threads)
@@ -69,7 +70,7 @@ class Session:
         """Fix the arrays that runs read from and write to."""
         inputs = self._signature.inputs(feeds)
         results = self._signature.outputs(outputs, inputs)
-        context = self._pool.make()
+        context = self._pool.take_away()
         context.attach(inputs, results)
         return Bound(
             context,
@@ -120,7 +121,7 @@ class Bound:
 
 
 class _Pool:
-    """At most `limit` contexts in use; more callers wait. Contexts are made when first needed, and kept.
+    """At most `limit` contexts in use; more callers wait. All but the first are made when needed, and kept.
 
     Taking and giving back need no lock unless somebody has to wait: list operations are atomic.
     """
@@ -134,12 +135,21 @@ class _Pool:
         self._changed = threading.Condition()
         self._waiting = 0
         _pools.add(self)
+        self.give(self._add())  # so that not the first run pays for it
 
-    def make(self) -> Context:
-        plan = self._plan
-        if plan is None:
+    def _add(self) -> Context:
+        if self._plan is None:
             raise UserError("the session is closed", hint="load the program again")
-        return Context(plan)
+        context = Context(self._plan)
+        self._all.add(context)
+        return context
+
+    def take_away(self) -> Context:
+        """A context that does not come back."""
+        with self._changed:
+            context = self._free.pop() if self._free else self._add()
+            self._all.discard(context)
+            return context
 
     def take(self) -> Context:
         try:
@@ -156,9 +166,7 @@ class _Pool:
             try:
                 return self._free.pop()
             except IndexError:
-                context = self.make()
-                self._all.add(context)
-                return context
+                return self._add()
 
     def give(self, context: Context) -> None:
         self._free.append(context)
