@@ -43,6 +43,7 @@ from tilewright.ir.expr import (
     select,
 )
 from tilewright.ir.rewrite import substitute as substitute_expr
+from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import (
     bound_names,
@@ -205,6 +206,8 @@ class Rfactor(FuncStep):
             for it, b in zip(block.iters, block.bindings, strict=True)
             if it.kind is IterKind.SPATIAL
         ]
+        # A loop that only the predicate mentions repeats the block; one time, the first, is enough.
+        start: dict[Var, Expr] = {n.var: as_index(0) for n in own} | copied
         lane = Iter(Var(f"{self.loop}_v"), loop.extent, IterKind.REDUCE)
         part = Load(partial, (*update.acc.indices, lane.var))
         first: dict[Var, Expr] = {it.var: as_index(0) for it in block.iters if it.kind is IterKind.REDUCE}
@@ -214,7 +217,7 @@ class Rfactor(FuncStep):
             (*(b for _, b in kept), Var(self.merge_loop)),
             Store(update.acc.buffer, update.acc.indices, binary(update.combine, update.acc, part)),
             None if block.init is None else substitute(block.init, first),
-            substitute_expr(predicate, copied),
+            Simplifier()(substitute_expr(predicate, start)),
         )
         nest = [For(copied[n.var], n.extent, n.body, n.kind) for n in own if n.var in spatial]
         return wrap(nest, For(Var(self.merge_loop), loop.extent, body))
@@ -267,11 +270,16 @@ def _own_nest(func: Func, block: Block, path: tuple[Stmt, ...], buffer: Buffer) 
 def _split_predicate(func: Func, block: Block) -> tuple[Expr, Expr]:
     """The conditions over spatial loops, and those over reduce loops."""
     reduce, spatial = loop_vars(block, IterKind.REDUCE), loop_vars(block, IterKind.SPATIAL)
+    first = Simplifier({v: Interval(0, 0) for v in free_vars(block.predicate) - reduce - spatial})
     outside: list[Expr] = []
     inside: list[Expr] = []
     for cond in conjuncts(block.predicate):
         used = free_vars(cond)
         if used & reduce and used & spatial:
             raise refusal(func, block, f"the predicate of {block.name} mixes spatial and reduce loops")
+        if used - reduce - spatial and first(cond) is not TRUE:
+            raise refusal(
+                func, block, f"the predicate of {block.name} is over loops that feed none of its iterators"
+            )
         (inside if used & reduce else outside).append(cond)
     return logical_and(*outside), logical_and(*inside)
