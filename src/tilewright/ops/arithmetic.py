@@ -179,10 +179,11 @@ class Pow(Elementwise):
             return _natural_power(x, int(self.exponent))
         if self.exponent == -1:
             return 1 / x
-        if self.exponent == 0.5:
+        if self.exponent in (0.5, -0.5):
             # Unlike the root, the power of -inf is inf and that of -0 is +0.
             root = unary(UnaryOp.SQRT, x + const(0.0, x.dtype))
-            return select(equal(x, float("-inf")), const(float("inf"), x.dtype), root)
+            power = select(equal(x, float("-inf")), const(float("inf"), x.dtype), root)
+            return power if self.exponent > 0 else 1 / power
         return binary(BinaryOp.POW, x, const(self.exponent, x.dtype))
 
     def values(self, args: Sequence[Array]) -> Array:
@@ -196,7 +197,8 @@ class Pow(Elementwise):
         x = normal(rng, 2, 3)
         for exponent in (0.0, 1.0, 2.0, 3.0, 7.0, -1.0, 0.5, -2.0):
             yield cls.sample(x, np.array(exponent, np.float32))
-        yield cls.sample(np.array(SPECIAL, np.float32), np.array([0.5], np.float32))
+        for exponent in (0.5, -0.5):
+            yield cls.sample(np.array(SPECIAL, np.float32), np.array([exponent], np.float32))
         yield cls.sample(np.arange(-3, 4, dtype=np.int32), np.array(3, np.int64))
         yield cls.sample(abs(x), normal(rng, 3), runtime=(1,))
         yield cls.sample(x, np.array([[2], [-3]], np.int64), runtime=(1,))

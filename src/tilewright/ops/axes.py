@@ -14,6 +14,7 @@ from tilewright.support.errors import UserError
 
 FLOATS = frozenset(d for d in DType if d.is_float)
 INTEGERS = frozenset(d for d in DType if d.is_int)
+SIGNED = frozenset(d for d in DType if d.is_float or d.is_signed)
 NUMBERS = FLOATS | INTEGERS
 BOOLS = frozenset({DType.BOOL})
 ANY = frozenset(DType)

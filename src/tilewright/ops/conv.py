@@ -178,14 +178,7 @@ class ConvTranspose(Op):
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         spatial, kernel = check_rank(node), node.input(1).shape[2:]
         rank, auto = len(spatial), node.text("auto_pad", "NOTSET")
-        plain = OnnxNode(
-            node.op_type,
-            node.opset,
-            {k: v for k, v in node.attrs.items() if k != "auto_pad"},
-            node.inputs,
-            node.constant,
-            node.outputs,
-        )
+        plain = replace(node, attrs={k: v for k, v in node.attrs.items() if k != "auto_pad"})
         window = Window.from_onnx(plain, spatial, kernel)
         extra = node.integers("output_padding") or (0,) * rank
         if len(extra) != rank or min(extra) < 0:

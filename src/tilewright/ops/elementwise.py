@@ -103,6 +103,8 @@ class Pointwise(Elementwise):
             yield Sample(op, (rng.uniform(*cls.domain, size=5).astype(half),))
         if DType.I32 in cls.takes:
             yield cls.sample(rng.integers(-9, 9, size=(2, 4)).astype(np.int32))
+        if DType.U8 in cls.takes:
+            yield Sample(cls.sample(np.zeros(1, np.float32)).op, (np.array([0, 1, 128, 255], np.uint8),))
 
 
 class Pairwise(Elementwise):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.ir.expr import Expr, UnaryOp, const, select, unary
-from tilewright.ops.axes import NUMBERS
+from tilewright.ops.axes import NUMBERS, SIGNED
 from tilewright.ops.elementwise import Pointwise
 from tilewright.ops.opdef import Array, Sample
 
@@ -112,11 +112,14 @@ class Abs(MathFunction):
     op = UnaryOp.ABS
     function = np.abs
 
+    def scalar(self, x: Expr) -> Expr:
+        return unary(UnaryOp.ABS, x) if x.dtype in SIGNED else x
+
 
 @dataclass(frozen=True, slots=True)
 class Neg(MathFunction):
     onnx = ("Neg",)
-    takes = NUMBERS
+    takes = SIGNED
     op = UnaryOp.NEG
     function = np.negative
 
@@ -150,9 +153,7 @@ class Sign(Pointwise):
 
     def scalar(self, x: Expr) -> Expr:
         positive = select(const(0, x.dtype) < x, const(1, x.dtype), x)  # what is left is 0 or NaN
-        return (
-            select(x < 0, const(-1, x.dtype), positive) if x.dtype.is_signed or x.dtype.is_float else positive
-        )
+        return select(x < 0, const(-1, x.dtype), positive) if x.dtype in SIGNED else positive
 
     def array(self, x: Array) -> Array:
         return np.sign(x)
