@@ -1,3 +1,5 @@
 """Tilewright: a tensor compiler in which graph, layouts, loops and tensor instructions are chosen together."""
 
-__version__ = "0.1.0"
+from tilewright.version import __version__
+
+__all__ = ["__version__"]

@@ -63,9 +63,9 @@ def register_width(buffer: Buffer, body: Stmt, simplify: Simplifier) -> int:
 
 
 def stored_slots(
-    body: Stmt, files: dict[Buffer, RegisterFile], simplify: Simplifier
+    body: Stmt, files: dict[Buffer, RegisterFile], simplify: Simplifier, lane: For | None = None
 ) -> dict[Buffer, list[int]]:
-    """Which slots of the known register files `body` writes."""
+    """Which slots of the known register files `body` writes; `lane` is the vectorised loop around it."""
     found: dict[Buffer, set[int]] = {}
 
     def visit(s: Stmt, lane: For | None) -> None:
@@ -77,5 +77,5 @@ def stored_slots(
         for c in children(s):
             visit(c, s if isinstance(s, For) and s.kind is LoopKind.VECTORIZED else lane)
 
-    visit(body, None)
+    visit(body, lane)
     return {b: sorted(s) for b, s in found.items()}

@@ -11,7 +11,7 @@ neighbouring sizes, so that every tile is exact.
 import math
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Fma, Load, Var, free_vars
+from tilewright.ir.expr import Const, Fma, Load, Var, free_vars
 from tilewright.ir.layout import Fuse as FuseDims
 from tilewright.ir.layout import Layout
 from tilewright.ir.layout import Reorder as ReorderDims
@@ -22,6 +22,7 @@ from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.parallel import parallel_prefix
 from tilewright.schedule.recipes.register_tile import Nest, loops_of, take_epilogue, tile_nest
 from tilewright.schedule.recipes.tiles import Tile, choose_tile, row_tiles
+from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.reindex import Reindex
@@ -59,21 +60,20 @@ def try_contraction(block: Block) -> Contraction | None:
         return None
     by_var = {it.var: it for it in block.iters}
     spatial = [by_var[i] for i in store.indices if isinstance(i, Var) and i in by_var]
-    if len(spatial) != len(store.indices) or len({it.var for it in spatial}) != len(spatial):
+    constant = [i for i in store.indices if isinstance(i, Const)]
+    if len(spatial) + len(constant) != len(store.indices) or len({it.var for it in spatial}) != len(spatial):
         return None
     uses_a = {v for i in a.indices for v in free_vars(i)}
     uses_b = {v for i in b.indices for v in free_vars(i)}
-    inner = next((it.var for it in reversed(spatial) if it.extent > 1), None)
+    inner = spatial[-1].var if spatial else None
     if inner is None or (inner in uses_a) == (inner in uses_b):
         return None
     if inner in uses_a:
         a, b, uses_a, uses_b = b, a, uses_b, uses_a
     reduce = tuple(it for it in block.iters if it.kind is IterKind.REDUCE)
-    if not all(it.var in uses_a and it.var in uses_b for it in reduce):
+    if not reduce or not all(it.var in uses_a and it.var in uses_b for it in reduce):
         return None
     rows = tuple(it for it in spatial if it.var in uses_a and it.var not in uses_b)
-    if not rows:
-        return None
     return Contraction(
         block,
         store,
@@ -92,7 +92,7 @@ def schedule_contraction(s: Draft, name: str, target: Target, constants: frozens
     epilogue = take_epilogue(s, name, c.store.buffer)
     _fuse_rows(s, c, epilogue)
     c = _contraction(s.func, name)
-    tile = choose_tile(c.rows[-1].extent, c.cols[-1].extent, target, c.b.dtype.bytes)
+    tile = choose_tile(c.rows[-1].extent if c.rows else 1, c.cols[-1].extent, target, c.b.dtype.bytes)
     reduce = _reduction_order(c)
     _pack_columns(s, c, reduce, tile, constants, target)
     c = _contraction(s.func, name)
@@ -109,13 +109,11 @@ def _fuse_rows(s: Draft, c: Contraction, epilogue: str) -> None:
     """Make one row iterator of several where tiles along the last alone would be small, or nothing is lost
     by it.
     """
-    long = [it for it in c.rows if it.extent > 1]
-    if len(long) < 2:
+    if len(c.rows) < 2:
         return
-    if min(row_tiles(long[-1].extent)) >= 5 and not _linear_when_fused(c, long):
+    if min(row_tiles(c.rows[-1].extent)) >= 5 and not _linear_when_fused(c):
         return
-    out = [it.var for it in _spatial(c)]
-    positions = [out.index(it.var) for it in c.rows]
+    positions = [c.store.indices.index(it.var) for it in c.rows]
     if positions != list(range(positions[0], positions[0] + len(positions))):
         return
     follower = find_block(s.func, epilogue)
@@ -126,16 +124,11 @@ def _fuse_rows(s: Draft, c: Contraction, epilogue: str) -> None:
     s.apply(TransformLayout(accumulator.buffer.name, Layout((FuseDims(positions[0], len(positions)),))))
 
 
-def _spatial(c: Contraction) -> list[Iter]:
-    by_var = {it.var: it for it in c.block.iters}
-    return [by_var[i] for i in c.store.indices if isinstance(i, Var)]
-
-
-def _linear_when_fused(c: Contraction, rows: list[Iter]) -> bool:
+def _linear_when_fused(c: Contraction) -> bool:
     """Are the addresses of A an arithmetic progression along all rows together?"""
     steps = address_steps(c.a, c.block)
-    expected = steps.get(rows[-1].var, 0)
-    for inner, outer in zip(reversed(rows), reversed(rows[:-1]), strict=False):
+    expected = steps.get(c.rows[-1].var, 0)
+    for inner, outer in zip(reversed(c.rows), reversed(c.rows[:-1]), strict=False):
         expected *= inner.extent
         if steps.get(outer.var) != expected:
             return False
@@ -214,7 +207,7 @@ def _tile(
 ) -> None:
     loops = loops_of(c.block)
     outer = tuple(loops[it.var] for it in (*c.batch, *c.cols[:-1]))
-    *outer_rows, row = [loops[it.var] for it in c.rows]
+    *outer_rows, row = [loops[it.var] for it in c.rows] or [s.apply(AddUnitLoop(c.block.name)).loop]
     col = loops[c.cols[-1].var]
     weights = c.b.dtype.bytes * math.prod(it.extent for it in (*c.cols, *c.reduce))
     # Columns outermost keep a panel of B close and stream A past it; rows outermost keep all of B in L2.

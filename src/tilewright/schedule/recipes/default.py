@@ -6,6 +6,7 @@ from tilewright.schedule.recipes.inline import inline_spatial
 from tilewright.schedule.recipes.lanes import is_lane_reduction, schedule_lanes
 from tilewright.schedule.recipes.rows import schedule_rows
 from tilewright.schedule.recipes.spatial import schedule_spatial
+from tilewright.schedule.steps.drop_unit_iters import DropUnitIters
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
 from tilewright.tir.stmt import blocks
@@ -15,6 +16,8 @@ def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozen
     """Schedule `func` for `target`; `constants` names the params whose values are known at compile time."""
     s = Draft(single(func))
     inline_spatial(s)
+    for block in list(blocks(s.func.body)):
+        s.apply(DropUnitIters(block.name))
     before = {b.name for b in blocks(s.func.body)}
     reductions = [b for b in blocks(s.func.body) if b.is_reduction]
     match reductions:

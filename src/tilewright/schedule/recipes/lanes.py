@@ -5,12 +5,13 @@ The output's innermost dimension goes into vector lanes, a few neighbouring outp
 registers, and the reduction runs inside.
 """
 
-from tilewright.ir.expr import Var, free_vars, loads
+from tilewright.ir.expr import Const, Var, free_vars, loads
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.register_tile import Nest, loops_of, take_epilogue, tile_nest
 from tilewright.schedule.recipes.spatial import memory_order
 from tilewright.schedule.recipes.tiles import Tile, row_tiles
+from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, IterKind, Store
 
@@ -23,7 +24,7 @@ def is_lane_reduction(block: Block) -> bool:
     if (
         not isinstance(store, Store)
         or block.init is None
-        or not all(isinstance(i, Var) for i in store.indices)
+        or not all(isinstance(i, Var | Const) for i in store.indices)
     ):
         return False
     inner = _innermost(block)
@@ -45,7 +46,7 @@ def _innermost(block: Block) -> Iter | None:
     assert isinstance(block.body, Store)
     by_var = {it.var: it for it in block.iters}
     spatial = [by_var[i] for i in block.body.indices if isinstance(i, Var) and i in by_var]
-    return next((it for it in reversed(spatial) if it.extent > 1), None)
+    return spatial[-1] if spatial else None
 
 
 def schedule_lanes(s: Draft, name: str, target: Target) -> None:
@@ -59,10 +60,8 @@ def schedule_lanes(s: Draft, name: str, target: Target) -> None:
     spatial = [n for n in memory_order(block) if n not in _reduce_loops(block)]
     col = loops[inner.var]
     others = [n for n in spatial if n != col]
-    row = next((n for n in reversed(others) if s.loop(n).extent > 1), others[-1] if others else None)
+    row = others[-1] if others else s.apply(AddUnitLoop(name)).loop
     lanes = target.lanes(block.body.buffer.dtype.bytes)
-    if row is None:
-        return
     outer = [n for n in others if n != row]
     height = max(row_tiles(s.loop(row).extent, _ROWS))
     vectors = 1 if height > 1 else min(8, max(1, inner.extent // lanes))

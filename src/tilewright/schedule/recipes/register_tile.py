@@ -88,7 +88,7 @@ def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int) -> None:
         # What is inside a tile of the outer loop goes inside the inner one, so that this can be cut too.
         one = s.apply(Split(outer.order[at], (None, size))).names
         order = (*outer.order[:at], one[0], *outer.order[at + 1 : then + 1], one[1], *outer.order[then + 1 :])
-        s.apply(Reorder(order[: then + 2]))
+        s.apply(Reorder(order[at : then + 2]))
         for inner, other in _cut(s, _Part(outer.block, outer.epilogue, order), then, cuts[second]):
             two = s.apply(Split(inner.order[then], (None, other))).names
             tile_loops = {first: (inner.order[then + 1], size), second: (two[1], other)}

@@ -15,7 +15,10 @@ from tilewright.schedule.recipes.inline import domain
 from tilewright.schedule.recipes.parallel import PARALLEL_WORK
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.recipes.spatial import memory_order
+from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
+from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.compute_at import ComputeAt
+from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
@@ -31,37 +34,37 @@ _ACCUMULATORS = 2  # vectors of partial results per reduction
 
 def schedule_rows(s: Draft, target: Target) -> None:
     """Schedule all blocks of the Func, the last of which stores the result."""
+    last = list(blocks(s.func.body))[-1]
+    if last.is_reduction:  # its partial results must have a place to stay between it and the end of a row
+        assert isinstance(last.body, Store)
+        s.apply(CacheWrite(last.name, last.body.buffer.name, Scope.LOCAL))
     names = [b.name for b in blocks(s.func.body)]
     last = find_block(s.func, names[-1])
     rows = _row_loops(s, last)
     order = [n for n in memory_order(last) if n in rows] + [n for n in memory_order(last) if n not in rows]
     if len(order) > 1:
         s.apply(Reorder(tuple(order)))
-    inside: list[str] = []
-    if rows:
+    if not rows:
+        row = s.apply(AddUnitLoop(last.name)).loop
+    else:
         row = s.apply(Fuse(tuple(order[: len(rows)]))).name if len(rows) > 1 else order[0]
-        # Producers move from the last to the first: then all consumers of a block are in place before it.
-        for name in reversed(names[:-1]):
-            if s.attempt(ComputeAt(name, row)):
-                inside.append(name)
-        if domain(last) >= PARALLEL_WORK or any(
-            domain(find_block(s.func, n)) >= PARALLEL_WORK for n in names
-        ):
-            s.apply(Parallel(row))
+    # Producers move from the last to the first: then all consumers of a block are in place before it.
+    for name in reversed(names[:-1]):
+        s.attempt(ComputeAt(name, row))
+    if rows and any(domain(b) >= PARALLEL_WORK for b in blocks(s.func.body)):
+        s.apply(Parallel(row))
     for name in names:
         _vectorize(s, name, target)
 
 
 def _row_loops(s: Draft, last: Block) -> set[str]:
-    """The loops of the last block that every reduction leaves standing."""
+    """The loops of the last block along which reductions, and what is derived from them, have a value each."""
     loops = loops_of(last)
-    if last.is_reduction:
-        return {loops[it.var] for it in last.iters if it.kind is IterKind.SPATIAL and it.extent > 1}
-    reduced = {b.body.buffer for b in blocks(s.func.body) if b.is_reduction and isinstance(b.body, Store)}
     assert isinstance(last.body, Store)
+    whole = {b.body.buffer for b in blocks(s.func.body) if b.is_reduction and isinstance(b.body, Store)}
     used: set[Var] = set()
     for ld in loads(last.body.value):
-        if ld.buffer in reduced:
+        if ld.buffer in s.func.locals and (ld.buffer.size < last.body.buffer.size or ld.buffer in whole):
             used |= {v for i in ld.indices for v in free_vars(i)}
     return {loops[v] for v in used if v in loops}
 
@@ -117,7 +120,9 @@ def _reduce_in_lanes(s: Draft, name: str, loop: str, extent: int, lanes: int) ->
     if not s.attempt(rf):
         return
     s.apply(SetScope(rf.name, Scope.REGISTER))
+    s.apply(DecomposeReduction(rf.name, steps.names[0]))
     s.apply(Vectorize(steps.names[1]))
+    s.apply(Vectorize(f"{steps.names[1]}_init"))
     s.apply(Unroll(rf.merge_loop))
     if extent % width:
         s.apply(LoopPartition(steps.names[0], (extent // width,)))

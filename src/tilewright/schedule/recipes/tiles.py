@@ -29,7 +29,7 @@ def tile_time(rows: int, vectors: int) -> float:
     compute = max(work, _IN_FLIGHT) / _FMA_PER_CYCLE
     loads = (rows + vectors) / _LOADS_PER_CYCLE
     # Loads do not overlap perfectly, and a vector of B comes from a farther cache than an element of A.
-    return (max(compute, loads) + 0.05 * rows + 0.15 * vectors) / work
+    return (max(compute, loads) + 0.3 * loads + 0.2 * vectors) / work
 
 
 def choose_tile(rows: int, columns: int, target: Target, bytes_per_element: int = 4) -> Tile:

@@ -1,7 +1,7 @@
 """reindex: an operand is copied into the order in which a block's iterators want it.
 
-    for i, j, k:                           Reindex("C", "B", ("vj", "vk"))      for C_B_j, C_B_k:
-        C[vi, vj] += A[vi, vk] * B[vk, vj]         ─────>                            C_B[vj, vk] = B[vk, vj]
+    for i, j, k:                           Reindex("C", "B", ("vj", "vk"))      for …_loop:
+        C[vi, vj] += A[vi, vk] * B[vk, vj]         ─────>                            C_B_reindex[vj, vk] = B[vk, vj]
                                                                                 for i, j, k:
                                                                                     C[vi, vj] += A[vi, vk] *
                                                                                     C_B[vj, vk]
@@ -37,7 +37,7 @@ class Reindex(FuncStep):
     @property
     def copy(self) -> str:
         """The new block, and the new buffer."""
-        return f"{self.block}_{self.buffer}"
+        return f"{self.block}_{self.buffer}_reindex"
 
     @property
     def loops(self) -> tuple[str, ...]:

@@ -122,7 +122,9 @@ def _dependence(
         for var in variables if pairs else ():
             assert simplify is not None
             for store, other in pairs:
-                if _same_iteration(store.indices, other.indices, var, varying, simplify):
+                if _are_apart(store.indices, other.indices, varying, simplify) or _same_iteration(
+                    store.indices, other.indices, var, varying, simplify
+                ):
                     continue
                 if private and _is_private(func, users, var, varying, simplify):
                     break
@@ -138,6 +140,19 @@ def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]
             if not (commute and store.block == other.block and store.indices == other.indices):
                 found.setdefault((store.indices, other.indices), (store, other))
     return list(found.values())
+
+
+def _are_apart(a: Indices, b: Indices, varying: Set[Var], simplify: Simplifier) -> bool:
+    """Do the two never touch one element, because in some dimension their ranges do not meet?"""
+    for x, y in zip(a, b, strict=True):
+        p, q = simplify.linear(x), simplify.linear(y)
+        fixed = [tuple(t for t in f.terms if free_vars(t[0]).isdisjoint(varying)) for f in (p, q)]
+        if fixed[0] != fixed[1]:
+            continue
+        u, v = (_interval(f.const, [t for t in f.terms if t not in fixed[0]], simplify) for f in (p, q))
+        if u.hi < v.lo or v.hi < u.lo:
+            return True
+    return False
 
 
 def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplify: Simplifier) -> bool:

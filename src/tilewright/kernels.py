@@ -1,0 +1,135 @@
+"""From Funcs to native kernels: scheduled, lowered and compiled, each distinct one once.
+
+Two calls whose Funcs are equal up to renaming share their kernels; an object is looked up by the digest of
+its LLVM IR before it is compiled. Kernels that read only constants run here, at compile time.
+"""
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.codegen.driver import driver_ir
+from tilewright.codegen.kernel import kernel_ir, parts
+from tilewright.codegen.objects import LLVM_VERSION, compile_object
+from tilewright.ir.expr import Buffer
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.loader import Code
+from tilewright.runtime.memory import empty_aligned
+from tilewright.schedule.recipes.default import schedule_func
+from tilewright.schedule.trace import Trace
+from tilewright.target.target import Target
+from tilewright.tir.digest import digest
+from tilewright.tir.func import Func
+from tilewright.tir.passes.expand_math import expand_math
+from tilewright.tir.passes.split_fma import without_fma
+from tilewright.tir.pipeline import Pass, lower
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A native function and what it was made from."""
+
+    name: str
+    func: Func  # lowered
+    parts: int
+    llvm: str
+    object: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A Func as kernels to run in order, over its params and the buffers they share."""
+
+    func: Func  # as given
+    scheduled: Func
+    trace: Trace
+    kernels: tuple[Kernel, ...]
+    shared: tuple[Buffer, ...]
+
+
+class KernelCompiler:
+    """Compiles Funcs for one target; remembers what it has compiled."""
+
+    def __init__(self, target: Target, cache: Cache) -> None:
+        self.target, self._cache = target, cache
+        self._done: dict[str, Compiled] = {}
+        self._kernels: dict[str, Kernel] = {}
+        self._passes: tuple[Pass, ...] = (expand_math,) if target.has_fma else (expand_math, without_fma)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(self._kernels.values())
+
+    def driver(self) -> bytes:
+        """The object that runs the program's calls on a team of threads."""
+        return self._object(driver_ir(self.target))
+
+    def compile(self, func: Func, constants: frozenset[Buffer]) -> Compiled:
+        key = digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
+        done = self._done.get(key)
+        if done is None:
+            names = frozenset(b.name for b in constants)
+            draft = schedule_func(func, self.target, names)
+            phases, shared = lower(draft.func, self._passes)
+            kernels = tuple(self._kernel(p.func) for p in phases)
+            done = Compiled(func, draft.func, draft.trace, kernels, shared)
+            self._done[key] = done
+        return done
+
+    def _kernel(self, func: Func) -> Kernel:
+        """Named after its code, so that equal kernels of different Funcs are one."""
+        text = kernel_ir(replace(func, name="kernel"))
+        name = f"{func.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        known = self._kernels.get(text)
+        if known is None:
+            ir = text.replace("@kernel(", f"@{name}(", 1)
+            known = Kernel(name, func, parts(func), ir, self._object(ir))
+            self._kernels[text] = known
+        return replace(known, func=func)
+
+    def _object(self, ir: str) -> bytes:
+        features = ",".join(sorted(self.target.features))
+        facts = "\n".join(("object", LLVM_VERSION, self.target.triple, self.target.cpu, features, ir))
+        key = hashlib.sha256(facts.encode()).hexdigest()
+        cached = self._cache.get(key)
+        if cached is None:
+            cached = compile_object(ir, self.target)
+            self._cache.put(key, cached)
+        return cached
+
+
+def run_now(kernel: Kernel, arrays: Mapping[Buffer, Array]) -> None:
+    """Run all parts of a kernel here, on these arrays."""
+    code = Code((kernel.object,))
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address(kernel.name))
+    args = (ctypes.c_void_p * len(kernel.func.params))(*(arrays[p].ctypes.data for p in kernel.func.params))
+    for part in range(kernel.parts):
+        call(ctypes.addressof(args), part)
+
+
+def fold_kernels(
+    compiled: Compiled, values: Mapping[Buffer, Array], run: Callable[[Kernel, Mapping[Buffer, Array]], None]
+) -> tuple[tuple[Kernel, ...], dict[Buffer, Array]]:
+    """Run the kernels whose inputs are all in `values`: (those left for run time, what the others have
+    made).
+    """
+    known = dict(values)
+    left: list[Kernel] = []
+    late: set[Buffer] = set()
+    for k in compiled.kernels:
+        reads = [p for p in k.func.params if p not in k.func.outputs]
+        makes_locals = all(p in compiled.shared and p not in late for p in k.func.outputs)
+        if makes_locals and reads and all(p in known for p in reads):
+            for p in k.func.outputs:
+                known[p] = empty_aligned(p.shape, p.dtype.numpy)
+            run(k, known)
+        else:
+            left.append(k)
+            late.update(k.func.outputs)
+    return tuple(left), {b: a for b, a in known.items() if b not in values}

@@ -1,0 +1,106 @@
+"""Layouts of the buffers between kernels.
+
+A convolution as models state it keeps channels in dimension 1 and pixels innermost. Its register tile wants
+channels in vector lanes, so buffers that windowed or channel-mixing reductions read or write are laid out
+channels last, and everything that touches them follows: a layout belongs to the Module, not to an op.
+Inputs and outputs of the Module keep the layout that the caller knows.
+"""
+
+from collections.abc import Iterator
+
+from tilewright.ir.expr import Buffer, Scope, Var, free_vars, loads
+from tilewright.ir.layout import Layout, Reorder
+from tilewright.schedule.step import Step
+from tilewright.schedule.steps.transform_layout import TransformLayout
+from tilewright.tir.func import Func, Module
+from tilewright.tir.stmt import Block, IterKind, Store, blocks
+
+_MIN_CHANNELS = 8  # fewer would not fill a vector
+
+
+def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
+    """Channels last where that pays; the module and the steps taken."""
+    fixed = {*module.inputs, *module.outputs, *(c.buffer for c in module.constants)}
+    chosen: dict[Buffer, None] = {}
+    for func in module.funcs:
+        for block in blocks(func.body):
+            if block.is_reduction and _mixes_channels(block):
+                chosen.update(dict.fromkeys(b for b in _images(block) if b not in fixed))
+    _spread(module, chosen, fixed)
+    steps: list[Step] = []
+    for b in chosen:
+        order = (0, *range(2, len(b.shape)), 1)
+        step = TransformLayout(b.name, Layout((Reorder(order),)))
+        module = step.apply(module)
+        steps.append(step)
+    return module, tuple(steps)
+
+
+def _images(block: Block) -> Iterator[Buffer]:
+    """The buffers of the block that have channels in dimension 1 and pixels after it, as many as its output
+    has.
+    """
+    assert isinstance(block.body, Store)
+    out = block.body.buffer
+    for b in (out, *(ld.buffer for ld in loads(block.body.value))):
+        if b.scope is Scope.GLOBAL and len(b.shape) == len(out.shape) and _has_channels(b):
+            yield b
+
+
+def _has_channels(b: Buffer) -> bool:
+    return len(b.shape) >= 3 and b.shape[1] >= _MIN_CHANNELS
+
+
+def _mixes_channels(block: Block) -> bool:
+    """Does the block reduce over windows or channels of an image, giving one?
+
+    Its output has a channel iterator in dimension 1 and pixels after it. An operand of the same rank moves
+    with the pixels: through windows (pixel and reduce iterators in one index), or reducing its own
+    channels, in which case another operand mixes them. A product of matrices looks like the latter where
+    there is a single pixel dimension; it is left as it is.
+    """
+    store = block.body
+    if not isinstance(store, Store) or len(store.indices) < 3 or not isinstance(store.indices[1], Var):
+        return False
+    if not _has_channels(store.buffer):
+        return False
+    pixels = {v for i in store.indices[2:] for v in free_vars(i)}
+    reduce = {it.var for it in block.iters if it.kind is IterKind.REDUCE}
+    for ld in loads(store.value):
+        if ld.buffer is store.buffer or len(ld.indices) != len(store.indices):
+            continue
+        first, rest = free_vars(ld.indices[1]), [free_vars(i) for i in ld.indices[2:]]
+        windows = any(r & pixels and r & reduce for r in rest)
+        pools = not pixels and first == {store.indices[1]} and all(r & reduce for r in rest)
+        mixes = len(rest) > 1 and bool(first & reduce) and set[Var]().union(*rest) == pixels and bool(pixels)
+        if windows or pools or mixes:
+            return True
+    return False
+
+
+def _spread(module: Module, chosen: dict[Buffer, None], fixed: set[Buffer]) -> None:
+    """Blocks without a reduction follow: what they read and write at the same indices is laid out the same
+    way.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for func in module.funcs:
+            for group in _same_index(func):
+                if any(b in chosen for b in group):
+                    new = [b for b in group if b not in chosen and b not in fixed and _has_channels(b)]
+                    chosen.update(dict.fromkeys(new))
+                    changed = changed or bool(new)
+
+
+def _same_index(func: Func) -> Iterator[set[Buffer]]:
+    """For each all-spatial block, the buffers of its output's rank whose channel index is the output's."""
+    for block in blocks(func.body):
+        store = block.body
+        if block.is_reduction or not isinstance(store, Store) or len(store.indices) < 3:
+            continue
+        group = {store.buffer}
+        for ld in loads(store.value):
+            if len(ld.indices) == len(store.indices) and ld.indices[1] is store.indices[1]:
+                group.add(ld.buffer)
+        yield group

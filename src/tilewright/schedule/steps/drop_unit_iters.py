@@ -1,0 +1,49 @@
+"""drop_unit_iters: iterators with one value disappear from a block, with their loops.
+
+    for n in range(1):                  DropUnitIters("C")       for i in range(8):
+        for i in range(8):                    ─────>                 with block("C"):
+            with block("C"):                                             C[0, vi] = …
+                C[vn, vi] = …
+
+Roles are then told from indices alone. The block is alone under plain loops, one per iterator.
+"""
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.expr import Expr, Var, as_index
+from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.nest import find_block
+from tilewright.schedule.own_nest import own_nest, replace_own_nest
+from tilewright.schedule.step import FuncStep
+from tilewright.tir.func import Func
+from tilewright.tir.rewrite import map_exprs, substitute
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class DropUnitIters(FuncStep):
+    block: str
+
+    def anchor(self) -> str:
+        return self.block
+
+    def rewrite(self, func: Func) -> Func:
+        block = find_block(func, self.block)
+        own_nest(func, block)
+        zero: dict[Var, Expr] = {it.var: as_index(0) for it in block.iters if it.extent == 1}
+        kept = [(it, b) for it, b in zip(block.iters, block.bindings, strict=True) if it.extent > 1]
+        simplify = Simplifier(ranges(block))
+
+        def without(s: Stmt) -> Stmt:
+            return map_exprs(substitute(s, zero), simplify)
+
+        new = replace(
+            block,
+            iters=tuple(it for it, _ in kept),
+            bindings=tuple(b for _, b in kept),
+            body=without(block.body),
+            # Without a reduction step that is the first of several, init and body are one after the other.
+            init=None if block.init is None else without(block.init),
+        )
+        return replace_own_nest(func, block, new)
