@@ -376,6 +376,35 @@ def test_interrupt_ends_a_loop_of_runs() -> None:
         assert (rest, child.returncode) == ("interrupted\n", 0)
 
 
+EXIT_SCRIPT = """
+import sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from tests.runtime_programs import N, mixing_program
+from tilewright.runtime.session import Session
+session = Session(mixing_program(5), threads=3)
+feeds = {"x": np.zeros(N, np.float32)}
+def work():
+    while True:
+        session.run(feeds)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.05)
+"""
+
+
+def test_exit_in_the_middle_of_runs() -> None:
+    """The workers end before the interpreter unmaps their code."""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT_SCRIPT, str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_external_code_between_segments() -> None:
     spec = vector("t")
 
