@@ -1,6 +1,6 @@
 """Finding one's way in a Func: loops and blocks by name, the path that leads to them, and changing one place."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.ir.expr import TRUE, Binary, BinaryOp, Expr, Var, free_vars
@@ -135,7 +135,8 @@ def _swap(old: Stmt, new: Stmt) -> Callable[[Stmt], Stmt]:
 def replace_nest(func: Func, old: Stmt, new: Stmt) -> Func:
     """As `replace_stmt`, with the bindings and predicates in `new` simplified."""
     path = path_to(func.body, old)
-    return func.with_body(_replace(path, simplify_nest(new, ranges_above(path[:-1]))))
+    simplify = Simplifier(ranges_above(path[:-1]) | ranges(new))
+    return func.with_body(_replace(path, simplify_nest(new, simplify)))
 
 
 def ranges_above(path: Iterable[Stmt]) -> dict[Var, Interval]:
@@ -149,9 +150,8 @@ def ranges_above(path: Iterable[Stmt]) -> dict[Var, Interval]:
     return out
 
 
-def simplify_nest(s: Stmt, above: dict[Var, Interval]) -> Stmt:
-    """Bindings and predicates of the outermost blocks in `s` simplified; `above` has the ranges around `s`."""
-    simplify = Simplifier(above | ranges(s))
+def simplify_nest(s: Stmt, simplify: Simplifier) -> Stmt:
+    """Bindings and predicates of the outermost blocks in `s` simplified."""
 
     def visit(n: Stmt) -> Stmt:
         if not isinstance(n, Block):
@@ -171,14 +171,17 @@ def wrap(nest: Iterable[For], body: Stmt) -> Stmt:
     return body
 
 
-def rename(s: Stmt, suffix: str) -> Stmt:
-    """A copy of `s` in which every loop, iterator and block that `s` binds has `suffix` appended to its name."""
-    values: dict[Var, Expr] = {}
+def rename(s: Stmt, suffix: str, values: Mapping[Var, Expr] | None = None) -> Stmt:
+    """A copy of `s` in which every loop, iterator and block that `s` binds has `suffix` appended to its name.
+
+    `values` replace variables that `s` uses but does not bind.
+    """
+    new: dict[Var, Expr] = dict(values or {})
 
     def fresh(v: Var) -> Var:
-        new = Var(v.name + suffix)
-        values[v] = new
-        return new
+        var = Var(v.name + suffix)
+        new[v] = var
+        return var
 
     def visit(n: Stmt) -> Stmt:
         match n:
@@ -192,4 +195,4 @@ def rename(s: Stmt, suffix: str) -> Stmt:
                 return map_children(n, visit)
 
     renamed = visit(s)
-    return substitute(renamed, values)
+    return substitute(renamed, new)

@@ -39,7 +39,7 @@ from tilewright.schedule.nest import (
 )
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_children, substitute
+from tilewright.tir.rewrite import map_children
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Seq, Stmt, children, seq
 
@@ -69,15 +69,18 @@ class LoopPartition(FuncStep):
                 f"the points must rise, strictly between 0 and {loop.extent}, the extent of {self.loop}",
             )
         known = ranges_above(path_to(func.body, loop)[:-1])
+        new: list[str] = []
         parts: list[Stmt] = []
-        for n, (start, end) in enumerate(pairwise(ends)):
-            part = rename(For(loop.var, end - start, loop.body), f"_p{n}")
-            assert isinstance(part, For)
-            part = replace(part, body=substitute(part.body, {part.var: part.var + start}))
-            check_fresh(func, bound_names(part))
-            pruned = prune(simplify_nest(part, known), Simplifier(known | ranges(part)))
+        for name, (start, end) in zip(self.names, pairwise(ends), strict=True):
+            suffix = name.removeprefix(self.loop)
+            body = rename(loop.body, suffix, {loop.var: Var(name) + start})
+            part = For(Var(name), end - start, body)
+            new.extend(bound_names(part))
+            simplify = Simplifier(known | ranges(part))
+            pruned = prune(simplify_nest(part, simplify), simplify)
             if pruned is not None:
                 parts.append(pruned)
+        check_fresh(func, new)
         return replace_stmt(func, loop, seq(*parts))
 
 
