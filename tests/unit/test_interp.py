@@ -20,10 +20,11 @@ from tilewright.ir.expr import (
     logical_and,
 )
 from tilewright.support.errors import InternalError, UserError
+from tilewright.tir.analysis.independence import independent_loops
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, While, single
 from tilewright.tir.func import Sequence as ProgramSequence
-from tilewright.tir.interp import independent_loops, interpret, interpret_module, run_func
+from tilewright.tir.interp import interpret, interpret_module, run_func
 from tilewright.tir.stmt import Alloc, Block, For, If, Iter, IterKind, LoopKind, Seq, Stmt, Store, loops, seq
 
 F32 = DType.F32
@@ -89,6 +90,18 @@ def test_allocations_are_fresh_every_time() -> None:
     np.testing.assert_array_equal(run(body), [0, 1, 2, 3, np.nan, np.nan, np.nan, np.nan])
 
 
+def test_each_iteration_has_its_own_allocation() -> None:
+    t = Buffer("T", (2, 2), F32, Scope.REGISTER)
+    rows = [Store(t, (as_index(n), j), X[i * 2 + j] * float(n + 1)) for n in range(2)]
+    fill = loop(j, 2, If(X[i] < 2.0, seq(*rows)))
+    drain = loop(k, 2, Store(Y, (i * 2 + k,), t[0, k] + t[1, as_index(1) - k]))
+    body = loop(i, 4, Alloc(t, seq(fill, drain)))
+    assert independent_loops(body) == {i, j, k}
+    np.testing.assert_array_equal(run(body), [2, 1, 8, 7, *[np.nan] * 4])
+    top = Alloc(t, seq(Store(t, (as_index(0),) * 2, X[3]), Store(Y, (as_index(1),), t[0, 0])))
+    assert run(top).tolist() == [0, 3, 0, 0, 0, 0, 0, 0]
+
+
 def test_statements_in_a_vector_loop_see_each_other() -> None:
     body = loop(i, 8, Store(Y, (i,), X[i] + 1.0), Store(Y, (i,), Y[i] * 10.0))
     assert independent_loops(body) == {i}
@@ -101,6 +114,9 @@ def test_statements_in_a_vector_loop_see_each_other() -> None:
         ([i], True),
         ([i * 2 + 1, i * 2], True),
         ([i, i + 1], False),
+        ([i, i + 4], True),  # four iterations: the ranges do not meet
+        ([i, i + 3], False),
+        ([i, as_index(4)], False),  # all iterations write element 4
         ([i // 2], False),
         ([i % 2], False),
         ([as_index(0)], False),

@@ -10,11 +10,11 @@ whose iterations provably touch different elements of everything they write (`in
 changes a result. Conditions become masks.
 
 Lanes: the n-th loop from outside that runs at once has axis -n, so values inside broadcast against those outside as
-they are.
+they are. Memory allocated inside such loops has a part for each lane.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, assert_never
 
 import numpy as np
@@ -22,27 +22,12 @@ from numpy.typing import NDArray
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import Value, evaluate
-from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Var, free_vars, loads
-from tilewright.ir.rewrite import substitute
-from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.ir.expr import TRUE, Buffer, Expr, Var
 from tilewright.support.errors import InternalError, UserError
+from tilewright.tir.analysis.independence import independent_loops
 from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
 from tilewright.tir.func import Sequence as ProgramSequence
-from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import (
-    Alloc,
-    Block,
-    For,
-    If,
-    IterKind,
-    Seq,
-    Stmt,
-    Store,
-    children,
-    loops,
-    stmt_exprs,
-    walk,
-)
+from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, Store, walk
 
 Array: TypeAlias = NDArray[Any]
 ExternalFn: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
@@ -150,6 +135,7 @@ class _Machine:
     def __init__(self, name: str, memory: dict[Buffer, Array], at_once: frozenset[Var]) -> None:
         self._name, self._memory, self._at_once = name, memory, at_once
         self._env: dict[Var, Value] = {}
+        self._parts: dict[Buffer, tuple[Value, ...]] = {}  # which part of a buffer belongs to a lane
         self._blocks: list[str] = []
 
     def run(self, s: Stmt, lanes: _Lanes, mask: Array | None) -> None:
@@ -168,7 +154,8 @@ class _Machine:
             case Store():
                 self._store(s, lanes, mask)
             case Alloc():
-                self._memory[s.buffer] = unwritten(s.buffer)
+                self._memory[s.buffer] = unwritten(s.buffer.with_shape((*lanes, *s.buffer.shape)))
+                self._parts[s.buffer] = tuple(np.ogrid[tuple(slice(n) for n in lanes)])
                 self.run(s.body, lanes, mask)
                 del self._memory[s.buffer]
             case _:
@@ -214,18 +201,20 @@ class _Machine:
         if mask is not None:  # lanes that do not run read element 0, and nobody looks at it
             indices = tuple([np.where(mask, i, 0) for i in indices])
         self._check_bounds("reads", buffer, indices)
-        at: Any = indices
+        at: Any = (*self._parts.get(buffer, ()), *indices)
         return self._array(buffer)[at]
 
     def _store(self, s: Store, lanes: _Lanes, mask: Array | None) -> None:
         indices = tuple([self._value(i, mask) for i in s.indices])
         value = self._value(s.value, mask)
+        part = self._parts.get(s.buffer, ())
         if mask is not None:
             wanted = np.broadcast_to(mask, lanes)
             indices = tuple([np.broadcast_to(i, lanes)[wanted] for i in indices])
+            part = tuple([np.broadcast_to(i, lanes)[wanted] for i in part])
             value = np.broadcast_to(value, lanes)[wanted]
         self._check_bounds("writes", s.buffer, indices)
-        at: Any = indices
+        at: Any = (*part, *indices)
         self._array(s.buffer)[at] = value
 
     def _array(self, buffer: Buffer) -> Array:
@@ -237,21 +226,29 @@ class _Machine:
         if len(indices) != len(buffer.shape):
             raise InternalError(f"{self._here()} {verb} {buffer} with {len(indices)} indices")
         for index, extent in zip(indices, buffer.shape, strict=True):
-            bad = _outside(index, extent)
-            if bad.any():
+            if _is_outside(index, extent):
+                bad = _outside(index, extent)
                 raise InternalError(
                     f"{self._here()} {verb} {_spell_access(buffer, indices, bad)}, outside {buffer}"
                 )
 
     def _check_domain(self, var: Var, extent: int, value: Value, mask: Array | None) -> None:
+        if not _is_outside(value, extent):
+            return
         bad = _outside(value, extent)
-        bad = bad if mask is None else bad & mask
+        bad = bad if mask is None else np.asarray(bad & mask)
         if bad.any():
             first = np.broadcast_to(value, bad.shape)[bad][0]
             raise InternalError(f"{self._here()} binds {var.name} to {first}, outside 0 … {extent - 1}")
 
     def _here(self) -> str:
         return f"{self._name}: block {self._blocks[-1]}" if self._blocks else self._name
+
+
+def _is_outside(index: Any, extent: int) -> bool:
+    if np.ndim(index) == 0:
+        return not 0 <= index < extent
+    return bool(index.min() < 0 or index.max() >= extent)
 
 
 def _outside(index: Any, extent: int) -> Array:
@@ -267,74 +264,3 @@ def _spell_access(buffer: Buffer, indices: tuple[Value, ...], bad: Array) -> str
     shape = np.broadcast_shapes(bad.shape, *(np.shape(i) for i in indices))
     where = np.broadcast_to(bad, shape)
     return f"{buffer.name}[{', '.join(str(np.broadcast_to(i, shape)[where][0]) for i in indices)}]"
-
-
-# ------------------------------------------------------------------------------------------------- independence
-
-
-def independent_loops(body: Stmt) -> frozenset[Var]:
-    """Loops whose iterations provably touch different elements of every buffer that any of them writes.
-
-    Sufficient, not necessary: for each such buffer there must be a dimension in which every access of the loop has
-    the index c·v + outer + inner, with one c ≠ 0 and one `outer` (over variables bound outside the loop) for all,
-    while constants and `inner` (over variables bound inside) stay within a window narrower than |c|.
-    """
-    simplify = Simplifier(ranges(body))
-    return frozenset(loop.var for loop in loops(body) if _is_independent(loop, body, simplify))
-
-
-def _is_independent(loop: For, body: Stmt, simplify: Simplifier) -> bool:
-    if any(isinstance(s, Alloc) for s in walk(loop.body)):
-        return False
-    accesses = list(_accesses(body, {}, False, loop))
-    written = {buffer for buffer, _, is_store in accesses if is_store}
-    inner = {n.var for n in loops(loop.body)}
-    for buffer in written:
-        indices = [i for b, i, _ in accesses if b is buffer]
-        if not any(
-            _separates(loop.var, inner, [i[d] for i in indices], simplify) for d in range(len(buffer.shape))
-        ):
-            return False
-    return True
-
-
-def _accesses(
-    s: Stmt, bound: Mapping[Var, Expr], inside: bool, loop: For
-) -> Iterator[tuple[Buffer, Indices, bool]]:
-    """(buffer, indices over loop variables, is it a store?) of every access in `loop`."""
-    here = inside or s is loop
-    if here:
-        for e in stmt_exprs(s):
-            yield from ((n.buffer, tuple(substitute(i, bound) for i in n.indices), False) for n in loads(e))
-        if isinstance(s, Store):
-            yield s.buffer, tuple(substitute(i, bound) for i in s.indices), True
-    if isinstance(s, Block):
-        values = [substitute(b, bound) for b in s.bindings]
-        bound = {**bound, **{it.var: v for it, v in zip(s.iters, values, strict=True)}}
-    for c in children(s):
-        yield from _accesses(c, bound, here, loop)
-
-
-def _separates(var: Var, inner: set[Var], indices: Sequence[Expr], simplify: Simplifier) -> bool:
-    coefficient: int | None = None
-    outer: frozenset[tuple[Expr, int]] | None = None
-    low, high = math.inf, -math.inf
-    for index in indices:
-        const, terms = simplify.linear(index)
-        here, outside, window = 0, set[tuple[Expr, int]](), Interval(const, const)
-        for atom, k in terms:
-            names = free_vars(atom)
-            if atom is var:
-                here = k
-            elif var in names or any(True for _ in loads(atom)):
-                return False
-            elif names & inner:
-                lo, hi = simplify.bounds(atom)
-                window = Interval(window.lo + min(lo * k, hi * k), window.hi + max(lo * k, hi * k))
-            else:
-                outside.add((atom, k))
-        if here == 0 or coefficient not in (None, here) or outer not in (None, outside):
-            return False
-        coefficient, outer = here, frozenset(outside)
-        low, high = min(low, window.lo), max(high, window.hi)
-    return coefficient is not None and high - low < abs(coefficient)
