@@ -24,7 +24,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import Value, evaluate
 from tilewright.ir.expr import TRUE, Buffer, Expr, Var
 from tilewright.support.errors import InternalError, UserError
-from tilewright.tir.analysis.independence import independent_loops
+from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
 from tilewright.tir.func import Sequence as ProgramSequence
 from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, Store, walk

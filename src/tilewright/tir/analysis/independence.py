@@ -1,104 +1,246 @@
-"""Loops whose iterations provably do not touch what another iteration writes.
+"""Do the iterations of a loop depend on each other?
 
-Sufficient, not necessary. Two accesses of different iterations are told apart by one dimension of their buffer, in
-which the indices have the form c·v + outer + inner: v is the loop variable, `outer` is over variables bound outside the
-loop and the same for both, and `inner` (with the constants) is over variables bound inside it, so only its bounds are
-known. Memory allocated inside the loop belongs to one iteration.
+Two accesses of one buffer, a store and another, may touch the same element. If the element tells which iteration of
+the loop touches it, both are in one iteration, and the order of iterations does not matter to them.
+
+    for i: { for r in range(4): A[i*4 + r] = …;   for s in range(4): … = A[i*4 + s] }      i // 4 is the same for both
+    for k: C[i] = C[i] + …                                     the element C[i] is touched in every iteration of k
+
+A buffer that is used only below the loop and filled in each iteration before it is read (a cache, a partial result)
+is private to the iteration: it does not matter whether iterations fill the same part of it, for each can have its
+own.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import NamedTuple, TypeAlias
 
-from tilewright.ir.expr import Buffer, Expr, Indices, Var, free_vars, loads
+from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var, free_vars, loads, walk
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.simplify import Number, Simplifier
+from tilewright.ir.simplify import Interval, Linear, Number, Simplifier
+from tilewright.tir.analysis.affine import determines
+from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Block, For, Stmt, Store, children, loops, stmt_exprs, walk
+from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, children, loops, stmt_exprs
 
-_MAX_PAIRS = 20_000  # of accesses to one buffer; beyond that the answer is no
-
-
-def independent_loops(body: Stmt) -> frozenset[Var]:
-    """The loops of `body` of which all iterations may run at once, statement by statement."""
-    simplify = Simplifier(ranges(body))
-    return frozenset(loop.var for loop in loops(body) if _is_independent(loop, body, simplify))
+_Terms: TypeAlias = tuple[tuple[Expr, int], ...]
 
 
-class _Index(NamedTuple):
-    """here·v + outer + something from lo to hi."""
-
-    here: int
-    outer: frozenset[tuple[Expr, int]]
-    lo: Number
-    hi: Number
+class Access(NamedTuple):
+    block: str  # the innermost block around it; "" outside of blocks
+    buffer: Buffer
+    indices: Indices  # over loop variables
+    is_store: bool
 
 
-def _is_independent(loop: For, body: Stmt, simplify: Simplifier) -> bool:
-    private = {s.buffer for s in walk(loop.body) if isinstance(s, Alloc)}
-    inner = {n.var for n in loops(loop.body)}
-    stores: dict[Buffer, set[Indices]] = {}
-    accesses: dict[Buffer, set[Indices]] = {}
-    for buffer, indices, is_store in _accesses(body, {}, False, loop):
-        if buffer not in private:
-            accesses.setdefault(buffer, set()).add(indices)
-            if is_store:
-                stores.setdefault(buffer, set()).add(indices)
-    for buffer, written in stores.items():
-        touched = accesses[buffer]
-        if len(written) * len(touched) > _MAX_PAIRS:
-            return False
-        forms = {a: [_index(i, loop.var, inner, simplify) for i in a] for a in touched}
-        for w in written:
-            for t in touched:
-                if not any(_differ(p, q, loop.extent) for p, q in zip(forms[w], forms[t], strict=True)):
-                    return False
+class Instance(NamedTuple):
+    """A block with its bindings over loop variables, also where it is nested in other blocks."""
+
+    block: Block
+    bindings: tuple[Expr, ...]
+
+    def loop_vars(self, kind: IterKind) -> set[Var]:
+        pairs = zip(self.block.iters, self.bindings, strict=True)
+        return set[Var]().union(*(free_vars(b) for it, b in pairs if it.kind is kind))
+
+
+class Conflict(NamedTuple):
+    """Why iterations depend on each other: two blocks that meet in one element of a buffer."""
+
+    buffer: Buffer
+    writer: str
+    other: str
+
+
+def instances(s: Stmt, values: dict[Var, Expr] | None = None) -> Iterator[Instance]:
+    """The blocks in `s`, in program order."""
+    values = values or {}
+    if isinstance(s, Block):
+        bindings = tuple([substitute(b, values) for b in s.bindings])
+        yield Instance(s, bindings)
+        values = values | {it.var: b for it, b in zip(s.iters, bindings, strict=True)}
+    for child in children(s):
+        yield from instances(child, values)
+
+
+def accesses(s: Stmt) -> list[Access]:
+    """Every access in `s`, in program order (a statement's loads before its store)."""
+    out: list[Access] = []
+    _collect(s, "", {}, out)
+    return out
+
+
+def _collect(s: Stmt, block: str, values: dict[Var, Expr], out: list[Access]) -> None:
+    def add(buffer: Buffer, indices: Indices, is_store: bool) -> None:
+        out.append(Access(block, buffer, tuple([substitute(i, values) for i in indices]), is_store))
+
+    for e in stmt_exprs(s):
+        for load in loads(e):
+            add(load.buffer, load.indices, False)
+    if isinstance(s, Store):
+        add(s.buffer, s.indices, True)
+    if isinstance(s, Block):
+        block = s.name
+        values = values | {it.var: substitute(b, values) for it, b in zip(s.iters, s.bindings, strict=True)}
+    for child in children(s):
+        _collect(child, block, values, out)
+
+
+# ----------------------------------------------------------------------------------------------------- questions
+
+
+def dependence(func: Func, loop: For, *, private: bool = True) -> Conflict | None:
+    """A reason why the iterations of `loop` are not independent; None if they are.
+
+    `private` buffers are no reason, unless the caller will not give each iteration its own.
+    """
+    if loop.extent == 1:
+        return None
+    return _dependence(func, loop, [loop.var], commute=False, private=private)
+
+
+def order_dependence(func: Func, root: For, moved: Sequence[Var]) -> Conflict | None:
+    """A reason why the loops `moved`, in the nest that begins with `root`, must run in the order they have.
+
+    The updates of one reduction may change places with each other, so a block that only meets itself in the element it
+    updates is no reason.
+    """
+    return _dependence(func, root, moved, commute=True, private=True)
+
+
+def _dependence(
+    func: Func, root: For, variables: Sequence[Var], *, commute: bool, private: bool
+) -> Conflict | None:
+    below = accesses(root.body)
+    varying = {root.var, *(n.var for n in loops(root.body))}
+    simplify: Simplifier | None = None
+    for buffer in dict.fromkeys(a.buffer for a in below if a.is_store):
+        users = [a for a in below if a.buffer is buffer]
+        pairs = _meetings(users, commute)
+        if pairs and simplify is None:
+            simplify = Simplifier(ranges(func.body))
+        for var in variables if pairs else ():
+            assert simplify is not None
+            for store, other in pairs:
+                if _are_apart(store.indices, other.indices, varying, simplify) or _same_iteration(
+                    store.indices, other.indices, var, varying, simplify
+                ):
+                    continue
+                if private and _is_private(func, users, var, varying, simplify):
+                    break
+                return Conflict(buffer, store.block, other.block)
+    return None
+
+
+def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]:
+    """The stores with the accesses that they may have elements in common with; pairs of equal indices once."""
+    found: dict[tuple[Indices, Indices], tuple[Access, Access]] = {}
+    for store in (a for a in users if a.is_store):
+        for other in users:
+            if not (commute and store.block == other.block and store.indices == other.indices):
+                found.setdefault((store.indices, other.indices), (store, other))
+    return list(found.values())
+
+
+def _are_apart(a: Indices, b: Indices, varying: Set[Var], simplify: Simplifier) -> bool:
+    """Do the two never touch one element, because in some dimension their ranges do not meet?"""
+    for x, y in zip(a, b, strict=True):
+        p, q = simplify.linear(x), simplify.linear(y)
+        fixed = [tuple(t for t in f.terms if free_vars(t[0]).isdisjoint(varying)) for f in (p, q)]
+        if fixed[0] != fixed[1]:
+            continue
+        u, v = (_interval(f.const, [t for t in f.terms if t not in fixed[0]], simplify) for f in (p, q))
+        if u.hi < v.lo or v.hi < u.lo:
+            return True
+    return False
+
+
+def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplify: Simplifier) -> bool:
+    """Does a[…] == b[…] mean that both are in the same iteration of `var`?
+
+    In a dimension where both indices have the same terms in `var`, these terms are equal if the rest cannot make up
+    for a difference: it spans less than their step, once what is a multiple of more than everything below is set
+    aside. If the terms that are equal in this way determine `var`, the iterations are the same.
+    """
+    equal: list[Expr] = []
+    for x, y in zip(a, b, strict=True):
+        p, q = _split(simplify.linear(x), var, varying), _split(simplify.linear(y), var, varying)
+        if not p.own or p.own != q.own:
+            continue
+        same = p.fixed == q.fixed
+        rest = [(*p.rest, *(() if same else p.fixed)), (*q.rest, *(() if same else q.fixed))]
+        top = max(abs(c) for _, c in p.own)
+        above = math.gcd(*(c for terms in rest for _, c in terms if abs(c) > top))
+        low = [
+            _interval(f.const, [t for t in terms if abs(t[1]) <= top], simplify)
+            for f, terms in zip((p, q), rest, strict=True)
+        ]
+        gap = max(low[0].hi - low[1].lo, low[1].hi - low[0].lo)
+        own = _interval(0, p.own, simplify)
+        if gap < math.gcd(*(c for _, c in p.own)) and (above == 0 or own.hi - own.lo + gap < above):
+            equal.append(simplify.expr(Linear(0, p.own)))
+    return determines(equal, var, simplify)
+
+
+def _is_private(func: Func, users: list[Access], var: Var, varying: Set[Var], simplify: Simplifier) -> bool:
+    """Is a buffer of these uses below a loop used nowhere else, and filled in each iteration before it is read?"""
+    buffer = users[0].buffer
+    if buffer in func.params or not users[0].is_store:
+        return False
+    if sum(a.buffer is buffer for a in accesses(func.body)) != len(users):
+        return False
+    regions = [(a, [_window(i, var, varying, simplify) for i in a.indices]) for a in users]
+    stores = [r for a, r in regions if a.is_store]
+    for access, region in regions:
+        if access.is_store:
+            continue
+        for d, (key, window) in enumerate(region):
+            filled = [s[d][1] for s in stores if s[d][0] == key]
+            if not filled:
+                return False
+            if window.lo < min(f.lo for f in filled) or window.hi > max(f.hi for f in filled):
+                return False
     return True
 
 
-def _accesses(
-    s: Stmt, bound: Mapping[Var, Expr], inside: bool, loop: For
-) -> Iterator[tuple[Buffer, Indices, bool]]:
-    """(buffer, indices over loop variables, is it a store?) of every access in `loop`."""
-    here = inside or s is loop
-    if here:
-        for e in stmt_exprs(s):
-            yield from ((n.buffer, tuple([substitute(i, bound) for i in n.indices]), False) for n in loads(e))
-        if isinstance(s, Store):
-            yield s.buffer, tuple([substitute(i, bound) for i in s.indices]), True
-    if isinstance(s, Block):
-        values = [substitute(b, bound) for b in s.bindings]
-        bound = {**bound, **{it.var: v for it, v in zip(s.iters, values, strict=True)}}
-    for c in children(s):
-        yield from _accesses(c, bound, here, loop)
+# --------------------------------------------------------------------------------------------------- index forms
 
 
-def _index(index: Expr, var: Var, inner: set[Var], simplify: Simplifier) -> _Index | None:
-    constant, terms = simplify.linear(index)
-    here, outer = 0, set[tuple[Expr, int]]()
-    lo: Number = constant
-    hi: Number = constant
-    for atom, k in terms:
-        names = free_vars(atom)
-        if atom is var:
-            here = k
-        elif var in names or any(True for _ in loads(atom)):
-            return None
-        elif names & inner:
-            low, high = simplify.bounds(atom)
-            lo, hi = lo + min(low * k, high * k), hi + max(low * k, high * k)
+class _Form(NamedTuple):
+    """An index by what its terms mention: the loop variable, nothing that varies below the loop, or other loops."""
+
+    const: int
+    own: _Terms
+    fixed: _Terms
+    rest: _Terms
+
+
+def _split(form: Linear, var: Var, varying: Set[Var]) -> _Form:
+    own: list[tuple[Expr, int]] = []
+    fixed: list[tuple[Expr, int]] = []
+    rest: list[tuple[Expr, int]] = []
+    for term in form.terms:
+        nodes = set(walk(term[0]))
+        if var in nodes:
+            own.append(term)
+        elif nodes.isdisjoint(varying) and not any(isinstance(n, Load) for n in nodes):
+            fixed.append(term)
         else:
-            outer.add((atom, k))
-    return _Index(here, frozenset(outer), lo, hi)
+            rest.append(term)
+    return _Form(form.const, tuple(own), tuple(fixed), tuple(rest))
 
 
-def _differ(p: _Index | None, q: _Index | None, extent: int) -> bool:
-    """Is p in one iteration never equal to q in another?"""
-    if p is None or q is None or p.outer != q.outer:
-        return False
-    lo, hi = p.lo - q.hi, p.hi - q.lo  # of the difference, but for the loop variables
-    last = extent - 1
-    if lo + min(0, p.here * last) - max(0, q.here * last) > 0:
-        return True
-    if hi + max(0, p.here * last) - min(0, q.here * last) < 0:
-        return True
-    return p.here == q.here != 0 and max(-lo, hi) < abs(p.here)  # iterations are at least one apart
+def _interval(const: int, terms: Iterable[tuple[Expr, int]], simplify: Simplifier) -> Interval:
+    lo: Number = const
+    hi: Number = const
+    for atom, k in terms:
+        ends = [0 if e == 0 else e * k for e in simplify.bounds(atom)]
+        lo, hi = lo + min(ends), hi + max(ends)
+    return Interval(lo, hi)
+
+
+def _window(
+    index: Expr, var: Var, varying: Set[Var], simplify: Simplifier
+) -> tuple[tuple[_Terms, _Terms], Interval]:
+    form = _split(simplify.linear(index), var, varying)
+    return (form.own, form.fixed), _interval(form.const, form.rest, simplify)
