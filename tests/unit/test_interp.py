@@ -20,7 +20,7 @@ from tilewright.ir.expr import (
     logical_and,
 )
 from tilewright.support.errors import InternalError, UserError
-from tilewright.tir.analysis.lockstep import independent_loops
+from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, While, single
 from tilewright.tir.func import Sequence as ProgramSequence
