@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.ir import layout as lay
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Scope, Var, as_index, maximum
+from tilewright.ir.expr import Buffer, Scope, Var, as_index, const, maximum
 from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
@@ -30,7 +30,7 @@ from tilewright.schedule.trace import replay
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Call, External, Func, Module, Sequence, single
-from tilewright.tir.stmt import Block, For, Iter, Store, seq
+from tilewright.tir.stmt import Block, For, Iter, IterKind, Store, seq
 
 I32 = DType.I32
 LOCAL = Scope.LOCAL
@@ -94,7 +94,10 @@ def marked(text: str) -> str:
 def test_consumer_moved_into_an_unfinished_reduction() -> None:
     order = Reorder(("C_k", "C_i", "C_j"))
     text = refused(dense(), order, ReverseComputeAt("D", "C_j"))
-    assert "loop 'C_k' carries the reduction of block 'C': C is not finished inside it" in text
+    assert (
+        "loop 'C_k' carries the reduction of block 'C': C is not finished inside it, where block 'D' would read it"
+        in text
+    )
     text = refused(dense(), ReverseComputeAt("D", "C_k"))
     assert "carries the reduction" in text
     assert "choose a loop outside all reduction loops" in text
@@ -204,6 +207,44 @@ def test_producer_without_consumers() -> None:
 def test_producer_whose_inputs_are_overwritten() -> None:
     text = refused(in_place(), ComputeAt("T", "Y_i"))
     assert "block 'X1' overwrites X, which block 'T' has read before" in text
+
+
+def scan() -> Func:
+    """P[k] = the sum of X[0 … k], read from a running sum."""
+    x, c = Buffer("X", (5,), I32), Buffer("C", (1,), I32)
+    p, y = Buffer("P", (5,), I32), Buffer("Y", (5,), I32)
+    k, vk, vp, i, vi = Var("k"), Var("vk"), Var("vp"), Var("i"), Var("vi")
+    zero = as_index(0)
+    total = Store(c, (zero,), c[zero] + x[vk])
+    add = Block("C", (Iter(vk, 5, IterKind.REDUCE),), (k,), total, Store(c, (zero,), const(0, I32)))
+    keep = Block("P", (Iter(vp, 5),), (k,), Store(p, (vp,), c[zero]))
+    reader = For(i, 5, Block("Y", (Iter(vi, 5),), (i,), Store(y, (vi,), p[vi] * 2)))
+    return Func("scan", (x, y), (c, p), seq(For(k, 5, seq(add, keep)), reader), (y,))
+
+
+@pytest.mark.parametrize("step", [ComputeInline("P"), ComputeAt("P", "i")], ids=str)
+def test_reader_of_intermediate_values(step: Step) -> None:
+    assert "loop 'k' carries the reduction of block 'C'" in refused(scan(), step)
+
+
+def latest() -> Func:
+    """U[i] = T[i] + W[0], where the one element of W is written in every iteration that writes T."""
+    x, t = Buffer("X", (5,), I32), Buffer("T", (5,), I32)
+    w, u = Buffer("W", (1,), I32), Buffer("U", (5,), I32)
+    k, vt, vw, i, vu = Var("k"), Var("vt"), Var("vw"), Var("i"), Var("vu")
+    zero = as_index(0)
+    first = Block("T", (Iter(vt, 5),), (k,), Store(t, (vt,), x[vt] * 2))
+    second = Block("W", (Iter(vw, 5),), (k,), Store(w, (zero,), x[vw]))
+    last = For(i, 5, Block("U", (Iter(vu, 5),), (i,), Store(u, (vu,), t[vu] + w[zero])))
+    return Func("latest", (x, u), (t, w), seq(For(k, 5, seq(first, second)), last), (u,))
+
+
+def test_consumer_of_an_element_that_is_written_again() -> None:
+    text = refused(latest(), ReverseComputeAt("U", "k"))
+    assert (
+        "block 'W' writes elements of W anew in each iteration of 'k', where block 'U' would read them"
+        in text
+    )
 
 
 def test_producer_recomputed_in_a_parallel_loop() -> None:

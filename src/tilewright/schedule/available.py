@@ -7,13 +7,13 @@ finished (the shared loops feed no reduction of the writer) and known exactly (a
 
 from collections.abc import Mapping, Sequence
 
-from tilewright.ir.expr import Buffer, Var, as_index, free_vars
+from tilewright.ir.expr import Buffer, Var, as_index
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.moves import check_settled
 from tilewright.schedule.nest import path_to
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import (
-    Access,
     Region,
     Span,
     accesses,
@@ -23,7 +23,7 @@ from tilewright.tir.analysis.regions import (
     loop_extents,
 )
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, IterKind, Stmt, blocks
+from tilewright.tir.stmt import Block, For, Stmt, blocks
 
 
 def available(
@@ -67,34 +67,22 @@ def available(
         if not shared or () in shared:
             continue
         ((fixed, writers),) = shared.items()
-        around = next(n for n in place if isinstance(n, For) and n.var is fixed[-1])
-        out[buffer] = (_finished(func, buffer, writers, around, fixed, simplify), around is loop)
+        around = [n for n in place if isinstance(n, For) and n.var in fixed]
+        for w in writers:
+            check_settled(func, flow, w, around, block, simplify)
+        out[buffer] = (_finished(func, buffer, writers, around[-1], simplify), around[-1] is loop)
     return out
 
 
 def _finished(
-    func: Func,
-    buffer: Buffer,
-    writers: Sequence[Block],
-    around: For,
-    fixed: Sequence[Var],
-    simplify: Simplifier,
+    func: Func, buffer: Buffer, writers: Sequence[Block], around: For, simplify: Simplifier
 ) -> Region:
-    """What the writers of `buffer` write in one iteration of `around`, where the variables `fixed` do not move."""
+    """What the writers of `buffer` write in one iteration of `around`."""
     boxes: list[Region] = []
     ranging = loop_extents(around.body)
     for a in accesses(around.body):
         if not a.is_write or a.buffer is not buffer:
             continue
-        carried = _carried(a, fixed, simplify)
-        if carried is not None:
-            raise refusal(
-                func,
-                around,
-                f"loop {carried.name!r} carries the reduction of block {writers[-1].name!r}: {buffer.name} is not "
-                "finished inside it",
-                "choose a loop outside all reduction loops of the producers",
-            )
         found = box(a, ranging, simplify)
         spans = tuple(s for s in found.spans if s is not None)
         domain_only = all(a.keeps_domain(c, simplify) for c in found.conditions)
@@ -116,12 +104,6 @@ def _finished(
             "choose another loop",
         )
     return whole
-
-
-def _carried(access: Access, fixed: Sequence[Var], simplify: Simplifier) -> Var | None:
-    """A loop of `fixed` that feeds a reduction around the access."""
-    reduced = [v for it, value in access.iters if it.kind is IterKind.REDUCE for v in free_vars(value)]
-    return next((v for v in fixed if v in reduced and simplify.constant(v) is None), None)
 
 
 def missing(nest: Stmt, parts: Mapping[Buffer, tuple[Region, bool]], simplify: Simplifier) -> Buffer | None:

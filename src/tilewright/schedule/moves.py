@@ -10,7 +10,7 @@ covers only its own part: such blocks stay where they are.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Scope, Var, as_index, logical_and
+from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Scope, Var, as_index, free_vars, logical_and
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
@@ -18,7 +18,7 @@ from tilewright.schedule.nest import bound_names, path_to
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.affine import is_injective
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.regions import Region, Span, accesses, span_of
+from tilewright.tir.analysis.regions import Access, Region, Span, accesses, span_of
 from tilewright.tir.analysis.solve import solve
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children
@@ -136,16 +136,66 @@ def check_single_store(func: Func, block: Block) -> Store:
 
 
 def check_inputs_stay(func: Func, flow: Dataflow, block: Block) -> None:
-    """What `block` reads is not written after it, so it may as well read it later."""
+    """What `block` reads is not written again after it has run, so it may as well run later."""
+    mine = [n for n in path_to(func.body, block) if isinstance(n, For) and n.extent > 1]
     for buffer in flow.reads(block):
         for w in flow.writers(buffer):
-            if w is not block and flow.position(w) > flow.position(block):
+            if w is block:
+                continue
+            if flow.position(w) > flow.position(block):
                 raise refusal(
                     func,
                     w,
                     f"block {w.name!r} overwrites {buffer.name}, which block {block.name!r} has read before; "
                     f"{block.name!r} cannot run later",
                 )
+            if any(holds(n, w) for n in mine):
+                check_settled(func, flow, w, mine, block, Simplifier(ranges(func.body)))
+
+
+def check_settled(
+    func: Func, flow: Dataflow, writer: Block, around: Sequence[For], reader: Block, simplify: Simplifier
+) -> None:
+    """`writer` gives an element of its buffer the same value in all iterations of the loops `around` that write it."""
+    around = [n for n in around if n.extent > 1 and holds(n, writer)]
+    if not around:
+        return
+    stores = [a for a in accesses(around[0].body) if a.is_write]
+    seen: set[str] = set()
+    stack = [writer]
+    while stack:  # the value may change with the iterators or with the inputs
+        w = stack.pop()
+        if w.name in seen:
+            continue
+        seen.add(w.name)
+        for a in stores:
+            if a.block is w:
+                _check_settled(func, a, around, reader, simplify)
+        stack.extend(flow.producers(w))
+
+
+def _check_settled(
+    func: Func, store: Access, around: Sequence[For], reader: Block, simplify: Simplifier
+) -> None:
+    assert store.block is not None
+    for loop in around:
+        changing = [it for it, value in store.iters if loop.var in free_vars(value)]
+        if any(it.kind is IterKind.REDUCE for it in changing):
+            raise refusal(
+                func,
+                loop,
+                f"loop {loop.var.name!r} carries the reduction of block {store.block.name!r}: {store.buffer.name} is "
+                f"not finished inside it, where block {reader.name!r} would read it",
+                "choose a loop outside all reduction loops of the producers",
+            )
+        if changing and not is_injective(store.place, [it.var for it in changing], simplify):
+            raise refusal(
+                func,
+                store.block,
+                f"block {store.block.name!r} writes elements of {store.buffer.name} anew in each iteration of "
+                f"{loop.var.name!r}, where block {reader.name!r} would read them",
+                "a block that reads intermediate values stays where it is",
+            )
 
 
 def check_not_read_before(func: Func, flow: Dataflow, block: Block) -> None:

@@ -22,12 +22,13 @@ from tilewright.schedule.moves import (
     check_not_in_place,
     check_not_nested,
     check_not_read_before,
+    check_parallel,
     check_single_store,
     check_sole_writer,
     is_done_before,
     without_block,
 )
-from tilewright.schedule.nest import find_block, swap_stmt
+from tilewright.schedule.nest import find_block, path_to, swap_stmt
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, accesses, box
@@ -93,6 +94,7 @@ class ReverseComputeInline(FuncStep):
         body = without_block(func.body, block)
         assert body is not None  # the producer is left
         new = replace(producer, body=_composed(store, made, values, simplify))
+        check_parallel(func, new, path_to(func.body, producer), simplify)
         body = swap_stmt(body, producer, new)
         return replace(func, body=body, locals=tuple(b for b in func.locals if b is not made.buffer))
 

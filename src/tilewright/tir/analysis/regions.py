@@ -53,9 +53,11 @@ class Access:
     """One load or store, seen from outside its blocks."""
 
     buffer: Buffer
-    indices: Indices
+    place: Indices  # as it is written, over the iterators
+    indices: Indices  # over loop variables
     is_write: bool
-    iters: tuple[tuple[Iter, Expr], ...]  # the iterators of the blocks around it, and their values
+    block: Block | None  # the innermost around it
+    iters: tuple[tuple[Iter, Expr], ...]  # the iterators of all blocks around it, and their values
     conditions: tuple[Expr, ...]  # it happens only where all of these hold
     guarded: bool  # … and where a Select or If inside the block says so
 
@@ -79,20 +81,21 @@ class Box(NamedTuple):
 def accesses(s: Stmt) -> list[Access]:
     """Every load and store below `s`, in program order; bindings and predicates contain none."""
     out: list[Access] = []
-    _collect(s, _Context({}, {}, (), (), False), out)
+    _collect(s, _Context({}, {}, None, (), (), False), out)
     return out
 
 
 class _Context(NamedTuple):
     values: Mapping[Var, Expr]  # of the iterators around
     memo: Memo
+    block: Block | None
     iters: tuple[tuple[Iter, Expr], ...]
     conditions: tuple[Expr, ...]
     guarded: bool
 
     def access(self, buffer: Buffer, indices: Indices, is_write: bool, guarded: bool) -> Access:
         seen = tuple([substitute_expr(i, self.values, self.memo) for i in indices])
-        return Access(buffer, seen, is_write, self.iters, self.conditions, guarded)
+        return Access(buffer, indices, seen, is_write, self.block, self.iters, self.conditions, guarded)
 
 
 def _collect(s: Stmt, at: _Context, out: list[Access]) -> None:
@@ -103,7 +106,7 @@ def _collect(s: Stmt, at: _Context, out: list[Access]) -> None:
                 inside[it.var] = substitute_expr(b, at.values, at.memo)
             iters = (*at.iters, *((it, inside[it.var]) for it in s.iters))
             conditions = (*at.conditions, *conjuncts(substitute_expr(s.predicate, at.values, at.memo)))
-            inner = _Context(inside, {}, iters, conditions, at.guarded)
+            inner = _Context(inside, {}, s, iters, conditions, at.guarded)
             for c in children(s):
                 _collect(c, inner, out)
         case Store():

@@ -11,7 +11,7 @@ are fine. For other values the answer means nothing.
 
 from collections.abc import Iterable, Sequence
 
-from tilewright.ir.expr import Binary, BinaryOp, Expr, Var, as_index, floordiv
+from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, as_index, floordiv, mod
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.tir.stmt import Iter
 
@@ -32,21 +32,36 @@ def solve(
 ) -> dict[Var, Expr]:
     """Those of the iterators that the values decide."""
     known: dict[Expr, Expr] = {}
-    forms = [(simplify.linear(i), v) for i, v in zip(indices, values, strict=True)]
-    while forms:
-        for form, value in forms:
-            known.update(_digits(form, value, simplify))
-        forms = list[tuple[Linear, Expr]]()
-        for rest in [e for e in known if isinstance(e, Binary) and e.op is BinaryOp.MOD]:
-            whole = _value(simplify.linear(floordiv(rest.a, rest.b)), known)
-            if whole is not None:  # x is (x // c)·c + x % c
-                forms.append((simplify.linear(rest.a), whole * rest.b + known.pop(rest)))
+    for index, value in zip(indices, values, strict=True):
+        known.update(_digits(simplify.linear(index), value, simplify))
+    while any([_join(e, known, simplify) for e in list(known)]):
+        pass
     out: dict[Var, Expr] = {}
     for it in iters:
         value = as_index(0) if it.extent == 1 else known.get(it.var)
         if value is not None:
             out[it.var] = value
     return out
+
+
+def _join(e: Expr, known: dict[Expr, Expr], simplify: Simplifier) -> bool:
+    """Where `e` and another known atom are quotient and remainder of one number, learn that number."""
+    if not isinstance(e, Binary) or not isinstance(e.b, Const) or e not in known:
+        return False
+    if e.op is BinaryOp.MOD:  # x is (x // c)·c + x % c
+        quotient = _value(simplify.linear(floordiv(e.a, e.b)), known)
+        if quotient is None:
+            return False
+        known.update(_digits(simplify.linear(e.a), quotient * e.b + known.pop(e), simplify))
+        return True
+    if e.op is BinaryOp.FLOORDIV and isinstance(e.a, Binary) and e.a.op is BinaryOp.MOD:
+        # (x % m) // c with c a factor of m: its remainder (x % m) % c is spelled x % c
+        remainder = _value(simplify.linear(mod(e.a.a, e.b)), known)
+        if remainder is None or simplify.constant(mod(e.a.b, e.b)) != 0:
+            return False
+        known[e.a] = known.pop(e) * e.b + remainder
+        return True
+    return False
 
 
 def _digits(form: Linear, value: Expr, simplify: Simplifier) -> dict[Expr, Expr]:
