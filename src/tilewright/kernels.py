@@ -59,7 +59,7 @@ class KernelCompiler:
     def __init__(self, target: Target, cache: Cache) -> None:
         self.target, self._cache = target, cache
         self._done: dict[str, Compiled] = {}
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[tuple[str, int], Kernel] = {}
         self._passes: tuple[Pass, ...] = (expand_math,) if target.has_fma else (expand_math, without_fma)
 
     @property
@@ -86,11 +86,13 @@ class KernelCompiler:
         """Named after its code, so that equal kernels of different Funcs are one."""
         text = kernel_ir(replace(func, name="kernel"))
         name = f"{func.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        known = self._kernels.get(text)
+        # How many parts there are is not in the code: the caller counts them.
+        key = (text, parts(func))
+        known = self._kernels.get(key)
         if known is None:
             ir = text.replace("@kernel(", f"@{name}(", 1)
             known = Kernel(name, func, parts(func), ir, self._object(ir))
-            self._kernels[text] = known
+            self._kernels[key] = known
         return replace(known, func=func)
 
     def _object(self, ir: str) -> bytes:

@@ -114,6 +114,7 @@ def _dependence(
     below = accesses(root.body)
     varying = {root.var, *(n.var for n in loops(root.body))}
     simplify: Simplifier | None = None
+    once = _written_once(root, varying)
     for buffer in dict.fromkeys(a.buffer for a in below if a.is_store):
         users = [a for a in below if a.buffer is buffer]
         pairs = _meetings(users, commute)
@@ -122,14 +123,36 @@ def _dependence(
         for var in variables if pairs else ():
             assert simplify is not None
             for store, other in pairs:
-                if _are_apart(store.indices, other.indices, varying, simplify) or _same_iteration(
-                    store.indices, other.indices, var, varying, simplify
-                ):
+                if store is other and store.block in once:
+                    continue
+                a, b = store.indices, other.indices
+                if _same_iteration(a, b, var, varying, simplify) or _are_apart(a, b, varying, simplify):
                     continue
                 if private and _is_private(func, users, var, varying, simplify):
                     break
                 return Conflict(buffer, store.block, other.block)
     return None
+
+
+def _written_once(s: Stmt, varying: Set[Var]) -> set[str]:
+    """The blocks in `s` of which no two instances store to one element.
+
+    Such a block is all-spatial and stores at its plain iterators; its loops run as often as its domain has elements.
+    Instances cover the domain, that is what a block promises, so then each does so exactly once.
+    """
+    found: set[str] = set()
+    for b in instances(s):
+        store = b.block.body
+        if b.block.is_reduction or not isinstance(store, Store):
+            continue
+        wanted = {it.var for it in b.block.iters}
+        if not wanted <= set(store.indices):
+            continue
+        used = set[Var]().union(*(free_vars(e) for e in b.bindings))
+        runs = math.prod(n.extent for n in loops(s) if n.var in used and n.var in varying)
+        if runs == math.prod(it.extent for it in b.block.iters) and used <= varying:
+            found.add(b.block.name)
+    return found
 
 
 def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]:
