@@ -18,12 +18,14 @@ from tilewright.ir.expr import Scope
 from tilewright.ir.layout import Layout
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
+    AddUnitLoop,
     CacheRead,
     CacheWrite,
     ComputeAt,
     ComputeInline,
     DecomposeReduction,
     Distribute,
+    DropUnitIters,
     Fuse,
     FuseIters,
     IterateOver,
@@ -78,6 +80,9 @@ class Schedule:
     def distribute(self, loop: str) -> None:
         self.apply(Distribute(loop))
 
+    def add_unit_loop(self, block: str) -> str:
+        return self.apply(AddUnitLoop(block)).loop
+
     def parallel(self, loop: str) -> None:
         self.apply(Parallel(loop))
 
@@ -116,6 +121,9 @@ class Schedule:
     def fuse_iters(self, block: str, iters: Sequence[str]) -> str:
         """Returns the new iterator."""
         return self.apply(FuseIters(block, tuple(iters))).iter
+
+    def drop_unit_iters(self, block: str) -> None:
+        self.apply(DropUnitIters(block))
 
     def iterate_over(self, block: str, buffer: str) -> None:
         self.apply(IterateOver(block, buffer))

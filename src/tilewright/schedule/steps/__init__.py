@@ -1,12 +1,14 @@
 """All schedule steps. A trace can hold these; a new step is one file and one line here."""
 
 from tilewright.schedule.step import Step
+from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.cache_read import CacheRead
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.distribute import Distribute
+from tilewright.schedule.steps.drop_unit_iters import DropUnitIters
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.iterate_over import IterateOver
@@ -28,6 +30,7 @@ STEPS: tuple[type[Step], ...] = (
     Reorder,
     LoopPartition,
     Distribute,
+    AddUnitLoop,
     Parallel,
     Vectorize,
     Unroll,
@@ -41,6 +44,7 @@ STEPS: tuple[type[Step], ...] = (
     ReverseComputeInline,
     # what a block runs over, and the buffers it uses
     FuseIters,
+    DropUnitIters,
     IterateOver,
     Reindex,
     CacheRead,
