@@ -80,8 +80,8 @@ def _finished(
     """What the writers of `buffer` write in one iteration of `around`."""
     boxes: list[Region] = []
     ranging = loop_extents(around.body)
-    for a in accesses(around.body):
-        if not a.is_write or a.buffer is not buffer:
+    for a in accesses(around.body, reads=False):
+        if a.buffer is not buffer:
             continue
         found = box(a, ranging, simplify)
         spans = tuple(s for s in found.spans if s is not None)

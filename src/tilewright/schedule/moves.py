@@ -160,7 +160,7 @@ def check_settled(
     around = [n for n in around if n.extent > 1 and holds(n, writer)]
     if not around:
         return
-    stores = [a for a in accesses(around[0].body) if a.is_write]
+    stores = accesses(around[0].body, reads=False)
     seen: set[str] = set()
     stack = [writer]
     while stack:  # the value may change with the iterators or with the inputs
@@ -188,7 +188,8 @@ def _check_settled(
                 f"not finished inside it, where block {reader.name!r} would read it",
                 "choose a loop outside all reduction loops of the producers",
             )
-        if changing and not is_injective(store.place, [it.var for it in changing], simplify):
+        known = all(it.var in store.place for it in changing)  # the usual case, in a hurry
+        if not known and not is_injective(store.place, [it.var for it in changing], simplify):
             raise refusal(
                 func,
                 store.block,
@@ -219,8 +220,8 @@ def check_parallel(func: Func, moved: Stmt, above: Sequence[Stmt], simplify: Sim
     ]
     if not parallel:
         return
-    for access in accesses(moved):
-        if not access.is_write or access.buffer.scope is not Scope.GLOBAL:  # others are private to a worker
+    for access in accesses(moved, reads=False):
+        if access.buffer.scope is not Scope.GLOBAL:  # private to a worker
             continue
         for loop in parallel:
             if not is_injective(access.indices, (loop.var,), simplify):

@@ -86,7 +86,7 @@ class CacheWrite(FuncStep):
         """What the block writes over all its instances: exactly that is copied."""
         simplify = Simplifier(ranges(block))
         ranging = {it.var: it.extent for it in block.iters}
-        stored = [a for a in accesses(block.body) if a.is_write and a.buffer is buffer]
+        stored = [a for a in accesses(block.body, reads=False) if a.buffer is buffer]
         boxes = {box(a, ranging, simplify) for a in stored}
         spans, exact, _ = next(iter(boxes))
         region = tuple(s for s in spans if s is not None)

@@ -78,10 +78,10 @@ class Box(NamedTuple):
 # ----------------------------------------------------------------------------------------------------- accesses
 
 
-def accesses(s: Stmt) -> list[Access]:
-    """Every load and store below `s`, in program order; bindings and predicates contain none."""
+def accesses(s: Stmt, *, reads: bool = True) -> list[Access]:
+    """Every load (if `reads`) and store below `s`, in program order; bindings and predicates contain none."""
     out: list[Access] = []
-    _collect(s, _Context({}, {}, None, (), (), False), out)
+    _collect(s, _Context({}, {}, None, (), (), False), reads, out)
     return out
 
 
@@ -98,7 +98,7 @@ class _Context(NamedTuple):
         return Access(buffer, indices, seen, is_write, self.block, self.iters, self.conditions, guarded)
 
 
-def _collect(s: Stmt, at: _Context, out: list[Access]) -> None:
+def _collect(s: Stmt, at: _Context, reads: bool, out: list[Access]) -> None:
     match s:
         case Block():
             inside = dict(at.values)
@@ -108,17 +108,19 @@ def _collect(s: Stmt, at: _Context, out: list[Access]) -> None:
             conditions = (*at.conditions, *conjuncts(substitute_expr(s.predicate, at.values, at.memo)))
             inner = _Context(inside, {}, s, iters, conditions, at.guarded)
             for c in children(s):
-                _collect(c, inner, out)
+                _collect(c, inner, reads, out)
         case Store():
-            for e in (*s.indices, s.value):
-                _collect_loads(e, at, out)
+            if reads:
+                for e in (*s.indices, s.value):
+                    _collect_loads(e, at, out)
             out.append(at.access(s.buffer, s.indices, True, at.guarded))
         case If():
-            _collect_loads(s.cond, at, out)
-            _collect(s.then, at._replace(guarded=True), out)
+            if reads:
+                _collect_loads(s.cond, at, out)
+            _collect(s.then, at._replace(guarded=True), reads, out)
         case _:
             for c in children(s):
-                _collect(c, at, out)
+                _collect(c, at, reads, out)
 
 
 def _collect_loads(e: Expr, at: _Context, out: list[Access]) -> None:
