@@ -24,7 +24,7 @@ from tilewright.frontend.onnx_file import (
     read_model,
     type_name,
 )
-from tilewright.frontend.onnx_interface import Shapes, input_types, label, sorted_nodes
+from tilewright.frontend.onnx_interface import Shapes, check_names, input_types, label, sorted_nodes
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.known import KnownValues
@@ -42,10 +42,9 @@ def load_graph(
     """Import a model. `shapes` gives the shapes of inputs by name, where the model leaves dimensions open."""
     proto, folder = read_model(model, limits)
     reader = TensorReader(folder, limits)
+    check_names(proto.graph)
     try:
         return _Importer(proto, reader, limits).run(shapes or {})
-    except UnicodeDecodeError as e:
-        raise UserError("the model holds a name that is not UTF-8 text") from e
     finally:
         reader.close()
 
@@ -201,13 +200,13 @@ class _Importer:
             case AttributeProto.FLOAT:
                 return a.f
             case AttributeProto.STRING:
-                return a.s.decode()
+                return _decoded(a.s)
             case AttributeProto.INTS:
                 return list(a.ints)
             case AttributeProto.FLOATS:
                 return list(a.floats)
             case AttributeProto.STRINGS:
-                return [s.decode() for s in a.strings]
+                return [_decoded(s) for s in a.strings]
             case AttributeProto.TENSOR:
                 return self._reader.read(a.t)
             case _:
@@ -268,6 +267,13 @@ def _make_op(
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:
         # Attributes have the declared types here, but their values may still be absurd.
         raise UserError(f"{node.op_type}: attributes or inputs make no sense ({e})") from e
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as e:
+        raise UserError(f"an attribute is not UTF-8 text: {text[:40]!r}") from e
 
 
 def _domain(domain: str) -> str:

@@ -73,20 +73,30 @@ def check_tensor_bytes(shape: Sequence[int], dtype: DType, limits: Limits = LIMI
 # -------------------------------------------------------------------------------------------------- the file
 
 
-def _read(path: Path, limits: Limits) -> bytes:
+def _open_regular(path: Path, flags: int = 0) -> tuple[IO[bytes], os.stat_result]:
+    """Open a file for reading, and what it is. UserError if it is a folder, a pipe or a device."""
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
+    flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        with path.open("rb") as f:
-            info = os.fstat(f.fileno())
-            if not stat.S_ISREG(info.st_mode):
-                raise UserError(f"{path} is not a regular file")
-            if info.st_size > limits.file_bytes:
-                raise UserError(
-                    f"{path} has {info.st_size} bytes: the limit is {limits.file_bytes}",
-                    hint="store the weights as external data next to the model",
-                )
-            return f.read(limits.file_bytes)
-    except OSError as e:
-        raise UserError(f"cannot read the model {path}: {e.strerror or e}") from e
+        fd = os.open(path, flags)
+    except (OSError, ValueError) as e:
+        raise UserError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)
+        raise UserError(f"{path} is not a regular file")
+    return os.fdopen(fd, "rb"), info
+
+
+def _read(path: Path, limits: Limits) -> bytes:
+    file, info = _open_regular(path)
+    with file:
+        if info.st_size > limits.file_bytes:
+            raise UserError(
+                f"{path} has {info.st_size} bytes: the limit is {limits.file_bytes}",
+                hint="store the weights as external data next to the model",
+            )
+        return file.read(limits.file_bytes)
 
 
 def _parse(data: bytes, where: str, limits: Limits) -> ModelProto:
@@ -251,22 +261,12 @@ def _open_inside(folder: Path | None, location: str) -> IO[bytes]:
                     f"{what}: {path.name!r} is a symbolic link", hint="replace it by a copy of the file"
                 )
         before = path.lstat()
-        # What is opened must be what was looked at, even if somebody swaps it meanwhile.
-        flags = (
-            os.O_RDONLY
-            | getattr(os, "O_NOFOLLOW", 0)
-            | getattr(os, "O_NONBLOCK", 0)
-            | getattr(os, "O_BINARY", 0)
-        )
-        file = os.fdopen(os.open(path, flags), "rb")
     except OSError as e:
         raise UserError(f"{what} cannot be read: {e.strerror or e}") from e
-    info = os.fstat(file.fileno())
+    file, info = _open_regular(path, getattr(os, "O_NOFOLLOW", 0))
     problem = None
     if (info.st_dev, info.st_ino) != (before.st_dev, before.st_ino):
-        problem = "changed while it was opened"
-    elif not stat.S_ISREG(info.st_mode):
-        problem = "is not a regular file"
+        problem = "changed while it was opened"  # somebody swapped what was looked at for something else
     elif info.st_nlink > 1:
         problem = "is a hard link: its content may belong to somebody else"
     if problem is not None:

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from onnx import NodeProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from tilewright.frontend.onnx_file import Limits, check_tensor_bytes, type_name
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
@@ -18,6 +18,18 @@ _LABEL_CHARS = 120
 def label(name: str) -> str:
     """A name from the model in a message: quoted, and not longer than a line."""
     return repr(name if len(name) <= _LABEL_CHARS else name[:_LABEL_CHARS] + "…")
+
+
+def check_names(graph: GraphProto) -> None:
+    """UserError for names that are not UTF-8: protobuf hands those out as bytes."""
+    names: list[object] = [graph.name, *(t.name for t in graph.initializer)]
+    for info in (*graph.input, *graph.output):
+        names += [info.name, *(d.dim_param for d in info.type.tensor_type.shape.dim)]
+    for n in graph.node:
+        names += [n.name, n.op_type, n.domain, *n.input, *n.output, *(a.name for a in n.attribute)]
+    for name in names:
+        if not isinstance(name, str):
+            raise UserError(f"the model has a name that is not UTF-8 text: {label(repr(name))}")
 
 
 # --------------------------------------------------------------------------------------------------- inputs
