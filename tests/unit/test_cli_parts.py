@@ -12,7 +12,7 @@ from tilewright.cli.machine import machine, memory_mb, pinned, versions
 from tilewright.cli.options import parse_assignments, parse_shapes
 from tilewright.cli.output import milliseconds, print_table
 from tilewright.cli.peak import fma_loop, read_loop
-from tilewright.cli.timing import MIN_RUNS, WARM_UP_RUNS, Series, interleave, speedup
+from tilewright.cli.timing import MIN_RUNS, WARM_UP_RUNS, Series, interleave, speedup, speedup_at_best
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 from tilewright.target.target import BASELINE, native
@@ -39,6 +39,12 @@ def test_ratio_within_noise_is_no_difference() -> None:
 
 def test_slower_is_said() -> None:
     assert speedup(series(2.0, 2.0), series(1.0, 1.0)).verdict == "slower"
+
+
+def test_ratio_at_best_ignores_disturbed_runs() -> None:
+    calm, disturbed = Series(((1.0, 1.0, 1.0),) * 2), Series(((2.0, 9.0, 9.0),) * 2)
+    assert speedup_at_best(calm, disturbed).value == pytest.approx(2)
+    assert speedup(calm, disturbed).value == pytest.approx(9)
 
 
 def test_series_statistics() -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.runtime.program import dtype_of
+from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 
@@ -28,7 +28,7 @@ def make_feeds(
 
 def random_array(spec: TensorSpec, rng: np.random.Generator) -> NDArray[Any]:
     """Normal floats, fair bools, and integers of 0 or 1: a valid index into anything worth indexing."""
-    dtype = dtype_of(spec)
+    dtype = numpy_dtype(spec.dtype)
     if dtype.kind in "iub":
         return rng.integers(0, 2, spec.shape).astype(dtype)
     return rng.standard_normal(spec.shape).astype(dtype)

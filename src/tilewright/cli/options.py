@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+PROGRAM = ".tw"  # what a compiled program's name ends in
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

@@ -1,0 +1,128 @@
+"""`tilewright doctor`: does everything that the compiler needs work here?"""
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from onnx import TensorProto, helper
+
+from tilewright.cli.machine import Machine, machine, versions
+from tilewright.cli.options import json_option
+from tilewright.cli.output import print_json, print_table
+from tilewright.cli.peak import fma_loop, read_loop
+from tilewright.cli.status import Status
+from tilewright.compiler import load
+from tilewright.runtime.cache import default_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`ok` is None for a fact that cannot be wrong."""
+
+    name: str
+    detail: str
+    ok: bool | None = None
+
+
+@click.command()
+@click.option("--peak", is_flag=True, help="Also measure arithmetic and memory speed of one core.")
+@json_option
+def doctor(peak: bool, as_json: bool) -> int:
+    """Check the installation and describe the machine.
+
+    Exits with 1 if something that the compiler needs does not work.
+    """
+    here = machine()
+    found = [*_facts(here), *_checks(here)]
+    if peak:
+        found += _peaks(here)
+    if as_json:
+        print_json(
+            {
+                "ok": all(f.ok is not False for f in found),
+                "versions": versions(),
+                "findings": [{"name": f.name, "detail": f.detail, "ok": f.ok} for f in found],
+            }
+        )
+    else:
+        marks = {None: "", True: "ok", False: "FAILED"}
+        rows = [(name, text or "not installed", "") for name, text in versions().items()]
+        print_table(("", "", ""), rows + [(f.name, f.detail, marks[f.ok]) for f in found])
+    return Status.OK if all(f.ok is not False for f in found) else Status.USER_ERROR
+
+
+def _facts(here: Machine) -> list[Finding]:
+    target = here.target
+    caches = " / ".join(f"{size >> 10} KiB" for size in (target.l1_bytes, target.l2_bytes, target.l3_bytes))
+    return [
+        Finding("machine", here.summary()),
+        Finding("caches", f"{caches} (L1, L2, L3)"),
+        Finding("vectors", f"{target.vector_bytes} bytes, {target.vector_registers} registers"),
+        Finding("features", ", ".join(sorted(target.features)) or "none beyond the baseline"),
+        Finding(
+            "cores", f"{len(here.affinity)} of {here.cores} may be used: {', '.join(map(str, here.affinity))}"
+        ),
+        Finding("threads", f"{here.threads} unless told otherwise"),
+    ]
+
+
+def _checks(here: Machine) -> list[Finding]:
+    supported = here.system == "Linux x86_64"
+    return [
+        Finding("platform", here.system if supported else f"{here.system} is not supported", supported),
+        _check("cache", _cache_keeps),
+        _check("compiler", _compile_and_run),
+    ]
+
+
+def _check(name: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, check(), True)
+    except Exception as e:  # whatever it is, it is the finding
+        return Finding(name, f"{type(e).__name__}: {e}", False)
+
+
+def _cache_keeps() -> str:
+    """A compiler without its cache works, but slowly, and never says why."""
+    cache = default_cache()
+    if not cache.is_on:
+        return "turned off"
+    key, data = hashlib.sha256(b"doctor").hexdigest(), b"written by tilewright doctor"
+    cache.put(key, data)
+    if cache.get(key) != data:
+        raise OSError("what is written cannot be read back; move the cache with TILEWRIGHT_CACHE")
+    return "entries are kept"
+
+
+def _compile_and_run() -> str:
+    """A model of one node, through every stage, without a cache."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [33])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [33])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "doctor", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    value = np.arange(33, dtype=np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "doctor.onnx"
+        path.write_bytes(model.SerializeToString())
+        result = load(path, cache=False).run({"x": value})["y"]
+    if not np.array_equal(result, value + value):
+        raise ValueError("a compiled sum is wrong")
+    return "a model was compiled, loaded and run"
+
+
+def _peaks(here: Machine) -> list[Finding]:
+    arithmetic = fma_loop(here.target)
+    large = 4 * here.target.l3_bytes
+    memory = read_loop(here.target, large)
+    return [
+        Finding(
+            "arithmetic", f"{arithmetic.flops / arithmetic.seconds(20) / 1e9:.1f} GFLOP/s (float32, one core)"
+        ),
+        Finding(
+            "memory", f"{memory.nbytes / memory.seconds() / 1e9:.1f} GB/s (one core reads {large >> 20} MiB)"
+        ),
+    ]

@@ -1,0 +1,177 @@
+"""`tilewright inspect`: what a model becomes, at every stage."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tilewright.cli.options import PROGRAM, json_option, model_argument, shape_option, target_option
+from tilewright.cli.output import megabytes, print_json, print_table, progress_bar, shape_text
+from tilewright.compiler import Stages, stages
+from tilewright.compiler import compile as compile_to_artifact
+from tilewright.graph.printer import print_graph
+from tilewright.kernels import Kernel
+from tilewright.runtime.file import load as read_program
+from tilewright.support.artifact import (
+    Artifact,
+    BranchStep,
+    ExternalCall,
+    KernelCall,
+    ProgramStep,
+    Segment,
+    TensorSpec,
+    WhileStep,
+)
+from tilewright.support.errors import UserError
+from tilewright.tir.func import Module
+from tilewright.tir.printer import print_func, print_module
+
+T = TypeVar("T")
+WHOLE: dict[str, Callable[[Stages], str]] = {"graph": lambda s: print_graph(s.graph)}
+MODULES: dict[str, Callable[[Stages], Module]] = {"tir": lambda s: s.tir, "scheduled": lambda s: s.scheduled}
+KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {
+    "lowered": lambda _, k: print_func(k.func),
+    "llvm": lambda _, k: k.llvm,
+    "asm": lambda s, k: s.asm(k.name),
+}
+
+
+@click.command()
+@model_argument
+@click.option(
+    "--ir",
+    type=click.Choice([*WHOLE, *MODULES, *KERNELS]),
+    help="Print the program at this stage instead of a summary.",
+)
+@click.option("--kernel", metavar="NAME", help="Only this kernel of the stage.")
+@shape_option
+@target_option
+@json_option
+def inspect(
+    model: Path,
+    ir: str | None,
+    kernel: str | None,
+    shapes: dict[str, tuple[int, ...]],
+    target: str,
+    as_json: bool,
+) -> None:
+    """Show what MODEL becomes: a summary (.onnx or .tw), or its text at one stage (.onnx).
+
+    \b
+    graph      operators, after import
+    tir        loops and blocks, as lowered from the graph
+    scheduled  the same after layouts and loops were chosen
+    lowered    kernels as plain loops
+    llvm, asm  kernels as LLVM IR and as machine code
+    """
+    if ir is None:
+        if kernel is not None:
+            raise click.UsageError("--kernel needs --ir, to say what to show of it.")
+        _print_summary(_summary(_artifact(model, shapes, target)), as_json)
+        return
+    if model.suffix == PROGRAM:
+        raise UserError(
+            "a compiled program holds machine code only", where=str(model), hint="inspect the .onnx file"
+        )
+    text = _text(stages(model, shapes=shapes, target=target), ir, kernel)
+    if as_json:
+        print_json({"model": str(model), "ir": ir, "kernel": kernel, "text": text})
+    else:
+        click.echo(text)
+
+
+def _text(found: Stages, ir: str, kernel: str | None) -> str:
+    if ir in WHOLE:
+        if kernel is not None:
+            raise click.UsageError(f"--ir {ir} has no kernels.")
+        return WHOLE[ir](found)
+    if ir in MODULES:
+        module = MODULES[ir](found)
+        if kernel is None:
+            return print_module(module)
+        return print_func(_pick({f.name: f for f in module.funcs}, kernel))
+    kernels = found.kernels if kernel is None else (_pick({k.name: k for k in found.kernels}, kernel),)
+    return "\n".join(KERNELS[ir](found, k) for k in kernels)
+
+
+def _pick(named: dict[str, T], name: str) -> T:
+    if name not in named:
+        raise UserError(f"there is no kernel {name!r} at this stage", hint=f"there are: {', '.join(named)}")
+    return named[name]
+
+
+# ------------------------------------------------------------------------------------------------------------ summary
+
+
+def _artifact(model: Path, shapes: dict[str, tuple[int, ...]], target: str) -> Artifact:
+    if model.suffix == PROGRAM:
+        return read_program(model)
+    with progress_bar() as progress:
+        return compile_to_artifact(model, shapes=shapes, target=target, progress=progress).artifact
+
+
+def _summary(artifact: Artifact) -> dict[str, Any]:
+    kernels: dict[str, dict[str, Any]] = {}
+    external: list[str] = []
+    for call in _calls(artifact.program):
+        if isinstance(call, ExternalCall):
+            external.append(call.key)
+        else:
+            row = kernels.setdefault(call.kernel, {"name": call.kernel, "calls": 0, "parts": call.parts})
+            row["calls"] += 1
+    manifest = artifact.manifest
+    return {
+        "inputs": [_spec(s) for s in manifest.inputs],
+        "outputs": [_spec(s) for s in manifest.outputs],
+        "kernels": list(kernels.values()),
+        "external": external,
+        "arena_bytes": artifact.arena_bytes,
+        "weights_bytes": sum(c.nbytes for c in artifact.constants),
+        "code_bytes": sum(map(len, artifact.objects)),
+        "triple": manifest.triple,
+        "features": sorted(manifest.features),
+        "compiler_version": manifest.compiler_version,
+        "llvm_version": manifest.llvm_version,
+    }
+
+
+def _calls(steps: Sequence[ProgramStep]) -> Iterator[KernelCall | ExternalCall]:
+    """In program order; the bodies of branches and loops once."""
+    for step in steps:
+        match step:
+            case Segment():
+                yield from step.calls
+            case ExternalCall():
+                yield step
+            case BranchStep():
+                yield from _calls(step.then)
+                yield from _calls(step.otherwise)
+            case WhileStep():
+                yield from _calls(step.body)
+
+
+def _spec(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+
+
+def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(summary)
+        return
+    rows = [(kind[:-1], s) for kind in ("inputs", "outputs") for s in summary[kind]]
+    print_table(
+        ("", "name", "type", "shape"),
+        [(kind, s["name"], s["dtype"], shape_text(s["shape"])) for kind, s in rows],
+    )
+    click.echo()
+    print_table(
+        ("kernel", "calls", "parts"), [(k["name"], k["calls"], k["parts"]) for k in summary["kernels"]]
+    )
+    for key in summary["external"]:
+        click.echo(f"external: {key}")
+    click.echo()
+    sizes = ", ".join(f"{n} {megabytes(summary[f'{n}_bytes'])}" for n in ("arena", "weights", "code"))
+    click.echo(
+        f"{sizes}; for {summary['triple']} with {', '.join(summary['features']) or 'no special features'}"
+    )

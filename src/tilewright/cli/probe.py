@@ -1,0 +1,92 @@
+"""`tilewright probe`: load a model and run it once, in a process of its own.
+
+Start-up time and memory can only be measured in a fresh process; benchmarks start one for each figure. Memory is
+counted from the moment before loading, with every library already imported, so it is the model's and not Python's.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from tilewright.cli.feeds import make_feeds
+from tilewright.cli.machine import memory_mb, pinned, reset_peak_memory
+from tilewright.cli.options import model_argument, seed_option, threads_option
+from tilewright.cli.output import print_json
+from tilewright.cli.peers import OnnxRuntime, import_onnxruntime
+from tilewright.compiler import load
+from tilewright.runtime.machine import default_threads
+from tilewright.support.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    load_seconds: float
+    first_run_seconds: float
+    load_mb: float  # resident after loading, more than before
+    peak_mb: float  # at the worst moment up to the end of the first run, more than before
+
+
+@click.command(hidden=True)
+@model_argument
+@click.option("--engine", type=click.Choice(["tilewright", "ort"]), default="tilewright", show_default=True)
+@threads_option
+@seed_option
+def probe(model: Path, engine: str, threads: int | None, seed: int) -> None:
+    """Load MODEL and run it once; print seconds and memory as JSON."""
+    threads = threads or default_threads()
+    with pinned(threads):
+        print_json(
+            asdict(_probe_ort(model, threads, seed) if engine == "ort" else _probe_ours(model, threads, seed))
+        )
+
+
+def _probe_ours(model: Path, threads: int, seed: int) -> Probe:
+    base = _start()
+    start = time.perf_counter()
+    session = load(model, threads=threads)
+    loaded, after = time.perf_counter(), memory_mb()[0]
+    bound = session.bind(make_feeds(session.inputs, {}, seed))
+    ready = time.perf_counter()
+    bound.run()
+    return Probe(loaded - start, time.perf_counter() - ready, after - base, memory_mb()[1] - base)
+
+
+def _probe_ort(model: Path, threads: int, seed: int) -> Probe:
+    import_onnxruntime()
+    base = _start()
+    start = time.perf_counter()
+    engine = OnnxRuntime(str(model), threads)
+    loaded, after = time.perf_counter(), memory_mb()[0]
+    run = engine.bind(make_feeds(engine.inputs, {}, seed))
+    ready = time.perf_counter()
+    run()
+    return Probe(loaded - start, time.perf_counter() - ready, after - base, memory_mb()[1] - base)
+
+
+def _start() -> float:
+    reset_peak_memory()
+    return memory_mb()[0]
+
+
+def run_probe(model: Path, *, engine: str, threads: int, env: dict[str, str]) -> Probe:
+    """Probe in a new process with this environment."""
+    command = [
+        sys.executable,
+        "-m",
+        "tilewright",
+        "probe",
+        str(model),
+        "--engine",
+        engine,
+        "--threads",
+        str(threads),
+    ]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise InternalError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    return Probe(**json.loads(done.stdout))

@@ -1,0 +1,117 @@
+"""`tilewright run`: one inference, and what came out of it."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.cli.compare import TOLERANCE, compare
+from tilewright.cli.feeds import make_feeds, read_array, write_array
+from tilewright.cli.options import (
+    input_option,
+    json_option,
+    model_argument,
+    parse_assignments,
+    seed_option,
+    shape_option,
+    target_option,
+    threads_option,
+)
+from tilewright.cli.output import note, print_json, print_table, progress_bar, shape_text
+from tilewright.cli.status import Status
+from tilewright.compiler import load
+from tilewright.support.errors import UserError
+
+
+@click.command()
+@model_argument
+@shape_option
+@input_option
+@click.option(
+    "--output",
+    "saves",
+    multiple=True,
+    callback=parse_assignments,
+    metavar="NAME=FILE.npy",
+    help="Write an output to a file; may be repeated.",
+)
+@click.option(
+    "--expect",
+    "expected",
+    multiple=True,
+    callback=parse_assignments,
+    metavar="NAME=FILE.npy",
+    help="Compare an output with a file, and exit with 4 if it differs; may be repeated.",
+)
+@click.option(
+    "--tolerance",
+    default=TOLERANCE,
+    show_default=True,
+    help="Of --expect, relative to the largest magnitude.",
+)
+@threads_option
+@target_option
+@seed_option
+@json_option
+def run(
+    model: Path,
+    shapes: dict[str, tuple[int, ...]],
+    files: dict[str, str],
+    saves: dict[str, str],
+    expected: dict[str, str],
+    tolerance: float,
+    threads: int | None,
+    target: str,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Run MODEL (.onnx or .tw) once on files or random numbers."""
+    with progress_bar() as progress:
+        session = load(model, shapes=shapes, threads=threads, target=target, progress=progress)
+    names = [o.name for o in session.outputs]
+    for name in (*saves, *expected):
+        if name not in names:
+            raise UserError(f"the model has no output {name!r}", hint=f"its outputs are: {', '.join(names)}")
+    results = session.run(make_feeds(session.inputs, files, seed))
+    for name, path in saves.items():
+        write_array(path, results[name])
+    errors = {d.output: d.error for d in compare(results, {n: read_array(p) for n, p in expected.items()})}
+
+    rows: list[dict[str, Any]] = [{"name": name, **_statistics(results[name])} for name in names]
+    if as_json:
+        found = {name: {"error": e, "tolerance": tolerance} for name, e in errors.items()}
+        print_json({"outputs": rows, "expected": found})
+    else:
+        print_table(
+            ("output", "type", "shape", "min", "max", "mean"),
+            [
+                (
+                    r["name"],
+                    r["dtype"],
+                    shape_text(r["shape"]),
+                    *(_number(r[k]) for k in ("min", "max", "mean")),
+                )
+                for r in rows
+            ],
+        )
+    for name, error in errors.items():
+        if error > tolerance:
+            note(f"{name} differs from {expected[name]}: relative error {error:.3g}, allowed {tolerance:.3g}")
+    return Status.MISMATCH if any(e > tolerance for e in errors.values()) else Status.OK
+
+
+def _statistics(value: NDArray[Any]) -> dict[str, Any]:
+    """None stands for what an empty array, or one with NaN, has not: JSON knows neither NaN nor infinity."""
+    found: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
+    numbers = value.astype(np.float64)
+    finite = bool(numbers.size) and bool(np.isfinite(numbers).all())
+    for key, of in (("min", np.min), ("max", np.max), ("mean", np.mean)):
+        found[key] = float(of(numbers)) if finite else None
+    found["finite"] = finite or not numbers.size
+    return found
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.6g}"
