@@ -83,6 +83,7 @@ class Stages:
     kernels: tuple[Kernel, ...]
     calls: dict[str, int]  # how often each kernel is called in a run
     target: Target
+    artifact: Artifact
 
     def asm(self, kernel: str) -> str:
         return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
@@ -103,9 +104,9 @@ def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target =
     """Compile, and keep what each stage has made."""
     machine = resolve_target(target)
     c = _Compilation(machine, default_cache(), None)
-    c.run(model, shapes)
+    made = c.run(model, shapes)
     assert c.graph is not None and c.tir is not None and c.scheduled is not None
-    return Stages(c.graph, c.tir, c.scheduled, c.compiler.kernels, c.calls, machine)
+    return Stages(c.graph, c.tir, c.scheduled, c.compiler.kernels, c.calls, machine, made.artifact)
 
 
 def load(

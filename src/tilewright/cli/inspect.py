@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import click
 
+from tilewright.cli.flops import count_flops
 from tilewright.cli.options import PROGRAM, json_option, model_argument, shape_option, target_option
-from tilewright.cli.output import megabytes, print_json, print_table, progress_bar, shape_text
+from tilewright.cli.output import megabytes, print_json, print_table, shape_text
 from tilewright.compiler import Stages, stages
-from tilewright.compiler import compile as compile_to_artifact
 from tilewright.graph.printer import print_graph
 from tilewright.kernels import Kernel
 from tilewright.runtime.file import load as read_program
@@ -68,7 +68,7 @@ def inspect(
     if ir is None:
         if kernel is not None:
             raise click.UsageError("--kernel needs --ir, to say what to show of it.")
-        _print_summary(_summary(_artifact(model, shapes, target)), as_json)
+        _print_summary(_summary(model, shapes, target), as_json)
         return
     if model.suffix == PROGRAM:
         raise UserError(
@@ -104,28 +104,30 @@ def _pick(named: dict[str, T], name: str) -> T:
 # ------------------------------------------------------------------------------------------------------------ summary
 
 
-def _artifact(model: Path, shapes: dict[str, tuple[int, ...]], target: str) -> Artifact:
+def _summary(model: Path, shapes: dict[str, tuple[int, ...]], target: str) -> dict[str, Any]:
+    """Arithmetic is known only where the kernels are: not of a compiled program."""
     if model.suffix == PROGRAM:
-        return read_program(model)
-    with progress_bar() as progress:
-        return compile_to_artifact(model, shapes=shapes, target=target, progress=progress).artifact
+        return _describe(read_program(model), {})
+    found = stages(model, shapes=shapes, target=target)
+    return _describe(found.artifact, {k.name: count_flops(k.func.body) for k in found.kernels})
 
 
-def _summary(artifact: Artifact) -> dict[str, Any]:
+def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
     kernels: dict[str, dict[str, Any]] = {}
     external: list[str] = []
     for call in _calls(artifact.program):
         if isinstance(call, ExternalCall):
             external.append(call.key)
-        else:
-            row = kernels.setdefault(call.kernel, {"name": call.kernel, "calls": 0, "parts": call.parts})
-            row["calls"] += 1
+            continue
+        fresh = {"name": call.kernel, "calls": 0, "parts": call.parts, "flops": flops.get(call.kernel)}
+        kernels.setdefault(call.kernel, fresh)["calls"] += 1
     manifest = artifact.manifest
     return {
         "inputs": [_spec(s) for s in manifest.inputs],
         "outputs": [_spec(s) for s in manifest.outputs],
         "kernels": list(kernels.values()),
         "external": external,
+        "flops": sum(k["calls"] * k["flops"] for k in kernels.values()) if flops else None,
         "arena_bytes": artifact.arena_bytes,
         "weights_bytes": sum(c.nbytes for c in artifact.constants),
         "code_bytes": sum(map(len, artifact.objects)),
@@ -166,11 +168,17 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     )
     click.echo()
     print_table(
-        ("kernel", "calls", "parts"), [(k["name"], k["calls"], k["parts"]) for k in summary["kernels"]]
+        ("kernel", "calls", "parts", "flops"),
+        [
+            (k["name"], k["calls"], k["parts"], "" if k["flops"] is None else k["flops"])
+            for k in summary["kernels"]
+        ],
     )
     for key in summary["external"]:
         click.echo(f"external: {key}")
     click.echo()
+    if summary["flops"] is not None:
+        click.echo(f"{summary['flops'] / 1e9:.3g} GFLOP a run")
     sizes = ", ".join(f"{n} {megabytes(summary[f'{n}_bytes'])}" for n in ("arena", "weights", "code"))
     click.echo(
         f"{sizes}; for {summary['triple']} with {', '.join(summary['features']) or 'no special features'}"
