@@ -11,6 +11,9 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes.eliminate_common import eliminate_common
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_constants import fold_constants
+from tilewright.graph.passes.fuse_batch_norm import fuse_batch_norm
+from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
+from tilewright.graph.passes.fuse_padding import fuse_padding
 from tilewright.graph.passes.simplify import simplify
 
 Pass: TypeAlias = Callable[[Graph], Graph]
@@ -18,6 +21,9 @@ Pass: TypeAlias = Callable[[Graph], Graph]
 PIPELINE: tuple[Pass, ...] = (
     fold_constants,  # shape arithmetic and transposed weights become constants
     simplify,  # no-ops go, chains of movement collapse
+    fuse_padding,  # before batch norms look for the convolution
+    fuse_batch_norm,
+    fuse_layer_norm,
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind
 )

@@ -7,9 +7,9 @@ Which nodes share a group
   needed elsewhere (the residual sum before a norm); it is then a second output.
 - The remaining elementwise nodes form groups of equal shape.
 - A group whose one result only goes through a reshape or transpose stores it so, if its rows stay contiguous.
-- Views (movement nodes with at most one input: slices, transposes, ranges) belong to whoever reads them, and are repeated for each
-  reader. Other movement nodes (concatenations, gathers) join their only reader unless it is a contraction, which would
-  repeat the work; or form a group of their own.
+- Views (movement nodes with at most one input: slices, transposes, ranges) belong to whoever reads them, and are
+  repeated for each reader. Other movement nodes (concatenations, gathers) join their only reader unless it is a
+  contraction, which would repeat the work; or form a group of their own.
 
 No two groups depend on each other: every merge is checked for a path that leaves it and comes back.
 """

@@ -14,7 +14,22 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops import Cast, Clip, Concat, Div, Expand, Identity, Mul, Reshape, Split, Sub, Transpose
+from tilewright.ops import (
+    Cast,
+    Clip,
+    Concat,
+    Div,
+    Expand,
+    Identity,
+    Mul,
+    Pad,
+    Reshape,
+    Slice,
+    Split,
+    Sub,
+    Tile,
+    Transpose,
+)
 
 
 def simplify(graph: Graph) -> Graph:
@@ -52,8 +67,12 @@ def _does_nothing(state: Sweep, node: Node) -> bool:
             return True
         case Transpose(perm=perm):
             return perm == tuple(range(len(perm)))
-        case Concat() | Split():
+        case Concat() | Split() | Tile():
             return len(node.inputs) == 1
+        case Slice(steps=steps):
+            return min(steps, default=1) > 0
+        case Pad(before=before):
+            return not any(before)
         case Mul() | Div():
             return _is_all(state, node.inputs[1], 1)
         case Sub():
