@@ -5,13 +5,14 @@ The output's innermost dimension goes into vector lanes, a few neighbouring outp
 registers, and the reduction runs inside.
 """
 
-from tilewright.ir.expr import Const, Var, free_vars, loads
+from tilewright.ir.expr import Const, Load, Var, free_vars, loads
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.register_tile import Nest, loops_of, take_epilogue, tile_nest
-from tilewright.schedule.recipes.spatial import memory_order
+from tilewright.schedule.recipes.spatial import memory_order, schedule_spatial
 from tilewright.schedule.recipes.tiles import Tile, row_tiles
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
+from tilewright.schedule.steps.reindex import Reindex
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, IterKind, Store
 
@@ -30,16 +31,20 @@ def is_lane_reduction(block: Block) -> bool:
     inner = _innermost(block)
     if inner is None or inner.extent < 4:
         return False
-    for ld in loads(store.value):
+    contiguous = False
+    for ld in _operands(block):
         used = [d for d, i in enumerate(ld.indices) if inner.var in free_vars(i)]
-        if used and (used != [len(ld.indices) - 1] or ld.indices[-1] is not inner.var):
+        if len(used) > 1 or (used and ld.indices[used[0]] is not inner.var):
             return False
-    return any(
-        inner.var in free_vars(i)
-        for ld in loads(store.value)
-        if ld.buffer is not store.buffer
-        for i in ld.indices
-    )
+        contiguous = contiguous or used == [len(ld.indices) - 1]
+    return contiguous
+
+
+def _operands(block: Block) -> list[Load]:
+    """What the block loads, but for its accumulator."""
+    assert isinstance(block.body, Store)
+    out = block.body.buffer
+    return [ld for ld in loads(block.body.value) if ld.buffer is not out]
 
 
 def _innermost(block: Block) -> Iter | None:
@@ -53,6 +58,7 @@ def schedule_lanes(s: Draft, name: str, target: Target) -> None:
     block = find_block(s.func, name)
     assert isinstance(block.body, Store)
     epilogue = take_epilogue(s, name, block.body.buffer)
+    _gather_lanes(s, name, target)
     block = find_block(s.func, name)
     inner = _innermost(block)
     assert inner is not None and isinstance(block.body, Store)
@@ -67,6 +73,19 @@ def schedule_lanes(s: Draft, name: str, target: Target) -> None:
     vectors = 1 if height > 1 else min(8, max(1, inner.extent // lanes))
     nest = Nest(name, epilogue, (*outer, row, col), row, col, tuple(_reduce_loops(block)))
     tile_nest(s, nest, Tile(height, vectors * lanes), lanes)
+
+
+def _gather_lanes(s: Draft, name: str, target: Target) -> None:
+    """Copy operands that keep the lanes apart (a filter per channel) into an order that has them side by side."""
+    block = find_block(s.func, name)
+    inner = _innermost(block)
+    assert inner is not None
+    for ld in _operands(block):
+        used = {v for i in ld.indices for v in free_vars(i)}
+        if inner.var in used and ld.indices[-1] is not inner.var:
+            order = [it.var.name for it in block.iters if it.var in used and it.var is not inner.var]
+            copy = s.apply(Reindex(name, ld.buffer.name, (*order, inner.var.name)))
+            schedule_spatial(s, copy.copy, target)
 
 
 def _reduce_loops(block: Block) -> list[str]:
