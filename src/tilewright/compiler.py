@@ -151,7 +151,7 @@ def _cache_key(model: Model, shapes: Shapes | None, target: Target) -> str:
         __version__,
         str(FORMAT_VERSION),
         LLVM_VERSION,
-        repr(target),
+        repr(replace(target, features=frozenset())),  # a set prints in another order in every process
         sorted(target.features),
         sorted((shapes or {}).items()),
     ]

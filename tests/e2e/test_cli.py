@@ -1,6 +1,7 @@
 """The command line as users and scripts meet it: what is printed where, and with which status it ends."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +213,16 @@ def test_demo_succeeds() -> None:
     result = CliRunner().invoke(demo, ["--size", "32", "--threads", "1", *QUICK])
     assert result.exit_code == Status.OK, result.output
     assert "memory at its peak" in result.output
+
+
+def test_another_process_finds_the_program_in_the_cache(model: str, tmp_path: Path) -> None:
+    """Whatever order sets have there."""
+    found: list[set[str]] = []
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "tilewright", "run", model]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True)
+        found.append({p.name for p in (tmp_path / "cache").iterdir()})
+    assert found[0] == found[1] != set()
 
 
 # --------------------------------------------------------------------------------------------------------------- faults
