@@ -1,6 +1,7 @@
 """Writes measurements to docs/results/, each file with all that is needed to repeat and to doubt it."""
 
 import datetime
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ def write(name: str, title: str, method: str, *parts: str) -> Path:
         f"- commit: {_commit()}",
         f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
         f"- machine: {machine().summary()}",
+        f"- load average: {os.getloadavg()[0]:.1f} at the end (above the number of threads: somebody else was busy)",
         f"- versions: {packages}",
     ]
     path = FOLDER / f"{name}.md"
