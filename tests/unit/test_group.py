@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from graph_cases import WINDOW, check_lowered, check_pass, f32, floats, groups
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import make_region
@@ -15,13 +17,16 @@ from tilewright.ops import (
     Add,
     Concat,
     Conv,
+    CumSum,
     Div,
     Erf,
     Exp,
     Gather,
     LayerNormalization,
     MatMul,
+    Max,
     Mul,
+    Neg,
     ReduceMean,
     ReduceSum,
     Relu,
@@ -279,3 +284,59 @@ def test_lowering_attention_keeps_the_order_of_inputs_and_outputs() -> None:
     module = lower(graph)
     assert [b.name for b in module.inputs] == ["x"]
     assert [f.name.split("_")[0] for f in module.funcs] == [f"k{i}" for i in range(7)]
+
+
+# ------------------------------------------------------------------------------------------------ random graphs
+
+_OPS = (
+    Neg(),
+    Max(),
+    Add(),
+    Mul(),
+    Sub(),
+    Transpose((1, 0)),
+    Reshape((4, 4)),
+    Concat(0),
+    MatMul(),
+    CumSum(1),
+    ReduceSum((1,)),
+)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int) -> Graph:
+    """Graphs over 4×4 integers, so that results are exact, in which values are used again and again."""
+    b = GraphBuilder()
+    square = TensorType(DType.I32, (4, 4))
+    values = [b.input("x", square), b.input("y", square)]
+    for _ in range(draw(st.integers(1, most))):
+        op = draw(st.sampled_from(_OPS))
+        # Recent values more often: long paths are where groups could meet in a circle.
+        left, right = (values[-1 - draw(st.integers(0, min(len(values) - 1, 5)))] for _ in range(2))
+        match op:
+            case Add() | Mul() | Sub() | MatMul() | Max():
+                values.append(b.apply(op, left, right))
+            case Concat():
+                values.append(b.apply(op, *reversed(b.add(Split(0, (2, 2)), (left,)).outputs)))
+            case ReduceSum():
+                values.append(b.apply(Add(), b.apply(op, left), right))
+            case _:
+                values.append(b.apply(op, left))
+    outputs = draw(st.lists(st.sampled_from(values), min_size=1, max_size=3, unique=True))
+    return b.finish(*dict.fromkeys([*outputs, values[-1]]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(graphs(60))
+def test_groups_never_wait_for_each_other(graph: Graph) -> None:
+    ready = {*graph.inputs, *graph.constants}
+    for part in group(graph):
+        assert set(part.inputs) <= ready
+        ready.update(part.outputs)
+    assert ready.issuperset(graph.outputs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(10))
+def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
+    check_lowered(check_pass(graph, prepare))

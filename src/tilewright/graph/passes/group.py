@@ -57,7 +57,7 @@ class _Grouping:
         self._producer, self._users = producers(graph), users(graph)
         self._results = set(graph.outputs)
         self._draft: dict[Node, _Draft] = {}
-        # Groups with several outputs, as spans of node indices: see `_comes_back`.
+        # Groups with several ends, as spans of node indices: see `_comes_back`.
         self._wide: list[tuple[int, int]] = []
         for region in regions:
             self._settle(_Draft(Kind.MOVEMENT, region.nodes, region))
@@ -202,7 +202,7 @@ class _Grouping:
         """Is there a path between groups that leaves `inside` and returns to it?
 
         Searched backwards from what `inside` reads. What lies before its first node in graph order cannot depend on it,
-        but a group with several outputs may end after that node although it begins before: then the search goes
+        but for groups with several ends: one end may lie before that node, and another one after it. The search goes
         on to where such groups begin.
         """
         floor = min(self._index[n] for n in inside)
@@ -246,7 +246,15 @@ class _Grouping:
         draft.nodes.sort(key=self._index.__getitem__)
         for n in draft.nodes:
             self._draft[n] = draft
-        if len(draft.nodes) > 1 and len(self._leaving(set(draft.nodes))) > 1:
+        inside = set(draft.nodes)
+        leaving = set(self._leaving(inside))
+        ends = [
+            n
+            for n in draft.nodes
+            if any(v in leaving for v in n.outputs)
+            or not any(u in inside for v in n.outputs for u in self._users[v])
+        ]
+        if len(ends) > 1:
             self._wide.append((self._index[draft.nodes[0]], self._index[draft.nodes[-1]]))
 
     def _ordered(self) -> tuple[Group | ExternalRegion, ...]:
