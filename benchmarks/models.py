@@ -14,6 +14,7 @@ from tilewright.cli.machine import machine
 from tilewright.cli.measure import measure
 from tilewright.cli.output import progress_bar
 from tilewright.cli.probe import run_probe
+from tilewright.support.errors import TilewrightError
 
 METHOD = """float32, batch 1, random weights and inputs, untuned. Both engines run in one process pinned to as
 many cores as threads, and take turns in {rounds} rounds. *against ONNX Runtime*: its time over ours, round by
@@ -87,7 +88,10 @@ def main(
         for threads in counts:
             rows: list[list[str]] = []
             for path in paths:
-                rows.append(measure_row(path, threads, rounds, seconds, cache=f"{folder}/cache"))
+                try:
+                    rows.append(measure_row(path, threads, rounds, seconds, cache=f"{folder}/cache"))
+                except TilewrightError as e:  # a model that does not compile is a result, and not a good one
+                    rows.append([path.stem, f"fails: {str(e).splitlines()[0]}", *[""] * (len(COLUMNS) - 2)])
                 if progress is not None:
                     progress(f"{threads} thread(s)", len(rows), len(paths))
             parts += [f"## {threads} thread(s)", table(COLUMNS, rows)]

@@ -34,7 +34,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for i, column in enumerate(table.columns):
         column.overflow = "fold"
-        if all(row[i].lstrip("-")[:1].isdigit() for row in rows if row[i]):
+        if all(row[i].lstrip("-")[:1].isdigit() for row in rows if row[i].strip("-")):
             column.justify = "right"
     for row in rows:
         table.add_row(*map(escape, row))
