@@ -153,11 +153,11 @@ class Simplifier:
         out: Expr | None = None
         for atom, coeff in sorted(form.terms, key=lambda t: -t[1]):
             if out is None:
-                out = mul(atom, const(coeff))
+                out = atom if coeff == 1 else mul(atom, const(coeff))
             elif coeff < 0:
-                out = sub(out, mul(atom, const(-coeff)))
+                out = sub(out, atom if coeff == -1 else mul(atom, const(-coeff)))
             else:
-                out = add(out, mul(atom, const(coeff)))
+                out = add(out, atom if coeff == 1 else mul(atom, const(coeff)))
         if out is None:
             return const(form.const)
         return sub(out, const(-form.const)) if form.const < 0 else add(out, const(form.const))
@@ -245,16 +245,18 @@ class Simplifier:
 
     def _recombine(self, coeffs: dict[Expr, int]) -> Linear | None:
         """c·(x // c) + x % c  is  x: takes such a pair out of `coeffs` and returns what it stands for."""
+        if len(coeffs) < 2:
+            return None
         for m, k in coeffs.items():
             if k and isinstance(m, Binary) and m.op is BinaryOp.MOD and isinstance(m.b, Const):
                 c = int(m.b.value)
-                whole = Binary(BinaryOp.FLOORDIV, m.a, m.b)
-                pair = whole if whole in coeffs else None
-                # x // c may itself have been reduced (x = y % d: y % d // c is not an atom of m.a), then no pair
-                # exists.
-                if pair is not None and coeffs[pair] == k * c:
-                    del coeffs[m], coeffs[pair]
-                    return self._scale(self.linear(m.a), k)
+                # In normal form too: (y // 8) // 58 is spelled y // 464.
+                whole = self._floordiv(self.linear(m.a), c)
+                if whole.const == 0 and len(whole.terms) == 1 and whole.terms[0][1] == 1:
+                    atom = whole.terms[0][0]
+                    if coeffs.get(atom) == k * c:
+                        del coeffs[m], coeffs[atom]
+                        return self._scale(self.linear(m.a), k)
         return None
 
     def _split(self, form: Linear, c: int) -> tuple[Linear, Linear]:

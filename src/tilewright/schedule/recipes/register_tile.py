@@ -10,6 +10,7 @@ Loops are partitioned first where sizes do not divide, so that every tile is exa
 inside.
 """
 
+import re
 from dataclasses import dataclass
 
 from tilewright.ir.expr import Buffer, Scope, Var
@@ -103,7 +104,7 @@ def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int) -> None:
 
 
 def _is_part(s: object, block: str) -> bool:
-    return isinstance(s, Block) and (s.name == block or s.name.startswith(f"{block}_p"))
+    return isinstance(s, Block) and re.fullmatch(rf"{re.escape(block)}(_p\d+)*", s.name) is not None
 
 
 @dataclass(frozen=True, slots=True)

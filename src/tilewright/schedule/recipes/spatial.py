@@ -6,7 +6,7 @@ worse, become vectors; the rest is divided among workers where there is enough t
 
 import math
 
-from tilewright.ir.expr import Expr, Load, Var, loads
+from tilewright.ir.expr import Expr, Load, Var, as_index, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.nest import find_block
@@ -104,8 +104,10 @@ def vector_depth(block: Block, order: list[str], extents: list[int], lanes: int)
     return best
 
 
-def _score(block: Block, order: list[str], extents: list[int], depth: int, lanes: int) -> tuple[int, float]:
-    """(accesses that need a load or store per lane, share of work outside of full vectors)."""
+def _score(
+    block: Block, order: list[str], extents: list[int], depth: int, lanes: int
+) -> tuple[int, float, int]:
+    """(accesses that need a load or store per lane, share of work outside of full vectors, divisions per vector)."""
     assert isinstance(block.body, Store)
     size = math.prod(extents[-depth:])
     lane, vector = Var("lane"), Var("vector")
@@ -121,19 +123,19 @@ def _score(block: Block, order: list[str], extents: list[int], depth: int, lanes
     simplify = Simplifier(ranges)
     accesses = [(ld.buffer, ld.indices) for e in (*block.body.indices, block.body.value) for ld in loads(e)]
     accesses.append((block.body.buffer, block.body.indices))
-    bad = 0
+    bad = divisions = 0
     for buffer, indices in accesses:
-        flat: Expr | int = 0
+        flat: Expr = as_index(0)
         for i, stride in zip(indices, buffer.strides, strict=True):
-            flat = substitute(i, values) * stride + flat
-        bad += isinstance(flat, int) is False and not _is_plain(flat, lane, simplify)
+            flat = flat + substitute(i, values) * stride
+        bad += not _is_plain(flat, lane, simplify)
+        divisions += sum(not isinstance(atom, Var) for atom, _ in simplify.linear(flat).terms)
     tail = (size % lanes) / size if size >= lanes else 1.0
-    return bad, tail
+    return bad, tail, divisions
 
 
-def _is_plain(flat: Expr | int, lane: Var, simplify: Simplifier) -> bool:
+def _is_plain(flat: Expr, lane: Var, simplify: Simplifier) -> bool:
     """Does the address move by one per lane, or not at all?"""
-    assert isinstance(flat, Expr)
     for atom, k in simplify.linear(flat).terms:
         if atom is lane:
             if k != 1:
