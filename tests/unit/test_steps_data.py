@@ -35,6 +35,7 @@ from tilewright.schedule.steps import (
 )
 from tilewright.schedule.trace import parse_trace, replay
 from tilewright.support.errors import ScheduleError
+from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Call, Constant, Func, Module, single
 from tilewright.tir.func import Sequence as Program
@@ -401,9 +402,13 @@ def proposal(func: Func, kind: int, a: int, b: int, c: int) -> Step:
     nest = [n.var.name for n in chain(find_loop(func, loop))]
     written = pick([n.name for n in func.locals] or buffers, c)
     shape = next(n for n in (*func.locals, *func.params) if n.name == written).shape
+    flow = Dataflow(func)
+    near: list[list[str]] = []  # the loops around consumers and around producers, where a move may be legal
+    for others in (flow.consumers(find_block(func, block)), flow.producers(find_block(func, block))):
+        near.append([n.var.name for o in others for n in loops_above(func, o)] or loop_names)
     moves: list[Step] = [
-        ComputeAt(block, loop),
-        ReverseComputeAt(block, loop),
+        ComputeAt(block, pick(near[0], a)),
+        ReverseComputeAt(block, pick(near[1], a)),
         ComputeInline(block),
         ReverseComputeInline(block),
         CacheRead(block, buffer, scope),
