@@ -276,6 +276,10 @@ def test_too_many_inputs_and_outputs() -> None:
     assert "does not have 2 outputs" in str(refused(model(node("Relu", ["x"], ["y", "z"]))))
 
 
+def test_a_sum_of_too_many() -> None:
+    assert "100 inputs of one node: the limit is 64" in str(refused(model(node("Sum", ["x"] * 100, ["y"]))))
+
+
 def test_a_required_input_that_is_absent() -> None:
     error = refused(model(node("Add", ["x", ""], ["y"])))
     assert error.where == "node 'the Add': Add(f32[2, 3], absent), opset 18"

@@ -25,6 +25,7 @@ from tilewright.ops import (
     LayerNormalization,
     MatMul,
     Max,
+    MaxPool,
     Mul,
     Neg,
     ReduceMean,
@@ -38,6 +39,7 @@ from tilewright.ops import (
     Transpose,
 )
 from tilewright.ops.opdef import TensorType
+from tilewright.ops.window import Window
 from tilewright.support.errors import UserError
 from tilewright.tir.stmt import blocks
 
@@ -256,6 +258,13 @@ def test_a_contraction_over_nothing_is_refused_unless_it_folds() -> None:
     with pytest.raises(UserError, match="reduces an axis without elements"):
         lower(graph)
     check_lowered(check_pass(graph, prepare))
+
+
+def test_padding_that_would_fill_the_memory_is_refused() -> None:
+    b = GraphBuilder()
+    wide = Window((99999, 99999), (1, 1), (1, 1), (99998, 99998), (0, 0))
+    with pytest.raises(UserError, match="the limit is"):
+        lower(b.finish(b.apply(MaxPool(wide), b.input("x", f32(1, 3, 2, 2)))))
 
 
 def test_names_from_the_model_become_identifiers() -> None:

@@ -24,12 +24,14 @@ from tilewright.ops import (
     Concat,
     Conv,
     Div,
+    Einsum,
     Exp,
     Expand,
     Gemm,
     Identity,
     LayerNormalization,
     MatMul,
+    MaxPool,
     Mul,
     Pad,
     Pow,
@@ -81,6 +83,24 @@ def test_does_not_fold_over_budget() -> None:
     folded = fold_constants(graph, Budget(node=4096, total=4096, growth=0))
     assert [n.name for n in folded.nodes] == ["large"]
     assert not fold_constants(graph, Budget(node=1 << 20, total=1 << 20, growth=0)).nodes
+
+
+def test_does_not_fold_a_small_node_with_much_work() -> None:
+    b = GraphBuilder()
+    c = b.constant("c", floats(1, 1, 2, 2))
+    wide = Window((9999, 9999), (1, 1), (1, 1), (9998, 9998), (0, 0))
+    graph = b.finish(b.apply(MaxPool(wide), c), b.input("x", f32(1)))
+    assert names(fold_constants(graph)) == ["MaxPool"]
+    vectors = [b.constant(n, floats(4096)) for n in "pqrs"]
+    graph = b.finish(b.apply(Einsum(("a", "b", "c", "d"), ""), *vectors))
+    assert names(fold_constants(graph)) == ["MaxPool", "Einsum"]
+
+
+def test_folds_small_matrix_products_but_not_large_ones() -> None:
+    b = GraphBuilder()
+    for n in (8, 512):
+        b.apply(MatMul(), b.constant("a", floats(n, n)), b.constant("b", floats(n, n)), name=f"of {n}")
+    assert [n.name for n in fold_constants(b.finish(b.input("x", f32(1)))).nodes] == ["of 512"]
 
 
 def test_what_cannot_be_computed_is_left_to_run_time() -> None:
@@ -176,6 +196,15 @@ def test_empty_parts_of_a_concatenation_go() -> None:
     x, empty = b.input("x", f32(2, 3)), b.constant("empty", floats(0, 3))
     after = eliminate_dead(check_pass(b.finish(b.apply(Concat(0), empty, x)), simplify))
     assert names(after) == []
+
+
+def test_a_concatenation_of_very_many_parts_is_nested() -> None:
+    b = GraphBuilder()
+    x = b.input("x", f32(2, 1))
+    graph = b.finish(b.apply(Concat(1), *[x] * 1100))
+    after = check_pass(graph, prepare)
+    assert all(len(n.inputs) <= 32 for n in after.nodes) and after.outputs[0].name == graph.outputs[0].name
+    check_lowered(after)
 
 
 # --------------------------------------------------------------------------- eliminate_common, eliminate_dead

@@ -175,6 +175,8 @@ class _Importer:
         schema = defs.get_schema(node.op_type, opset, "")
         if not schema.min_input <= len(node.input) <= schema.max_input:
             raise UserError(f"{node.op_type} does not take {len(node.input)} inputs")
+        if len(node.input) > self._limits.operands and node.op_type != "Concat":
+            raise UserError(f"{len(node.input)} inputs of one node: the limit is {self._limits.operands}")
         if not schema.min_output <= len(node.output) <= schema.max_output:
             raise UserError(f"{node.op_type} does not have {len(node.output)} outputs")
         out: dict[str, Any] = {}

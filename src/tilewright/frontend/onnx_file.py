@@ -32,6 +32,7 @@ class Limits:
     nodes: int = 200_000  # subgraphs included
     nesting: int = 16  # subgraphs within subgraphs
     rank: int = 32
+    operands: int = 64  # of one node; a sum of n is an expression n deep. Concatenations may have any number.
 
 
 LIMITS = Limits()

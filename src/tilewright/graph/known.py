@@ -2,18 +2,24 @@
 
 A value is known if it is a constant, has no elements, or comes from a node whose inputs are all known and which fits
 the budget. The meaning of a node is its op's `reference`. The budget is counted in bytes touched, weighted by what an
-op of that kind costs per byte, rather than in seconds: the same graph always folds to the same graph.
+op of that kind costs per byte, rather than in seconds: the same graph always folds to the same graph. Ops whose work
+does not follow from the sizes of their inputs and outputs are never evaluated.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 
 from tilewright.graph.graph import Node, Value
+from tilewright.ops import AveragePool, Conv, ConvTranspose, Einsum, MaxPool, Resize
 from tilewright.ops.opdef import Array, Kind
 
-_WEIGHT = {Kind.MOVEMENT: 1, Kind.ELEMENTWISE: 4, Kind.REDUCTION: 16, Kind.CONTRACTION: 256}
+_WEIGHT = {Kind.MOVEMENT: 1, Kind.ELEMENTWISE: 4, Kind.REDUCTION: 16, Kind.CONTRACTION: 16}
+
+# A huge window or padding on a small input is little to write down and a lot to compute.
+_UNBOUNDED = (AveragePool, Conv, ConvTranspose, Einsum, MaxPool, Resize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +76,9 @@ class KnownValues:
 
     def _evaluate(self, node: Node) -> None:
         read, written = (sum(v.bytes for v in vs) for vs in (node.inputs, node.outputs))
-        cost = (read + written) * _WEIGHT[node.op.kind]
+        cost = _cost(node, read + written)
         fits = cost <= self._budget.node and written <= read + self._budget.growth
-        if not fits or self._spent + cost > self._budget.total:
+        if isinstance(node.op, _UNBOUNDED) or not fits or self._spent + cost > self._budget.total:
             self._unknown.update(node.outputs)
             return
         self._spent += cost
@@ -85,3 +91,11 @@ class KnownValues:
             return
         for v, array in zip(node.outputs, results, strict=True):
             self._known[v] = np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _cost(node: Node, touched: int) -> int:
+    if node.op.kind is Kind.CONTRACTION and len(node.inputs) > 1:
+        # m·k, k·n and m·n elements: the root of their product is m·n·k, or more if there are batch axes.
+        a, b, *_ = node.inputs
+        touched = max(touched, isqrt(a.size * b.size * node.outputs[0].size))
+    return touched * _WEIGHT[node.op.kind]

@@ -51,6 +51,13 @@ class Sweep:
         outputs = tuple(Value(self._unique(n, owned=True), t) for n, t in zip(names, types, strict=True))
         return self.offer(Node(op, tuple(inputs), outputs, instead_of.name))
 
+    def add_piece(self, op: Op, inputs: Sequence[Value], part_of: Node) -> Value:
+        """A new node with one output that is only part of what stands for `part_of`."""
+        (type,) = op.infer([v.type for v in inputs])
+        name = self._unique(f"{part_of.outputs[0].name}~1", owned=False)
+        (value,) = self.offer(Node(op, tuple(inputs), (Value(name, type),), part_of.name))
+        return value
+
     def offer(self, node: Node) -> tuple[Value, ...]:
         """Let the rule decide on `node`; the values that stand for its outputs."""
         result = self._rule(self, node)

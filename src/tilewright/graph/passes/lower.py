@@ -24,6 +24,7 @@ from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_ex
 
 _KERNEL_NAME = re.compile(r"k\d+_")
 _TITLE_CHARS = 48
+_LOCAL_BYTES = 1 << 36
 
 
 def lower(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Module:
@@ -100,6 +101,7 @@ class _Lowering:
     def add_func(self, func: Func) -> None:
         func = _drop_dead(_with_literals(func, self.literals))
         _check_reductions(func)
+        _check_locals(func)
         self.funcs.append(func)
         self.steps.append(Call(func.name, func.params))
 
@@ -188,3 +190,10 @@ def _check_reductions(func: Func) -> None:
         spatial = [e for it, e in zip(block.iters, extents, strict=True) if it.kind is IterKind.SPATIAL]
         if 0 in extents and 0 not in spatial:
             raise UserError(f"{block.name} reduces an axis without elements, which is not supported")
+
+
+def _check_locals(func: Func) -> None:
+    """Padding may ask for far more memory than the values around it."""
+    for b in func.locals:
+        if b.bytes > _LOCAL_BYTES:
+            raise UserError(f"{func.name} needs {b.bytes} bytes for {b}: the limit is {_LOCAL_BYTES}")

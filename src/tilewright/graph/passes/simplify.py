@@ -3,6 +3,7 @@
     Transpose[perm=p](Transpose[perm=q](x))  →  Transpose[perm=q∘p](x)
     Reshape[shape=s](Reshape[shape=t](x))    →  Reshape[shape=s](x)
     Transpose that moves only axes of extent 1 → Reshape
+    Concat of very many parts → Concat of Concats
     Identity(x), x * 1, Cast to the type it has, Expand and Reshape to the shape it has → x
 
 Nothing here changes a bit of a result: `x + 0` stays, since it turns -0.0 into 0.0.
@@ -31,6 +32,8 @@ from tilewright.ops import (
     Transpose,
 )
 
+_MOST_PARTS = 32  # of a concatenation, which is a choice nested as deeply
+
 
 def simplify(graph: Graph) -> Graph:
     return sweep(graph, _simplify)
@@ -51,11 +54,19 @@ def _simplify(state: Sweep, node: Node) -> Sequence[Value] | None:
             parts = tuple(v for v in node.inputs if v.size)
             if parts and len(parts) < len(node.inputs):
                 return state.add(node.op, parts, node)
+            if len(parts) > _MOST_PARTS:
+                return state.add(node.op, _join_parts(state, node), node)
         case Mul() if _is_all(state, node.inputs[0], 1) and node.inputs[1].type == node.outputs[0].type:
             return node.inputs[1:]
         case _:
             pass
     return None
+
+
+def _join_parts(state: Sweep, node: Node) -> list[Value]:
+    """Concatenate runs of parts first."""
+    runs = [node.inputs[i : i + _MOST_PARTS] for i in range(0, len(node.inputs), _MOST_PARTS)]
+    return [run[0] if len(run) == 1 else state.add_piece(node.op, run, node) for run in runs]
 
 
 def _does_nothing(state: Sweep, node: Node) -> bool:
