@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from tilewright.codegen.builder import TextBuilder
+from tilewright.codegen.loaded import LoadedBuffers
 from tilewright.codegen.registers import RegisterFile, constant_offset
 from tilewright.codegen.values import Val, literal, llvm_type, memory_type
 from tilewright.ir.dtype import INDEX, DType
@@ -67,6 +68,7 @@ class ExprEmitter:
         self.mask: Val | None = None
         # Values in the current straight line of code, by expression and mask: shared nodes are computed once.
         self.memo: dict[tuple[Expr, str, int], Val] = {}
+        self._loaded = LoadedBuffers()
 
     # ------------------------------------------------------------------------------------------------- context
 
@@ -92,7 +94,7 @@ class ExprEmitter:
 
     def forget(self, buffer: Buffer) -> None:
         """After a store: what was loaded from the buffer is no longer its content."""
-        stale = [k for k in self.memo if any(ld.buffer is buffer for ld in loads(k[0]))]
+        stale = [k for k in self.memo if buffer in self._loaded.of(k[0])]
         for k in stale:
             del self.memo[k]
 
