@@ -247,7 +247,10 @@ class ExprEmitter:
         return self.b.op(f"select {c}, {x}, {y}", x.dtype, x.lanes)
 
     def _side(self, e: Expr, cond: Val, *, negated: bool) -> Val:
-        if not any(isinstance(n, Load) and n.buffer.scope is not Scope.REGISTER for n in walk(e)):
+        """One side of a Select. Only loads that the code before has not made anyway need the guard."""
+        outer = self.mask.name if self.mask is not None else ""
+        memory = [ld for ld in loads(e) if ld.buffer.scope is not Scope.REGISTER]
+        if all((ld, outer, self.lanes) in self.memo for ld in memory):
             return self.emit(e)
         with self.guarded(self._unary(UnaryOp.NOT, cond) if negated else cond):
             return self.emit(e)

@@ -19,7 +19,7 @@ from tilewright.ir.layout import Split as SplitDim
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.parallel import parallel_prefix
+from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, parallel_prefix, part_size
 from tilewright.schedule.recipes.register_tile import Nest, loops_of, take_epilogue, tile_nest
 from tilewright.schedule.recipes.tiles import Tile, choose_tile, row_tiles
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
@@ -213,5 +213,9 @@ def _tile(
     # Columns outermost keep a panel of B close and stream A past it; rows outermost keep all of B in L2.
     columns_first = weights > target.l2_bytes // 2
     outside = (*outer, col, *outer_rows, row) if columns_first else (*outer, *outer_rows, row, col)
+    if outside[0] == row and s.loop(row).extent >= ENOUGH_PARTS * 4 * tile.rows:
+        # Parts of many tiles: a tile with a short reduction is over before a part of its own has begun.
+        chunk, row = s.apply(Split(row, (None, part_size(s.loop(row).extent)))).names
+        outside = (chunk, row, col)
     nest = Nest(c.block.name, epilogue, outside, row, col, tuple(loops[it.var] for it in reduce))
     tile_nest(s, nest, tile, target.lanes(c.b.dtype.bytes))

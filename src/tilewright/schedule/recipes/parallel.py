@@ -8,6 +8,13 @@ ENOUGH_PARTS = 16  # so that any small team shares them nearly evenly
 PARALLEL_WORK = 16384  # elements below which waking a team costs more than it saves
 
 
+def part_size(extent: int) -> int:
+    """Iterations per part, dividing `extent`: few enough for many parts, and enough that starting one costs little."""
+    if extent < 4 * ENOUGH_PARTS:
+        return 1
+    return max(size for size in range(1, extent // ENOUGH_PARTS + 1) if extent % size == 0)
+
+
 def parallel_prefix(s: Draft, loops: tuple[str, ...]) -> None:
     """Make the outermost of `loops` (a perfect nest) parallel, fused with the next until there are enough
     parts.

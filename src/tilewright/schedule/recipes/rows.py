@@ -12,7 +12,7 @@ from tilewright.ir.expr import Scope, Var, free_vars, loads
 from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import domain
-from tilewright.schedule.recipes.parallel import PARALLEL_WORK
+from tilewright.schedule.recipes.parallel import PARALLEL_WORK, part_size
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.recipes.spatial import memory_order
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
@@ -44,15 +44,18 @@ def schedule_rows(s: Draft, target: Target) -> None:
     order = [n for n in memory_order(last) if n in rows] + [n for n in memory_order(last) if n not in rows]
     if len(order) > 1:
         s.apply(Reorder(tuple(order)))
-    if not rows:
-        row = s.apply(AddUnitLoop(last.name)).loop
+    if rows:
+        parts = row = s.apply(Fuse(tuple(order[: len(rows)]))).name if len(rows) > 1 else order[0]
+        size = part_size(s.loop(row).extent)
+        if size > 1:
+            parts, row = s.apply(Split(row, (None, size))).names
     else:
-        row = s.apply(Fuse(tuple(order[: len(rows)]))).name if len(rows) > 1 else order[0]
+        parts = row = s.apply(AddUnitLoop(last.name)).loop
     # Producers move from the last to the first: then all consumers of a block are in place before it.
     for name in reversed(names[:-1]):
         s.attempt(ComputeAt(name, row))
     if rows and any(domain(b) >= PARALLEL_WORK for b in blocks(s.func.body)):
-        s.apply(Parallel(row))
+        s.apply(Parallel(parts))
     for name in names:
         _vectorize(s, name, target)
 
@@ -112,17 +115,30 @@ def _alone(loop: For, block: Block) -> bool:
 
 
 def _reduce_in_lanes(s: Draft, name: str, loop: str, extent: int, lanes: int) -> None:
-    width = lanes * _ACCUMULATORS if extent >= 2 * lanes * _ACCUMULATORS else lanes
+    """Accumulate in vectors, then combine their halves until one value is left."""
     if extent < 2 * lanes:
         return
+    width = lanes * _ACCUMULATORS if extent >= 2 * lanes * _ACCUMULATORS else lanes
     steps = s.apply(Split(loop, (None, width)))
     rf = Rfactor(name, steps.names[1])
     if not s.attempt(rf):
         return
-    s.apply(SetScope(rf.name, Scope.REGISTER))
-    s.apply(DecomposeReduction(rf.name, steps.names[0]))
-    s.apply(Vectorize(steps.names[1]))
-    s.apply(Vectorize(f"{steps.names[1]}_init"))
-    s.apply(Unroll(rf.merge_loop))
+    _finish_partial(s, rf, steps.names[0])
     if extent % width:
         s.apply(LoopPartition(steps.names[0], (extent // width,)))
+    merge = rf.merge_loop
+    while width > 2:
+        width //= 2
+        halves = s.apply(Split(merge, (2, width)))
+        s.apply(Unroll(halves.names[0]))
+        rf = s.apply(Rfactor(name, halves.names[1], f"rf{width}"))
+        _finish_partial(s, rf, halves.names[0])
+        merge = rf.merge_loop
+    s.apply(Unroll(merge))
+
+
+def _finish_partial(s: Draft, rf: Rfactor, reduce: str) -> None:
+    """The partial results of a factored reduction: a vector in registers, cleared before the loop `reduce`."""
+    s.apply(SetScope(rf.name, Scope.REGISTER))
+    s.apply(Vectorize(rf.loop))
+    s.apply(DecomposeReduction(rf.name, reduce))

@@ -100,6 +100,7 @@ class Update:
 class Rfactor(FuncStep):
     block: str
     loop: str
+    suffix: str = "rf"  # of the new names; factoring a block once more needs another
 
     def anchor(self) -> str:
         return self.block
@@ -107,7 +108,7 @@ class Rfactor(FuncStep):
     @property
     def name(self) -> str:
         """The new block, and its buffer."""
-        return f"{self.block}_rf"
+        return f"{self.block}_{self.suffix}"
 
     @property
     def merge_loop(self) -> str:
@@ -168,13 +169,13 @@ class Rfactor(FuncStep):
         reduce = loop_vars(block, IterKind.REDUCE)
         feeding = [n for n in around if n.var in reduce]
         feeding.sort(key=lambda n: n.var.name == self.loop)
-        of_loop: dict[Var, Expr] = {n.var: Var(f"{n.var.name}_v_rf") for n in feeding}
+        of_loop: dict[Var, Expr] = {n.var: Var(f"{n.var.name}_v_{self.suffix}") for n in feeding}
         values: dict[Var, Expr] = {}
         iters: list[Iter] = []
         bindings: list[Expr] = []
         for it, b in zip(block.iters, block.bindings, strict=True):
             if it.kind is IterKind.SPATIAL:
-                var = Var(f"{it.var.name}_rf")
+                var = Var(f"{it.var.name}_{self.suffix}")
                 iters.append(Iter(var, it.extent))
                 bindings.append(b)
                 values[it.var] = var
@@ -182,7 +183,7 @@ class Rfactor(FuncStep):
                 values[it.var] = substitute_expr(b, of_loop)
         for n in feeding:
             kind = IterKind.SPATIAL if n.var.name == self.loop else IterKind.REDUCE
-            iters.append(Iter(Var(f"{n.var.name}_v_rf"), n.extent, kind))
+            iters.append(Iter(Var(f"{n.var.name}_v_{self.suffix}"), n.extent, kind))
             bindings.append(n.var)
         indices = (*(substitute_expr(i, values) for i in update.acc.indices), iters[-1].var)
         part = replace(update, operands=tuple([substitute_expr(x, values) for x in update.operands]))

@@ -18,10 +18,11 @@ from typing import NamedTuple, TypeAlias
 from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var, free_vars, loads, walk
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Linear, Number, Simplifier
-from tilewright.tir.analysis.affine import determines
+from tilewright.tir.analysis.affine import determines, is_injective
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, children, loops, stmt_exprs
+from tilewright.tir.stmt import walk as walk_stmts
 
 _Terms: TypeAlias = tuple[tuple[Expr, int], ...]
 
@@ -114,7 +115,7 @@ def _dependence(
     below = accesses(root.body)
     varying = {root.var, *(n.var for n in loops(root.body))}
     simplify: Simplifier | None = None
-    once = _written_once(root, varying)
+    once = _written_once(root)
     for buffer in dict.fromkeys(a.buffer for a in below if a.is_store):
         users = [a for a in below if a.buffer is buffer]
         pairs = _meetings(users, commute)
@@ -123,7 +124,7 @@ def _dependence(
         for var in variables if pairs else ():
             assert simplify is not None
             for store, other in pairs:
-                if store is other and store.block in once:
+                if buffer in once and other.is_store:
                     continue
                 a, b = store.indices, other.indices
                 if _same_iteration(a, b, var, varying, simplify) or _are_apart(a, b, varying, simplify):
@@ -134,25 +135,32 @@ def _dependence(
     return None
 
 
-def _written_once(s: Stmt, varying: Set[Var]) -> set[str]:
-    """The blocks in `s` of which no two instances store to one element.
+def _written_once(root: For) -> set[Buffer]:
+    """The buffers of which no two block instances below `root` store to one element.
 
-    Such a block is all-spatial and stores at its plain iterators; its loops run as often as its domain has elements.
-    Instances cover the domain, that is what a block promises, so then each does so exactly once.
+    Their writers are all-spatial and store at indices that tell the iterators, and together they run as often as the
+    domain has elements. Instances cover the domain, that is what blocks promise (the parts of a partitioned loop together), so
+    then each does so exactly once.
     """
-    found: set[str] = set()
-    for b in instances(s):
-        store = b.block.body
-        if b.block.is_reduction or not isinstance(store, Store):
-            continue
-        wanted = {it.var for it in b.block.iters}
-        if not wanted <= set(store.indices):
-            continue
-        used = set[Var]().union(*(free_vars(e) for e in b.bindings))
-        runs = math.prod(n.extent for n in loops(s) if n.var in used and n.var in varying)
-        if runs == math.prod(it.extent for it in b.block.iters) and used <= varying:
-            found.add(b.block.name)
-    return found
+    extents = {n.var: n.extent for n in loops(root)}
+    runs: dict[Buffer, int] = {}
+    domains: dict[Buffer, set[int]] = {}
+    for b in instances(root):
+        for store in (n for n in walk_stmts(b.block.body) if isinstance(n, Store)):
+            used = set[Var]().union(*(free_vars(e) for e in b.bindings))
+            once = store is b.block.body and used <= extents.keys() and _stores_apart(b.block, store)
+            runs[store.buffer] = runs.get(store.buffer, 0) + math.prod(extents[v] for v in used if once)
+            size = math.prod(it.extent for it in b.block.iters) if once else -1
+            domains.setdefault(store.buffer, set()).add(size)
+    return {b for b, sizes in domains.items() if sizes == {runs[b]}}
+
+
+def _stores_apart(block: Block, store: Store) -> bool:
+    """Do different values of the block's iterators mean different elements?"""
+    if block.is_reduction:
+        return False
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    return is_injective(store.indices, [it.var for it in block.iters], simplify)
 
 
 def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]:
@@ -183,9 +191,10 @@ def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplif
 
     In a dimension where both indices have the same terms in `var`, these terms are equal if the rest cannot make up
     for a difference: it spans less than their step, once what is a multiple of more than everything below is set
-    aside. If the terms that are equal in this way determine `var`, the iterations are the same.
+    aside. If the terms that are equal in this way determine `var`, the iterations are the same. So do the variables of
+    loops further out, which both share.
     """
-    equal: list[Expr] = []
+    equal: list[Expr] = [v for i in a for v in free_vars(i) if v not in varying]
     for x, y in zip(a, b, strict=True):
         p, q = _split(simplify.linear(x), var, varying), _split(simplify.linear(y), var, varying)
         if not p.own or p.own != q.own:
