@@ -1,14 +1,16 @@
 """Do the iterations of a loop depend on each other?
 
-Two accesses of one buffer, a store and another, may touch the same element. If the element tells which iteration of
-the loop touches it, both are in one iteration, and the order of iterations does not matter to them.
+Two accesses of one buffer, a store and another, may touch the same element. If the element tells which
+iteration of the loop touches it, both are in one iteration, and the order of iterations does not matter to
+them.
 
-    for i: { for r in range(4): A[i*4 + r] = …;   for s in range(4): … = A[i*4 + s] }      i // 4 is the same for both
-    for k: C[i] = C[i] + …                                     the element C[i] is touched in every iteration of k
+    for i: { for r in range(4): A[i*4 + r] = …;   for s in range(4): … = A[i*4 + s] }      i // 4 is the
+    same for both for k: C[i] = C[i] + …                                     the element C[i] is touched in
+    every iteration of k
 
-A buffer that is used only below the loop and filled in each iteration before it is read (a cache, a partial result)
-is private to the iteration: it does not matter whether iterations fill the same part of it, for each can have its
-own.
+A buffer that is used only below the loop and filled in each iteration before it is read (a cache, a partial
+result) is private to the iteration: it does not matter whether iterations fill the same part of it, for
+each can have its own.
 """
 
 import math
@@ -103,8 +105,8 @@ def dependence(func: Func, loop: For, *, private: bool = True) -> Conflict | Non
 def order_dependence(func: Func, root: For, moved: Sequence[Var]) -> Conflict | None:
     """A reason why the loops `moved`, in the nest that begins with `root`, must run in the order they have.
 
-    The updates of one reduction may change places with each other, so a block that only meets itself in the element it
-    updates is no reason.
+    The updates of one reduction may change places with each other, so a block that only meets itself in the
+    element it updates is no reason.
     """
     return _dependence(func, root, moved, commute=True, private=True)
 
@@ -138,9 +140,9 @@ def _dependence(
 def _written_once(root: For) -> set[Buffer]:
     """The buffers of which no two block instances below `root` store to one element.
 
-    Their writers are all-spatial and store at indices that tell the iterators, and together they run as often as the
-    domain has elements. Instances cover the domain, that is what blocks promise (the parts of a partitioned loop together), so
-    then each does so exactly once.
+    Their writers are all-spatial and store at indices that tell the iterators, and together they run as
+    often as the domain has elements. Instances cover the domain, that is what blocks promise (the parts of
+    a partitioned loop together), so then each does so exactly once.
     """
     extents = {n.var: n.extent for n in loops(root)}
     runs: dict[Buffer, int] = {}
@@ -164,7 +166,9 @@ def _stores_apart(block: Block, store: Store) -> bool:
 
 
 def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]:
-    """The stores with the accesses that they may have elements in common with; pairs of equal indices once."""
+    """The stores with the accesses that they may have elements in common with; pairs of equal indices
+    once.
+    """
     found: dict[tuple[Indices, Indices], tuple[Access, Access]] = {}
     for store in (a for a in users if a.is_store):
         for other in users:
@@ -189,10 +193,10 @@ def _are_apart(a: Indices, b: Indices, varying: Set[Var], simplify: Simplifier) 
 def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplify: Simplifier) -> bool:
     """Does a[…] == b[…] mean that both are in the same iteration of `var`?
 
-    In a dimension where both indices have the same terms in `var`, these terms are equal if the rest cannot make up
-    for a difference: it spans less than their step, once what is a multiple of more than everything below is set
-    aside. If the terms that are equal in this way determine `var`, the iterations are the same. So do the variables of
-    loops further out, which both share.
+    In a dimension where both indices have the same terms in `var`, these terms are equal if the rest cannot
+    make up for a difference: it spans less than their step, once what is a multiple of more than everything
+    below is set aside. If the terms that are equal in this way determine `var`, the iterations are the
+    same. So do the variables of loops further out, which both share.
     """
     equal: list[Expr] = [v for i in a for v in free_vars(i) if v not in varying]
     for x, y in zip(a, b, strict=True):
@@ -215,7 +219,9 @@ def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplif
 
 
 def _is_private(func: Func, users: list[Access], var: Var, varying: Set[Var], simplify: Simplifier) -> bool:
-    """Is a buffer of these uses below a loop used nowhere else, and filled in each iteration before it is read?"""
+    """Is a buffer of these uses below a loop used nowhere else, and filled in each iteration before it is
+    read?
+    """
     buffer = users[0].buffer
     if buffer in func.params or not users[0].is_store:
         return False
@@ -239,7 +245,9 @@ def _is_private(func: Func, users: list[Access], var: Var, varying: Set[Var], si
 
 
 class _Form(NamedTuple):
-    """An index by what its terms mention: the loop variable, nothing that varies below the loop, or other loops."""
+    """An index by what its terms mention: the loop variable, nothing that varies below the loop, or other
+    loops.
+    """
 
     const: int
     own: _Terms
