@@ -1,94 +1,86 @@
-"""expand_math: functions become expressions of primitive operations.
+"""expand_math: elementary functions become expressions of primitive operations.
 
-    exp(x)   ──>   a polynomial times a power of two, built from bits
+    B[i] = exp(A[i])   ──>   B[i] = fma(…, 1.0) * bitcast(f32, …) * bitcast(f32, …)
 
-Nothing here is opaque: the interpreter and native code evaluate the same operations, and agree to the bit.
+so that interpreter and native code compute the same bits, on scalars and on vectors, without a mathematical library.
+The functions are in `tir.math`; f16 and bf16 compute in f32 and round once. Errors: `docs/results/vector-math.md`.
+
+What is replaced: exp, log, tanh, sigmoid, erf, sin, cos, rsqrt, and pow of floats. Square root and rounding to integers
+are instructions and stay.
 """
 
+import math
+from collections.abc import Callable
+
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Binary, BinaryOp, Bitcast, Cast, Expr, Fma, Unary, UnaryOp, const, select
-from tilewright.ir.rewrite import transform
+from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Unary, UnaryOp, cast, const, select
+from tilewright.ir.rewrite import Memo, transform
 from tilewright.tir.func import Func
+from tilewright.tir.math.arith import equals, sqrt
+from tilewright.tir.math.error_function import erf
+from tilewright.tir.math.exponential import exp, sigmoid, tanh
+from tilewright.tir.math.logarithm import log, power
+from tilewright.tir.math.root import rsqrt
+from tilewright.tir.math.trigonometric import cos, sin
 from tilewright.tir.rewrite import map_exprs
+
+_FUNCTIONS: dict[UnaryOp, Callable[[Expr], Expr]] = {
+    UnaryOp.EXP: exp,
+    UnaryOp.LOG: log,
+    UnaryOp.TANH: tanh,
+    UnaryOp.SIGMOID: sigmoid,
+    UnaryOp.ERF: erf,
+    UnaryOp.SIN: sin,
+    UnaryOp.COS: cos,
+    UnaryOp.RSQRT: rsqrt,
+}
 
 
 def expand_math(func: Func) -> Func:
-    memo: dict[Expr, Expr] = {}
-    return func.with_body(map_exprs(func.body, lambda e: transform(e, _rule, memo)))
+    memo: Memo = {}
+    return func.with_body(map_exprs(func.body, lambda e: transform(e, expand, memo)))
 
 
-def _rule(n: Expr) -> Expr | None:
-    if not isinstance(n, Unary) or n.dtype is not DType.F32:
-        return None
-    match n.op:
-        case UnaryOp.EXP:
-            return _exp(n.a)
-        case UnaryOp.ERF:
-            return _erf(n.a)
-        case UnaryOp.SIGMOID:
-            return _f32(1.0) / (_exp(-n.a) + 1.0)
-        case UnaryOp.TANH:
-            return _f32(1.0) - _f32(2.0) / (_exp(n.a * 2.0) + 1.0)
-        case UnaryOp.RSQRT:
-            return _f32(1.0) / Unary(UnaryOp.SQRT, n.a)
+def expand(e: Expr) -> Expr | None:
+    """One node as primitive operations; None if it is one already."""
+    if e.dtype is DType.F64:
+        return rsqrt(e.a) if isinstance(e, Unary) and e.op is UnaryOp.RSQRT else None
+    match e:
+        case Unary() if e.op in _FUNCTIONS:
+            return _widened(_FUNCTIONS[e.op], e.a)
+        case Binary(op=BinaryOp.POW) if e.dtype.is_float:
+            return _widened(_power, e.a, e.b)
         case _:
             return None
 
 
-def _f32(v: float) -> Expr:
-    return const(v, DType.F32)
+def _widened(fn: Callable[..., Expr], *args: Expr) -> Expr:
+    """`fn` in f32 if the arguments are narrower."""
+    dtype = args[0].dtype
+    wide = dtype if dtype is DType.F64 else DType.F32
+    return cast(dtype, fn(*[_cast(wide, a) for a in args]))
 
 
-def _horner(x: Expr, coefficients: tuple[float, ...]) -> Expr:
-    out = _f32(coefficients[0])
-    for c in coefficients[1:]:
-        out = Fma(out, x, _f32(c))
-    return out
+def _cast(dtype: DType, a: Expr) -> Expr:
+    return const(a.value, dtype) if isinstance(a, Const) else cast(dtype, a)
 
 
-def _clamp(x: Expr, low: float, high: float) -> Expr:
-    return select(x < low, _f32(low), select(_f32(high) < x, _f32(high), x))
-
-
-def _exp(x: Expr) -> Expr:
-    """2^n · e^r with |r| <= ln 2 / 2; the power in two halves, so that it neither over- nor underflows too early."""
-    y = _clamp(x, -104.0, 89.0)
-    n = Unary(UnaryOp.ROUND, y * 1.44269504088896341)
-    r = Fma(n, _f32(2.12194440e-4), Fma(n, _f32(-0.693359375), y))
-    p = _horner(r, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5))
-    p = Fma(p, r * r, r + 1.0)
-    k = Cast(DType.I32, n)
-    half = Binary(BinaryOp.SHR, k, const(1, DType.I32))
-    return p * _power_of_two(half) * _power_of_two(k - half)
-
-
-def _power_of_two(n: Expr) -> Expr:
-    return Bitcast(DType.F32, Binary(BinaryOp.SHL, n + 127, const(23, DType.I32)))
-
-
-def _erf(x: Expr) -> Expr:
-    y = _clamp(x, -4.0, 4.0)
-    z = y * y
-    p = _horner(
-        z,
-        (
-            -2.72614225801306e-10,
-            2.77068142495902e-08,
-            -2.10102402082508e-06,
-            -5.69250639462346e-05,
-            -7.34990630326855e-04,
-            -2.95459980854025e-03,
-            -1.60960333262415e-02,
-        ),
-    )
-    q = _horner(
-        z,
-        (
-            -1.45660718464996e-05,
-            -2.13374055278905e-04,
-            -1.68282697438203e-03,
-            -7.37332916720468e-03,
-            -1.42647390514189e-02,
-        ),
-    )
-    return y * p / q
+def _power(x: Expr, y: Expr) -> Expr:
+    """x^y; the exponents that models write down are products, quotients and roots."""
+    match y.value if isinstance(y, Const) else None:
+        case 1.0:
+            return x
+        case 2.0:
+            return x * x
+        case 3.0:
+            return x * x * x
+        case 4.0:
+            square = x * x
+            return square * square
+        case -1.0:
+            return 1.0 / x
+        case 0.5:
+            # Unlike the square root, this power of -0 is 0 and that of -∞ is ∞.
+            return select(equals(x, -math.inf), const(math.inf, x.dtype), sqrt(x + 0.0))
+        case _:
+            return power(x, y)
