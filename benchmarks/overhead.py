@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from tilewright.compiler import compile as compile_model
 
 from benchmarks.results import table, write
 from examples.models import Net
@@ -13,6 +12,7 @@ from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
 from tilewright.cli.peers import OnnxRuntime
 from tilewright.cli.timing import interleave
+from tilewright.compiler import compile as compile_model
 
 CALLS = 1000  # of a timed batch: the clock costs as much as a tenth of a call
 
