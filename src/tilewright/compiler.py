@@ -285,7 +285,7 @@ class _Compilation:
             self.target.triple,
             tuple(sorted(self.target.features)),
             _specs(module.inputs, [v.name for v in self.graph.inputs]),
-            _specs(module.outputs, [v.name for v in self.graph.outputs]),
+            _specs(module.outputs, list(self.graph.output_names)),
         )
         called = {i.kernel.name: i.kernel.object for n in nodes for i in _items(n)}
         return Artifact(

@@ -276,11 +276,11 @@ class Simplifier:
         if coarse is not None:  # (g·x + r) // c  is  x // (c / g)  where 0 <= r < g
             g, x, _ = coarse
             return self._sum(whole, self._floordiv(x, c // g))
-        if len(rest.terms) == 1 and rest.terms[0][1] == 1:
-            atom = rest.terms[0][0]
-            if isinstance(atom, Binary) and atom.op is BinaryOp.FLOORDIV and isinstance(atom.b, Const):
+        for atom, k in rest.terms:
+            if k == 1 and isinstance(atom, Binary) and atom.op is BinaryOp.FLOORDIV and isinstance(atom.b, Const):
                 d = int(atom.b.value)  # (x // d + r) // c  is  (x + r·d) // (c·d)
-                inner = self._sum(self.linear(atom.a), Linear(rest.const * d, ()))
+                others = Linear(rest.const, tuple(t for t in rest.terms if t[0] is not atom))
+                inner = self._sum(self.linear(atom.a), self._scale(others, d))
                 return self._sum(whole, self._floordiv(inner, c * d))
         return self._sum(whole, Linear(0, ((Binary(BinaryOp.FLOORDIV, self.expr(rest), const(c)), 1),)))
 

@@ -16,7 +16,7 @@ predicate makes true.
 import math
 from collections.abc import Iterable
 
-from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, floordiv
+from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, floordiv, free_vars, loads
 from tilewright.ir.simplify import Linear, Number, Simplifier
 
 
@@ -31,12 +31,17 @@ def determined(values: Iterable[Expr], simplify: Simplifier) -> set[Expr]:
         for m in [m for m in known if _is_remainder(m) and m not in opened]:
             assert isinstance(m, Binary)
             quotient = simplify.linear(floordiv(m.a, m.b))
-            if all(a in known for a, _ in quotient.terms):
+            if all(a in known or _follows(a, known) for a, _ in quotient.terms):
                 opened.add(m)
                 forms.append(simplify.linear(m.a))
                 found.add(m)
         if not found:
             return known
+
+
+def _follows(e: Expr, known: set[Expr]) -> bool:
+    """Does the value of `e` follow from those of its variables?"""
+    return free_vars(e) <= known and not any(loads(e))
 
 
 def determines(values: Iterable[Expr], var: Var, simplify: Simplifier) -> bool:
