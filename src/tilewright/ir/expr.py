@@ -24,6 +24,7 @@ import numpy as np
 
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.node import Interned
+from tilewright.ir.opcode import COMPARISONS, BinaryOp, UnaryOp, fold_int
 
 Scalar: TypeAlias = int | float | bool
 Indices: TypeAlias = "tuple[Expr, ...]"
@@ -75,55 +76,6 @@ class Buffer(metaclass=Interned):
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-@unique
-class UnaryOp(Enum):
-    NEG = "neg"
-    NOT = "not"  # bool only
-    ABS = "abs"
-    FLOOR = "floor"
-    CEIL = "ceil"
-    ROUND = "round"
-    TRUNC = "trunc"
-    SQRT = "sqrt"
-    RSQRT = "rsqrt"
-    EXP = "exp"
-    LOG = "log"
-    TANH = "tanh"
-    SIGMOID = "sigmoid"
-    ERF = "erf"
-    SIN = "sin"
-    COS = "cos"
-
-    __hash__ = object.__hash__
-
-
-@unique
-class BinaryOp(Enum):
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"
-    FLOORDIV = "floordiv"
-    MOD = "mod"
-    MIN = "min"
-    MAX = "max"
-    POW = "pow"
-    EQ = "eq"
-    NE = "ne"
-    LT = "lt"
-    LE = "le"
-    AND = "and"  # bool: logical; integers: bitwise. Both sides are evaluated.
-    OR = "or"
-    XOR = "xor"
-    SHL = "shl"
-    SHR = "shr"
-
-    __hash__ = object.__hash__
-
-
-COMPARISONS = frozenset({BinaryOp.EQ, BinaryOp.NE, BinaryOp.LT, BinaryOp.LE})
 
 
 class Expr(metaclass=Interned):
@@ -365,40 +317,6 @@ def is_const(e: Expr, value: Scalar) -> bool:
     return isinstance(e, Const) and not e.dtype.is_float and e.value == value
 
 
-def _fold_int(op: BinaryOp, a: int, b: int) -> int | None:
-    match op:
-        case BinaryOp.ADD:
-            return a + b
-        case BinaryOp.SUB:
-            return a - b
-        case BinaryOp.MUL:
-            return a * b
-        case BinaryOp.FLOORDIV:
-            return a // b if b else None
-        case BinaryOp.MOD:
-            return a % b if b else None
-        case BinaryOp.MIN:
-            return min(a, b)
-        case BinaryOp.MAX:
-            return max(a, b)
-        case BinaryOp.EQ:
-            return a == b
-        case BinaryOp.NE:
-            return a != b
-        case BinaryOp.LT:
-            return a < b
-        case BinaryOp.LE:
-            return a <= b
-        case BinaryOp.AND:
-            return a & b
-        case BinaryOp.OR:
-            return a | b
-        case BinaryOp.XOR:
-            return a ^ b
-        case _:
-            return None
-
-
 def binary(op: BinaryOp, a: Expr, b: Expr) -> Expr:
     """`Binary`, with integer and bool literals folded. Floats are left alone: folding belongs to the interpreter."""
     match op:
@@ -423,7 +341,7 @@ def binary(op: BinaryOp, a: Expr, b: Expr) -> Expr:
 
 def _fold(op: BinaryOp, a: Expr, b: Expr) -> Expr:
     if isinstance(a, Const) and isinstance(b, Const) and a.dtype is b.dtype and not a.dtype.is_float:
-        value = _fold_int(op, int(a.value), int(b.value))
+        value = fold_int(op, int(a.value), int(b.value))
         if value is not None:
             return const(value, DType.BOOL if op in COMPARISONS else a.dtype)
     return Binary(op, a, b)
