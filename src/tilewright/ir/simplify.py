@@ -277,7 +277,12 @@ class Simplifier:
             g, x, _ = coarse
             return self._sum(whole, self._floordiv(x, c // g))
         for atom, k in rest.terms:
-            if k == 1 and isinstance(atom, Binary) and atom.op is BinaryOp.FLOORDIV and isinstance(atom.b, Const):
+            if (
+                k == 1
+                and isinstance(atom, Binary)
+                and atom.op is BinaryOp.FLOORDIV
+                and isinstance(atom.b, Const)
+            ):
                 d = int(atom.b.value)  # (x // d + r) // c  is  (x + r·d) // (c·d)
                 others = Linear(rest.const, tuple(t for t in rest.terms if t[0] is not atom))
                 inner = self._sum(self.linear(atom.a), self._scale(others, d))
