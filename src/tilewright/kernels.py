@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.kernel import kernel_ir, parts
+from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION, compile_object
 from tilewright.ir.expr import Buffer
 from tilewright.runtime.cache import Cache
@@ -24,9 +25,7 @@ from tilewright.schedule.trace import Trace
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func
-from tilewright.tir.passes.expand_math import expand_math
-from tilewright.tir.passes.split_fma import without_fma
-from tilewright.tir.pipeline import Pass, lower
+from tilewright.tir.pipeline import lower
 
 Array = NDArray[np.generic]
 
@@ -60,7 +59,7 @@ class KernelCompiler:
         self.target, self._cache = target, cache
         self._done: dict[str, Compiled] = {}
         self._kernels: dict[tuple[str, int], Kernel] = {}
-        self._passes: tuple[Pass, ...] = (expand_math,) if target.has_fma else (expand_math, without_fma)
+        self._passes = legalize(target)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

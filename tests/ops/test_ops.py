@@ -6,6 +6,7 @@ An op that is added to `OPS` is tested here without a line of test code.
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from native import TARGETS, run_native, target_name
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNotImplemented
 
 from tilewright.ir.expr import Var
@@ -23,6 +25,8 @@ from tilewright.ops.conv import Conv
 from tilewright.ops.movement import Reshape, reshape_index
 from tilewright.ops.norm import BatchNormalization
 from tilewright.ops.opdef import Array, Kind, Sample, TensorType
+from tilewright.schedule.recipes.default import schedule_func
+from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret
@@ -49,9 +53,18 @@ def run_interpreter(func: Func, inputs: Sequence[Array]) -> list[Array]:
     return outputs
 
 
-@pytest.fixture(params=[pytest.param(run_interpreter, id="interpreter")])
+def run_scheduled(target: Target, func: Func, inputs: Sequence[Array]) -> list[Array]:
+    return run_native(schedule_func(func, target).func, inputs, target)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(run_interpreter, id="interpreter"),
+        *(pytest.param(partial(run_scheduled, t), id=target_name(t)) for t in TARGETS),
+    ]
+)
 def execute(request: pytest.FixtureRequest) -> Execute:
-    """How a Func is run: takes its inputs, gives its outputs. Native code joins by another parameter."""
+    """How a Func is run: takes its inputs, gives its outputs."""
     return request.param
 
 

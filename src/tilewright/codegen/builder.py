@@ -34,6 +34,7 @@ class TextBuilder:
         self.depth: dict[Var, int] = {}  # loop variable -> depth of its region
         self.env: dict[Var, Val] = {}
         self.intrinsics: set[str] = set()
+        self.instructions = 0
         self._count = 0
 
     def fresh(self, hint: str = "v") -> str:
@@ -41,6 +42,7 @@ class TextBuilder:
         return f"%{hint}{self._count}"
 
     def line(self, text: str) -> None:
+        self.instructions += 1
         self.lines.append("  " + text)
 
     def place(self) -> Lines:

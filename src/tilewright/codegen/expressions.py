@@ -10,12 +10,11 @@ of the buffer instead (scalars), so that nothing outside of a buffer is ever tou
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import assert_never
 
 from tilewright.codegen.builder import TextBuilder
 from tilewright.codegen.loaded import LoadedBuffers
 from tilewright.codegen.registers import RegisterFile, constant_offset
-from tilewright.codegen.values import Val, literal, llvm_type, memory_type
+from tilewright.codegen.values import Val, intrinsic_type, literal, llvm_type, memory_type
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
     Binary,
@@ -46,7 +45,8 @@ _ARITHMETIC = {BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul", Bi
 _BITWISE = {BinaryOp.AND: "and", BinaryOp.OR: "or", BinaryOp.XOR: "xor", BinaryOp.SHL: "shl"}
 _FLOAT_COMPARE = {BinaryOp.EQ: "oeq", BinaryOp.NE: "une", BinaryOp.LT: "olt", BinaryOp.LE: "ole"}
 _INT_COMPARE = {BinaryOp.EQ: "eq", BinaryOp.NE: "ne", BinaryOp.LT: "lt", BinaryOp.LE: "le"}
-_ROUNDING = {
+_BOOLEAN = {BinaryOp.ADD: "or", BinaryOp.MUL: "and"}
+_FLOAT_UNARY = {
     UnaryOp.FLOOR: "floor",
     UnaryOp.CEIL: "ceil",
     UnaryOp.ROUND: "roundeven",
@@ -54,6 +54,7 @@ _ROUNDING = {
     UnaryOp.SQRT: "sqrt",
     UnaryOp.ABS: "fabs",
 }
+_ROUNDINGS = frozenset({UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.ROUND, UnaryOp.TRUNC})
 
 
 class ExprEmitter:
@@ -129,7 +130,9 @@ class ExprEmitter:
                 return self._binary(e)
             case Fma():
                 x, y, z = self._same(self.emit(e.a), self.emit(e.b), self.emit(e.c))
-                f = self.b.intrinsic(f"llvm.fma.{_suffix(x)}", x.type, x.type, x.type, x.type)
+                f = self.b.intrinsic(
+                    f"llvm.fma.{intrinsic_type(x.dtype, x.lanes)}", x.type, x.type, x.type, x.type
+                )
                 return self.b.op(f"{f}({x}, {y}, {z})", x.dtype, x.lanes)
             case Select():
                 return self._select(e)
@@ -137,6 +140,8 @@ class ExprEmitter:
                 return self._cast(self.emit(e.a), e.dtype)
             case Bitcast():
                 a = self.emit(e.a)
+                if llvm_type(e.dtype) == llvm_type(a.dtype):
+                    return Val(a.name, e.dtype, a.lanes)
                 return self.b.op(f"bitcast {a} to {llvm_type(e.dtype, a.lanes)}", e.dtype, a.lanes)
             case _:
                 raise InternalError(f"no code for {type(e).__name__}")
@@ -153,22 +158,20 @@ class ExprEmitter:
 
     def _unary(self, op: UnaryOp, a: Val) -> Val:
         b = self.b
-        if op is UnaryOp.NEG:
-            text = (
-                f"fneg {a}"
-                if a.dtype.is_float
-                else f"sub {a.type} {self.widen(Val('0', a.dtype), a.lanes).name}, {a.name}"
-            )
-            return b.op(text, a.dtype, a.lanes)
         if op is UnaryOp.NOT:
             return self.logical("xor", a, Val("true", DType.BOOL))
+        if op is UnaryOp.NEG:
+            text = f"fneg {a}" if a.dtype.is_float else f"sub {a.type} {self._number(0, a)}, {a.name}"
+            return b.op(text, a.dtype, a.lanes)
+        if not a.dtype.is_float and (op in _ROUNDINGS or not a.dtype.is_signed):
+            return a  # integers are round, and unsigned ones are their own absolute value
         if op is UnaryOp.ABS and not a.dtype.is_float:
-            f = b.intrinsic(f"llvm.abs.{_suffix(a)}", a.type, a.type, "i1")
+            f = b.intrinsic(f"llvm.abs.{intrinsic_type(a.dtype, a.lanes)}", a.type, a.type, "i1")
             return b.op(f"{f}({a}, i1 false)", a.dtype, a.lanes)
-        name = _ROUNDING.get(op)
+        name = _FLOAT_UNARY.get(op)
         if name is None:
             raise InternalError(f"{op.value} must be expanded before code generation")
-        f = b.intrinsic(f"llvm.{name}.{_suffix(a)}", a.type, a.type)
+        f = b.intrinsic(f"llvm.{name}.{intrinsic_type(a.dtype, a.lanes)}", a.type, a.type)
         return b.op(f"{f}({a})", a.dtype, a.lanes)
 
     def logical(self, op: str, a: Val, b: Val) -> Val:
@@ -178,24 +181,24 @@ class ExprEmitter:
     def _binary(self, e: Binary) -> Val:
         x, y = self._same(self.emit(e.a), self.emit(e.b))
         op, dtype, b = e.op, x.dtype, self.b
+        if dtype is DType.BOOL and op in _BOOLEAN:
+            return self.logical(_BOOLEAN[op], x, y)
         if op in _ARITHMETIC:
-            if dtype.is_float:
-                return b.op(f"f{_ARITHMETIC[op]} {x}, {y.name}", dtype, x.lanes)
-            flag = " nsw" if dtype is INDEX else ""
-            return b.op(f"{_ARITHMETIC[op]}{flag} {x}, {y.name}", dtype, x.lanes)
+            # No `nsw`, not even for i64: that is the type of indices, but of users' integers too, which wrap.
+            return b.op(f"{'f' if dtype.is_float else ''}{_ARITHMETIC[op]} {x}, {y.name}", dtype, x.lanes)
         if op in _BITWISE:
             return b.op(f"{_BITWISE[op]} {x}, {y.name}", dtype, x.lanes)
         match op:
             case BinaryOp.SHR:
                 return b.op(f"{'ashr' if dtype.is_signed else 'lshr'} {x}, {y.name}", dtype, x.lanes)
-            case BinaryOp.FLOORDIV | BinaryOp.MOD:
+            case BinaryOp.FLOORDIV | BinaryOp.MOD if dtype.is_int:
                 return self._divide(e, x, y)
             case BinaryOp.MIN | BinaryOp.MAX:
                 return self._min_max(op, x, y)
             case BinaryOp.EQ | BinaryOp.NE | BinaryOp.LT | BinaryOp.LE:
                 return self._compare(op, x, y)
             case _:
-                raise InternalError(f"{op.value} must be expanded before code generation")
+                raise InternalError(f"{op.value} of {dtype} must be expanded before code generation")
 
     def _compare(self, op: BinaryOp, x: Val, y: Val) -> Val:
         if x.dtype.is_float:
@@ -216,25 +219,57 @@ class ExprEmitter:
         return b.op(f"select {nan}, {x}, {m}", x.dtype, x.lanes)
 
     def _divide(self, e: Binary, x: Val, y: Val) -> Val:
-        """Towards minus infinity. Unsigned where the dividend is known not to be negative."""
-        b, mod = self.b, e.op is BinaryOp.MOD
-        positive = isinstance(e.b, Const) and e.b.value > 0
-        if not x.dtype.is_signed or (positive and x.dtype is INDEX and self.simplify.bounds(e.a).lo >= 0):
-            return b.op(f"{'urem' if mod else 'udiv'} {x}, {y.name}", x.dtype, x.lanes)
-        zero = self.widen(Val("0", x.dtype), x.lanes)
-        q = b.op(f"sdiv {x}, {y.name}", x.dtype, x.lanes)
-        r = b.op(f"srem {x}, {y.name}", x.dtype, x.lanes)
+        """Towards minus infinity; by zero it gives zero, and the least integer by -1 wraps to itself. Those two would
+        trap, so there the divisor is 1 instead. Unsigned where the dividend is known not to be negative.
+        """
+        b, mod, one = self.b, e.op is BinaryOp.MOD, self._number(1, x)
+        known = int(e.b.value) if isinstance(e.b, Const) else None
+        if known is not None and known > 0 and known & (known - 1) == 0:
+            return self._divide_by_power(mod, x, known)
+        zero = None if known else self._test("eq", y, 0)
+        if not x.dtype.is_signed or (known is not None and known > 0 and self._is_natural(e.a)):
+            divisor = y if zero is None else b.op(f"select {zero}, {y.type} {one}, {y}", y.dtype, y.lanes)
+            out = b.op(f"{'urem' if mod else 'udiv'} {x}, {divisor.name}", x.dtype, x.lanes)
+            return out if mod else self._zero_where(zero, out)
+        minus = self._test("eq", y, -1) if known in (None, -1) else None
+        divisor = y
+        for special in (zero, minus):
+            if special is not None:
+                divisor = b.op(f"select {special}, {y.type} {one}, {divisor}", y.dtype, y.lanes)
+        r = b.op(f"srem {x}, {divisor.name}", x.dtype, x.lanes)
         # The remainder has the sign of the dividend: where that differs from the divisor's, one step further.
         mixed = b.op(f"xor {r}, {y.name}", x.dtype, x.lanes)
-        differs = b.op(f"icmp slt {mixed}, {zero.name}", DType.BOOL, x.lanes)
-        nonzero = b.op(f"icmp ne {r}, {zero.name}", DType.BOOL, x.lanes)
-        fix = self.logical("and", differs, nonzero)
+        fix = self.logical("and", self._test("slt", mixed, 0), self._test("ne", r, 0))
         if mod:
             moved = b.op(f"add {r}, {y.name}", x.dtype, x.lanes)
             return b.op(f"select {fix}, {moved}, {r}", x.dtype, x.lanes)
-        one = self.widen(Val("1", x.dtype), x.lanes)
-        moved = b.op(f"sub {q}, {one.name}", x.dtype, x.lanes)
-        return b.op(f"select {fix}, {moved}, {q}", x.dtype, x.lanes)
+        q = b.op(f"sdiv {x}, {divisor.name}", x.dtype, x.lanes)
+        if minus is not None:
+            negated = self._unary(UnaryOp.NEG, x)
+            q = b.op(f"select {minus}, {negated}, {q}", x.dtype, x.lanes)
+        moved = b.op(f"sub {q}, {one}", x.dtype, x.lanes)
+        return self._zero_where(zero, b.op(f"select {fix}, {moved}, {q}", x.dtype, x.lanes))
+
+    def _divide_by_power(self, mod: bool, x: Val, power: int) -> Val:
+        if mod:
+            return self.b.op(f"and {x}, {self._number(power - 1, x)}", x.dtype, x.lanes)
+        shift = "ashr" if x.dtype.is_signed else "lshr"
+        return self.b.op(f"{shift} {x}, {self._number(power.bit_length() - 1, x)}", x.dtype, x.lanes)
+
+    def _is_natural(self, e: Expr) -> bool:
+        return e.dtype is INDEX and self.simplify.bounds(e).lo >= 0
+
+    def _number(self, value: int, like: Val) -> str:
+        """An integer literal of the type of `like`."""
+        return self.widen(Val(str(value), like.dtype), like.lanes).name
+
+    def _test(self, relation: str, a: Val, value: int) -> Val:
+        return self.b.op(f"icmp {relation} {a}, {self._number(value, a)}", DType.BOOL, a.lanes)
+
+    def _zero_where(self, cond: Val | None, v: Val) -> Val:
+        if cond is None:
+            return v
+        return self.b.op(f"select {cond}, {v.type} {self._number(0, v)}, {v}", v.dtype, v.lanes)
 
     def _select(self, e: Select) -> Val:
         cond = self.emit(e.cond)
@@ -262,11 +297,15 @@ class ExprEmitter:
         if to is DType.BOOL:
             zero = self.widen(Val(literal(0, source), source), a.lanes)
             return b.op(f"{'fcmp une' if source.is_float else 'icmp ne'} {a}, {zero.name}", to, a.lanes)
+        if {source, to} & {DType.F16, DType.BF16}:
+            return self._cast_f16(a, to)
         if source.is_float and to.is_float:
             op = "fpext" if to.bits > source.bits else "fptrunc"
         elif source.is_float:
             if to in (DType.I32, DType.I64):
-                op = "fptosi"  # out of range: whatever cvttps2dq gives, which never traps
+                # Out of range: whatever cvttps2dq gives, which never traps. `freeze` keeps LLVM from reasoning on it.
+                wide = b.op(f"fptosi {a} to {llvm_type(to, a.lanes)}", to, a.lanes)
+                return b.op(f"freeze {wide}", to, a.lanes)
             else:
                 return self._saturating("fptosi" if to.is_signed else "fptoui", a, to)
         elif to.is_float:
@@ -277,9 +316,24 @@ class ExprEmitter:
             op = "trunc" if to.bits < source.bits else "sext" if source.is_signed else "zext"
         return b.op(f"{op} {a} to {llvm_type(to, a.lanes)}", to, a.lanes)
 
+    def _cast_f16(self, a: Val, to: DType) -> Val:
+        """Between f16 and f32: for targets with instructions for it."""
+        half = "half" if a.lanes == 1 else f"<{a.lanes} x half>"
+        match a.dtype, to:
+            case DType.F16, DType.F32:
+                same = self.b.op(f"bitcast {a} to {half}", to, a.lanes)
+                return self.b.op(f"fpext {half} {same.name} to {llvm_type(to, a.lanes)}", to, a.lanes)
+            case DType.F32, DType.F16:
+                short = self.b.op(f"fptrunc {a} to {half}", to, a.lanes)
+                return self.b.op(f"bitcast {half} {short.name} to {llvm_type(to, a.lanes)}", to, a.lanes)
+            case _:
+                raise InternalError(
+                    f"the cast from {a.dtype} to {to} must be expanded before code generation"
+                )
+
     def _saturating(self, kind: str, a: Val, to: DType) -> Val:
         out = llvm_type(to, a.lanes)
-        name = f"llvm.{kind}.sat.{_suffix(Val('', to, a.lanes))}.{_suffix(a)}"
+        name = f"llvm.{kind}.sat.{intrinsic_type(to, a.lanes)}.{intrinsic_type(a.dtype, a.lanes)}"
         f = self.b.intrinsic(name, out, a.type)
         return self.b.op(f"{f}({a})", to, a.lanes)
 
@@ -308,7 +362,9 @@ class ExprEmitter:
         return Linear(form.const, tuple(rest)), step
 
     def address(self, buffer: Buffer, form: Linear) -> Val:
-        """A pointer to the element; each partial sum is computed in the head of the loop that it needs."""
+        """A pointer to the element; each partial sum is computed in the head of the loop that it needs. Those may
+        lie outside of the buffer, and so does the whole where a load is masked: no `inbounds`.
+        """
         b = self.b
         cursor = self.pointers[buffer]
         by_depth: dict[int, list[tuple[Expr, int]]] = {}
@@ -331,8 +387,7 @@ class ExprEmitter:
             cursor = self._advance(buffer, cursor, here, None)
         if form.const:
             cursor = b.op(
-                f"getelementptr inbounds {memory_type(buffer.dtype)}, ptr {cursor.name}, i64 {form.const}",
-                INDEX,
+                f"getelementptr {memory_type(buffer.dtype)}, ptr {cursor.name}, i64 {form.const}", INDEX
             )
         return cursor
 
@@ -345,7 +400,7 @@ class ExprEmitter:
             total = value if total is None else self.b.op(f"add nsw i64 {total.name}, {value.name}", INDEX)
         assert total is not None
         element = memory_type(buffer.dtype)
-        return self.b.op(f"getelementptr inbounds {element}, ptr {cursor.name}, i64 {total.name}", INDEX)
+        return self.b.op(f"getelementptr {element}, ptr {cursor.name}, i64 {total.name}", INDEX)
 
     def _hoisted(self, atom: Expr, depth: int) -> Val:
         """The value of an index expression, in the head of the region at `depth` (where the builder
@@ -368,6 +423,8 @@ class ExprEmitter:
     def _load(self, e: Load) -> Val:
         if e.buffer.scope is Scope.REGISTER:
             return self._load_register(e)
+        if not e.buffer.size:  # on a side that is never chosen: there is nothing to read, not even elsewhere
+            return Val(literal(0, e.dtype), e.dtype)
         split = self.lane_form(self.flat_index(e.buffer, e.indices))
         if split is None or split[1] not in (0, 1):
             return self._gather(e)
@@ -385,7 +442,7 @@ class ExprEmitter:
             v = b.op(f"load {t}, ptr {safe.name}, align {align}", buffer.dtype)
         else:
             m = self.widen(self.mask, lanes)
-            suffix = _suffix(Val("", DType.U8 if buffer.dtype is DType.BOOL else buffer.dtype, lanes))
+            suffix = intrinsic_type(DType.U8 if buffer.dtype is DType.BOOL else buffer.dtype, lanes)
             f = b.intrinsic(f"llvm.masked.load.{suffix}.p0", t, "ptr", "i32", m.type, t)
             v = b.op(f"{f}(ptr {pointer.name}, i32 {align}, {m}, {t} zeroinitializer)", buffer.dtype, lanes)
         if buffer.dtype is DType.BOOL:
@@ -470,31 +527,3 @@ class ExprEmitter:
             m = mask if mask.lanes == 1 else self.widen(mask, value.lanes)
             value = self.b.op(f"select {m}, {value}, {self._slot(file, n)}", value.dtype, value.lanes)
         file.slots[n] = value.name
-
-
-def _suffix(v: Val) -> str:
-    """The type's name in an intrinsic's name."""
-    match v.dtype:
-        case DType.F16:
-            base = "f16"
-        case DType.BF16:
-            base = "bf16"
-        case DType.F32:
-            base = "f32"
-        case DType.F64:
-            base = "f64"
-        case (
-            DType.BOOL
-            | DType.I8
-            | DType.I16
-            | DType.I32
-            | DType.I64
-            | DType.U8
-            | DType.U16
-            | DType.U32
-            | DType.U64
-        ):
-            base = f"i{v.dtype.bits}"
-        case _:
-            assert_never(v.dtype)
-    return base if v.lanes == 1 else f"v{v.lanes}{base}"

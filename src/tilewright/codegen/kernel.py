@@ -10,7 +10,7 @@ from typing import assert_never
 from tilewright.codegen.builder import Region, TextBuilder
 from tilewright.codegen.expressions import ExprEmitter
 from tilewright.codegen.registers import RegisterFile, register_width, stored_slots
-from tilewright.codegen.values import Val, llvm_type, memory_type
+from tilewright.codegen.values import Val, intrinsic_type, llvm_type, memory_type
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Scope, free_vars
 from tilewright.ir.simplify import Simplifier
@@ -20,6 +20,7 @@ from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Alloc, Block, For, If, LoopKind, Seq, Stmt, Store, walk
 
 MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
+MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such code is faster as a loop
 
 
 def parts(func: Func) -> int:
@@ -44,7 +45,7 @@ class _KernelEmitter:
         b.regions.append(Region(b.place()))
         with b.at(0):
             for n, p in enumerate(func.params):
-                at = b.op(f"getelementptr inbounds ptr, ptr %args, i64 {n}", INDEX)
+                at = b.op(f"getelementptr ptr, ptr %args, i64 {n}", INDEX)
                 self.e.pointers[p] = b.op(f"load ptr, ptr {at.name}, align 8", INDEX)
         body = func.body
         if isinstance(body, For) and body.kind is LoopKind.PARALLEL:
@@ -53,6 +54,11 @@ class _KernelEmitter:
             body = body.body
         self.stmt(body)
         b.line("ret void")
+        if b.instructions > MAX_INSTRUCTIONS:
+            raise InternalError(
+                f"{func.name}: {b.instructions} LLVM instructions, more than {MAX_INSTRUCTIONS}; "
+                "its schedule unrolls or vectorises too much"
+            )
         declarations = "\n".join(sorted(b.intrinsics))
         head = f"define void @{func.name}(ptr noalias nocapture readonly %args, i64 %part) nounwind"
         return f"{head} {{\nentry:\n{b.text()}\n}}\n{declarations}\n"
@@ -78,6 +84,8 @@ class _KernelEmitter:
     # -------------------------------------------------------------------------------------------------- loops
 
     def _for(self, s: For) -> None:
+        if s.extent == 0:
+            return
         if s.kind is LoopKind.VECTORIZED:
             with self.e.vector(s.var, s.extent):
                 self.stmt(s.body)
@@ -158,16 +166,19 @@ class _KernelEmitter:
             self.stmt(s.body)
             del self.e.registers[buffer]
             return
-        self._local_bytes += buffer.bytes
-        if self._local_bytes > MAX_LOCAL_BYTES:
-            raise InternalError(
-                f"{self.func.name}: local buffers take {self._local_bytes} bytes, more than {MAX_LOCAL_BYTES}"
-            )
-        with self.b.at(0):
-            self.e.pointers[buffer] = self.b.op(
-                f"alloca [{buffer.size} x {memory_type(buffer.dtype)}], align 64", INDEX
-            )
+        if buffer not in self.e.pointers:  # an unrolled loop repeats its allocations, one at a time
+            self._local_bytes += buffer.bytes
+            if self._local_bytes > MAX_LOCAL_BYTES:
+                raise InternalError(
+                    f"{self.func.name}: local buffers take {self._local_bytes} bytes of a worker's stack, "
+                    f"more than {MAX_LOCAL_BYTES} (the last is {buffer})"
+                )
+            with self.b.at(0):
+                self.e.pointers[buffer] = self.b.op(
+                    f"alloca [{buffer.size} x {memory_type(buffer.dtype)}], align 64", INDEX
+                )
         self.stmt(s.body)
+        self.e.forget(buffer)
 
     def _store(self, s: Store) -> None:
         e, b = self.e, self.b
@@ -204,9 +215,8 @@ class _KernelEmitter:
             b.line(f"store {t} {name}, ptr {pointer.name}, align {align}")
         elif lanes > 1:
             m = self.e.widen(mask, lanes)
-            element = "i8" if buffer.dtype is DType.BOOL else llvm_type(buffer.dtype)
-            short = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(element, element)
-            f = b.intrinsic(f"llvm.masked.store.v{lanes}{short}.p0", "void", t, "ptr", "i32", m.type)
+            suffix = intrinsic_type(DType.U8 if buffer.dtype is DType.BOOL else buffer.dtype, lanes)
+            f = b.intrinsic(f"llvm.masked.store.{suffix}.p0", "void", t, "ptr", "i32", m.type)
             b.line(f"{f}({t} {name}, ptr {pointer.name}, i32 {align}, {m})")
         else:
             bit = mask if mask.lanes == 1 else self.e.any_lane(mask)

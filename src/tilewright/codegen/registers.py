@@ -72,8 +72,8 @@ def stored_slots(
         if isinstance(s, Store) and s.buffer.scope is Scope.REGISTER and s.buffer in files:
             offset, step = constant_offset(s.buffer, s.indices, lane.var if lane else None, simplify)
             width = files[s.buffer].width
-            last = offset + (lane.extent - 1 if lane and step else 0)
-            found.setdefault(s.buffer, set()).update(range(offset // width, last // width + 1))
+            lanes = lane.extent if lane and step else 1
+            found.setdefault(s.buffer, set()).update((offset + n * step) // width for n in range(lanes))
         for c in children(s):
             visit(c, s if isinstance(s, For) and s.kind is LoopKind.VECTORIZED else lane)
 

@@ -1,4 +1,7 @@
-"""LLVM's spelling of our types and literals, and the values the emitter juggles."""
+"""LLVM's spelling of our types and literals, and the values the emitter juggles.
+
+f16 and bf16 are 16 bits without arithmetic here: `tir.passes.expand_halves` has made it arithmetic on f32.
+"""
 
 import math
 import struct
@@ -17,8 +20,8 @@ _SCALAR = {
     DType.U32: "i32",
     DType.I64: "i64",
     DType.U64: "i64",
-    DType.F16: "half",
-    DType.BF16: "bfloat",
+    DType.F16: "i16",
+    DType.BF16: "i16",
     DType.F32: "float",
     DType.F64: "double",
 }
@@ -46,8 +49,7 @@ def literal(value: Scalar, dtype: DType) -> str:
         if math.isnan(v):
             return "0x7FF8000000000000"
         return f"0x{struct.unpack('<Q', struct.pack('<d', v))[0]:016X}"
-    bits = int.from_bytes(dtype.numpy.type(value).tobytes(), "little")
-    return f"0x{'H' if dtype is DType.F16 else 'R'}{bits:04X}"
+    return str(int.from_bytes(dtype.numpy.type(value).tobytes(), "little"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,22 @@ class Val:
     def type(self) -> str:
         return llvm_type(self.dtype, self.lanes)
 
+    @property
+    def is_literal(self) -> bool:
+        return not self.name.startswith("%")
+
     def __str__(self) -> str:
         return f"{self.type} {self.name}"
 
 
 def splat_literal(val: Val, lanes: int) -> Val | None:
     """A literal repeated; None if `val` is not a literal."""
-    if val.name.startswith("%"):
+    if not val.is_literal:
         return None
     return Val("<" + ", ".join([f"{llvm_type(val.dtype)} {val.name}"] * lanes) + ">", val.dtype, lanes)
+
+
+def intrinsic_type(dtype: DType, lanes: int = 1) -> str:
+    """The type as intrinsics spell it in their names."""
+    t = {"float": "f32", "double": "f64"}.get(_SCALAR[dtype], _SCALAR[dtype])
+    return t if lanes == 1 else f"v{lanes}{t}"

@@ -29,6 +29,16 @@ class Target:
     def has_fma(self) -> bool:
         return "fma" in self.features
 
+    @property
+    def has_rounding(self) -> bool:
+        """Are floor, ceil, round and trunc instructions?"""
+        return bool(self.features & {"sse4.1", "sse4.2", "avx", "avx2"})
+
+    @property
+    def has_f16(self) -> bool:
+        """Are casts between f16 and f32 instructions?"""
+        return "f16c" in self.features
+
     def lanes(self, bytes_per_element: int) -> int:
         return self.vector_bytes // bytes_per_element
 

@@ -1,0 +1,82 @@
+"""Running native code in tests: kernels of a Func, one after the other, in this process.
+
+`run_native` goes the whole way from a scheduled Func; `run_kernel` takes one that is lowered already. Objects are
+loaded by the runtime's own loader, which refuses undefined symbols: a call of libm or of a compiler's helper function
+is found here.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from tilewright.codegen.kernel import kernel_ir, parts
+from tilewright.codegen.legalize import legalize
+from tilewright.codegen.objects import compile_object
+from tilewright.ir.expr import Buffer
+from tilewright.runtime.loader import Code
+from tilewright.target.target import AVX2, BASELINE, X86_V3, Target, cpu_flags
+from tilewright.tir.func import Func
+from tilewright.tir.interp import Array, interpret, unwritten
+from tilewright.tir.pipeline import lower
+
+HAS_AVX2 = cpu_flags() >= X86_V3
+TARGETS = [t for t, present in ((AVX2, HAS_AVX2), (BASELINE, True)) if present]
+BEST = TARGETS[0]
+
+
+def target_name(target: Target) -> str:
+    return "avx2" if target.has_fma else "baseline"
+
+
+@lru_cache(maxsize=256)
+def load(ir: str, name: str, target: Target) -> tuple[Code, Callable[[int, int], None]]:
+    """The kernel as a function; the code must be kept as long as that is."""
+    code = Code((compile_object(ir, target),))
+    return code, ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address(name))
+
+
+def run_kernel(func: Func, arrays: Mapping[Buffer, Array], target: Target = BEST) -> None:
+    """Run a lowered Func natively on `arrays`, in place."""
+    _, call = load(kernel_ir(func), func.name, target)
+    args = (ctypes.c_void_p * max(len(func.params), 1))(*(arrays[p].ctypes.data for p in func.params))
+    for part in range(parts(func)):
+        call(ctypes.addressof(args), part)
+
+
+def kernels_of(func: Func, target: Target = BEST) -> tuple[list[Func], tuple[Buffer, ...]]:
+    """The lowered kernels of a scheduled Func, and the buffers between them."""
+    phases, shared = lower(func, legalize(target))
+    return [p.func for p in phases], shared
+
+
+def run_native(func: Func, inputs: Sequence[Array], target: Target = BEST) -> list[Array]:
+    """The outputs of a scheduled Func."""
+    kernels, shared = kernels_of(func, target)
+    given = [p for p in func.params if p not in func.outputs]
+    arrays = {p: np.ascontiguousarray(x) for p, x in zip(given, inputs, strict=True)}
+    arrays |= {b: unwritten(b) for b in (*func.outputs, *shared)}
+    for kernel in kernels:
+        run_kernel(kernel, arrays, target)
+    return [arrays[o] for o in func.outputs]
+
+
+def bits(a: Array) -> Array:
+    """The array as integers, with one NaN for all: which NaN an operation gives is not specified."""
+    if a.dtype.kind in "iub":
+        return a
+    whole = a.view(np.dtype(f"u{a.dtype.itemsize}")).copy()
+    whole[np.isnan(a.astype(np.float64))] = np.iinfo(whole.dtype).max
+    return whole
+
+
+def check_same_bits(func: Func, arrays: Mapping[Buffer, Array], target: Target = BEST) -> dict[Buffer, Array]:
+    """Interpreter and native code give the same bits on a lowered Func; returns what they gave."""
+    expected = {b: a.copy() for b, a in arrays.items()}
+    actual = {b: a.copy() for b, a in arrays.items()}
+    interpret(func, expected)
+    run_kernel(func, actual, target)
+    for b in func.params:
+        np.testing.assert_array_equal(bits(actual[b]), bits(expected[b]), err_msg=f"{func.name}: {b}")
+    return actual
