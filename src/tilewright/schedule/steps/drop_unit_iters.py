@@ -5,20 +5,23 @@
             with block("C"):                                             C[0, vi] = …
                 C[vn, vi] = …
 
-Roles are then told from indices alone. The block is alone under plain loops, one per iterator.
+Roles are then told from indices alone. A reduction that has only such iterators becomes a plain store. The
+block is alone under plain loops, one per iterator.
 """
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Expr, Var, as_index
+from tilewright.ir.expr import Expr, Load, Var, as_index
+from tilewright.ir.rewrite import transform
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Stmt
+from tilewright.tir.stmt import Block, IterKind, Stmt, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,18 @@ class DropUnitIters(FuncStep):
         def without(s: Stmt) -> Stmt:
             return map_exprs(substitute(s, zero), simplify)
 
+        body, init = without(block.body), None if block.init is None else without(block.init)
+        if init is not None and not any(it.kind is IterKind.REDUCE for it, _ in kept):
+            body, init = _one_step(func, block, init, body), None
         new = replace(
-            block,
-            iters=tuple(it for it, _ in kept),
-            bindings=tuple(b for _, b in kept),
-            body=without(block.body),
-            # Without a reduction step that is the first of several, init and body are one after the other.
-            init=None if block.init is None else without(block.init),
+            block, iters=tuple(it for it, _ in kept), bindings=tuple(b for _, b in kept), body=body, init=init
         )
         return replace_own_nest(func, block, new)
+
+
+def _one_step(func: Func, block: Block, init: Stmt, body: Stmt) -> Stmt:
+    """A reduction of one step: the accumulator is what init has just stored."""
+    if not isinstance(init, Store) or not isinstance(body, Store) or init.indices != body.indices:
+        raise refusal(func, block, f"the init of block {block.name!r} does not store what its body updates")
+    start, acc = init.value, Load(body.buffer, body.indices)
+    return Store(body.buffer, body.indices, transform(body.value, lambda n: start if n is acc else None))
