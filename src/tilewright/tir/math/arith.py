@@ -11,7 +11,6 @@ from tilewright.ir.expr import (
     Expr,
     Fma,
     Scalar,
-    Unary,
     UnaryOp,
     binary,
     const,
@@ -22,7 +21,7 @@ from tilewright.ir.expr import (
 
 # Unsigned 64-bit for the bits of f64: i64 is the type of indices, whose arithmetic may not overflow.
 _BITS = {DType.F32: DType.I32, DType.F64: DType.U64}
-_MANTISSA = {DType.F32: 23, DType.F64: 52}
+MANTISSA = {DType.F32: 23, DType.F64: 52}
 
 
 def f32(value: float) -> Const:
@@ -101,7 +100,8 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 def bits(x: Expr) -> Expr:
     """The bits of a float, as an integer."""
-    return Bitcast(_BITS[x.dtype], x)
+    dtype = _BITS[x.dtype]
+    return x.a if isinstance(x, Bitcast) and x.a.dtype is dtype else Bitcast(dtype, x)
 
 
 def from_bits(i: Expr) -> Expr:
@@ -140,10 +140,6 @@ def round_in_bits(x: Expr, scale: float, bias: int) -> tuple[Expr, Expr]:
     At 1.5·2²³ (f64: 1.5·2⁵²) the last bit of a float counts ones, so adding that rounds, and subtracting it again
     is exact. |x·scale| must stay below 2²² (2⁵¹).
     """
-    anchor = const(1.5 * 2 ** _MANTISSA[x.dtype] + bias, x.dtype)
+    anchor = const(1.5 * 2 ** MANTISSA[x.dtype] + bias, x.dtype)
     t = x + anchor if scale == 1 else Fma(x, const(scale, x.dtype), anchor)
     return t - anchor, bits(t)
-
-
-def negated(x: Expr) -> Expr:
-    return Unary(UnaryOp.NEG, x)

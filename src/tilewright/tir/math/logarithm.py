@@ -1,8 +1,7 @@
-"""log and pow.
+"""log.
 
-Both split x = 2^e · m with m around 1, by integer arithmetic on the bits: subtracting the bits of the lowest m
-leaves e in the exponent field. pow needs log2 x with about 32 bits, because y multiplies its error; it computes in f64,
-where also the last conversion to f32 rounds, underflows and overflows once and rightly.
+x = 2^e · m with m around 1, by integer arithmetic on the bits: subtracting the bits of the lowest m leaves e in the
+exponent field. Then log x = e·ln 2 + log(1 + f), f = m - 1.
 """
 
 import math
@@ -10,30 +9,23 @@ import math
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Expr, Fma, binary, cast, const, select
 from tilewright.tir.math.arith import (
-    absolute,
     bits,
-    both,
-    clamp,
-    differs,
-    either,
-    equals,
-    f32,
-    f64,
-    floor,
     fma,
     from_bits,
     mask,
     polynomial,
-    round_in_bits,
     shift_left,
     shift_right,
-    sign_bit,
-    xor,
 )
-from tilewright.tir.math.exponential import LN2
+
+_LN2 = 0.6931471805599453
+_LN2_HIGH, _LN2_LOW = 0.693147180559663, 2.8235290563031577e-13  # the high part has 41 bits
+_TWO_THIRDS = 0x3F2AAAAB  # the bits of 2/3 in f32
+_ONE = 1023 << 52  # the bits of 1 in f64 …
+_SQRT_HALF = 0x3FE6A09E667F3BCD  # … and of √½
 
 # (log(1 + f) - f) / f² on |f| ≤ 1/3, relative error of log: 0.4 · 2^-24.
-_LOG = (
+_LOG_F32 = (
     -0.499999374,
     0.333331764,
     -0.25007847,
@@ -43,74 +35,70 @@ _LOG = (
     -0.153908029,
     0.14027077,
 )
-# log2((1 + s) / (1 - s)) / s in s², on m in √½ … √2: relative error 2^-37.
-_LOG2 = (2.8853900817900855, 0.9617966733477202, 0.577083583559132, 0.41167281354711527, 0.3407282132103002)
-# (2^r - 1) / r on |r| ≤ 1/2: relative error 2^-28.
-_EXP2 = (
-    0.693147202880752,
-    0.24022647909814795,
-    0.055503324102231494,
-    0.009618437673516281,
-    0.0013398900022888298,
-    0.00015353321932560078,
+# (log((1 + s) / (1 - s)) - 2·s) / s³ in s², |s| ≤ 0.1716: 0.01 · 2^-53 of 2·s.
+_LOG_F64 = (
+    0.6666666666666734,
+    0.39999999999414687,
+    0.2857142874238858,
+    0.22222198572962787,
+    0.18183564341284833,
+    0.15314050107408453,
+    0.14795954519204443,
 )
-
-_TWO_THIRDS = 0x3F2AAAAB
-_SMALLEST_NORMAL = 2.0**-126
-_ONE_F64 = 1023 << 52
-_SQRT_HALF_F64 = 0x3FE6A09E667F3BCD
-_INF = math.inf
 
 
 def log(x: Expr) -> Expr:
-    """Natural logarithm: e·ln 2 + log(1 + f), f = m - 1, m in 2/3 … 4/3."""
-    is_small = x < _SMALLEST_NORMAL
-    i = bits(select(is_small, x * 2.0**23, x))
+    """Natural logarithm."""
+    out = _log_f64(x) if x.dtype is DType.F64 else _log_f32(x)
+    out = select(x > 0.0, out, const(-math.inf, x.dtype))
+    out = select(x < 0.0, const(math.nan, x.dtype), out)
+    return select(x < math.inf, out, x)  # infinity and NaN are their own logarithms
+
+
+def _log_f32(x: Expr) -> Expr:
+    """Of a positive number; m in 2/3 … 4/3."""
+    x, lowered = _scaled(x, 2.0**-126, 23)
+    i = bits(x)
     e = shift_right(i - _TWO_THIRDS, 23)
     f = from_bits(i - shift_left(e, 23)) - 1.0
-    exponent = cast(DType.F32, e) + select(is_small, f32(-23.0), f32(0.0))
-    out = fma(LN2, exponent, Fma(f * f, polynomial(f, _LOG), f))
-    out = select(x > 0.0, out, f32(-_INF))
-    out = select(x < 0.0, f32(math.nan), out)
-    return select(x < _INF, out, x)  # infinity and NaN are their own logarithms
+    return fma(_LN2, cast(DType.F32, e) + lowered, Fma(f * f, polynomial(f, _LOG_F32), f))
 
 
-def power(x: Expr, y: Expr) -> Expr:
-    """x^y with the special cases of C99, which the lines below name."""
-    size = absolute(x)
-    log2 = _log2_f64(cast(DType.F64, size))
-    log2 = select(equals(size, 0.0), f64(-_INF), log2)
-    log2 = select(size < _INF, log2, cast(DType.F64, size))  # log of infinity and NaN
-    # An infinite y acts as a huge one: 1^∞ = 1, and any other base is far enough from 1 to overflow or vanish.
-    product = cast(DType.F64, clamp(y, -1e30, 1e30)) * log2
-    out = cast(DType.F32, _exp2_f64(clamp(product, -160.0, 140.0)))
+def _log_f64(x: Expr) -> Expr:
+    """Of a positive number; m in √½ … √2 and s = f / (2 + f), so that 1 + f = (1 + s) / (1 - s).
 
-    half = y * 0.5
-    is_fraction = differs(floor(y), y)
-    is_odd = both(differs(floor(half), half), equals(floor(y), y))
-    out = from_bits(
-        xor(bits(out), select(is_odd, sign_bit(x), const(0, DType.I32)))
-    )  # (-2)^3, (-0)^-1, (-∞)^3
-    is_complex = both(both(x < 0.0, x > -_INF), is_fraction)
-    out = select(is_complex, f32(math.nan), out)
-    return select(either(equals(y, 0.0), equals(x, 1.0)), f32(1.0), out)  # even if the other one is NaN
+    2·s + s³·P is written as f - (h - s·(h + s²·P)), h = f²/2, whose largest term is exact.
+    """
+    x, lowered = _scaled(x, 2.0**-1022, 54)
+    e, m = exponent_and_mantissa(x)
+    e = e + lowered
+    f = m - 1.0
+    s = f / (f + 2.0)
+    z = s * s
+    h = f * f * 0.5
+    tail = fma(_LN2_LOW, e, s * Fma(z, polynomial(z, _LOG_F64), h))
+    return fma(_LN2_HIGH, e, f - (h - tail))
 
 
-def _log2_f64(x: Expr) -> Expr:
-    """log2 of a positive normal number to 37 bits: e + log2 m, m in √½ … √2, by the series of atanh."""
+def _scaled(x: Expr, smallest_normal: float, by: int) -> tuple[Expr, Expr]:
+    """Denormals times 2^by; and what to add to the exponent for it."""
+    is_denormal = x < smallest_normal
+    lowered = select(is_denormal, const(float(-by), x.dtype), const(0.0, x.dtype))
+    return select(is_denormal, x * 2.0**by, x), lowered
+
+
+def exponent_and_mantissa(x: Expr) -> tuple[Expr, Expr]:
+    """x = 2^e · m, m in √½ … √2, both as f64. x is a positive normal f64."""
     i = bits(x)
-    shifted = i + (_ONE_F64 - _SQRT_HALF_F64)
-    m = from_bits(i - (mask(shifted, 0xFFF << 52) - _ONE_F64))
-    # An integer below 2⁵² becomes a float when it is put into the mantissa of 2⁵².
+    shifted = i + (_ONE - _SQRT_HALF)
+    m = from_bits(i - (mask(shifted, 0xFFF << 52) - _ONE))
+    # A small integer becomes a float when it is put into the mantissa of 2⁵².
     e = from_bits(binary(BinaryOp.OR, shift_right(shifted, 52), const(1075 << 52, DType.U64))) - (
         2.0**52 + 1023
     )
-    s = (m - 1.0) / (m + 1.0)
-    return Fma(s, polynomial(s * s, _LOG2), e)
+    return e, m
 
 
-def _exp2_f64(x: Expr) -> Expr:
-    """2^x to 28 bits, |x| < 1000."""
-    n, t = round_in_bits(x, 1.0, 1023)
-    r = x - n
-    return fma(polynomial(r, _EXP2), r, 1.0) * from_bits(shift_left(t, 52))
+def scaled_f64(x: Expr) -> tuple[Expr, Expr]:
+    """A positive f64 made normal; and what to add to its exponent for it."""
+    return _scaled(x, 2.0**-1022, 54)

@@ -19,7 +19,8 @@ from tilewright.tir.func import Func
 from tilewright.tir.math.arith import equals, sqrt
 from tilewright.tir.math.error_function import erf
 from tilewright.tir.math.exponential import exp, sigmoid, tanh
-from tilewright.tir.math.logarithm import log, power
+from tilewright.tir.math.logarithm import log
+from tilewright.tir.math.power import power
 from tilewright.tir.math.root import rsqrt
 from tilewright.tir.math.trigonometric import cos, sin
 from tilewright.tir.rewrite import map_exprs
@@ -43,8 +44,6 @@ def expand_math(func: Func) -> Func:
 
 def expand(e: Expr) -> Expr | None:
     """One node as primitive operations; None if it is one already."""
-    if e.dtype is DType.F64:
-        return rsqrt(e.a) if isinstance(e, Unary) and e.op is UnaryOp.RSQRT else None
     match e:
         case Unary() if e.op in _FUNCTIONS:
             return _widened(_FUNCTIONS[e.op], e.a)
