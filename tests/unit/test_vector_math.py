@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from native import TARGETS, check_same_bits, kernels_of, target_name
 from numpy.typing import NDArray
 
 from tilewright.ir.dtype import DType
@@ -25,6 +26,8 @@ from tilewright.ir.expr import (
     walk,
 )
 from tilewright.ir.rewrite import transform
+from tilewright.schedule.recipes.default import schedule_func
+from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.interp import run_func
 from tilewright.tir.passes.expand_math import expand, expand_math
@@ -307,3 +310,25 @@ def test_expand_math_rewrites_a_func() -> None:
     for f in (func, out, split_func):
         (got,) = run_func(f, x)
         np.testing.assert_allclose(got, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=target_name)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+@pytest.mark.parametrize("op", [*FUNCTIONS, BinaryOp.POW])
+def test_native_code_gives_the_same_bits(op: UnaryOp | BinaryOp, dtype: DType, target: Target) -> None:
+    special = np.array([0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 2.0**80, -104.0, 89.0, 3.5, -7.0])
+    x = np.concatenate([sweep(301, dtype), np.tile(special, len(special)), np.linspace(-10, 10, 207)]).astype(
+        dtype.numpy
+    )
+    y = np.roll(x, 13)
+    b = FuncBuilder("f")
+    first, second = b.param("X", x.shape, dtype), b.param("Y", x.shape, dtype)
+    out = b.compute(
+        "Z",
+        x.shape,
+        lambda i: Unary(op, first[i]) if isinstance(op, UnaryOp) else Binary(op, first[i], second[i]),
+    )
+    kernels, shared = kernels_of(schedule_func(b.finish(out), target).func, target)
+    assert not shared
+    for kernel in kernels:  # whole vectors, and the rest
+        check_same_bits(kernel, {first: x, second: y, out: np.zeros_like(x)}, target)
