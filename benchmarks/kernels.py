@@ -118,7 +118,8 @@ def measure_case(case: Case, threads: int, rounds: int, seconds: float) -> Measu
         feeds = make_feeds(session.inputs, {})
         peer = OnnxRuntime(str(path), threads)
         error = worst(compare(session.run(feeds), peer(feeds)))
-        loops = [fma_loop(machine().target, seconds=0.001) for _ in range(threads)]
+        # short, to fit between disturbances; longer for several threads, whose start must not count
+        loops = [fma_loop(machine().target, seconds=0.001 if threads == 1 else 0.02)] * threads
         measured = interleave(
             {
                 "ours": session.bind(feeds).run,

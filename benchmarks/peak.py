@@ -37,9 +37,10 @@ def main(rounds: int) -> None:
     sizes = {"L2": target.l2_bytes // 2, "L3": target.l3_bytes // 4, "memory": large}
     rows: list[list[str]] = []
     for cores in range(1, len(here.affinity) + 1):
-        kinds = {"arithmetic": [fma_loop(target, seconds=0.02) for _ in range(cores)]}
+        kinds = {"arithmetic": [fma_loop(target, seconds=0.02)] * cores}  # registers only: one will do
         kinds |= {
-            f"reads from {name}": [read_loop(target, n) for _ in range(cores)] for name, n in sizes.items()
+            f"reads from {name}": [read_loop(target, n, passes=4 * large // n) for _ in range(cores)]
+            for name, n in sizes.items()
         }
         with ThreadPoolExecutor(cores) as pool:
             engines = {kind: together(loops, pool) for kind, loops in kinds.items()}
