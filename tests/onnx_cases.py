@@ -9,7 +9,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, helper, numpy_helper
 
-from tilewright.compiler import load
+from tilewright.api import load
 from tilewright.runtime.session import Session
 
 Array = NDArray[np.generic]

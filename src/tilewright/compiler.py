@@ -7,8 +7,6 @@ kernels = schedule, lower, compile        each distinct Func once
 artifact = kernels + constants + a memory plan + the program
 """
 
-import hashlib
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,8 +24,9 @@ from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, Kernel, KernelCompiler, fold_kernels, run_now
+from tilewright.keys import model_digest
 from tilewright.runtime import file
-from tilewright.runtime.cache import Cache, default_cache
+from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
 from tilewright.schedule.recipes.layouts import choose_layouts
 from tilewright.support.artifact import (
@@ -44,15 +43,14 @@ from tilewright.support.artifact import (
     TensorSpec,
     WhileStep,
 )
-from tilewright.support.errors import UserError
-from tilewright.target.target import AVX2, BASELINE, Target, native
+from tilewright.target.names import resolve_target
+from tilewright.target.target import Target
 from tilewright.tir.func import Branch, Call, External, Module, Program, Sequence, While
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.version import __version__
+from tilewright.workers import Workers
 
-_log = logging.getLogger("tilewright")
-
-Model: TypeAlias = "str | Path | bytes | ModelProto"
+Model: TypeAlias = str | Path | bytes | ModelProto
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 Progress: TypeAlias = Callable[[str, int, int], None]
 Array: TypeAlias = NDArray[np.generic]
@@ -60,10 +58,13 @@ Array: TypeAlias = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledModel:
-    """A program and how long each stage of its making took."""
+    """A program, how long each stage of its making took, and the files with external data that went into it
+    (from the model's folder).
+    """
 
     artifact: Artifact
     seconds: dict[str, float]
+    external_files: tuple[str, ...] = ()
 
     def save(self, path: str | Path) -> None:
         """Write a `.tw` file. It is native code: load it only where you would run a program of that origin."""
@@ -97,91 +98,40 @@ def compile(
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target."""
-    return _Compilation(resolve_target(target), default_cache(), progress).run(model, shapes)
+    cache = default_cache()
+    return compile_for(resolve_target(target), model, model_digest(model, cache), shapes, cache, progress)
+
+
+def compile_for(
+    target: Target,
+    model: Model,
+    digest: str,
+    shapes: Shapes | None = None,
+    cache: Cache = NO_CACHE,
+    progress: Progress | None = None,
+    workers: int | None = None,
+) -> CompiledModel:
+    """Compile the model of this digest, with objects from the cache. The program is not put there: `api.load` does."""
+    with Workers(target, workers) as pool:
+        return _Compilation(target, KernelCompiler(target, cache, pool), progress).run(model, digest, shapes)
 
 
 def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target = "native") -> Stages:
     """Compile, and keep what each stage has made."""
     machine = resolve_target(target)
-    c = _Compilation(machine, default_cache(), None)
-    made = c.run(model, shapes)
+    cache = default_cache()
+    with Workers(machine) as pool:
+        c = _Compilation(machine, KernelCompiler(machine, cache, pool), None)
+        made = c.run(model, model_digest(model, cache), shapes)
     assert c.graph is not None and c.tir is not None and c.scheduled is not None
     return Stages(c.graph, c.tir, c.scheduled, c.compiler.kernels, c.calls, machine, made.artifact)
-
-
-def load(
-    model: Model,
-    *,
-    shapes: Shapes | None = None,
-    threads: int | None = None,
-    target: str | Target = "native",
-    cache: bool = True,
-    progress: Progress | None = None,
-) -> Session:
-    """A session for a model, compiled now or taken from the cache; or for a compiled `.tw` file."""
-    if isinstance(model, str | Path) and Path(model).suffix == ".tw":
-        return Session(file.load(model), threads)
-    machine = resolve_target(target)
-    store = default_cache() if cache else Cache(None)
-    key = _cache_key(model, shapes, machine) if store.is_on else ""
-    found = store.get(key) if key else None
-    if found is not None:
-        try:
-            return Session(file.from_bytes(found, where="cached program"), threads)
-        except UserError as e:
-            _log.warning("a cached program is not usable, compiling again: %s", e.message)
-    made = _Compilation(machine, store, progress).run(model, shapes)
-    if key:
-        store.put(key, file.to_bytes(made.artifact))
-    return made.session(threads)
-
-
-def resolve_target(target: str | Target) -> Target:
-    if isinstance(target, Target):
-        return target
-    known = {"native": native(), "x86-64": BASELINE, "x86-64-v3": AVX2}
-    if target not in known:
-        raise UserError(f"unknown target {target!r}", hint=f"one of {', '.join(known)}")
-    return known[target]
-
-
-def _cache_key(model: Model, shapes: Shapes | None, target: Target) -> str:
-    """Over everything that decides what the program is; empty if the model is not one file."""
-    facts = [
-        __version__,
-        str(FORMAT_VERSION),
-        LLVM_VERSION,
-        repr(replace(target, features=frozenset())),  # a set prints in another order in every process
-        sorted(target.features),
-        sorted((shapes or {}).items()),
-    ]
-    h = hashlib.sha256(repr(facts).encode())
-    digest = model_digest(model)
-    if not digest:
-        return ""
-    h.update(digest.encode())
-    return h.hexdigest()
-
-
-def model_digest(model: Model) -> str:
-    """Of the bytes of the model's file; empty where they are not at hand, or not all of the model."""
-    if isinstance(model, bytes):
-        return hashlib.sha256(model).hexdigest()
-    if isinstance(model, ModelProto):
-        return ""
-    try:
-        with open(model, "rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest()
-    except OSError:
-        return ""  # the importer will say what is wrong with it
 
 
 @dataclass(slots=True)
 class _Compilation:
     target: Target
-    cache: Cache
+    compiler: KernelCompiler
     progress: Progress | None
-    compiler: KernelCompiler = field(init=False)
     graph: Graph | None = None
     tir: Module | None = None
     scheduled: Module | None = None
@@ -190,10 +140,7 @@ class _Compilation:
     values: dict[Buffer, Array] = field(default_factory=dict[Buffer, Array])
     shared: list[Buffer] = field(default_factory=list[Buffer])
 
-    def __post_init__(self) -> None:
-        self.compiler = KernelCompiler(self.target, self.cache)
-
-    def run(self, model: Model, shapes: Shapes | None) -> CompiledModel:
+    def run(self, model: Model, digest: str, shapes: Shapes | None) -> CompiledModel:
         start = time.perf_counter()
 
         def stage(name: str) -> None:
@@ -202,7 +149,8 @@ class _Compilation:
             self.seconds[name], start = now - start, now
 
         self._tell("import", 0, 1)
-        graph = load_graph(model, shapes)
+        opened: list[str] = []
+        graph = load_graph(model, shapes, opened=opened)
         stage("import")
         self._tell("graph", 0, 1)
         self.graph = prepare(graph)
@@ -213,12 +161,13 @@ class _Compilation:
         self.values = {c.buffer: c.value for c in module.constants}
         compiled = self._kernels(module)
         self.scheduled = replace(module, funcs=tuple(compiled[f.name].scheduled for f in module.funcs))
-        stage("kernels")
+        self.seconds |= self.compiler.seconds
+        start = time.perf_counter()
         nodes = self._nodes(module.program, compiled)
         stage("constants")
-        artifact = self._artifact(module, nodes, model_digest(model))
+        artifact = self._artifact(module, nodes, digest)
         stage("link")
-        return CompiledModel(artifact, self.seconds)
+        return CompiledModel(artifact, self.seconds, tuple(sorted(opened)))
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
@@ -226,10 +175,11 @@ class _Compilation:
 
     def _kernels(self, module: Module) -> dict[str, Compiled]:
         constants = frozenset(self.values)
-        out: dict[str, Compiled] = {}
+        keys: dict[str, str] = {}
         for n, func in enumerate(module.funcs):
             self._tell("kernels", n, len(module.funcs))
-            out[func.name] = self.compiler.compile(func, constants)
+            keys[func.name] = self.compiler.start(func, constants)
+        out = {name: self.compiler.finish(key) for name, key in keys.items()}
         self._tell("kernels", len(module.funcs), len(module.funcs))
         return out
 

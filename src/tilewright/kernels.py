@@ -1,11 +1,12 @@
 """From Funcs to native kernels: scheduled, lowered and compiled, each distinct one once.
 
 Two calls whose Funcs are equal up to renaming share their kernels; an object is looked up by the digest of
-its LLVM IR before it is compiled. Kernels that read only constants run here, at compile time.
+its LLVM IR before it is compiled, by worker processes. Kernels that read only constants run here, at compile time.
 """
 
 import ctypes
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
-from tilewright.codegen.objects import LLVM_VERSION, compile_object
+from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.ir.expr import Buffer
+from tilewright.keys import source_digest
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import empty_aligned
@@ -26,6 +28,7 @@ from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func
 from tilewright.tir.pipeline import lower
+from tilewright.workers import Job, Workers
 
 Array = NDArray[np.generic]
 
@@ -52,57 +55,123 @@ class Compiled:
     shared: tuple[Buffer, ...]
 
 
-class KernelCompiler:
-    """Compiles Funcs for one target; remembers what it has compiled."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Code:
+    """The LLVM IR of a kernel, while its object is made."""
 
-    def __init__(self, target: Target, cache: Cache) -> None:
-        self.target, self._cache = target, cache
+    name: str
+    parts: int
+    llvm: str
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Started:
+    """A Func whose kernels are being compiled: of each the lowered Func and its code."""
+
+    func: Func
+    scheduled: Func
+    trace: Trace
+    kernels: tuple[tuple[Func, _Code], ...]
+    shared: tuple[Buffer, ...]
+
+
+class KernelCompiler:
+    """Compiles Funcs for one target; remembers what it has compiled.
+
+    `start` makes LLVM IR of a Func and hands it to the workers, `finish` waits for its objects: start all Funcs before
+    the first is finished. `seconds` has the time that each stage took here.
+    """
+
+    def __init__(self, target: Target, cache: Cache, workers: Workers) -> None:
+        self.target, self._cache, self._workers = target, cache, workers
+        self.seconds = {"schedule": 0.0, "lower": 0.0, "emit": 0.0, "llvm": 0.0}
+        self._started: dict[str, _Started] = {}
         self._done: dict[str, Compiled] = {}
-        self._kernels: dict[tuple[str, int], Kernel] = {}
+        self._codes: dict[tuple[str, int], _Code] = {}
+        self._kernels: dict[_Code, Kernel] = {}
         self._passes = legalize(target)
+        self._object_facts = (
+            "object",
+            LLVM_VERSION,
+            source_digest("codegen/objects.py"),  # which passes of LLVM run
+            target.triple,
+            target.cpu,
+            ",".join(sorted(target.features)),
+        )
+        self._driver = self._request(driver_ir(target))
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
+        """All that are finished."""
         return tuple(self._kernels.values())
 
     def driver(self) -> bytes:
         """The object that runs the program's calls on a team of threads."""
-        return self._object(driver_ir(self.target))
+        return self._object(self._driver)
 
-    def compile(self, func: Func, constants: frozenset[Buffer]) -> Compiled:
+    def start(self, func: Func, constants: frozenset[Buffer]) -> str:
+        """The key to `finish` with; it is the same for Funcs that are equal up to renaming."""
         key = digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
+        if key not in self._started:
+            clock = time.perf_counter
+            begin = clock()
+            draft = schedule_func(func, self.target, frozenset(b.name for b in constants))
+            scheduled = clock()
+            phases, shared = lower(draft.func, self._passes)
+            lowered = clock()
+            kernels = tuple((p.func, self._code(p.func)) for p in phases)
+            self._started[key] = _Started(func, draft.func, draft.trace, kernels, shared)
+            self.seconds["schedule"] += scheduled - begin
+            self.seconds["lower"] += lowered - scheduled
+            self.seconds["emit"] += clock() - lowered
+        return key
+
+    def finish(self, key: str) -> Compiled:
+        """Wait for the kernels of a Func that was started."""
         done = self._done.get(key)
         if done is None:
-            names = frozenset(b.name for b in constants)
-            draft = schedule_func(func, self.target, names)
-            phases, shared = lower(draft.func, self._passes)
-            kernels = tuple(self._kernel(p.func) for p in phases)
-            done = Compiled(func, draft.func, draft.trace, kernels, shared)
-            self._done[key] = done
+            s = self._started[key]
+            kernels = tuple(self._kernel(func, code) for func, code in s.kernels)
+            done = self._done[key] = Compiled(s.func, s.scheduled, s.trace, kernels, s.shared)
         return done
 
-    def _kernel(self, func: Func) -> Kernel:
-        """Named after its code, so that equal kernels of different Funcs are one."""
+    def _code(self, func: Func) -> _Code:
+        """Named after its text, so that equal kernels of different Funcs are one."""
         text = kernel_ir(replace(func, name="kernel"))
-        name = f"{func.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        # How many parts there are is not in the code: the caller counts them.
+        # How many parts there are is not in the text: the caller counts them.
         key = (text, parts(func))
-        known = self._kernels.get(key)
+        known = self._codes.get(key)
         if known is None:
+            name = f"{func.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
             ir = text.replace("@kernel(", f"@{name}(", 1)
-            known = Kernel(name, func, parts(func), ir, self._object(ir))
-            self._kernels[key] = known
+            known = self._codes[key] = _Code(name, parts(func), ir, self._request(ir))
+        return known
+
+    def _kernel(self, func: Func, code: _Code) -> Kernel:
+        known = self._kernels.get(code)
+        if known is None:
+            known = Kernel(code.name, func, code.parts, code.llvm, self._object(code.job))
+            self._kernels[code] = known
         return replace(known, func=func)
 
-    def _object(self, ir: str) -> bytes:
-        features = ",".join(sorted(self.target.features))
-        facts = "\n".join(("object", LLVM_VERSION, self.target.triple, self.target.cpu, features, ir))
-        key = hashlib.sha256(facts.encode()).hexdigest()
-        cached = self._cache.get(key)
-        if cached is None:
-            cached = compile_object(ir, self.target)
-            self._cache.put(key, cached)
-        return cached
+    # ------------------------------------------------------------------------------------------------- objects
+
+    def _request(self, ir: str) -> Job:
+        cached = self._cache.get(self._object_key(ir))
+        return self._workers.submit(ir) if cached is None else Job(ir, cached, is_new=False)
+
+    def _object(self, job: Job) -> bytes:
+        begin = time.perf_counter()
+        found = self._workers.result(job)
+        self.seconds["llvm"] += time.perf_counter() - begin
+        if job.is_new:
+            job.is_new = False
+            self._cache.put(self._object_key(job.ir), found, sync=False)
+        return found
+
+    def _object_key(self, ir: str) -> str:
+        return hashlib.sha256("\n".join((*self._object_facts, ir)).encode()).hexdigest()
 
 
 def run_now(kernel: Kernel, arrays: Mapping[Buffer, Array]) -> None:

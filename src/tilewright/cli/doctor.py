@@ -10,12 +10,12 @@ import click
 import numpy as np
 from onnx import TensorProto, helper
 
+from tilewright.api import load
 from tilewright.cli.machine import Machine, machine, versions
 from tilewright.cli.options import json_option
 from tilewright.cli.output import print_json, print_table
 from tilewright.cli.peak import fma_loop, read_loop
 from tilewright.cli.status import Status
-from tilewright.compiler import load
 from tilewright.runtime.cache import default_cache
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.api import load
 from tilewright.cli.compare import compare, worst
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
@@ -18,7 +19,6 @@ from tilewright.cli.output import OnProgress
 from tilewright.cli.peers import OnnxRuntime
 from tilewright.cli.timing import Ratio, Series, interleave, speedup
 from tilewright.compiler import compile as compile_model
-from tilewright.compiler import load
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import click
 
+from tilewright.api import load
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import memory_mb, pinned, reset_peak_memory
 from tilewright.cli.options import model_argument, seed_option, threads_option
 from tilewright.cli.output import print_json
 from tilewright.cli.peers import OnnxRuntime, import_onnxruntime
-from tilewright.compiler import load
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import InternalError
 

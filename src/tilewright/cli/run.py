@@ -7,6 +7,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.api import load
 from tilewright.cli.compare import TOLERANCE, compare
 from tilewright.cli.feeds import make_feeds, read_array, write_array
 from tilewright.cli.options import (
@@ -21,7 +22,6 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.output import note, print_json, print_table, progress_bar, shape_text
 from tilewright.cli.status import Status
-from tilewright.compiler import load
 from tilewright.support.errors import UserError
 
 

@@ -37,15 +37,23 @@ _SHOWN = 100  # unsupported nodes listed in a message
 
 
 def load_graph(
-    model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, limits: Limits = LIMITS
+    model: str | Path | bytes | ModelProto,
+    shapes: Shapes | None = None,
+    limits: Limits = LIMITS,
+    *,
+    opened: list[str] | None = None,
 ) -> Graph:
-    """Import a model. `shapes` gives the shapes of inputs by name, where the model leaves dimensions open."""
+    """Import a model. `shapes` gives the shapes of inputs by name, where the model leaves dimensions open. `opened`
+    gets the names of the files with external data.
+    """
     proto, folder = read_model(model, limits)
     reader = TensorReader(folder, limits)
     check_names(proto.graph)
     try:
         return _Importer(proto, reader, limits).run(shapes or {})
     finally:
+        if opened is not None:
+            opened.extend(reader.opened)
         reader.close()
 
 

@@ -163,6 +163,11 @@ class TensorReader:
         self._folder, self._limits = folder, limits
         self._files: dict[str, IO[bytes]] = {}
 
+    @property
+    def opened(self) -> list[str]:
+        """The files with external data that were read, from the model's folder."""
+        return list(self._files)
+
     def read(self, t: TensorProto) -> Array:
         """UserError, without the tensor's name, if it is malformed or of a type we do not have."""
         dtype = ONNX_DTYPES.get(t.data_type)

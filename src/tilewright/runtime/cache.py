@@ -1,8 +1,10 @@
-"""The disk cache: bytes by key, for object code and whole programs.
+"""The disk cache: bytes by key, for object code and notes, and whole programs.
 
 It never fails and never lies: whatever goes wrong is a miss. An entry is one file that carries the SHA-256 of its
 contents; it is staged beside its place, synced, and published by one rename, so processes may share the folder. What
 is in it becomes native code, so a folder that others can write to is not used.
+
+A program is a plain `.tw` file, which has checksums of its own: whoever reads it finds the damage, and `discard`s it.
 
 The folder is `$TILEWRIGHT_CACHE`, or `tilewright` in `$XDG_CACHE_HOME` or `~/.cache`; `TILEWRIGHT_CACHE=off` turns
 caching off. Past `TILEWRIGHT_CACHE_MIB` (2048) the entries that were used longest ago go first.
@@ -15,6 +17,7 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tilewright.support.errors import InternalError, UserError
@@ -24,6 +27,7 @@ _log = logging.getLogger(__name__)
 _MAGIC = b"tilewright cache 1\n"
 _HEADER = len(_MAGIC) + hashlib.sha256().digest_size
 _ENTRY = ".twc"
+_PROGRAM = ".tw"
 _STAGED = ".tilewright-staged-"
 _STALE_SECONDS = 3600.0  # a staged file this old was left by a process that died
 _KEEP = 0.8  # of the capacity after a clean-up, so that not every put cleans up
@@ -66,26 +70,58 @@ class Cache:
             os.utime(path)  # used just now
         return bytes(body)
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store, unless something is in the way."""
-        name = _file_name(key)
+    def put(self, key: str, data: bytes, *, sync: bool = True) -> None:
+        """Store, unless something is in the way. Without `sync` a power cut may damage the entry, which is a miss."""
+        self._store(_file_name(key), [_MAGIC + hashlib.sha256(data).digest(), data], sync)
+
+    def find_program(self, key: str) -> Path | None:
+        """The file that was put under the key. It has not been looked at: its reader checks it."""
+        folder = self._checked()
+        if folder is None:
+            return None
+        path = folder / _file_name(key, _PROGRAM)
+        try:
+            os.utime(path)  # used just now
+        except FileNotFoundError:
+            return None
+        except OSError:
+            pass
+        return path
+
+    def put_program(self, key: str, chunks: Iterable[bytes | memoryview]) -> None:
+        """Store a `.tw` file, unless something is in the way."""
+        if self.is_on:
+            self._store(_file_name(key, _PROGRAM), list(chunks), True)
+
+    def discard_program(self, key: str, why: str) -> None:
+        """The file under the key is of no use."""
+        folder = self._checked()
+        if folder is not None:
+            path = folder / _file_name(key, _PROGRAM)
+            self._tell_once("damage", f"a cached program is ignored: {path}: {why}")
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _store(self, name: str, chunks: Sequence[bytes | memoryview], sync: bool) -> None:
         folder = self._checked(make=True)
-        if folder is None or len(data) + _HEADER > self._capacity:
+        size = sum(map(len, chunks))
+        if folder is None or size > self._capacity:
             return
         try:
-            self._publish(folder, name, data)
-            self._account(folder, len(data) + _HEADER)
+            self._publish(folder, name, chunks, sync)
+            self._account(folder, size)
         except OSError as error:
             self._tell_once("write", f"cannot write to the cache {folder}: {error.strerror}")
 
-    def _publish(self, folder: Path, name: str, data: bytes) -> None:
+    def _publish(self, folder: Path, name: str, chunks: Sequence[bytes | memoryview], sync: bool) -> None:
         handle, staged = tempfile.mkstemp(prefix=_STAGED, dir=folder)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(data).digest())
-                file.write(data)
+                for chunk in chunks:
+                    file.write(chunk)
                 file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
             os.replace(staged, folder / name)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -106,7 +142,7 @@ class Cache:
             for file in files:
                 with contextlib.suppress(OSError):  # another process may have removed it
                     info = file.stat(follow_symlinks=False)
-                    if file.name.endswith(_ENTRY):
+                    if file.name.endswith((_ENTRY, _PROGRAM)):
                         entries.append((info.st_mtime, info.st_size, file.path))
                     elif file.name.startswith(_STAGED) and now - info.st_mtime > _STALE_SECONDS:
                         os.unlink(file.path)
@@ -153,10 +189,13 @@ class Cache:
             _log.warning("%s", text)
 
 
-def _file_name(key: str) -> str:
+NO_CACHE = Cache(None)
+
+
+def _file_name(key: str, kind: str = _ENTRY) -> str:
     if not 8 <= len(key) <= 128 or not set(key) <= set("0123456789abcdef"):
         raise InternalError(f"{key!r} is not a hexadecimal cache key")
-    return key + _ENTRY
+    return key + kind
 
 
 def default_cache() -> Cache:

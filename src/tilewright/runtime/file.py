@@ -1,11 +1,12 @@
 """Compiled programs as `.tw` files.
 
     header     magic, format version, size and SHA-256 of the manifest
-    manifest   JSON: what the program needs and does, and place, size and SHA-256 of each section
+    manifest   JSON: what the program needs and does; place, size and SHA-256 of each section of code; place, size and
+               CRC-32s of the weights (`runtime.pieces`)
     sections   the driver, the objects, and last the weights, which start on a page so that they can be mapped
 
-All digests are checked before anything is used. They guard against damage, not against malice: a program is native
-code, and whoever can write the file decides what it does.
+All digests and checksums are verified before anything is used. They guard against damage, not against malice: a
+program is native code, and whoever can write the file decides what it does.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +34,8 @@ from tilewright.runtime.manifest import (
     program_from_json,
     program_to_json,
 )
-from tilewright.runtime.memory import ALIGN, round_up
+from tilewright.runtime.memory import ALIGN, Region, round_up
+from tilewright.runtime.pieces import are_whole, checksums, read_whole
 from tilewright.support.artifact import FORMAT_VERSION, Artifact
 from tilewright.support.errors import InternalError, UserError
 
@@ -50,12 +52,18 @@ class _Section(NamedTuple):
     sha256: str
 
 
+class _Weights(NamedTuple):
+    offset: int
+    size: int
+    crc32: list[int]  # of each piece
+
+
 def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
     """Write the program to `path`: the old file stays until the new one is complete, and on failure altogether."""
     target = Path(path)
     try:
         with _replacing(target) as file:
-            for chunk in _chunks(artifact):
+            for chunk in chunks(artifact):
                 _write_all(file, chunk)
     except OSError as error:
         raise UserError(
@@ -67,28 +75,33 @@ def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
 
 def to_bytes(artifact: Artifact) -> bytes:
     """What `save` writes."""
-    return b"".join(_chunks(artifact))
+    return b"".join(chunks(artifact))
 
 
 def load(path: str | os.PathLike[str], *, mapped: bool = False) -> Artifact:
-    """Read a program. `mapped`: its constants are views of the mapped file instead of being read into memory."""
+    """Read a program. Its constants are read to where a Session wants them, which uses them in place.
+
+    `mapped`: they are views of the mapped file instead.
+    """
     try:
-        with open(path, "rb") as file:
-            if mapped and os.fstat(file.fileno()).st_size:
-                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            else:
-                data = memoryview(file.read())
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not mapped:
+                return _decode(_OpenFile(file.fileno(), size))
+            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            return _decode(_Memory(memoryview(view)))
     except OSError as error:
         raise UserError(
             f"cannot read the compiled program: {error.strerror or error}", where=str(path)
         ) from error
-    return from_bytes(data, where=os.fspath(path))
+    except UserError as error:
+        raise UserError(error.message, where=os.fspath(path), hint=error.hint) from None
 
 
 def from_bytes(data: bytes | memoryview, *, where: str = "program") -> Artifact:
     """The inverse of `to_bytes`. The constants are read-only views of `data`."""
     try:
-        return _decode(memoryview(data))
+        return _decode(_Memory(memoryview(data)))
     except UserError as error:
         raise UserError(error.message, where=where, hint=error.hint) from None
 
@@ -96,7 +109,8 @@ def from_bytes(data: bytes | memoryview, *, where: str = "program") -> Artifact:
 # Writing
 
 
-def _chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
+def chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
+    """What `save` writes, in pieces: the weights are not copied."""
     constants: list[Json] = []
     weights: list[bytes | memoryview] = []
     at = 0
@@ -109,18 +123,13 @@ def _chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
         padding = -array.nbytes % ALIGN
         weights.append(bytes(padding))
         at += array.nbytes + padding
-    bodies: list[tuple[str, Sequence[bytes | memoryview]]] = [("driver", [artifact.driver])]
-    bodies += [(f"object {i}", [code]) for i, code in enumerate(artifact.objects)]
-    bodies.append(("weights", weights))
+    codes = [("driver", artifact.driver), *((f"object {i}", code) for i, code in enumerate(artifact.objects))]
     sections: list[_Section] = []
     offset = 0
-    for name, parts in bodies:
-        digest, size = hashlib.sha256(), 0
-        for part in parts:
-            digest.update(part)
-            size += len(part)
-        sections.append(_Section(name, offset, size, digest.hexdigest()))
-        offset = round_up(offset + size, _PAGE)
+    for name, code in codes:
+        sections.append(_Section(name, offset, len(code), hashlib.sha256(code).hexdigest()))
+        offset = round_up(offset + len(code), _PAGE)
+    last = _Weights(offset, at, checksums(weights))
     text = json.dumps(
         {
             "manifest": manifest_to_json(artifact.manifest),
@@ -128,17 +137,20 @@ def _chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
             "program": program_to_json(artifact.program),
             "constants": constants,
             "sections": [list(s) for s in sections],
+            "weights": list(last),
         },
         separators=(",", ":"),
     ).encode()
     yield _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, len(text), hashlib.sha256(text).digest())
     yield text
     end = _HEADER.size + len(text)
-    for section, (_, parts) in zip(sections, bodies, strict=True):
+    for section, (_, code) in zip(sections, codes, strict=True):
         start = _base(len(text)) + section.offset
         yield bytes(start - end)
-        yield from parts
+        yield code
         end = start + section.size
+    yield bytes(_base(len(text)) + last.offset - end)
+    yield from weights
 
 
 def _base(manifest_bytes: int) -> int:
@@ -192,55 +204,96 @@ def _damaged(why: str) -> UserError:
     )
 
 
-def _decode(data: memoryview) -> Artifact:
-    if len(data) < _HEADER.size or bytes(data[: len(_MAGIC)]) != _MAGIC:
+class _Memory:
+    """A file in memory or mapped: what is read are views."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read(self, start: int, size: int) -> memoryview:
+        return self._data[start : start + size]
+
+    def weights(self, start: int, size: int, sums: list[int]) -> memoryview | None:
+        """None if they are damaged."""
+        view = self.read(start, size)
+        return view if are_whole(view, sums) else None
+
+
+class _OpenFile:
+    """A file on disk: weights are read to where they will be used, in huge pages."""
+
+    def __init__(self, file: int, size: int) -> None:
+        self._file = file
+        self.size = size
+
+    def read(self, start: int, size: int) -> memoryview:
+        return memoryview(os.pread(self._file, size, start))
+
+    def weights(self, start: int, size: int, sums: list[int]) -> memoryview | None:
+        view = Region(size, zeroed=False).array[:size].data
+        return view.toreadonly() if read_whole(self._file, start, view, sums) else None
+
+
+def _decode(source: _Memory | _OpenFile) -> Artifact:
+    header = source.read(0, _HEADER.size)
+    if len(header) < _HEADER.size or bytes(header[: len(_MAGIC)]) != _MAGIC:
         raise _damaged("it does not start like a .tw file")
-    _, version, _, size, digest = _HEADER.unpack_from(data)
+    _, version, _, size, digest = _HEADER.unpack(header)
     if version != FORMAT_VERSION:
         age = "a newer" if version > FORMAT_VERSION else "an older"
         raise UserError(
             f"the file has format {version}, of {age} version; this one reads format {FORMAT_VERSION}",
             hint="compile the model again with the version that runs it",
         )
-    if size > min(_MAX_MANIFEST, len(data) - _HEADER.size):
+    if size > min(_MAX_MANIFEST, source.size - _HEADER.size):
         raise _damaged("its manifest is cut off")
-    text = bytes(data[_HEADER.size : _HEADER.size + size])
+    text = bytes(source.read(_HEADER.size, size))
     if hashlib.sha256(text).digest() != digest:
         raise _damaged("the digest of its manifest is wrong")
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):
         raise _damaged("its manifest is not JSON") from None
-    manifest, arena, program, constants, sections = Entry(value, "manifest").record(
-        "manifest", "arena_bytes", "program", "constants", "sections"
+    manifest, arena, program, constants, sections, weights = Entry(value, "manifest").record(
+        "manifest", "arena_bytes", "program", "constants", "sections", "weights"
     )
-    header = manifest_from_json(manifest, version)
-    check_machine(header)
-    driver, *objects, weights = _bodies(data, sections, _base(size))
+    facts = manifest_from_json(manifest, version)
+    check_machine(facts)
+    codes = [_code(source, s, _base(size)) for s in sections.items()]
+    if not codes:
+        raise sections.bad("the driver and the objects")
+    memory = _weights(source, weights, _base(size))
     return Artifact(
-        header,
-        bytes(driver),
-        tuple(bytes(o) for o in objects),
-        tuple(_constant(c, weights) for c in constants.items()),
+        facts,
+        codes[0],
+        tuple(codes[1:]),
+        tuple(_constant(c, memory) for c in constants.items()),
         arena.count(),
         program_from_json(program),
     )
 
 
-def _bodies(data: memoryview, sections: Entry, base: int) -> list[memoryview]:
-    bodies: list[memoryview] = []
-    for entry in sections.items():
-        name, offset, size, digest = entry.items(4)
-        start, end = base + offset.count(), base + offset.count() + size.count()
-        if end > len(data):
-            raise _damaged(f"{name.text()} is cut off")
-        body = data[start:end]
-        if hashlib.sha256(body).hexdigest() != digest.text():
-            raise _damaged(f"the digest of {name.text()} is wrong")
-        bodies.append(body)
-    if len(bodies) < 2:
-        raise sections.bad("the driver, objects and weights")
-    return bodies
+def _code(source: _Memory | _OpenFile, entry: Entry, base: int) -> bytes:
+    name, offset, size, digest = entry.items(4)
+    start = base + offset.count()
+    if start + size.count() > source.size:
+        raise _damaged(f"{name.text()} is cut off")
+    code = bytes(source.read(start, size.count()))
+    if hashlib.sha256(code).hexdigest() != digest.text():
+        raise _damaged(f"the digest of {name.text()} is wrong")
+    return code
+
+
+def _weights(source: _Memory | _OpenFile, entry: Entry, base: int) -> memoryview:
+    offset, size, sums = entry.items(3)
+    start = base + offset.count()
+    if start + size.count() > source.size:
+        raise _damaged("the weights are cut off")
+    memory = source.weights(start, size.count(), list(sums.counts()))
+    if memory is None:
+        raise _damaged("a checksum of the weights is wrong")
+    return memory
 
 
 def _constant(entry: Entry, weights: memoryview) -> NDArray[np.generic]:

@@ -7,8 +7,10 @@ child writes to its own copy.
 import contextlib
 import ctypes
 import mmap
+import weakref
 from collections.abc import Sequence
 from math import prod
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +38,15 @@ def round_up(n: int, align: int) -> int:
 
 
 class Region:
-    """Zeroed memory of at least `nbytes` bytes: `array` views it, `address` is where it starts."""
+    """Memory of at least `nbytes` bytes: `array` views it, `address` is where it starts.
+
+    It is zero; unless `zeroed` is false it has been touched too, so that page faults happen now and not in the first
+    run. Leave that out where everything is written at once anyway.
+    """
 
     __slots__ = ("address", "array")
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, *, zeroed: bool = True) -> None:
         size = round_up(max(nbytes, 1), mmap.PAGESIZE)
         huge = size >= HUGE_PAGE
         try:
@@ -55,30 +61,42 @@ class Region:
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages: plain ones then
                 mapping.madvise(mmap.MADV_HUGEPAGE)
+        _regions.add(mapping)
         whole = np.frombuffer(mapping, np.uint8)
         start = -address_of(whole) % HUGE_PAGE if huge else 0
         self.array = whole[start : start + size]
         self.address = address_of(self.array)
-        ctypes.memset(self.address, 0, size)  # page faults happen now, not in the first run
+        if zeroed:
+            ctypes.memset(self.address, 0, size)
+
+
+_regions: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
+
+
+def _is_in_region(array: NDArray[np.generic]) -> bool:
+    owner: object = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.obj if isinstance(owner, memoryview) else cast(object, owner.base)
+    return isinstance(owner, mmap.mmap) and owner in _regions
 
 
 class Constants:
     """The constants of a program: `arrays` are read-only views, `addresses` where they are.
 
-    Copied one after the other into one region, unless `in_place` (they are in a mapped file, say): then only those that
-    are not contiguous and aligned are copied.
+    Those that are in a region already stay there; the others are copied, one after the other, into one. `in_place`:
+    only those that are not contiguous and aligned are copied (they are in a mapped file, say).
     """
 
     __slots__ = ("addresses", "arrays")
 
     def __init__(self, constants: Sequence[NDArray[np.generic]], *, in_place: bool = False) -> None:
-        kept = [in_place and _is_ready(c) for c in constants]
+        kept = [(in_place or _is_in_region(c)) and _is_ready(c) for c in constants]
         offsets, total = [0] * len(constants), 0
         for i, c in enumerate(constants):
             if not kept[i]:
                 offsets[i] = total
                 total += round_up(c.nbytes, ALIGN)
-        region = Region(total) if total else None
+        region = Region(total, zeroed=False) if total else None
         self.arrays: list[NDArray[np.generic]] = []
         for i, c in enumerate(constants):
             view = c.view()

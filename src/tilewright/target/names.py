@@ -1,0 +1,14 @@
+"""Targets by name."""
+
+from tilewright.support.errors import UserError
+from tilewright.target.target import AVX2, BASELINE, Target, native
+
+
+def resolve_target(target: str | Target) -> Target:
+    """ "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target itself."""
+    if isinstance(target, Target):
+        return target
+    known = {"native": native(), "x86-64": BASELINE, "x86-64-v3": AVX2}
+    if target not in known:
+        raise UserError(f"unknown target {target!r}", hint=f"one of {', '.join(known)}")
+    return known[target]
