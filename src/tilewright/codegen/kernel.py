@@ -16,10 +16,10 @@ from tilewright.ir.expr import Buffer, Scope, free_vars
 from tilewright.ir.simplify import Simplifier
 from tilewright.support.errors import InternalError
 from tilewright.tir.func import Func
+from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Alloc, Block, For, If, LoopKind, Seq, Stmt, Store, walk
 
-MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
 MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such code is faster as a loop
 
 
@@ -190,7 +190,7 @@ class _KernelEmitter:
             return
         split = e.lane_form(e.flat_index(s.buffer, s.indices))
         if split is not None and e.lane is not None and split[1] == 1:
-            self._write(s.buffer, e.address(s.buffer, split[0]), e.widen(value, e.lanes))
+            self._write(s.buffer, e.address(s.buffer, split[0]), e.ops.widen(value, e.lanes))
         elif e.lane is None or (split is not None and split[1] == 0):
             assert split is not None
             if value.lanes > 1:
@@ -214,7 +214,7 @@ class _KernelEmitter:
         if mask is None:
             b.line(f"store {t} {name}, ptr {pointer.name}, align {align}")
         elif lanes > 1:
-            m = self.e.widen(mask, lanes)
+            m = self.e.ops.widen(mask, lanes)
             suffix = intrinsic_type(DType.U8 if buffer.dtype is DType.BOOL else buffer.dtype, lanes)
             f = b.intrinsic(f"llvm.masked.store.{suffix}.p0", "void", t, "ptr", "i32", m.type)
             b.line(f"{f}({t} {name}, ptr {pointer.name}, i32 {align}, {m})")

@@ -68,6 +68,11 @@ class Val:
     def is_literal(self) -> bool:
         return not self.name.startswith("%")
 
+    @property
+    def known(self) -> int | None:
+        """The value of an integer literal."""
+        return int(self.name) if self.dtype.is_int and self.name.lstrip("-").isdigit() else None
+
     def __str__(self) -> str:
         return f"{self.type} {self.name}"
 

@@ -12,7 +12,7 @@ from tilewright.tir.func import Func
 from tilewright.tir.passes.compact_buffers import compact_buffers
 from tilewright.tir.passes.lower_blocks import lower_blocks
 from tilewright.tir.passes.simplify import simplify
-from tilewright.tir.passes.split_phases import Phase, split_phases
+from tilewright.tir.passes.split_phases import Phase, share_large_buffers, split_phases
 from tilewright.tir.passes.unroll_loops import unroll_loops
 from tilewright.tir.stmt import Seq, Stmt
 
@@ -23,7 +23,6 @@ BEFORE_SPLIT: tuple[Pass, ...] = (
     simplify,  # unit loops gone, conditions outward: what is carried between iterations is visible
 )
 AFTER_SPLIT: tuple[Pass, ...] = (
-    compact_buffers,  # allocations shrink to what an iteration touches
     unroll_loops,  # register indices become constants
     simplify,
 )
@@ -43,7 +42,13 @@ def lower(func: Func, extra: tuple[Pass, ...] = ()) -> tuple[tuple[Phase, ...], 
             part = p(part)
         lowered.append(part.body)
     phases, shared = split_phases(func.with_body(Seq(tuple(lowered))))
-    return tuple(_finish(phase, extra) for phase in phases), shared
+    done: list[Phase] = []
+    for phase in phases:
+        # Allocations shrink to what an iteration touches; what is still too large for a stack is shared memory.
+        phase, large = share_large_buffers(replace(phase, func=compact_buffers(phase.func)))
+        shared = (*shared, *large)
+        done.append(_finish(phase, extra))
+    return tuple(done), shared
 
 
 def _finish(phase: Phase, extra: tuple[Pass, ...]) -> Phase:

@@ -92,14 +92,15 @@ def _collect(s: Stmt, block: str, values: dict[Var, Expr], out: list[Access]) ->
 # ----------------------------------------------------------------------------------------------------- questions
 
 
-def dependence(func: Func, loop: For, *, private: bool = True) -> Conflict | None:
+def dependence(func: Func, loop: For, *, private: bool = True, only: Buffer | None = None) -> Conflict | None:
     """A reason why the iterations of `loop` are not independent; None if they are.
 
-    `private` buffers are no reason, unless the caller will not give each iteration its own.
+    `private` buffers are no reason, unless the caller will not give each iteration its own. `only`: that
+    one buffer is asked about.
     """
     if loop.extent == 1:
         return None
-    return _dependence(func, loop, [loop.var], commute=False, private=private)
+    return _dependence(func, loop, [loop.var], commute=False, private=private, only=only)
 
 
 def order_dependence(func: Func, root: For, moved: Sequence[Var]) -> Conflict | None:
@@ -112,9 +113,15 @@ def order_dependence(func: Func, root: For, moved: Sequence[Var]) -> Conflict | 
 
 
 def _dependence(
-    func: Func, root: For, variables: Sequence[Var], *, commute: bool, private: bool
+    func: Func,
+    root: For,
+    variables: Sequence[Var],
+    *,
+    commute: bool,
+    private: bool,
+    only: Buffer | None = None,
 ) -> Conflict | None:
-    below = accesses(root.body)
+    below = [a for a in accesses(root.body) if only is None or a.buffer is only]
     varying = {root.var, *(n.var for n in loops(root.body))}
     simplify: Simplifier | None = None
     once = _written_once(root)

@@ -9,7 +9,7 @@ A dimension shrinks if all accesses share their part over outer loops; else it k
 
 import math
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, free_vars
+from tilewright.ir.expr import Buffer, Expr, Load, Var, free_vars, loads
 from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.ir.simplify import Interval, Linear, Simplifier
 from tilewright.tir.func import Func
@@ -33,7 +33,9 @@ def _compact(s: Stmt, outer: frozenset[Var], simplify: Simplifier) -> Stmt:
 
 def _shrink(s: Alloc, outer: frozenset[Var], simplify: Simplifier) -> Stmt:
     old = s.buffer
-    every = accesses(s.body, frozenset({old}))[old]
+    every = accesses(s.body, frozenset({old})).get(old)
+    if every is None:  # nobody uses it
+        return s.body
     dims = [_dimension([i[d] for i in every], old.shape[d], outer, simplify) for d in range(len(old.shape))]
     new = Buffer(old.name, tuple(extent for _, extent in dims), old.dtype, old.scope)
     if new is old:
@@ -63,8 +65,10 @@ def _dimension(
         form = simplify.linear(index)
         base, inner = list[tuple[Expr, int]](), list[tuple[Expr, int]]()
         for atom, k in form.terms:
+            if any(True for _ in loads(atom)):
+                return 0, extent  # what it reads may change in between
             names = free_vars(atom)
-            if names and names <= outer:
+            if names <= outer:
                 base.append((atom, k))
             else:
                 inner.append((atom, k))

@@ -8,9 +8,9 @@ through it.
 
 Statements that touch different parts of a buffer, as the parts of a partitioned loop do, get a buffer each.
 
-A buffer may move into a loop only if every access to it names the loop's variable: then iterations touch
-different elements and nothing is carried from one to the next. (An accumulator's indices do not name the
-reduction loop, so it stays outside.)
+A buffer may move into a loop only if nothing is carried in it from one iteration to the next: every access
+names the loop's variable (an accumulator's indices do not name the reduction loop, so it stays outside), and
+iterations either touch different elements or fill what they read (a running sum does neither).
 """
 
 from collections import Counter
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tilewright.ir.expr import Buffer, Expr, free_vars, loads
 from tilewright.ir.simplify import Linear, Number, Simplifier
+from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, replace_buffers
 from tilewright.tir.simplify import ranges
@@ -74,7 +75,7 @@ def _place(s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier) -> Stmt:
     inner: set[Buffer] = set()
     for u in used:
         for b, all_indices in u.items():
-            if count[b] == 1 and b not in own and _may_enter(s, all_indices):
+            if count[b] == 1 and b not in own and _may_enter(s, b, all_indices):
                 inner.add(b)
     here = [b for b in buffers if b not in inner and (count[b] or b in own)]
     deeper = frozenset(inner)
@@ -90,10 +91,12 @@ def _uses_here(s: Stmt, buffers: frozenset[Buffer]) -> set[Buffer]:
     return own | {s.buffer} if isinstance(s, Store) and s.buffer in buffers else own
 
 
-def _may_enter(s: Stmt, all_indices: list[tuple[Expr, ...]]) -> bool:
+def _may_enter(s: Stmt, b: Buffer, all_indices: list[tuple[Expr, ...]]) -> bool:
     if not isinstance(s, For):
         return True
-    return all(any(s.var in free_vars(i) for i in indices) for indices in all_indices)
+    if not all(any(s.var in free_vars(i) for i in indices) for indices in all_indices):
+        return False
+    return dependence(Func("nest", (), (b,), s), s, only=b) is None
 
 
 # ------------------------------------------------------------------------------------------ parts of a sequence

@@ -6,12 +6,12 @@ for i in range(8):                      if n < 3:
         if n + j < 3: ...                       ...
 """
 
-from tilewright.ir.expr import FALSE, TRUE, Binary, BinaryOp, Expr, free_vars, logical_and
+from tilewright.ir.expr import FALSE, TRUE, Binary, BinaryOp, Buffer, Expr, Var, free_vars, loads, logical_and
 from tilewright.ir.simplify import Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, map_exprs
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import For, If, LoopKind, Seq, Stmt, seq
+from tilewright.tir.stmt import Alloc, For, If, LoopKind, Seq, Stmt, Store, seq, walk
 
 _NOTHING = Seq(())
 
@@ -26,17 +26,20 @@ def _tidy(s: Stmt) -> Stmt:
     s = map_children(s, _tidy)
     match s:
         case Seq():
-            return seq(*(c for c in s.stmts if c is not _NOTHING)) if _NOTHING in s.stmts else s
+            left = [c for c in s.stmts if c != _NOTHING]
+            return s if len(left) == len(s.stmts) else seq(*left)
         case If():
             if s.cond is TRUE:
                 return s.then
-            return _NOTHING if s.cond is FALSE or s.then is _NOTHING else s
+            return _NOTHING if s.cond is FALSE or s.then == _NOTHING else s
         case For():
-            if s.body is _NOTHING or s.extent == 0:
+            if s.body == _NOTHING or s.extent == 0:
                 return _NOTHING
             if s.extent == 1 and s.kind is not LoopKind.PARALLEL:
                 return s.body
             return _hoist(s)
+        case Alloc():
+            return _NOTHING if s.body == _NOTHING else s
         case _:
             return s
 
@@ -47,13 +50,18 @@ def _hoist(loop: For) -> Stmt:
     """
     if loop.kind is LoopKind.PARALLEL or not isinstance(loop.body, If):
         return loop
+    written = {n.buffer for n in walk(loop.body) if isinstance(n, Store)}
     outside, inside = list[Expr](), list[Expr]()
     for c in conjuncts(loop.body.cond):
-        (inside if loop.var in free_vars(c) else outside).append(c)
+        (inside if _changes(c, loop.var, written) else outside).append(c)
     if not outside:
         return loop
     then = If(logical_and(*inside), loop.body.then) if inside else loop.body.then
     return If(logical_and(*outside), _hoist(For(loop.var, loop.extent, then, loop.kind)))
+
+
+def _changes(cond: Expr, var: Var, written: set[Buffer]) -> bool:
+    return var in free_vars(cond) or any(ld.buffer in written for ld in loads(cond))
 
 
 def conjuncts(cond: Expr) -> list[Expr]:

@@ -2,18 +2,23 @@
 
 Workers meet at a barrier between kernels, so each kernel has a static number of parts: the extent of its
 outermost loop if that is PARALLEL, else one. Local buffers that flow from one phase to another, or between
-the iterations of a phase's outermost loop, become memory shared by the workers (`shared`, placed in the
-arena); what stays inside one iteration becomes memory of one worker.
+the parts of a phase, become memory shared by the workers (`shared`, placed in the arena); what stays inside
+one part becomes memory of one worker, unless it is too large for that (`share_large_buffers`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Buffer, Scope
+from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope
+from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.support.errors import InternalError
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_allocations import accesses, place_allocations, separate_buffers
-from tilewright.tir.rewrite import replace_buffers
+from tilewright.tir.rewrite import map_exprs, replace_buffers, transform
 from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, walk
+
+MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
+MAX_SHARED_SCRATCH = 1 << 28  # of all parts of a kernel together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,16 +45,15 @@ def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
     for nest, used in zip(nests, used_in, strict=True):
         own = tuple(b for b in used if b not in shared)
         body = place_allocations(Func(func.name, func.params, own, nest)).body
-        while isinstance(body, Alloc):  # at the top: not inside any iteration
-            if body.buffer.scope is Scope.GLOBAL:
+        if isinstance(nest, For) and nest.kind is LoopKind.PARALLEL:
+            while isinstance(body, Alloc):  # at the top: not inside an iteration
+                if body.buffer.scope is not Scope.GLOBAL:
+                    raise InternalError(
+                        f"{func.name}: {body.buffer.name} in {body.buffer.scope.value} scope is carried between "
+                        f"iterations of the parallel loop {nest.var.name}"
+                    )
                 shared.append(body.buffer)
-            elif isinstance(nest, For) and nest.kind is LoopKind.PARALLEL:
-                raise InternalError(
-                    f"{func.name}: {body.buffer.name} is carried between iterations of a parallel loop"
-                )
-            else:
-                break
-            body = body.body
+                body = body.body
         placed.append(_privatise(body))
     crossing = [b for b in shared if b.scope is not Scope.GLOBAL]
     if crossing:
@@ -61,6 +65,50 @@ def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
         _phase(func.name if len(placed) == 1 else f"{func.name}_{n}", s, known) for n, s in enumerate(placed)
     ]
     return tuple(phases), tuple(shared)
+
+
+def share_large_buffers(phase: Phase) -> tuple[Phase, tuple[Buffer, ...]]:
+    """The phase with the buffers that a worker's stack has no room for in shared memory, and these buffers. Each part
+    of a parallel phase has its own slice.
+    """
+    body = phase.func.body
+    local = {n.buffer for n in walk(body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER}
+    part = body if isinstance(body, For) and body.kind is LoopKind.PARALLEL else None
+    moved: dict[Buffer, Buffer] = {}
+    room = MAX_LOCAL_BYTES
+    for b in sorted(local, key=lambda b: (b.bytes, b.name)):  # the smallest stay
+        room -= b.bytes
+        if room < 0:
+            moved[b] = Buffer(b.name, b.shape if part is None else (part.extent, *b.shape), b.dtype)
+    if not moved:
+        return phase, ()
+    total = sum(b.bytes for b in moved.values())
+    if part is not None and total > MAX_SHARED_SCRATCH:
+        raise InternalError(
+            f"{phase.func.name}: the {part.extent} parts of the parallel loop {part.var.name} need {total} bytes "
+            f"of memory for {', '.join(b.name for b in moved)}, more than {MAX_SHARED_SCRATCH}; "
+            "its schedule must keep less in a part or make fewer of them"
+        )
+    front = () if part is None else (part.var,)
+    known = (*phase.func.params, *moved.values())
+    return _phase(phase.func.name, _replace_allocations(body, moved, front), known), tuple(moved.values())
+
+
+def _replace_allocations(s: Stmt, buffers: Mapping[Buffer, Buffer], front: Indices) -> Stmt:
+    """Without the allocations of `buffers`: accesses go to others, with the indices `front` before their own."""
+    memo: dict[Expr, Expr] = {}
+
+    def load(n: Expr) -> Expr | None:
+        if isinstance(n, Load) and n.buffer in buffers:
+            return Load(buffers[n.buffer], (*front, *n.indices))
+        return None
+
+    def stmt(n: Stmt) -> Stmt | None:
+        if isinstance(n, Store) and n.buffer in buffers:
+            return Store(buffers[n.buffer], (*front, *n.indices), n.value)
+        return n.body if isinstance(n, Alloc) and n.buffer in buffers else None
+
+    return transform(map_exprs(s, lambda e: transform_expr(e, load, memo)), stmt)
 
 
 def _privatise(body: Stmt) -> Stmt:
