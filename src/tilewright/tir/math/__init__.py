@@ -1,13 +1,12 @@
 """Elementary functions as expressions of primitive operations.
 
-Each file holds one family. A function takes an expression of type f32 (or f64, where the file has a second version)
-and returns an expression of the same type over `+ - * /`, `Fma`, `sqrt`, `floor`, `abs`, casts, bitcasts, integer
-arithmetic, comparisons and `Select`. What all of them keep to:
+Each file holds one family. A function takes an expression of type f32 or f64 and returns one of the same type, over
+`+ - * /`, `Fma`, `sqrt`, `floor`, `round`, `abs`, casts, bitcasts, integer arithmetic, comparisons and `Select`. What
+all of them keep to:
 
 - No branches: both sides of a `Select` are evaluated on vectors, so both are harmless for every input.
-- Nothing unspecified: a float is converted to an integer only where its range is known. Integers are mostly read
-  off the low bits of `x + 1.5·2²³` (`arith.round_in_bits`), which is exact, cheaper than a conversion, and gives
-  mere garbage on NaN where a later NaN hides it.
+- Nothing unspecified: no float is converted to an integer. Integers are read off the low bits of `x + 1.5·2²³`
+  (`arith.round_in_bits`), which is exact and cheaper, and on NaN gives garbage that a later NaN hides.
 - NaN passes through the data, not through a test: `select(x < low, low, x)` keeps a NaN, and is one `maxps`.
 - Shared parts are one node. Polynomials are in Horner form: throughput counts, and there are other lanes to fill
   the latency.

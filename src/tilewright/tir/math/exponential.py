@@ -30,6 +30,8 @@ from tilewright.tir.math.arith import (
 
 LOG2_E = 1.4426950408889634
 LN2 = 0.6931471805599453
+LN2_F32 = (0.693115234375, 3.194618329871446e-05)  # 12 bits, and what is missing
+LN2_F64 = (0.693147180559663, 2.8235290563031577e-13)  # 41 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ _EXP_F64 = (
 _NUMBERS = {
     DType.F32: _Numbers(
         bias=127,
-        ln2=(0.693115234375, 3.194618329871446e-05),
+        ln2=LN2_F32,
         exp=(1.0, 0.49999994, 0.166665167, 0.0416683294, 0.00836882927, 0.00138125452),
         exp_minus=(-1.0, 0.500000119, -0.166665211, 0.041664727, -0.00836799759, 0.00138158037),
         smallest=-104.0,
@@ -77,7 +79,7 @@ _NUMBERS = {
     ),
     DType.F64: _Numbers(
         bias=1023,
-        ln2=(0.693147180559663, 2.8235290563031577e-13),
+        ln2=LN2_F64,
         exp=_EXP_F64,
         exp_minus=tuple(c if k % 2 else -c for k, c in enumerate(_EXP_F64)),
         smallest=-746.0,

@@ -17,9 +17,8 @@ from tilewright.tir.math.arith import (
     shift_left,
     shift_right,
 )
+from tilewright.tir.math.exponential import LN2, LN2_F64
 
-_LN2 = 0.6931471805599453
-_LN2_HIGH, _LN2_LOW = 0.693147180559663, 2.8235290563031577e-13  # the high part has 41 bits
 _TWO_THIRDS = 0x3F2AAAAB  # the bits of 2/3 in f32
 _ONE = 1023 << 52  # the bits of 1 in f64 …
 _SQRT_HALF = 0x3FE6A09E667F3BCD  # … and of √½
@@ -61,7 +60,7 @@ def _log_f32(x: Expr) -> Expr:
     i = bits(x)
     e = shift_right(i - _TWO_THIRDS, 23)
     f = from_bits(i - shift_left(e, 23)) - 1.0
-    return fma(_LN2, cast(DType.F32, e) + lowered, Fma(f * f, polynomial(f, _LOG_F32), f))
+    return fma(LN2, cast(DType.F32, e) + lowered, Fma(f * f, polynomial(f, _LOG_F32), f))
 
 
 def _log_f64(x: Expr) -> Expr:
@@ -76,8 +75,9 @@ def _log_f64(x: Expr) -> Expr:
     s = f / (f + 2.0)
     z = s * s
     h = f * f * 0.5
-    tail = fma(_LN2_LOW, e, s * Fma(z, polynomial(z, _LOG_F64), h))
-    return fma(_LN2_HIGH, e, f - (h - tail))
+    ln2_high, ln2_low = LN2_F64
+    tail = fma(ln2_low, e, s * Fma(z, polynomial(z, _LOG_F64), h))
+    return fma(ln2_high, e, f - (h - tail))
 
 
 def _scaled(x: Expr, smallest_normal: float, by: int) -> tuple[Expr, Expr]:
