@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, unary
+from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, const, unary
 from tilewright.ops.axes import FLOATS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
@@ -68,7 +68,9 @@ class Softmax(Op):
 
         powers = b.compute(f"{name}_exp", x.shape, lambda *i: unary(UnaryOp.EXP, shift(*i)))
         total = b.reduce(f"{name}_sum", kept, over, lambda *i: powers[inner_index(i, axes, rank)], axes=names)
-        return (b.compute(name, x.shape, lambda *i: cast(x.dtype, powers[i] / read_kept(total, i, axes))),)
+        # One division a row: a product with the reciprocal is within an ulp of the quotient. The sum is at least one.
+        scale = b.compute(f"{name}_scale", kept, lambda *i: const(1, wide) / total[i])
+        return (b.compute(name, x.shape, lambda *i: cast(x.dtype, powers[i] * read_kept(scale, i, axes))),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(x) for x in inputs])
