@@ -46,10 +46,9 @@ def load_graph(
     """Import a model. `shapes` gives the shapes of inputs by name, where the model leaves dimensions open. `opened`
     gets the names of the files with external data.
     """
-    proto, folder = read_model(model, limits)
-    reader = TensorReader(folder, limits)
-    check_names(proto.graph)
+    proto, reader = read_model(model, limits)
     try:
+        check_names(proto.graph)
         return _Importer(proto, reader, limits).run(shapes or {})
     finally:
         if opened is not None:

@@ -18,6 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from tilewright.frontend.onnx_weights import StoredWeights, cut_weights
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import ONNX_DTYPES, Array
 from tilewright.support.errors import UserError
@@ -40,22 +41,30 @@ LIMITS = Limits()
 
 def read_model(
     source: str | Path | bytes | ModelProto, limits: Limits = LIMITS
-) -> tuple[ModelProto, Path | None]:
-    """The parsed model, its structure checked against the limits, and the folder that external data may be in."""
+) -> "tuple[ModelProto, TensorReader]":
+    """The parsed model, its structure checked against the limits, and the reader of its tensors, to be closed."""
     folder: Path | None = None
-    match source:
-        case ModelProto():
-            model, where = source, "the given ModelProto"
-        case bytes():
-            model, where = _parse(source, "the given bytes", limits), "the given bytes"
-        case _:
-            path = Path(source)
-            model, where = _parse(_read(path, limits), str(path), limits), str(path)
-            folder = path.absolute().parent
-    if not model.HasField("graph") or model.ir_version <= 0:
-        raise UserError(f"{where} is not an ONNX model: it has no graph", hint="is it the file you meant?")
-    _check_structure(model, limits)
-    return model, folder
+    weights = StoredWeights()
+    try:
+        match source:
+            case ModelProto():
+                model, where = source, "the given ModelProto"
+            case bytes():
+                model, where = _parse(source, "the given bytes", limits), "the given bytes"
+            case _:
+                path = Path(source)
+                data, weights = _read(path, limits)
+                model, where = _parse(data, str(path), limits), str(path)
+                folder = path.absolute().parent
+        if not model.HasField("graph") or model.ir_version <= 0:
+            raise UserError(
+                f"{where} is not an ONNX model: it has no graph", hint="is it the file you meant?"
+            )
+        _check_structure(model, limits)
+    except BaseException:
+        weights.close()
+        raise
+    return model, TensorReader(folder, limits, weights)
 
 
 def check_tensor_bytes(shape: Sequence[int], dtype: DType, limits: Limits = LIMITS) -> None:
@@ -89,15 +98,22 @@ def _open_regular(path: Path, flags: int = 0) -> tuple[IO[bytes], os.stat_result
     return os.fdopen(fd, "rb"), info
 
 
-def _read(path: Path, limits: Limits) -> bytes:
+def _read(path: Path, limits: Limits) -> tuple[bytes, StoredWeights]:
+    """The bytes to parse, and large weights that were left in the file."""
     file, info = _open_regular(path)
-    with file:
+    kept = False
+    try:
         if info.st_size > limits.file_bytes:
             raise UserError(
                 f"{path} has {info.st_size} bytes: the limit is {limits.file_bytes}",
                 hint="store the weights as external data next to the model",
             )
-        return file.read(limits.file_bytes)
+        cut = cut_weights(file, info.st_size)
+        kept = cut is not None
+        return cut or (file.read(limits.file_bytes), StoredWeights())
+    finally:
+        if not kept:
+            file.close()
 
 
 def _parse(data: bytes, where: str, limits: Limits) -> ModelProto:
@@ -157,10 +173,12 @@ _TYPED_FIELDS: dict[DType, tuple[str, np.dtype]] = {
 
 
 class TensorReader:
-    """Turns TensorProtos into arrays. `raw_data` is not copied again once protobuf has handed it out."""
+    """Turns TensorProtos into arrays. `raw_data` is not copied again once protobuf has handed it out, and read from
+    the file if it was left there.
+    """
 
-    def __init__(self, folder: Path | None, limits: Limits = LIMITS) -> None:
-        self._folder, self._limits = folder, limits
+    def __init__(self, folder: Path | None, limits: Limits, weights: StoredWeights) -> None:
+        self._folder, self._limits, self._weights = folder, limits, weights
         self._files: dict[str, IO[bytes]] = {}
 
     @property
@@ -182,11 +200,13 @@ class TensorReader:
             flat = self._read_external(t, size * dtype.bytes).view(_stored(dtype))
         elif t.HasField("raw_data"):
             raw = t.raw_data
-            if len(raw) != size * dtype.bytes:
+            stored = self._weights.try_read(raw)
+            data = np.frombuffer(raw, np.uint8) if stored is None else stored
+            if data.size != size * dtype.bytes:
                 raise UserError(
-                    f"raw data has {len(raw)} bytes; {dtype.value}{list(shape)} takes {size * dtype.bytes}"
+                    f"raw data has {data.size} bytes; {dtype.value}{list(shape)} takes {size * dtype.bytes}"
                 )
-            flat = np.frombuffer(raw, _stored(dtype))
+            flat = data.view(_stored(dtype))
         else:
             flat = self._read_typed(t, dtype, size)
         if dtype is DType.BOOL:
@@ -194,6 +214,7 @@ class TensorReader:
         return flat.view(dtype.numpy).reshape(shape)
 
     def close(self) -> None:
+        self._weights.close()
         for f in self._files.values():
             f.close()
         self._files.clear()
