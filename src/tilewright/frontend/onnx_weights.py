@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.ops.opdef import Array
 from tilewright.support.errors import UserError
@@ -23,6 +24,7 @@ from tilewright.support.errors import UserError
 LARGE = 1 << 16  # bytes; what is smaller stays where it is
 _MAX_FIELDS = 500_000  # a file of many tiny fields would take long here; protobuf is quicker
 _BLOCK = 1 << 14
+_ALIGN = 64
 _BYTES = 2  # protobuf's wire type of strings and messages
 
 _Tree: TypeAlias = "dict[int, _Tree]"
@@ -34,10 +36,15 @@ _PATHS: _Tree = {
 
 @dataclass(slots=True)
 class StoredWeights:
-    """Where the data of tensors is in an open file, by token."""
+    """Where the data of tensors is in an open file, by token.
+
+    All of it is read into one array, of which tensors are slices: numpy asks for huge pages for large arrays only.
+    """
 
     file: IO[bytes] | None = None
     places: dict[bytes, tuple[int, int]] = field(default_factory=dict[bytes, tuple[int, int]])
+    _memory: NDArray[np.uint8] | None = None
+    _used: int = 0
 
     def try_read(self, raw: bytes) -> Array | None:
         """The bytes that `raw` is the token of; None if it is not a token."""
@@ -45,7 +52,7 @@ class StoredWeights:
         if place is None or self.file is None:
             return None
         offset, size = place
-        out = np.empty(size, np.uint8)
+        out = self._allocate(size)
         done = 0
         while done < size:
             got = os.preadv(self.file.fileno(), [out[done:].data], offset + done)
@@ -53,6 +60,17 @@ class StoredWeights:
                 raise UserError("the file was cut off while it was read")
             done += got
         out.flags.writeable = False
+        return out
+
+    def _allocate(self, size: int) -> NDArray[np.uint8]:
+        room = -(-size // _ALIGN) * _ALIGN
+        if self._memory is None or self._used + room > self._memory.size:  # full if a tensor is read twice
+            whole = sum(-(-n // _ALIGN) * _ALIGN for _, n in self.places.values())
+            raw = np.empty(max(whole, room) + _ALIGN, np.uint8)
+            start = -raw.ctypes.data % _ALIGN
+            self._memory, self._used = raw[start : start + max(whole, room)], 0
+        out = self._memory[self._used : self._used + size]
+        self._used += room
         return out
 
     def close(self) -> None:
