@@ -1,5 +1,6 @@
 """Whole models: small versions of the usual networks, and layers of every odd size, agree with onnxruntime."""
 
+import logging
 import math
 
 import numpy as np
@@ -8,6 +9,13 @@ from onnx import ModelProto
 
 from examples.models import mlp, resnet18, transformer_encoder
 from tests.onnx_cases import Model, check_model
+from tilewright.schedule.recipes import default
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
+
 
 # ------------------------------------------------------------------------------------------------------------- networks
 
@@ -132,8 +140,11 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_network(name: str) -> None:
-    check_model(NETWORKS[name]())
+def test_network(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, default.__name__):
+        check_model(NETWORKS[name]())
+    refusals = [r.getMessage() for r in caplog.records if r.name == default.__name__]
+    assert not refusals, "a recipe does not fit, so the kernel will be slow"
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer", "mobile_net", "u_net", "one_dimensional"])
