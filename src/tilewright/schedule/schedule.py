@@ -26,6 +26,7 @@ from tilewright.schedule.steps import (
     DecomposeReduction,
     Distribute,
     DropUnitIters,
+    FoldPadding,
     Fuse,
     FuseIters,
     IterateOver,
@@ -142,6 +143,9 @@ class Schedule:
 
     def set_scope(self, buffer: str, scope: Scope) -> None:
         self.apply(SetScope(buffer, scope))
+
+    def fold_padding(self, block: str) -> None:
+        self.apply(FoldPadding(block))
 
     def transform_layout(self, buffer: str, layout: Layout) -> None:
         self.apply(TransformLayout(buffer, layout))

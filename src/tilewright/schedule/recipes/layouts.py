@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from tilewright.ir.expr import Buffer, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, Reorder
 from tilewright.schedule.step import Step
+from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
+from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module
 from tilewright.tir.stmt import Block, IterKind, Store, blocks
 
@@ -33,7 +35,24 @@ def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
         step = TransformLayout(b.name, Layout((Reorder(order),)))
         module = step.apply(module)
         steps.append(step)
+    for step in _paddings(module):
+        try:
+            module = step.apply(module)
+        except ScheduleError:
+            continue  # the padding stays a copy
+        steps.append(step)
     return module, tuple(steps)
+
+
+def _paddings(module: Module) -> list[FoldPadding]:
+    """A step for each block that pads a buffer between kernels, of which it is the only such reader."""
+    found: dict[str, list[str]] = {}
+    for func in module.funcs:
+        for block in blocks(func.body):
+            padding = try_padding(block)
+            if padding is not None and padding.source in module.temps:
+                found.setdefault(padding.source.name, []).append(block.name)
+    return [FoldPadding(names[0]) for names in found.values() if len(names) == 1]
 
 
 def _images(block: Block) -> Iterator[Buffer]:

@@ -9,6 +9,7 @@ from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.drop_unit_iters import DropUnitIters
+from tilewright.schedule.steps.fold_padding import FoldPadding
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.iterate_over import IterateOver
@@ -51,4 +52,5 @@ STEPS: tuple[type[Step], ...] = (
     CacheWrite,
     SetScope,
     TransformLayout,
+    FoldPadding,
 )

@@ -1,0 +1,96 @@
+"""fold_padding: a copy into a larger buffer becomes a border around the original."""
+
+import numpy as np
+import pytest
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, as_index, const, logical_and, select
+from tilewright.schedule.steps import FoldPadding
+from tilewright.schedule.steps.fold_padding import try_padding
+from tilewright.support.errors import ScheduleError
+from tilewright.tir.build import FuncBuilder
+from tilewright.tir.func import Call, Module, Sequence
+from tilewright.tir.interp import interpret_module
+from tilewright.tir.stmt import blocks
+from tilewright.tir.verify import verify_module
+
+
+def network(before: int = 1, after: int = 2, value: int = 0, cut: int = 0, shift: int = 0) -> Module:
+    """x -> double -> pad, sum of windows of three; and a second reader of the doubled values."""
+    f = FuncBuilder("double", "f_")
+    x = f.param("x", (2, 5, 4), DType.I32)
+    twice = f.compute("t", (2, 5, 4), lambda c, h, w: x[c, h, w] * 2)
+    first = f.finish(twice)
+
+    g = FuncBuilder("windows", "g_")
+    t = g.use(twice)
+    size = before + 5 + after - cut
+
+    def inside(h: Expr) -> Expr:
+        return logical_and(as_index(before) <= h, h < before + 5 + shift)
+
+    padded = g.compute(
+        "pad",
+        (2, size, 4),
+        lambda c, h, w: select(inside(h), t[c, h - before, w], const(value, DType.I32)),
+    )
+    y = g.reduce("y", (2, size - 2, 4), (3,), lambda c, h, w, k: padded[c, h + k, w])
+    second = g.finish(y)
+
+    r = FuncBuilder("other", "r_")
+    z = r.compute("z", (2, 5, 4), lambda c, h, w: r.use(twice)[c, h, w] + 1)
+    third = r.finish(z)
+    program = Sequence(tuple(Call(p.name, p.params) for p in (first, second, third)))
+    return Module((first, second, third), program, (x,), (y, z), (), (twice,))
+
+
+def outputs(module: Module) -> dict[str, np.ndarray]:
+    x = np.arange(40, dtype=np.int32).reshape(2, 5, 4) - 7
+    return interpret_module(module, {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value", "cut"), [(1, 2, 0, 0), (2, 0, -5, 0), (0, 1, 3, 0), (1, 1, 0, 1)]
+)
+def test_the_program_means_the_same(before: int, after: int, value: int, cut: int) -> None:
+    module = network(before, after, value, cut)
+    done = FoldPadding("g_pad").apply(module)
+    verify_module(done)
+    expected = outputs(module)
+    for name, found in outputs(done).items():
+        np.testing.assert_array_equal(found, expected[name])
+    names = {b.name for f in done.funcs for b in blocks(f.body)}
+    assert "g_pad" not in names
+    assert ("g_pad_low1" in names) == (before > 0)
+
+
+def test_the_buffer_between_kernels_has_the_border() -> None:
+    done = FoldPadding("g_pad").apply(network(1, 2))
+    assert done.temps[0].shape == (2, 8, 4)
+    assert not done.func("windows").locals
+
+
+def test_a_condition_that_is_not_the_inside_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="into the middle of a constant"):
+        FoldPadding("g_pad").apply(network(shift=-1))
+
+
+def test_an_input_keeps_its_shape() -> None:
+    b = FuncBuilder("pad")
+    x = b.param("X", (4,), DType.I32)
+    y = b.compute(
+        "P",
+        (6,),
+        lambda i: select(logical_and(as_index(1) <= i, i < 5), x[i - 1], const(0, DType.I32)),
+    )
+    func = b.finish(b.compute("Y", (6,), lambda i: y[i] + 1))
+    module = Module((func,), Call(func.name, func.params), (x,), func.outputs)
+    with pytest.raises(ScheduleError, match="not a buffer between kernels"):
+        FoldPadding("P").apply(module)
+
+
+def test_a_block_that_computes_is_not_padding() -> None:
+    module = network()
+    found = {b.name: try_padding(b) for f in module.funcs for b in blocks(f.body)}
+    assert found["g_pad"] is not None
+    assert [n for n, p in found.items() if p is not None] == ["g_pad"]
