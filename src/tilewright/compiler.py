@@ -23,7 +23,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Compiled, Kernel, KernelCompiler, fold_kernels, run_now
+from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
 from tilewright.keys import model_digest
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
@@ -139,6 +139,7 @@ class _Compilation:
     calls: dict[str, int] = field(default_factory=dict[str, int])
     values: dict[Buffer, Array] = field(default_factory=dict[Buffer, Array])
     shared: list[Buffer] = field(default_factory=list[Buffer])
+    folder: ConstantFolder = field(default_factory=ConstantFolder)
 
     def run(self, model: Model, digest: str, shapes: Shapes | None) -> CompiledModel:
         start = time.perf_counter()
@@ -202,7 +203,7 @@ class _Compilation:
         """The kernels of one call, over the buffers of the Module; what needs only constants is computed now."""
         actual = dict(zip(compiled.func.params, call.args, strict=True))
         known = {p: np.ascontiguousarray(self.values[b]) for p, b in actual.items() if b in self.values}
-        kernels, made = fold_kernels(compiled, known, run_now)
+        kernels, made = self.folder.fold(compiled, known)
         for b in compiled.shared:
             own = Buffer(f"{b.name}#{len(self.shared)}", b.shape, b.dtype, b.scope)
             self.shared.append(own)

@@ -21,7 +21,7 @@ from tilewright.ir.expr import Buffer
 from tilewright.keys import source_digest
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.loader import Code
-from tilewright.runtime.memory import empty_aligned
+from tilewright.runtime.memory import Shelf
 from tilewright.schedule.recipes.default import schedule_func
 from tilewright.schedule.trace import Trace
 from tilewright.target.target import Target
@@ -174,51 +174,42 @@ class KernelCompiler:
         return hashlib.sha256("\n".join((*self._object_facts, ir)).encode()).hexdigest()
 
 
-def run_now(kernel: Kernel, arrays: Mapping[Buffer, Array]) -> None:
-    """Run all parts of a kernel here, on these arrays."""
-    code = Code((kernel.object,))
-    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address(kernel.name))
-    args = (ctypes.c_void_p * len(kernel.func.params))(*(arrays[p].ctypes.data for p in kernel.func.params))
-    for part in range(kernel.parts):
-        call(ctypes.addressof(args), part)
+class ConstantFolder:
+    """Runs kernels over constants, here and now."""
 
+    def __init__(self) -> None:
+        self._shelf = Shelf()
+        self._loaded: dict[str, tuple[Code, Callable[[int, int], None]]] = {}
 
-def fold_kernels(
-    compiled: Compiled, values: Mapping[Buffer, Array], run: Callable[[Kernel, Mapping[Buffer, Array]], None]
-) -> tuple[tuple[Kernel, ...], dict[Buffer, Array]]:
-    """Run the kernels whose inputs are all in `values`: (those left for run time, what the others have
-    made).
-    """
-    early = _constant_kernels(compiled, values)
-    known = dict(values)
-    for k in early:
-        for p in k.func.outputs:
-            if p not in known:  # the parts of a partitioned loop fill one buffer in turn
-                known[p] = empty_aligned(p.shape, p.dtype.numpy)
-        run(k, known)
-    left = tuple(k for k in compiled.kernels if k not in early)
-    return left, {b: a for b, a in known.items() if b not in values}
+    def fold(
+        self, compiled: Compiled, values: Mapping[Buffer, Array]
+    ) -> tuple[tuple[Kernel, ...], dict[Buffer, Array]]:
+        """Run the kernels whose inputs are all in `values`: (those left for run time, what the others have
+        made).
+        """
+        known = dict(values)
+        left: list[Kernel] = []
+        late: set[Buffer] = set()
+        for k in compiled.kernels:
+            reads = [p for p in k.func.params if p not in k.func.outputs]
+            makes_locals = all(p in compiled.shared and p not in late for p in k.func.outputs)
+            if makes_locals and reads and all(p in known for p in reads):
+                for p in k.func.outputs:
+                    known[p] = self._shelf.empty(p.shape, p.dtype.numpy)
+                self._run(k, known)
+            else:
+                left.append(k)
+                late.update(k.func.outputs)
+        return tuple(left), {b: a for b, a in known.items() if b not in values}
 
-
-def _constant_kernels(compiled: Compiled, values: Mapping[Buffer, Array]) -> list[Kernel]:
-    """The kernels that need nothing but `values`. What one of them writes, none of the others does."""
-    early = list(compiled.kernels)
-    while True:
-        late = {p for k in compiled.kernels if k not in early for p in k.func.outputs}
-        made = {p for k in early for p in k.func.outputs}
-        kept = [
-            k
-            for k in early
-            if _is_constant(k, compiled.shared, values, made) and late.isdisjoint(k.func.outputs)
-        ]
-        if len(kept) == len(early):
-            return kept
-        early = kept
-
-
-def _is_constant(
-    kernel: Kernel, shared: tuple[Buffer, ...], values: Mapping[Buffer, Array], made: set[Buffer]
-) -> bool:
-    outputs = kernel.func.outputs
-    reads = [p for p in kernel.func.params if p not in outputs]
-    return bool(reads) and all(p in shared for p in outputs) and all(p in values or p in made for p in reads)
+    def _run(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> None:
+        """Run all parts of a kernel."""
+        if kernel.name not in self._loaded:
+            code = Code((kernel.object,))
+            native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address(kernel.name))
+            self._loaded[kernel.name] = code, native
+        _, call = self._loaded[kernel.name]
+        params = kernel.func.params
+        args = (ctypes.c_void_p * len(params))(*(arrays[p].ctypes.data for p in params))
+        for part in range(kernel.parts):
+            call(ctypes.addressof(args), part)

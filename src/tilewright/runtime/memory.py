@@ -22,6 +22,7 @@ _from_buffer = ctypes.c_char.from_buffer
 
 ALIGN = 64
 HUGE_PAGE = 2 << 20
+_SHELF = 64 << 20
 
 
 def address_of(array: NDArray[np.generic]) -> int:
@@ -111,6 +112,21 @@ class Constants:
 
 def _is_ready(array: NDArray[np.generic]) -> bool:
     return array.flags.c_contiguous and (address_of(array) % ALIGN == 0 or array.size == 0)
+
+
+class Shelf:
+    """Arrays side by side in large regions, where `Constants` leaves them. They are freed when none of them is left."""
+
+    def __init__(self) -> None:
+        self._region: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        nbytes = dtype.itemsize * prod(shape)
+        room = round_up(nbytes, ALIGN)
+        if room > self._region.size:
+            self._region = Region(max(room, _SHELF), zeroed=False).array
+        memory, self._region = self._region[:nbytes], self._region[room:]
+        return memory.view(dtype).reshape(shape)
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
