@@ -6,7 +6,9 @@ registers, and the reduction runs inside.
 """
 
 from tilewright.ir.expr import Const, Load, Var, free_vars, loads
+from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.nest import find_block
+from tilewright.schedule.recipes.contraction import address_steps
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.register_tile import Nest, loops_of, take_epilogue, tile_nest
 from tilewright.schedule.recipes.spatial import memory_order, schedule_spatial
@@ -31,13 +33,19 @@ def is_lane_reduction(block: Block) -> bool:
     inner = _innermost(block)
     if inner is None or inner.extent < 4:
         return False
-    contiguous = False
-    for ld in _operands(block):
-        used = [d for d, i in enumerate(ld.indices) if inner.var in free_vars(i)]
-        if len(used) > 1 or (used and ld.indices[used[0]] is not inner.var):
-            return False
-        contiguous = contiguous or used == [len(ld.indices) - 1]
-    return contiguous
+    steps = [_step(ld, inner.var, block) for ld in _operands(block)]
+    return None not in steps and 1 in steps
+
+
+def _step(ld: Load, var: Var, block: Block) -> int | None:
+    """How far the address moves with `var`; None if not by the same step everywhere."""
+    used = [i for i in ld.indices if var in free_vars(i)]
+    steps = address_steps(ld, block)
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    for i in used:
+        if any(atom is not var and var in free_vars(atom) for atom, _ in simplify.linear(i).terms):
+            return None
+    return steps.get(var, 0)
 
 
 def _operands(block: Block) -> list[Load]:
@@ -82,7 +90,7 @@ def _gather_lanes(s: Draft, name: str, target: Target) -> None:
     assert inner is not None
     for ld in _operands(block):
         used = {v for i in ld.indices for v in free_vars(i)}
-        if inner.var in used and ld.indices[-1] is not inner.var:
+        if inner.var in used and _step(ld, inner.var, block) != 1:
             order = [it.var.name for it in block.iters if it.var in used and it.var is not inner.var]
             copy = s.apply(Reindex(name, ld.buffer.name, (*order, inner.var.name)))
             schedule_spatial(s, copy.copy, target)

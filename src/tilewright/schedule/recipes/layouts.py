@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tilewright.ir.expr import Buffer, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, Reorder
+from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
@@ -26,7 +27,7 @@ def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
     chosen: dict[Buffer, None] = {}
     for func in module.funcs:
         for block in blocks(func.body):
-            if block.is_reduction and _mixes_channels(block):
+            if block.is_reduction and _mixes_channels(block) and not _stands_alone(func, block, fixed):
                 chosen.update(dict.fromkeys(b for b in _images(block) if b not in fixed))
     _spread(module, chosen, fixed)
     steps: list[Step] = []
@@ -95,6 +96,23 @@ def _mixes_channels(block: Block) -> bool:
         if windows or pools or mixes:
             return True
     return False
+
+
+def _stands_alone(func: Func, block: Block, fixed: set[Buffer]) -> bool:
+    """Is the block best left as it is: each channel for itself, windows without strides, between fixed layouts?
+
+    Then pixels fill vectors as well as channels would, and nothing need be transposed on the way in and out.
+    """
+    assert isinstance(block.body, Store)
+    rank = len(block.body.indices)
+    if any(len(p.shape) == rank and p not in fixed for p in func.params):
+        return False
+    channel, last = block.body.indices[1], block.body.indices[-1]
+    images = [ld for ld in loads(block.body.value) if ld.buffer is not block.body.buffer]
+    depthwise = all(channel in {v for i in ld.indices for v in free_vars(i)} for ld in images)
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    steps = [k for ld in images for atom, k in simplify.linear(ld.indices[-1]).terms if atom is last]
+    return depthwise and bool(steps) and all(k == 1 for k in steps)
 
 
 def _spread(module: Module, chosen: dict[Buffer, None], fixed: set[Buffer]) -> None:
