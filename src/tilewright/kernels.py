@@ -187,20 +187,15 @@ class ConstantFolder:
         """Run the kernels whose inputs are all in `values`: (those left for run time, what the others have
         made).
         """
+        early = _constant_kernels(compiled, values)
         known = dict(values)
-        left: list[Kernel] = []
-        late: set[Buffer] = set()
-        for k in compiled.kernels:
-            reads = [p for p in k.func.params if p not in k.func.outputs]
-            makes_locals = all(p in compiled.shared and p not in late for p in k.func.outputs)
-            if makes_locals and reads and all(p in known for p in reads):
-                for p in k.func.outputs:
+        for k in early:
+            for p in k.func.outputs:
+                if p not in known:  # the parts of a partitioned loop fill one buffer in turn
                     known[p] = self._shelf.empty(p.shape, p.dtype.numpy)
-                self._run(k, known)
-            else:
-                left.append(k)
-                late.update(k.func.outputs)
-        return tuple(left), {b: a for b, a in known.items() if b not in values}
+            self._run(k, known)
+        left = tuple(k for k in compiled.kernels if k not in early)
+        return left, {b: a for b, a in known.items() if b not in values}
 
     def _run(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> None:
         """Run all parts of a kernel."""
@@ -213,3 +208,27 @@ class ConstantFolder:
         args = (ctypes.c_void_p * len(params))(*(arrays[p].ctypes.data for p in params))
         for part in range(kernel.parts):
             call(ctypes.addressof(args), part)
+
+
+def _constant_kernels(compiled: Compiled, values: Mapping[Buffer, Array]) -> list[Kernel]:
+    """The kernels that need nothing but `values`. What one of them writes, none of the others does."""
+    early = list(compiled.kernels)
+    while True:
+        late = {p for k in compiled.kernels if k not in early for p in k.func.outputs}
+        made = {p for k in early for p in k.func.outputs}
+        kept = [
+            k
+            for k in early
+            if _is_constant(k, compiled.shared, values, made) and late.isdisjoint(k.func.outputs)
+        ]
+        if len(kept) == len(early):
+            return kept
+        early = kept
+
+
+def _is_constant(
+    kernel: Kernel, shared: tuple[Buffer, ...], values: Mapping[Buffer, Array], made: set[Buffer]
+) -> bool:
+    outputs = kernel.func.outputs
+    reads = [p for p in kernel.func.params if p not in outputs]
+    return bool(reads) and all(p in shared for p in outputs) and all(p in values or p in made for p in reads)
