@@ -27,7 +27,7 @@ from tilewright.codegen.objects import compile_object
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
-from tilewright.worker import ERROR, SIZE, frame, target_to_json
+from tilewright.worker import ERROR, OBJECT, SIZE, frame, target_to_json
 
 _log = logging.getLogger("tilewright")
 
@@ -247,15 +247,16 @@ class Workers:
             return
         worker.received += data
         while (answer := _take(worker.received)) is not None:
-            if not worker.jobs:
-                self._lose(worker, "answered what nobody asked")
+            kind, body = answer[:1], answer[1:]
+            if not worker.jobs or kind not in (OBJECT, ERROR):
+                self._lose(worker, "answered nonsense")
                 return
             job = worker.jobs.popleft()
             worker.since = time.monotonic()
-            if answer[:1] == ERROR:
-                self._compile_here(job)  # raises the error here
+            if kind == OBJECT:
+                job.object = body
             else:
-                job.object = answer[1:]
+                self._compile_here(job)  # raises the error here
 
 
 def _take(received: bytearray) -> bytes | None:
