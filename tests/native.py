@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
+import pytest
 
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.runtime.loader import Code
 from tilewright.target.target import AVX2, BASELINE, X86_V3, Target, cpu_flags
 from tilewright.tir.func import Func
 from tilewright.tir.interp import Array, interpret, unwritten
+from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower
+from tilewright.tir.verify import verify_func
 
 HAS_AVX2 = cpu_flags() >= X86_V3
 TARGETS = [t for t, present in ((AVX2, HAS_AVX2), (BASELINE, True)) if present]
@@ -28,6 +32,9 @@ BEST = TARGETS[0]
 
 def target_name(target: Target) -> str:
     return "avx2" if target.has_fma else "baseline"
+
+
+every_target = pytest.mark.parametrize("target", TARGETS, ids=target_name)
 
 
 @lru_cache(maxsize=256)
@@ -67,7 +74,8 @@ def bits(a: Array) -> Array:
     if a.dtype.kind in "iub":
         return a
     whole = a.view(np.dtype(f"u{a.dtype.itemsize}")).copy()
-    whole[np.isnan(a.astype(np.float64))] = np.iinfo(whole.dtype).max
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        whole[np.asarray(a != a)] = np.iinfo(whole.dtype).max
     return whole
 
 
@@ -80,3 +88,54 @@ def check_same_bits(func: Func, arrays: Mapping[Buffer, Array], target: Target =
     for b in func.params:
         np.testing.assert_array_equal(bits(actual[b]), bits(expected[b]), err_msg=f"{func.name}: {b}")
     return actual
+
+
+# ---------------------------------------------------------------------------------------------- lowered programs
+
+
+def program(text: str) -> Func:
+    func = parse_func("@func\n" + text)
+    verify_func(func, lowered=True)
+    return func
+
+
+def zero_of(dtype: str) -> str:
+    return "False" if dtype == "bool" else f"{dtype}(0)"
+
+
+def legal(func: Func, target: Target) -> Func:
+    """As the last passes of `target` leave a lowered Func."""
+    for p in legalize(target):
+        func = p(func)
+    return func
+
+
+def values(buffer: Buffer, seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    if buffer.dtype is DType.BOOL:
+        return rng.random(buffer.shape) < 0.5
+    if buffer.dtype.is_float:
+        return rng.standard_normal(buffer.shape).astype(buffer.dtype.numpy)
+    info = np.iinfo(buffer.dtype.numpy)
+    return rng.integers(info.min, info.max, buffer.shape, buffer.dtype.numpy, endpoint=True)
+
+
+def arrays_of(func: Func, **given: object) -> dict[Buffer, Array]:
+    made = {p: unwritten(p) if p in func.outputs else values(p, n) for n, p in enumerate(func.params)}
+    for p in func.params:
+        if p.name in given:
+            made[p] = np.asarray(given[p.name], p.dtype.numpy).reshape(p.shape)
+    return made
+
+
+def check(func: Func, target: Target, **given: object) -> dict[str, Array]:
+    """Interpreter = native to the bit, before and after the last passes; returns the arrays by name."""
+    arrays = arrays_of(func, **given)
+    expected = {b: a.copy() for b, a in arrays.items()}
+    interpret(func, expected)
+    done = check_same_bits(legal(func, target), arrays, target)
+    for b in func.params:
+        np.testing.assert_array_equal(
+            bits(done[b]), bits(expected[b]), err_msg=f"{func.name}, legalized: {b}"
+        )
+    return {b.name: a for b, a in done.items()}

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
-from tilewright.codegen.loaded import LoadedBuffers
-from tilewright.codegen.registers import RegisterFile, constant_offset
+from tilewright.codegen.loaded import Facts, KnownValues
+from tilewright.codegen.registers import Offsets, RegisterFile
 from tilewright.codegen.values import Val, intrinsic_type, literal, memory_type
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
@@ -34,9 +34,7 @@ from tilewright.ir.expr import (
     UnaryOp,
     Var,
     as_index,
-    free_vars,
     loads,
-    walk,
 )
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Linear, Simplifier
@@ -55,16 +53,14 @@ class ExprEmitter:
         self.lane: Var | None = None
         self.lanes = 1
         self.mask: Val | None = None
-        # Values in the current straight line of code, by expression and mask: shared nodes are computed once.
-        self.memo: dict[tuple[Expr, str, int], Val] = {}
-        self._loaded = LoadedBuffers()
+        self.offsets = Offsets(simplify)
+        self.facts = Facts()
+        self.known = KnownValues(self.facts)
 
     # ------------------------------------------------------------------------------------------------- context
 
     @contextmanager
     def vector(self, lane: Var, lanes: int) -> Generator[None]:
-        if self.lane is not None:
-            raise InternalError(f"vectorised loop {lane.name} inside vectorised loop {self.lane.name}")
         self.lane, self.lanes = lane, lanes
         try:
             yield
@@ -81,21 +77,20 @@ class ExprEmitter:
         finally:
             self.mask = outer
 
-    def forget(self, buffer: Buffer) -> None:
-        """After a store: what was loaded from the buffer is no longer its content."""
-        stale = [k for k in self.memo if buffer in self._loaded.of(k[0])]
-        for k in stale:
-            del self.memo[k]
+    def forget_all(self) -> None:
+        """In another line of code, which what was computed so far does not dominate or may have changed in."""
+        self.known = KnownValues(self.facts)
 
     # --------------------------------------------------------------------------------------------- expressions
 
     def emit(self, e: Expr) -> Val:
         # What reads nothing does not depend on the mask.
-        key = (e, self.mask.name if self.mask is not None and self._loaded.of(e) else "", self.lanes)
-        done = self.memo.get(key)
+        mask = self.mask.name if self.mask is not None and self.facts.buffers(e) else ""
+        key = (e, mask, self.lanes)
+        done = self.known.get(key)
         if done is None:
             done = self._emit(e)
-            self.memo[key] = done
+            self.known.put(key, done)
         return done
 
     def _emit(self, e: Expr) -> Val:
@@ -133,8 +128,9 @@ class ExprEmitter:
     def _side(self, e: Expr, cond: Val, *, negated: bool) -> Val:
         """One side of a Select. Only loads that the code before has not made anyway need the guard."""
         outer = self.mask.name if self.mask is not None else ""
-        memory = [ld for ld in loads(e) if ld.buffer.scope is not Scope.REGISTER]
-        if all((ld, outer, self.lanes) in self.memo for ld in memory):
+        if all(
+            (ld, outer, self.lanes) in self.known for ld in loads(e) if ld.buffer.scope is not Scope.REGISTER
+        ):
             return self.emit(e)
         with self.guarded(self.ops.unary(UnaryOp.NOT, cond) if negated else cond):
             return self.emit(e)
@@ -157,7 +153,7 @@ class ExprEmitter:
         for atom, k in form.terms:
             if atom is lane:
                 step = k
-            elif lane in free_vars(atom):
+            elif lane in self.facts.vars(atom):
                 return None
             else:
                 rest.append((atom, k))
@@ -172,10 +168,10 @@ class ExprEmitter:
         by_depth: dict[int, list[tuple[Expr, int]]] = {}
         here: list[tuple[Expr, int]] = []
         for atom, k in form.terms:
-            if any(isinstance(n, Load) for n in walk(atom)):
+            if self.facts.buffers(atom):
                 here.append((atom, k))  # depends on data: nothing to hoist
             else:
-                depth = max((b.depth.get(v, 0) for v in free_vars(atom)), default=0)
+                depth = max((b.depth.get(v, 0) for v in self.facts.vars(atom)), default=0)
                 by_depth.setdefault(depth, []).append((atom, k))
         for depth in sorted(by_depth):
             key = (cursor.name, tuple(by_depth[depth]))
@@ -211,14 +207,13 @@ class ExprEmitter:
         cache = self.b.regions[depth].cache
         value = cache.get(atom)
         if value is None:
-            # The memo belongs to the code at the current statement; a hoisted value must not use what is
-            # only known there.
-            memo, lane, lanes, mask = self.memo, self.lane, self.lanes, self.mask
-            self.memo, self.lane, self.lanes, self.mask = {}, None, 1, None
+            # A hoisted value must not use what is known only in the code at the current statement.
+            known, lane, lanes, mask = self.known, self.lane, self.lanes, self.mask
+            self.known, self.lane, self.lanes, self.mask = KnownValues(self.facts), None, 1, None
             try:
                 value = self.emit(atom)
             finally:
-                self.memo, self.lane, self.lanes, self.mask = memo, lane, lanes, mask
+                self.known, self.lane, self.lanes, self.mask = known, lane, lanes, mask
             cache[atom] = value
         return value
 
@@ -287,7 +282,7 @@ class ExprEmitter:
 
     def _load_register(self, e: Load) -> Val:
         file = self.registers[e.buffer]
-        offset, step = constant_offset(e.buffer, e.indices, self.lane, self.simplify)
+        offset, step = self.offsets.of(e.buffer, e.indices, self.lane)
         if step == 0:
             return self._element(file, offset)
         if step == 1 and offset % file.width == 0 and self.lanes == file.width:
@@ -309,7 +304,7 @@ class ExprEmitter:
 
     def store_register(self, buffer: Buffer, indices: Indices, value: Val) -> None:
         file = self.registers[buffer]
-        offset, step = constant_offset(buffer, indices, self.lane, self.simplify)
+        offset, step = self.offsets.of(buffer, indices, self.lane)
         if step == 1 and offset % file.width == 0 and self.lanes == file.width:
             self._set_slot(file, offset // file.width, self.ops.widen(value, self.lanes), self.mask)
             return

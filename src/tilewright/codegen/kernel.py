@@ -1,8 +1,9 @@
 """A lowered Func as one LLVM function: `void name(ptr args, i64 part)`.
 
 Takes what `tir.pipeline.lower_func` gives: loops, conditions, allocations and stores; no blocks, no
-unrolled loops left. An outermost PARALLEL loop is the part; any other is serial. Loops are do-while with
-constant extents of at least one, and carry the register slots that they change as phis.
+unrolled loops left. An outermost PARALLEL loop is the part; any other is serial. So is a VECTORIZED loop around
+another loop or an allocation: vectors are straight-line code. Loops are do-while with constant extents of at least
+one, and carry the register slots that they change as phis.
 """
 
 from typing import assert_never
@@ -86,16 +87,14 @@ class _KernelEmitter:
     def _for(self, s: For) -> None:
         if s.extent == 0:
             return
-        if s.kind is LoopKind.VECTORIZED:
+        if s.kind is LoopKind.VECTORIZED and not any(isinstance(n, For | Alloc) for n in walk(s.body)):
             with self.e.vector(s.var, s.extent):
                 self.stmt(s.body)
             return
         if s.kind is LoopKind.UNROLLED:
             raise InternalError(f"unrolled loop {s.var.name} reached code generation")
-        if self.e.lane is not None:
-            raise InternalError(f"loop {s.var.name} inside the vectorised loop {self.e.lane.name}")
         b = self.b
-        carried = stored_slots(s.body, self.e.registers, self.e.simplify)
+        carried = stored_slots(s.body, self.e.registers, self.e.offsets)
         label, before = b.fresh("loop")[1:], b.label
         exit_label = f"{label}.exit"
         b.line(f"br label %{label}")
@@ -112,9 +111,9 @@ class _KernelEmitter:
                 entering[buffer, n] = (name, file.slots[n] or "poison")
                 file.slots[n] = name
         b.regions.append(Region(b.place()))
-        self.e.memo = {}
+        self.e.forget_all()
         self.stmt(s.body)
-        self.e.memo = {}
+        self.e.forget_all()
         b.regions.pop()
         step = b.op(f"add nuw nsw i64 {var}, 1", INDEX)
         more = b.op(f"icmp ult i64 {step.name}, {s.extent}", DType.BOOL)
@@ -135,18 +134,18 @@ class _KernelEmitter:
             return
         if e.lane is not None and e.lane in free_vars(s.cond):
             raise InternalError("a condition on lanes gave a scalar")
-        changed = stored_slots(s.then, e.registers, e.simplify)
+        changed = stored_slots(s.then, e.registers, e.offsets)
         old = {(f, n): e.registers[f].slots[n] or "poison" for f, ns in changed.items() for n in ns}
         label, before = b.fresh("then")[1:], b.label
         after = f"{label}.end"
         b.line(f"br {cond}, label %{label}, label %{after}")
         b.start_block(label)
         # What the outer code computed holds here too; what is computed here does not hold after.
-        outer = dict(e.memo)
+        outer = e.known.copy()
         self.stmt(s.then)
-        e.memo = outer
+        e.known = outer
         for buffer in stored_buffers(s.then):
-            e.forget(buffer)
+            e.known.forget(buffer)
         b.line(f"br label %{after}")
         end = b.label
         b.start_block(after)
@@ -162,7 +161,8 @@ class _KernelEmitter:
     def _alloc(self, s: Alloc) -> None:
         buffer = s.buffer
         if buffer.scope is Scope.REGISTER:
-            self.e.registers[buffer] = RegisterFile(buffer, register_width(buffer, s.body, self.e.simplify))
+            width = register_width(buffer, s.body, self.e.offsets)
+            self.e.registers[buffer] = RegisterFile(buffer, width)
             self.stmt(s.body)
             del self.e.registers[buffer]
             return
@@ -178,7 +178,7 @@ class _KernelEmitter:
                     f"alloca [{buffer.size} x {memory_type(buffer.dtype)}], align 64", INDEX
                 )
         self.stmt(s.body)
-        self.e.forget(buffer)
+        self.e.known.forget(buffer)
 
     def _store(self, s: Store) -> None:
         e, b = self.e, self.b
@@ -186,7 +186,7 @@ class _KernelEmitter:
         if s.buffer.scope is Scope.REGISTER:
             e.store_register(s.buffer, s.indices, value)
             # Loads of registers are looked up afresh, but sums of them are memoised.
-            e.forget(s.buffer)
+            e.known.forget(s.buffer)
             return
         split = e.lane_form(e.flat_index(s.buffer, s.indices))
         if split is not None and e.lane is not None and split[1] == 1:
@@ -203,7 +203,7 @@ class _KernelEmitter:
                 with e.scalar_lane(n):
                     form = e.simplify.linear(e.flat_index(s.buffer, indices))
                     self._write(s.buffer, e.address(s.buffer, form), one)
-        e.forget(s.buffer)
+        e.known.forget(s.buffer)
 
     def _write(self, buffer: Buffer, pointer: Val, value: Val) -> None:
         b, mask, lanes = self.b, self.e.mask, value.lanes

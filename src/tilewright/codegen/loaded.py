@@ -1,18 +1,67 @@
-"""Which buffers an expression loads from, remembered: after every store each value at hand is asked for it."""
+"""What was loaded and computed, and from where: a store makes some of it stale."""
 
-from tilewright.ir.expr import Buffer, Expr, Load
+from dataclasses import dataclass, field
+
+from tilewright.codegen.values import Val
+from tilewright.ir.expr import Buffer, Expr, Load, Var
 
 
-class LoadedBuffers:
-    """Expressions are interned and share their parts, so every node is looked at once."""
+class Facts:
+    """Which buffers an expression loads from and which variables it mentions, remembered: every store and address asks.
+
+    Expressions are interned and share their parts, so every node is looked at once.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[Expr, frozenset[Buffer]] = {}
+        self._buffers: dict[Expr, frozenset[Buffer]] = {}
+        self._vars: dict[Expr, frozenset[Var]] = {}
 
-    def of(self, e: Expr) -> frozenset[Buffer]:
-        found = self._known.get(e)
+    def buffers(self, e: Expr) -> frozenset[Buffer]:
+        found = self._buffers.get(e)
         if found is None:
-            own = (e.buffer,) if isinstance(e, Load) else ()
-            found = frozenset(own).union(*(self.of(c) for c in e.children()))
-            self._known[e] = found
+            found = frozenset[Buffer]().union(*[self.buffers(c) for c in e.children()])
+            if isinstance(e, Load):
+                found |= {e.buffer}
+            self._buffers[e] = found
         return found
+
+    def vars(self, e: Expr) -> frozenset[Var]:
+        found = self._vars.get(e)
+        if found is None:
+            found = frozenset({e}) if isinstance(e, Var) else frozenset[Var]()
+            found = found.union(*[self.vars(c) for c in e.children()])
+            self._vars[e] = found
+        return found
+
+
+Key = tuple[Expr, str, int]  # an expression, the name of the mask, the number of lanes
+
+
+@dataclass(slots=True)
+class KnownValues:
+    """The values in the current straight line of code: shared nodes are computed once."""
+
+    facts: Facts
+    _values: dict[Key, Val] = field(default_factory=dict[Key, Val])
+    _readers: dict[Buffer, list[Key]] = field(default_factory=dict[Buffer, list[Key]])
+
+    def get(self, key: Key) -> Val | None:
+        return self._values.get(key)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._values
+
+    def put(self, key: Key, value: Val) -> None:
+        self._values[key] = value
+        for b in self.facts.buffers(key[0]):
+            self._readers.setdefault(b, []).append(key)
+
+    def forget(self, buffer: Buffer) -> None:
+        """After a store: what was loaded from the buffer is no longer its content."""
+        for key in self._readers.pop(buffer, ()):
+            self._values.pop(key, None)
+
+    def copy(self) -> "KnownValues":
+        return KnownValues(
+            self.facts, dict(self._values), {b: list(keys) for b, keys in self._readers.items()}
+        )

@@ -5,12 +5,13 @@ into it is a constant plus the lane, so an access names a slot. Loops carry the 
 nothing of a register buffer is ever in memory, and nothing depends on an optimiser to keep it so.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilewright.ir.expr import Buffer, Indices, Load, Scope, Var, loads
+from tilewright.ir.expr import Buffer, Indices, Var
 from tilewright.ir.simplify import Simplifier
 from tilewright.support.errors import InternalError
-from tilewright.tir.stmt import For, LoopKind, Stmt, Store, children, stmt_exprs
+from tilewright.tir.stmt import For, LoopKind, Stmt, Store, children
 
 
 @dataclass(slots=True)
@@ -25,36 +26,48 @@ class RegisterFile:
         self.slots = [None] * -(-self.buffer.size // self.width)
 
 
-def constant_offset(
-    buffer: Buffer, indices: Indices, lane: Var | None, simplify: Simplifier
-) -> tuple[int, int]:
-    """(constant part, coefficient of the lane) of the flattened index; it has no other part."""
-    offset = step = 0
-    for i, stride in zip(indices, buffer.strides, strict=True):
-        form = simplify.linear(i)
-        offset += form.const * stride
-        for atom, k in form.terms:
-            if atom is not lane:
-                raise InternalError(
-                    f"register buffer {buffer.name} is indexed by a loop that is not unrolled: {atom}"
-                )
-            step += k * stride
-    return offset, step
+class Offsets:
+    """Where accesses to register buffers go, remembered."""
+
+    def __init__(self, simplify: Simplifier) -> None:
+        self._simplify = simplify
+        self._known: dict[tuple[Buffer, Indices, Var | None], tuple[int, int]] = {}
+
+    def of(self, buffer: Buffer, indices: Indices, lane: Var | None) -> tuple[int, int]:
+        """(constant part, coefficient of the lane) of the flattened index; it has no other part."""
+        key = (buffer, indices, lane)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._compute(buffer, indices, lane)
+        return found
+
+    def _compute(self, buffer: Buffer, indices: Indices, lane: Var | None) -> tuple[int, int]:
+        offset = step = 0
+        for i, stride in zip(indices, buffer.strides, strict=True):
+            form = self._simplify.linear(i)
+            offset += form.const * stride
+            for atom, k in form.terms:
+                if atom is not lane:
+                    raise InternalError(
+                        f"register buffer {buffer.name} is indexed by a loop that is not unrolled: {atom}"
+                    )
+                step += k * stride
+        return offset, step
 
 
-def register_width(buffer: Buffer, body: Stmt, simplify: Simplifier) -> int:
-    """The widest vector access to the buffer decides the width of its slots."""
+def register_width(buffer: Buffer, body: Stmt, offsets: Offsets) -> int:
+    """The widest vector that is stored to the buffer is the width of its slots. Other accesses take elements out."""
     width = 1
 
     def visit(s: Stmt, lane: For | None) -> None:
         nonlocal width
-        if lane is not None:
-            accesses: list[Load | Store] = [ld for e in stmt_exprs(s) for ld in loads(e)]
-            if isinstance(s, Store):
-                accesses.append(s)
-            for a in accesses:
-                if a.buffer is buffer and constant_offset(buffer, a.indices, lane.var, simplify)[1]:
-                    width = max(width, lane.extent)
+        if (
+            lane
+            and isinstance(s, Store)
+            and s.buffer is buffer
+            and offsets.of(buffer, s.indices, lane.var)[1]
+        ):
+            width = max(width, lane.extent)
         for c in children(s):
             visit(c, s if isinstance(s, For) and s.kind is LoopKind.VECTORIZED else lane)
 
@@ -63,19 +76,20 @@ def register_width(buffer: Buffer, body: Stmt, simplify: Simplifier) -> int:
 
 
 def stored_slots(
-    body: Stmt, files: dict[Buffer, RegisterFile], simplify: Simplifier, lane: For | None = None
+    body: Stmt, files: Mapping[Buffer, RegisterFile], offsets: Offsets
 ) -> dict[Buffer, list[int]]:
-    """Which slots of the known register files `body` writes; `lane` is the vectorised loop around it."""
+    """Which slots of the known register files `body` writes."""
     found: dict[Buffer, set[int]] = {}
 
     def visit(s: Stmt, lane: For | None) -> None:
-        if isinstance(s, Store) and s.buffer.scope is Scope.REGISTER and s.buffer in files:
-            offset, step = constant_offset(s.buffer, s.indices, lane.var if lane else None, simplify)
+        if isinstance(s, Store) and s.buffer in files:
+            offset, step = offsets.of(s.buffer, s.indices, lane.var if lane else None)
             width = files[s.buffer].width
             lanes = lane.extent if lane and step else 1
             found.setdefault(s.buffer, set()).update((offset + n * step) // width for n in range(lanes))
         for c in children(s):
             visit(c, s if isinstance(s, For) and s.kind is LoopKind.VECTORIZED else lane)
 
-    visit(body, lane)
+    if files:
+        visit(body, None)
     return {b: sorted(s) for b, s in found.items()}

@@ -30,7 +30,6 @@ from tilewright.ir.expr import (
     select,
     unary,
 )
-from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, transform
@@ -44,8 +43,7 @@ _CHOICES = frozenset({BinaryOp.MIN, BinaryOp.MAX})
 
 def widen_halves(func: Func) -> Func:
     """After it, the only operations on halves are loads, stores, bitcasts, and casts from and to f32."""
-    exprs = (e for s in walk(func.body) for e in stmt_exprs(s))
-    if not any(n.dtype in _HALVES for e in exprs for n in walk_expr(e)):
+    if not _mentions_halves(func.body):
         return func
     widen = _Widening()
 
@@ -55,6 +53,19 @@ def widen_halves(func: Func) -> Func:
         return None
 
     return func.with_body(transform(map_exprs(func.body, widen), narrow))
+
+
+def _mentions_halves(body: Stmt) -> bool:
+    seen: set[Expr] = set()
+    todo = [e for s in walk(body) for e in stmt_exprs(s)]
+    while todo:
+        e = todo.pop()
+        if e not in seen:
+            if e.dtype in _HALVES:
+                return True
+            seen.add(e)
+            todo.extend(e.children())
+    return False
 
 
 class _Widening:
@@ -91,7 +102,7 @@ class _Widening:
                 return _rounded(dtype, binary(e.op, *children))
             case Fma():
                 a, b, c = (cast(DType.F64, x) for x in children)
-                return _rounded(dtype, _to_odd_f32(a * b + c))  # the product is exact in f64
+                return _rounded(dtype, _to_odd_f32(_add_to_odd(a * b, c)))  # the product is exact in f64
             case Cast():
                 return _rounded(dtype, _as_f32(e.a.dtype, children[0]))
             case _:
@@ -118,6 +129,20 @@ def _keep_52_bits(x: Expr) -> Expr:
     odd = _shl(Binary(BinaryOp.OR, _shr(x, 12), lost), 12)
     size = unary(UnaryOp.ABS, x) if x.dtype.is_signed else x
     return select(Binary(BinaryOp.EQ, _shr(size, 53), const(0, x.dtype)), x, odd)
+
+
+def _add_to_odd(a: Expr, b: Expr) -> Expr:
+    """a + b in f64, and where it is not exact, that neighbour of the exact sum of which the last bit is set."""
+    total = a + b
+    part = total - a
+    lost = (a - (total - part)) + (b - part)
+    bits = Bitcast(DType.U64, total)
+    zero, one = const(0.0, DType.F64), const(1, DType.U64)
+    outward = Binary(BinaryOp.EQ, lost < zero, total < zero)
+    moved = select(outward, bits + one, bits - one)
+    inexact = Binary(BinaryOp.OR, lost < zero, zero < lost)  # NaN where the sum is not finite: that stays
+    is_even = Binary(BinaryOp.EQ, Binary(BinaryOp.AND, bits, one), const(0, DType.U64))
+    return select(Binary(BinaryOp.AND, inexact, is_even), Bitcast(DType.F64, moved), total)
 
 
 def _to_odd_f32(x: Expr) -> Expr:
