@@ -221,3 +221,46 @@ def test_a_buffer_with_a_constant_part_is_written_at_run_time() -> None:
     x = m.input(1, 3, 8)
     y = m.op("Concat", m.weight(1, 3, 8), x, m.weight(1, 2, 8), axis=1)
     check_model(m.finish(m.op("MatMul", y, m.weight(8, 8))))
+
+
+def test_activations_of_padded_values_stay_short() -> None:
+    """Each of them chooses between two sides; what was loaded under a condition is not loaded again for each side."""
+    m = Model()
+    x = m.op("Pad", m.input(5, 4, 5), m.ints(2, 0, 1, 2, 1, 0))
+    y = m.op("Tanh", m.op("Mul", x, m.op("Tanh", x)))
+    check_model(m.finish(m.op("Log", m.op("Softplus", y))))
+
+
+# ------------------------------------------------------------------------------------------------------------ epilogues
+
+
+def epilogue(name: str) -> ModelProto:
+    m = Model()
+    x = m.input(2, 6, 5)
+    match name:
+        case "batch-norm":  # scale and shift are computed from constants first
+            y = batch_norm(m, m.op("MatMul", x, m.weight(5, 9)), 6)
+            return m.finish(y, batch_norm(m, m.op("ConvTranspose", x, m.weight(6, 9, 2), strides=[2]), 9))
+        case "masked":
+            scores = m.op("MatMul", x, m.op("Transpose", m.input(2, 6, 5), perm=[0, 2, 1]))
+            mask = m.input(2, 1, 6, dtype=np.bool_)
+            return m.finish(m.op("Where", mask, scores, m.constant(np.float32(-100))))
+        case "masked-convolution":
+            y = m.op(
+                "Conv",
+                m.input(3, 2, 8, 9),
+                m.weight(1, 2, 5, 1),
+                m.weight(1),
+                dilations=[2, 1],
+                pads=[4, 0, 2, 0],
+            )
+            return m.finish(m.op("Where", m.input(3, 1, 1, 9, dtype=np.bool_), y, m.weight(6, 9)))
+        case _:
+            raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", ["batch-norm", "masked", "masked-convolution"])
+def test_epilogue_runs_on_registers(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, default.__name__):
+        check_model(epilogue(name))
+    assert not [r.getMessage() for r in caplog.records if r.name == default.__name__]

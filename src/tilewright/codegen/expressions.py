@@ -34,7 +34,6 @@ from tilewright.ir.expr import (
     UnaryOp,
     Var,
     as_index,
-    loads,
 )
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Linear, Simplifier
@@ -127,13 +126,21 @@ class ExprEmitter:
 
     def _side(self, e: Expr, cond: Val, *, negated: bool) -> Val:
         """One side of a Select. Only loads that the code before has not made anyway need the guard."""
-        outer = self.mask.name if self.mask is not None else ""
-        if all(
-            (ld, outer, self.lanes) in self.known for ld in loads(e) if ld.buffer.scope is not Scope.REGISTER
-        ):
+        if not self._loads_anew(e, set()):
             return self.emit(e)
         with self.guarded(self.ops.unary(UnaryOp.NOT, cond) if negated else cond):
             return self.emit(e)
+
+    def _loads_anew(self, e: Expr, seen: set[Expr]) -> bool:
+        """Would the code for `e` here read from memory? Not where what reads has been computed before."""
+        if e in seen or not self.facts.buffers(e):
+            return False
+        seen.add(e)
+        if (e, self.mask.name if self.mask is not None else "", self.lanes) in self.known:
+            return False
+        if isinstance(e, Load) and e.buffer.scope is not Scope.REGISTER:
+            return True
+        return any(self._loads_anew(c, seen) for c in e.children())
 
     # ------------------------------------------------------------------------------------------------- memory
 

@@ -99,7 +99,7 @@ class _Lowering:
         self.steps.append(External(region.key, inputs, outputs))
 
     def add_func(self, func: Func) -> None:
-        func = _drop_dead(_with_literals(func, self.literals))
+        func = _reductions_last(_drop_dead(_with_literals(func, self.literals)))
         _check_reductions(func)
         _check_locals(func)
         self.funcs.append(func)
@@ -177,6 +177,22 @@ def _drop_dead(func: Func) -> Func:
     return replace(
         func, params=params, locals=tuple(b for b in func.locals if b in needed), body=seq(*reversed(kept))
     )
+
+
+def _reductions_last(func: Func) -> Func:
+    """Nests that need no reduction first: then what a reduction is followed by can run where it does."""
+    if not isinstance(func.body, Seq):
+        return func
+    late: set[Buffer] = set()
+    first: list[Stmt] = []
+    rest: list[Stmt] = []
+    for nest in func.body.stmts:
+        if any(b.is_reduction for b in blocks(nest)) or any(e.buffer in late for e in _loads(nest)):
+            late |= {s.buffer for s in walk(nest) if isinstance(s, Store)}
+            rest.append(nest)
+        else:
+            first.append(nest)
+    return func.with_body(seq(*first, *rest))
 
 
 def _loads(stmt: Stmt) -> Iterable[Load]:

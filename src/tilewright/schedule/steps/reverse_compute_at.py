@@ -15,8 +15,8 @@ reads beyond that box. Inputs that are written elsewhere must be complete before
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Buffer, Const, as_index
-from tilewright.ir.simplify import Simplifier
+from tilewright.ir.expr import Buffer, Const, Expr, as_index
+from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.available import available, missing
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.moves import (
@@ -39,7 +39,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, Region, Span, accesses
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Stmt, seq
+from tilewright.tir.stmt import Block, For, Stmt, Store, blocks, seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _placed(
     might find its inputs in two different iterations. If no read decides, all instances belong to each.
     """
     failed: ScheduleError | None = None
-    for read in (*_deciding(block, parts), None):
+    for read in (*_deciding(func, block, parts), None):
         if failed is not None:
             simplify = simplifier_at(rest, block)  # forget the loops of the last attempt
         spans: list[Span | None] = [None] * len(block.iters)
@@ -119,10 +119,29 @@ def _placed(
     raise failed
 
 
-def _deciding(block: Block, parts: Mapping[Buffer, tuple[Region, bool]]) -> list[Access]:
-    """The reads that every instance does, of what is written inside the loop."""
-    reads = (a for a in accesses(block.body) if not a.is_write and not a.guarded)
-    return [a for a in reads if a.buffer in parts and parts[a.buffer][1]]
+def _deciding(func: Func, block: Block, parts: Mapping[Buffer, tuple[Region, bool]]) -> list[Access]:
+    """The reads that every instance does or could do, of what is written inside the loop."""
+    reads = [a for a in accesses(block.body) if not a.is_write and a.buffer in parts and parts[a.buffer][1]]
+    return [a for a in reads if not a.guarded or _has_element(func, block, a)]
+
+
+def _has_element(func: Func, block: Block, read: Access) -> bool:
+    """Does a read under a condition have an element that is written, whether or not the condition holds?"""
+    writers = [b for b in blocks(func.body) if isinstance(b.body, Store) and b.body.buffer is read.buffer]
+    if len(writers) != 1 or not _fills(writers[0]):
+        return False
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    bounds = [simplify.bounds(i) for i in read.indices]
+    return all(b.lo >= 0 and b.hi < n for b, n in zip(bounds, read.buffer.shape, strict=True))
+
+
+def _fills(block: Block) -> bool:
+    """Does the block write every element of its buffer?"""
+    assert isinstance(block.body, Store)
+    extents: dict[Expr, int] = {it.var: it.extent for it in block.iters}
+    indices = block.body.indices
+    runs = tuple([1 if isinstance(i, Const) else extents.pop(i, 0) for i in indices])  # each iterator once
+    return runs == block.body.buffer.shape
 
 
 def _inside(span: Span | None, extent: int) -> Span | None:
