@@ -24,7 +24,7 @@ def transform(e: Expr, fn: Callable[[Expr], Expr | None], memo: Memo | None = No
     node = e
     if children:
         rebuilt = tuple([transform(c, fn, memo) for c in children])
-        if any(a is not b for a, b in zip(rebuilt, children, strict=True)):
+        if rebuilt != children:  # equality of nodes is identity
             node = e.rebuild(rebuilt)
     replaced = fn(node)
     out = node if replaced is None else replaced
