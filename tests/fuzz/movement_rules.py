@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tests.fuzz.random_models import MAX_SIZE, Generator, Value
+from tests.fuzz.random_models import Generator, Value
 
 
 def transpose(g: Generator) -> bool:
@@ -54,7 +54,7 @@ def expand(g: Generator) -> bool:
     shape = [g.pick((2, 3, 5)) if d == 1 and g.chance(0.6) else d for d in x.shape]
     if g.chance(0.3):
         shape.insert(0, 2)
-    if math.prod(shape) > MAX_SIZE:
+    if math.prod(shape) > g.max_size:
         return False
     g.add(shape, "Expand", [x, g.m.ints(*shape)])
     return True
@@ -93,7 +93,7 @@ def concat(g: Generator) -> bool:
             n = g.pick((1, 2, 3))
             parts.append(g.floats(*x.shape[:axis], n, *x.shape[axis + 1 :]))
             total += n
-    if x.size // x.shape[axis] * total > MAX_SIZE:
+    if x.size // x.shape[axis] * total > g.max_size:
         return False
     order = [parts[int(i)] for i in g.rng.permutation(len(parts))]
     g.add([*x.shape[:axis], total, *x.shape[axis + 1 :]], "Concat", order, axis=g.spelled(axis, x.rank))
@@ -127,7 +127,7 @@ def pad(g: Generator) -> bool:
     most = [min(2, d - 1) if mode == "reflect" else 2 for d in x.shape]
     before, after = ([int(g.rng.integers(n + 1)) for n in most] for _ in range(2))
     shape = [d + b + a for d, b, a in zip(x.shape, before, after, strict=True)]
-    if math.prod(shape) > MAX_SIZE:
+    if math.prod(shape) > g.max_size:
         return False
     value = [g.number(0.5)] if mode == "constant" and g.chance(0.5) else []
     g.add(shape, "Pad", [x, g.m.ints(*before, *after), *value], mode=mode)
@@ -139,7 +139,7 @@ def tile(g: Generator) -> bool:
     if x is None:
         return False
     repeats = [g.pick((1, 1, 2, 3)) for _ in x.shape]
-    if x.size * math.prod(repeats) > MAX_SIZE:
+    if x.size * math.prod(repeats) > g.max_size:
         return False
     g.add([d * r for d, r in zip(x.shape, repeats, strict=True)], "Tile", [x, g.m.ints(*repeats)])
     return True
@@ -153,7 +153,7 @@ def gather(g: Generator) -> bool:
     extent = x.shape[axis]
     shape = tuple(g.pick((1, 2, 3, 5)) for _ in range(g.pick((0, 1, 1, 2))))
     out = (*x.shape[:axis], *shape, *x.shape[axis + 1 :])
-    if math.prod(out) > MAX_SIZE:
+    if math.prod(out) > g.max_size:
         return False
     picked = g.rng.integers(-extent if g.chance(0.3) else 0, extent, shape)
     g.add(out, "Gather", [x, g.m.constant(picked, np.int64)], axis=axis)
@@ -181,7 +181,7 @@ def resize(g: Generator) -> bool:
         return False
     n, c, h, w = x.shape
     a, b = g.pick((1, 2, 3)), g.pick((1, 2))
-    if x.size * a * b > MAX_SIZE:
+    if x.size * a * b > g.max_size:
         return False
     mode = g.pick(("nearest", "linear"))
     rounding = {"nearest_mode": "floor"} if mode == "nearest" else {}

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 from tests.fuzz.movement_rules import MOVEMENT
-from tests.fuzz.random_models import DIMS, MAX_SIZE, Generator, Value
+from tests.fuzz.random_models import Generator, Value
 
 Rule: TypeAlias = Callable[[Generator], bool]
 
@@ -83,7 +83,7 @@ def binary(g: Generator) -> bool:
         y = g.pick(others)
         assert isinstance(y, Value)
         shape = np.broadcast_shapes(x.shape, y.shape)
-        if math.prod(shape) > MAX_SIZE:
+        if math.prod(shape) > g.max_size:
             return False
         if op == "Mul":  # damped: products of products grow
             y = g.add(y.shape, "Tanh", [y])
@@ -123,14 +123,15 @@ def where(g: Generator) -> bool:
 def integers(g: Generator) -> bool:
     """Integer arithmetic and comparisons, exact in every engine."""
     if not g.integers or g.chance(0.3):
-        shape = tuple(g.pick(DIMS) for _ in range(g.pick((1, 2, 3))))
+        shape = tuple(g.pick(g.dims) for _ in range(g.pick((1, 2, 3))))
         g.integers.append(Value(g.m.input(*shape, dtype=np.int64), shape))
     x: Value = g.pick(g.integers)
     match g.pick(("Add", "Mul", "Max", "compare", "cast", "reduce", "Div", "Mod")):
         case "cast":
             small = g.add(x.shape, "Mod", [x, g.m.constant(5, np.int64)], "integers")
             g.keep(
-                Value(g.m.op("Cast", small.name, to=1), x.shape), [small]
+                Value(g.m.op("Cast", small.name, to=helper.np_dtype_to_tensor_dtype(g.dtype)), x.shape),
+                [small],
             )  # `to` is a name of ours in `add`
         case "compare":
             op = g.pick(("Less", "Equal", "GreaterOrEqual"))
@@ -151,7 +152,7 @@ def matmul(g: Generator) -> bool:
     x = g.value(min_rank=1)
     if x is None:
         return False
-    n, k = g.pick((*DIMS, 24, 33)), x.shape[-1]
+    n, k = g.pick((*g.dims, 24, 33)), x.shape[-1]
     kind = g.pick(("weight", "weight", "left", "itself", "vector", "batched"))
     match kind if x.rank > 1 else "weight":
         case "left":
@@ -164,7 +165,7 @@ def matmul(g: Generator) -> bool:
             shape, inputs = (*x.shape[:-1], n), [x, g.scaled(k, *batch, k, n)]
         case "itself":
             shape = (*x.shape[:-1], x.shape[-2])
-            if math.prod(shape) > MAX_SIZE:
+            if math.prod(shape) > g.max_size:
                 return False
             perm = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
             turned = g.add([x.shape[p] for p in perm], "Transpose", [x], perm=perm)
@@ -173,7 +174,7 @@ def matmul(g: Generator) -> bool:
             return True
         case _:
             shape, inputs = (*x.shape[:-1], n), [x, g.scaled(k, k, n)]
-    if math.prod(shape) > MAX_SIZE:
+    if math.prod(shape) > g.max_size:
         return False
     g.add(shape, "MatMul", inputs)
     return True
@@ -183,7 +184,7 @@ def gemm(g: Generator) -> bool:
     x = g.value(min_rank=2, max_rank=2)
     if x is None:
         return False
-    flip_a, flip_b, n = g.chance(0.4), g.chance(0.5), g.pick(DIMS)
+    flip_a, flip_b, n = g.chance(0.4), g.chance(0.5), g.pick(g.dims)
     rows, k = x.shape[::-1] if flip_a else x.shape
     w = g.scaled(k, *((n, k) if flip_b else (k, n)))
     bias = [g.floats(*g.broadcastable((rows, n)))] if g.chance(0.7) else []
@@ -207,7 +208,7 @@ def conv(g: Generator) -> bool:
         (d + b + a - (k - 1) * e - 1) // s + 1
         for d, b, a, k, s, e in zip(space, before, after, kernel, strides, dilations, strict=True)
     ]
-    if out > 40 or min(sizes) < 1 or math.prod(sizes) * out * x.shape[0] > MAX_SIZE:
+    if out > 40 or min(sizes) < 1 or math.prod(sizes) * out * x.shape[0] > g.max_size:
         return False
     per_group = channels // group
     w = g.scaled(per_group * math.prod(kernel), out, per_group, *kernel)
@@ -224,7 +225,7 @@ def conv_transpose(g: Generator) -> bool:
     out = g.pick((1, 3, 8))
     kernel, strides = [g.pick((1, 2, 3)) for _ in x.shape[2:]], [g.pick((1, 2)) for _ in x.shape[2:]]
     sizes = [(d - 1) * s + k for d, k, s in zip(x.shape[2:], kernel, strides, strict=True)]
-    if math.prod(sizes) * out * x.shape[0] > MAX_SIZE:
+    if math.prod(sizes) * out * x.shape[0] > g.max_size:
         return False
     w = g.scaled(x.shape[1] * math.prod(kernel), x.shape[1], out, *kernel)
     g.add((x.shape[0], out, *sizes), "ConvTranspose", [x, w], strides=strides)
@@ -275,7 +276,7 @@ def norm(g: Generator) -> bool:
         g.add(x.shape, "LayerNormalization", inputs, axis=g.spelled(axis, x.rank))
     elif kind == "batch":
         c = x.shape[1]
-        variance = g.m.constant(g.rng.uniform(0.5, 1.5, c).astype(np.float32))
+        variance = g.m.constant(g.rng.uniform(0.5, 1.5, c).astype(g.dtype))
         g.add(x.shape, "BatchNormalization", [x, g.floats(c), g.floats(c), g.floats(c), variance])
     elif x.rank >= 3:
         g.add(x.shape, "InstanceNormalization", [x, g.floats(x.shape[1]), g.floats(x.shape[1])])
