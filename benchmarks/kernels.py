@@ -2,14 +2,12 @@
 
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from onnx import ModelProto
 
-from benchmarks.peak import together
 from benchmarks.results import table, write
 from examples.models import Net
 from tilewright.cli.compare import compare, worst
@@ -18,16 +16,17 @@ from tilewright.cli.machine import machine, pinned
 from tilewright.cli.output import progress_bar
 from tilewright.cli.peak import fma_loop
 from tilewright.cli.peers import OnnxRuntime
-from tilewright.cli.timing import Ratio, Series, interleave, speedup, speedup_at_best
+from tilewright.cli.timing import Ratio, Series, interleave, median_of_rounds, speedup
 from tilewright.compiler import compile as compile_model
 
 METHOD = """One operator as an ONNX model, float32, untuned; weights are constants, `gemm` multiplies two
 inputs. In each of {rounds} rounds the operator, ONNX Runtime and a loop of multiply-adds take turns on the
-same pinned cores. *of peak* is the operator's rate over that loop's, both at their quickest in each round (a
-limit is not an average): the median of the rounds with its 95 % bootstrap interval. Time and rate are medians
-of all runs. *against ONNX Runtime*: its time over ours, by the medians of each round: above 1 is faster. A
-convolution counts the operations of its definition, whatever algorithm was chosen. *error* is the largest
-difference from ONNX Runtime's result over its largest value."""
+same pinned cores. *of peak* is the operator's rate at its quickest in each round (the median of the rounds,
+with its 95 % bootstrap interval) over the limit: the threads times what one core's loop reached at its
+quickest, for a limit is not an average. Time and rate are medians of all runs. *against ONNX Runtime*: its
+time over ours, by the medians of each round: above 1 is faster. A convolution counts the operations of its
+definition, whatever algorithm was chosen. *error* is the largest difference from ONNX Runtime's result over
+its largest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +110,23 @@ class Measured:
 
 
 def measure_case(case: Case, threads: int, rounds: int, seconds: float) -> Measured:
-    with tempfile.TemporaryDirectory() as folder, pinned(threads), ThreadPoolExecutor(threads) as pool:
+    with tempfile.TemporaryDirectory() as folder, pinned(threads):
         path = Path(folder) / "kernel.onnx"
         path.write_bytes(case.build().SerializeToString())
         session = compile_model(path).session(threads)
         feeds = make_feeds(session.inputs, {})
         peer = OnnxRuntime(str(path), threads)
         error = worst(compare(session.run(feeds), peer(feeds)))
-        # short, to fit between disturbances; longer for several threads, whose start must not count
-        loops = [fma_loop(machine().target, seconds=0.001 if threads == 1 else 0.02)] * threads
+        loop = fma_loop(machine().target, seconds=0.001)  # short, to fit between disturbances
         measured = interleave(
-            {
-                "ours": session.bind(feeds).run,
-                "peak": together(loops, pool),
-                "ort": peer.bind(feeds),
-            },
+            {"ours": session.bind(feeds).run, "peak": loop.run, "ort": peer.bind(feeds)},
             rounds=rounds,
             seconds=seconds,
         )
-    times = speedup_at_best(measured["ours"], measured["peak"])  # peak's time over ours
-    share = case.flops / sum(loop.flops for loop in loops)
-    of_peak = Ratio(times.value * share, times.low * share, times.high * share)
-    return Measured(measured["ours"], of_peak, speedup(measured["ours"], measured["ort"]), error)
+    ours = measured["ours"]
+    limit = threads * loop.flops / min(measured["peak"].round_bests)
+    of_peak = median_of_rounds([case.flops / best / limit for best in ours.round_bests])
+    return Measured(ours, of_peak, speedup(ours, measured["ort"]), error)
 
 
 @click.command()

@@ -12,7 +12,7 @@ from tilewright.cli.machine import machine, memory_mb, pinned, versions
 from tilewright.cli.options import parse_assignments, parse_shapes
 from tilewright.cli.output import milliseconds, print_table
 from tilewright.cli.peak import fma_loop, read_loop
-from tilewright.cli.timing import MIN_RUNS, WARM_UP_RUNS, Series, interleave, speedup, speedup_at_best
+from tilewright.cli.timing import MIN_RUNS, WARM_UP_RUNS, Series, interleave, median_of_rounds, speedup
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 from tilewright.target.target import BASELINE, native
@@ -41,16 +41,16 @@ def test_slower_is_said() -> None:
     assert speedup(series(2.0, 2.0), series(1.0, 1.0)).verdict == "slower"
 
 
-def test_ratio_at_best_ignores_disturbed_runs() -> None:
-    calm, disturbed = Series(((1.0, 1.0, 1.0),) * 2), Series(((2.0, 9.0, 9.0),) * 2)
-    assert speedup_at_best(calm, disturbed).value == pytest.approx(2)
-    assert speedup(calm, disturbed).value == pytest.approx(9)
+def test_median_of_rounds_has_an_interval() -> None:
+    found = median_of_rounds([0.9, 0.8, 0.85, 0.1])
+    assert (found.value, found.low, found.high) == pytest.approx((0.825, 0.1, 0.9))
 
 
 def test_series_statistics() -> None:
     s = series(1.0, 2.0)
     assert s.runs == 6
     assert s.spread == pytest.approx(1.0)
+    assert s.round_bests == pytest.approx((0.9, 1.8))
     assert s.median == pytest.approx(1.45)
     assert s.as_json()["p99_seconds"] <= 2.2
 

@@ -1,12 +1,15 @@
 """Promises about the sources as a whole that no linter of ours checks."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+import tilewright
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "tilewright").rglob("*.py"))
@@ -40,6 +43,22 @@ def test_test_files_have_unique_names() -> None:
     assert len(names) == len(set(names))
 
 
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_of_documents_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    assert not [t for t in targets if not (path.parent / t).exists()]
+
+
+def test_readme_names_its_two_commands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make demo" in text
+    assert "make test" in text
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
 def test_dev_install_is_light() -> None:
     """`make test` must not download a framework; torch is an extra of its own."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -55,3 +74,9 @@ def test_runtime_does_not_need_the_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_public_names_exist() -> None:
+    assert all(getattr(tilewright, name) is not None for name in tilewright.__all__)
+    with pytest.raises(AttributeError):
+        tilewright.nonsense  # noqa: B018

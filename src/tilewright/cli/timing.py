@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 WARM_UP_RUNS = 2  # of each turn: the other engine has evicted our caches and our workers sleep
 PAUSE_SECONDS = 0.1
@@ -34,6 +35,7 @@ class Series:
 
     @property
     def round_bests(self) -> tuple[float, ...]:
+        """What the engine can do when nobody disturbs it."""
         return tuple(map(min, self.rounds))
 
     @property
@@ -116,17 +118,13 @@ def _turn(run: Callable[[], object], seconds: float) -> tuple[float, ...]:
 
 def speedup(ours: Series, theirs: Series) -> Ratio:
     """How many times longer `theirs` takes, from the medians of rounds that stood side by side."""
-    return _ratio(theirs.round_medians, ours.round_medians)
+    return median_of_rounds(np.asarray(theirs.round_medians) / np.asarray(ours.round_medians))
 
 
-def speedup_at_best(ours: Series, theirs: Series) -> Ratio:
-    """The same from the quickest run of each round: what both can do when nobody disturbs them."""
-    return _ratio(theirs.round_bests, ours.round_bests)
-
-
-def _ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
-    ratios = np.asarray(over) / np.asarray(under)
+def median_of_rounds(values: Sequence[float] | NDArray[np.float64]) -> Ratio:
+    """The median of one value a round, with its interval."""
+    found = np.asarray(values)
     rng = np.random.default_rng(0)
-    picks = rng.integers(0, len(ratios), (BOOTSTRAP_SAMPLES, len(ratios)))
-    low, high = np.percentile(np.median(ratios[picks], axis=1), (2.5, 97.5))
-    return Ratio(float(np.median(ratios)), float(low), float(high))
+    picks = rng.integers(0, len(found), (BOOTSTRAP_SAMPLES, len(found)))
+    low, high = np.percentile(np.median(found[picks], axis=1), (2.5, 97.5))
+    return Ratio(float(np.median(found)), float(low), float(high))
