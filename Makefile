@@ -48,6 +48,7 @@ bench: $(INSTALLED) ## measure this machine, kernels, models and call overhead; 
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.models
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.vector_math
 
 format: $(INSTALLED) ## rewrite the sources in our style

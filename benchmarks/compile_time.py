@@ -13,8 +13,10 @@ import click
 
 from benchmarks.results import ROOT, table, write
 from examples.models import mlp, resnet18, transformer_encoder
+from tilewright.runtime.machine import default_threads
 
-METHOD = """Every run is a process of its own; medians of {repeats}. *compile*: `tilewright.compile` with nothing
+METHOD = """Every run is a process of its own, in turns; medians of {repeats}. *compile*: `tilewright.compile` with
+nothing
 cached, by stage, with worker processes and without; *llvm* is the time that this process waits for objects. *warm*:
 `import tilewright` and then `tilewright.load` of a model that was compiled before. *CPU* is user and system time,
 workers included: what a busy machine does not distort."""
@@ -44,27 +46,32 @@ print(json.dumps({**seconds, "load": end - loaded, "load CPU": sum(now[:2]) - su
 """
 
 
-def measure(code: str, model: Path, repeats: int, **env: str) -> Numbers:
-    runs: list[Numbers] = []
-    for _ in range(repeats):
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(model)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        runs.append(json.loads(done.stdout))
-    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+def run(code: str, model: Path, **env: str) -> Numbers:
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(model)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(done.stdout)
 
 
 def measure_model(model: Path, folder: Path, repeats: int) -> dict[str, Numbers]:
-    cache = str(folder / f"cache-{model.stem}")
-    cold = {
-        label: measure(_COMPILE, model, repeats, TILEWRIGHT_CACHE="off", **env)
-        for label, env in (("workers", {}), ("no workers", {"TILEWRIGHT_WORKERS": "0"}))
+    cache = {"TILEWRIGHT_CACHE": str(folder / f"cache-{model.stem}")}
+    run(_LOAD, model, **cache)
+    kinds: dict[str, tuple[str, dict[str, str]]] = {
+        "workers": (_COMPILE, {"TILEWRIGHT_CACHE": "off", "TILEWRIGHT_WORKERS": str(default_threads() - 1)}),
+        "no workers": (_COMPILE, {"TILEWRIGHT_CACHE": "off", "TILEWRIGHT_WORKERS": "0"}),
+        "warm": (_LOAD, cache),
     }
-    measure(_LOAD, model, 1, TILEWRIGHT_CACHE=cache)
-    return {**cold, "warm": measure(_LOAD, model, repeats, TILEWRIGHT_CACHE=cache)}
+    runs: dict[str, list[Numbers]] = {label: [] for label in kinds}
+    for _ in range(repeats):  # in turns: the machine drifts
+        for label, (code, env) in kinds.items():
+            runs[label].append(run(code, model, **env))
+    return {
+        label: {name: statistics.median(r[name] for r in found) for name in found[0]}
+        for label, found in runs.items()
+    }
 
 
 def own_models(folder: Path) -> list[Path]:

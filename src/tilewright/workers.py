@@ -41,8 +41,8 @@ _LOSSES = 2  # workers that may be lost before we do without
 _F_SETPIPE_SZ = 1031  # Linux
 
 
-def default_workers() -> int:
-    """`TILEWRIGHT_WORKERS`, or one for each core but the one that we run on."""
+def default_workers(root: Path = Path("/")) -> int:
+    """`TILEWRIGHT_WORKERS`, or one for each idle core but the one that we run on."""
     wish = os.environ.get("TILEWRIGHT_WORKERS", "")
     if wish and not wish.isdecimal():
         raise UserError(f"TILEWRIGHT_WORKERS = {wish!r} is not a number", hint="0 compiles without workers")
@@ -51,7 +51,19 @@ def default_workers() -> int:
     # An application that embeds Python may have put itself in the place of the interpreter.
     if not Path(sys.executable or "").name.startswith("python"):
         return 0
-    return min(default_threads() - 1, _MAX_WORKERS)
+    idle = (os.cpu_count() or 1) - _running(root)
+    return max(0, min(default_threads() - 1, idle - 1, _MAX_WORKERS))
+
+
+def _running(root: Path) -> int:
+    """How many other threads of the machine want to run right now; 0 if it does not tell.
+
+    Where all cores are busy, a worker only takes time from us: compiling takes longer with than without.
+    """
+    try:
+        return int((root / "proc/loadavg").read_text().split()[3].split("/")[0]) - 1
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 @dataclass(slots=True, eq=False)

@@ -171,6 +171,20 @@ def test_a_worker_imports_no_more_than_it_needs() -> None:
     assert done.stdout.strip() == ""
 
 
+@pytest.mark.parametrize(
+    ("running", "workers"), [("1/900", 3), ("2/900", 2), ("4/900", 0), ("9/900", 0), ("", 3)]
+)
+def test_busy_cores_get_no_worker(
+    running: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TILEWRIGHT_WORKERS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr("tilewright.workers.default_threads", lambda: 4)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "loadavg").write_text(f"0.50 0.60 0.70 {running} 4242\n" if running else "")
+    assert default_workers(tmp_path) == workers
+
+
 def test_how_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_WORKERS", "3")
     assert default_workers() == 3
