@@ -9,19 +9,26 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from onnx import ModelProto
 from schedule_programs import backwards
 
+from examples.models import mlp, resnet18, transformer_encoder
+from tilewright.frontend.onnx import load_graph
+from tilewright.graph.passes import prepare
+from tilewright.graph.passes.lower import lower
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Expr, Scope, const, maximum, select
 from tilewright.schedule.recipes import default
 from tilewright.schedule.recipes.default import schedule_func
 from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.layouts import choose_layouts
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.trace import replay
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
+from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import LoopKind, Store, blocks, loops
@@ -98,6 +105,18 @@ def test_the_trace_of_a_schedule_replays_to_it() -> None:
     func = matmul(13, 17, 7)
     s = schedule_func(func, AVX2)
     assert same_func(replay(single(func), s.trace).funcs[0], s.func)
+
+
+@pytest.mark.parametrize("model", [mlp, resnet18, transformer_encoder], ids=lambda f: f.__name__)
+def test_no_recipe_is_refused_on_the_example_networks(
+    model: Callable[[], ModelProto], caplog: pytest.LogCaptureFixture
+) -> None:
+    module, _ = choose_layouts(lower(prepare(load_graph(model(), None))))
+    constants = frozenset(c.buffer.name for c in module.constants)
+    with caplog.at_level(logging.DEBUG, default.__name__):
+        for func in {digest(f): f for f in module.funcs}.values():
+            schedule_func(func, AVX2, constants)
+    assert not [r.getMessage() for r in caplog.records if r.name == default.__name__]
 
 
 # -------------------------------------------------------------------------------------------------------- contractions
@@ -249,6 +268,19 @@ def test_epilogue_of_a_product(epilogue: Epilogue, prologue: bool) -> None:
 def test_epilogue_runs_on_registers(epilogue: Epilogue) -> None:
     """The product itself is never stored."""
     func = check(with_epilogue(13, 17, 5, epilogue))
+    assert "C" in {b.name for b in func.locals if b.scope is Scope.REGISTER}
+
+
+def split_in_heads(b: FuncBuilder, c: Callable[..., Expr], shape: tuple[int, int]):
+    width = shape[1] // 4
+    return (4, shape[0], width), lambda h, i, j: c(i, h * width + j) + 1
+
+
+def test_a_product_split_in_heads_has_parallel_tiles_of_every_size() -> None:
+    """The element tells which tile it is of, though its place is spread over three dimensions."""
+    func = check(with_epilogue(37, 256, 2, split_in_heads), constants=["B"])
+    tops = [n for n in loops(func.body) if any(b.name.startswith("C") for b in blocks(n))]
+    assert {n.kind for n in tops if n in getattr(func.body, "stmts", (func.body,))} == {LoopKind.PARALLEL}
     assert "C" in {b.name for b in func.locals if b.scope is Scope.REGISTER}
 
 

@@ -9,14 +9,14 @@ iteration is run twice), and what the indices of a store must be for iterations 
 
 The method: an expression whose value is known, `const + Σ coeff·atom`, gives the values of its atoms where the
 coefficients form a mixed radix (each is larger than all that is below it can add up to); a known `x % c` with a
-known `x // c` gives `x`. Repeated until nothing new is found. It never claims too much; it may miss what only a
-predicate makes true.
+known `x // c` gives `x`, whatever `x` is (`x % 16 // 4` and `x % 4` give `x % 16`). Repeated until nothing new is
+found. It never claims too much; it may miss what only a predicate makes true.
 """
 
 import math
 from collections.abc import Iterable
 
-from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, floordiv, free_vars, loads
+from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, floordiv, free_vars, loads, mod
 from tilewright.ir.simplify import Linear, Number, Simplifier
 
 
@@ -24,17 +24,17 @@ def determined(values: Iterable[Expr], simplify: Simplifier) -> set[Expr]:
     """The variables, quotients and remainders that follow from the values of these integer expressions."""
     forms = [simplify.linear(v) for v in values]
     known: set[Expr] = set()
-    opened: set[Expr] = set()  # remainders whose dividend is among `forms` already
+    opened: set[Expr] = set()  # quotients and remainders whose dividend is among `forms` already
     while True:
         found = set[Expr]().union(*(_digits(form, known, simplify) for form in forms))
         known |= found
-        for m in [m for m in known if _is_remainder(m) and m not in opened]:
-            assert isinstance(m, Binary)
-            quotient = simplify.linear(floordiv(m.a, m.b))
-            if all(a in known or _follows(a, known) for a, _ in quotient.terms):
-                opened.add(m)
-                forms.append(simplify.linear(m.a))
-                found.add(m)
+        for e in [e for e in known if e not in opened]:
+            other = _counterpart(e, simplify)
+            if other is not None and all(a in known or _follows(a, known) for a, _ in other.terms):
+                assert isinstance(e, Binary)
+                opened.add(e)
+                forms.append(simplify.linear(e.a))
+                found.add(e)
         if not found:
             return known
 
@@ -55,8 +55,14 @@ def is_injective(values: Iterable[Expr], variables: Iterable[Var], simplify: Sim
     return all(v in known or simplify.constant(v) is not None for v in variables)
 
 
-def _is_remainder(e: Expr) -> bool:
-    return isinstance(e, Binary) and e.op is BinaryOp.MOD and isinstance(e.b, Const)
+def _counterpart(e: Expr, simplify: Simplifier) -> Linear | None:
+    """What gives the dividend of `e` together with it: the quotient for a remainder, and the other way round."""
+    if isinstance(e, Binary) and isinstance(e.b, Const):
+        if e.op is BinaryOp.MOD:
+            return simplify.linear(floordiv(e.a, e.b))
+        if e.op is BinaryOp.FLOORDIV:
+            return simplify.linear(mod(e.a, e.b))
+    return None
 
 
 def _digits(form: Linear, known: set[Expr], simplify: Simplifier) -> set[Expr]:
