@@ -19,7 +19,7 @@ METHOD = """Every run is a process of its own, in turns; medians of {repeats}. *
 nothing
 cached, by stage, with worker processes and without; *llvm* is the time that this process waits for objects. *warm*:
 `import tilewright` and then `tilewright.load` of a model that was compiled before. *CPU* is user and system time,
-workers included: what a busy machine does not distort."""
+workers included. It too grows on a busy machine, if less than the time on the clock."""
 
 Numbers: TypeAlias = dict[str, float]
 

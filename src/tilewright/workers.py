@@ -58,7 +58,7 @@ def default_workers(root: Path = Path("/")) -> int:
 def _running(root: Path) -> int:
     """How many other threads of the machine want to run right now; 0 if it does not tell.
 
-    Where all cores are busy, a worker only takes time from us: compiling takes longer with than without.
+    Where all cores are busy, a worker has shown no gain (docs/decisions/worker-processes.md).
     """
     try:
         return int((root / "proc/loadavg").read_text().split()[3].split("/")[0]) - 1
