@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
-from tilewright.codegen.loaded import Facts, KnownValues
+from tilewright.codegen.loaded import Facts, Key, KnownValues
 from tilewright.codegen.registers import Offsets, RegisterFile
 from tilewright.codegen.values import Val, intrinsic_type, literal, memory_type
 from tilewright.ir.dtype import INDEX, DType
@@ -34,6 +34,7 @@ from tilewright.ir.expr import (
     UnaryOp,
     Var,
     as_index,
+    walk,
 )
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Linear, Simplifier
@@ -83,14 +84,16 @@ class ExprEmitter:
     # --------------------------------------------------------------------------------------------- expressions
 
     def emit(self, e: Expr) -> Val:
-        # What reads nothing does not depend on the mask.
-        mask = self.mask.name if self.mask is not None and self.facts.buffers(e) else ""
-        key = (e, mask, self.lanes)
+        key = self._key(e)
         done = self.known.get(key)
         if done is None:
             done = self._emit(e)
             self.known.put(key, done)
         return done
+
+    def _key(self, e: Expr) -> Key:
+        # What reads nothing does not depend on the mask.
+        return (e, self.mask.name if self.mask is not None and self.facts.buffers(e) else "", self.lanes)
 
     def _emit(self, e: Expr) -> Val:
         match e:
@@ -108,9 +111,7 @@ class ExprEmitter:
             case Fma():
                 return self.ops.fma(self.emit(e.a), self.emit(e.b), self.emit(e.c))
             case Select():
-                cond = self.emit(e.cond)
-                a = self._side(e.a, cond, negated=False)
-                return self.ops.select(cond, a, self._side(e.b, cond, negated=True))
+                return self._select(e)
             case Cast():
                 return self.ops.cast(self.emit(e.a), e.dtype)
             case Bitcast():
@@ -124,23 +125,38 @@ class ExprEmitter:
         ramp = "<" + ", ".join(f"i64 {n}" for n in range(self.lanes)) + ">"
         return Val(ramp, INDEX, self.lanes)
 
+    def _select(self, e: Select) -> Val:
+        cond = self.emit(e.cond)
+        # What both sides load is loaded in any case: once, and without a guard. (Under two masks it would be computed
+        # twice, and twice as often with every Select around it.)
+        both = self.facts.certain(e.a) & self.facts.certain(e.b)
+        if both:
+            for n in walk(e.a):
+                if n in both:
+                    self.emit(n)
+        a = self._side(e.a, cond, negated=False)
+        return self.ops.select(cond, a, self._side(e.b, cond, negated=True))
+
     def _side(self, e: Expr, cond: Val, *, negated: bool) -> Val:
         """One side of a Select. Only loads that the code before has not made anyway need the guard."""
-        if not self._loads_anew(e, set()):
+        if not self._loads_more(e):
             return self.emit(e)
         with self.guarded(self.ops.unary(UnaryOp.NOT, cond) if negated else cond):
             return self.emit(e)
 
-    def _loads_anew(self, e: Expr, seen: set[Expr]) -> bool:
-        """Would the code for `e` here read from memory? Not where what reads has been computed before."""
-        if e in seen or not self.facts.buffers(e):
-            return False
-        seen.add(e)
-        if (e, self.mask.name if self.mask is not None else "", self.lanes) in self.known:
-            return False
-        if isinstance(e, Load) and e.buffer.scope is not Scope.REGISTER:
-            return True
-        return any(self._loads_anew(c, seen) for c in e.children())
+    def _loads_more(self, e: Expr) -> bool:
+        """Does computing `e` read memory, given what is known?"""
+        seen: set[Expr] = set()
+        todo = [e]
+        while todo:
+            n = todo.pop()
+            if n in seen or not self.facts.buffers(n) or self._key(n) in self.known:
+                continue
+            if isinstance(n, Load) and n.buffer.scope is not Scope.REGISTER:
+                return True
+            seen.add(n)
+            todo.extend(n.children())
+        return False
 
     # ------------------------------------------------------------------------------------------------- memory
 

@@ -87,6 +87,10 @@ class _KernelEmitter:
     def _for(self, s: For) -> None:
         if s.extent == 0:
             return
+        if s.extent == 1:
+            self.b.env[s.var], self.b.depth[s.var] = Val("0", INDEX), 0
+            self.stmt(s.body)
+            return
         if s.kind is LoopKind.VECTORIZED and not any(isinstance(n, For | Alloc) for n in walk(s.body)):
             with self.e.vector(s.var, s.extent):
                 self.stmt(s.body)
@@ -134,7 +138,7 @@ class _KernelEmitter:
             return
         if e.lane is not None and e.lane in free_vars(s.cond):
             raise InternalError("a condition on lanes gave a scalar")
-        changed = stored_slots(s.then, e.registers, e.offsets)
+        changed = stored_slots(s.then, e.registers, e.offsets, e.lane, e.lanes)
         old = {(f, n): e.registers[f].slots[n] or "poison" for f, ns in changed.items() for n in ns}
         label, before = b.fresh("then")[1:], b.label
         after = f"{label}.end"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from tilewright.codegen.values import Val
-from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.expr import Buffer, Expr, Load, Select, Var
 
 
 class Facts:
@@ -15,6 +15,7 @@ class Facts:
     def __init__(self) -> None:
         self._buffers: dict[Expr, frozenset[Buffer]] = {}
         self._vars: dict[Expr, frozenset[Var]] = {}
+        self._certain: dict[Expr, frozenset[Expr]] = {}
 
     def buffers(self, e: Expr) -> frozenset[Buffer]:
         found = self._buffers.get(e)
@@ -23,6 +24,19 @@ class Facts:
             if isinstance(e, Load):
                 found |= {e.buffer}
             self._buffers[e] = found
+        return found
+
+    def certain(self, e: Expr) -> frozenset[Expr]:
+        """The loads, and selects that load, which are evaluated whenever `e` is."""
+        found = self._certain.get(e)
+        if found is None:
+            if isinstance(e, Select):
+                found = self.certain(e.cond) | (self.certain(e.a) & self.certain(e.b))
+            else:
+                found = frozenset[Expr]().union(*[self.certain(c) for c in e.children()])
+            if isinstance(e, Load | Select) and self.buffers(e):
+                found |= {e}
+            self._certain[e] = found
         return found
 
     def vars(self, e: Expr) -> frozenset[Var]:

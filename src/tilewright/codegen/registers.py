@@ -76,20 +76,27 @@ def register_width(buffer: Buffer, body: Stmt, offsets: Offsets) -> int:
 
 
 def stored_slots(
-    body: Stmt, files: Mapping[Buffer, RegisterFile], offsets: Offsets
+    body: Stmt,
+    files: Mapping[Buffer, RegisterFile],
+    offsets: Offsets,
+    lane: Var | None = None,
+    lanes: int = 1,
 ) -> dict[Buffer, list[int]]:
-    """Which slots of the known register files `body` writes."""
+    """Which slots of the known register files `body` writes; `lane` is the vectorised loop around it, if any."""
     found: dict[Buffer, set[int]] = {}
 
-    def visit(s: Stmt, lane: For | None) -> None:
+    def visit(s: Stmt, lane: Var | None, lanes: int) -> None:
         if isinstance(s, Store) and s.buffer in files:
-            offset, step = offsets.of(s.buffer, s.indices, lane.var if lane else None)
+            offset, step = offsets.of(s.buffer, s.indices, lane)
             width = files[s.buffer].width
-            lanes = lane.extent if lane and step else 1
-            found.setdefault(s.buffer, set()).update((offset + n * step) // width for n in range(lanes))
+            found.setdefault(s.buffer, set()).update(
+                (offset + n * step) // width for n in range(lanes if step else 1)
+            )
+        if isinstance(s, For) and s.kind is LoopKind.VECTORIZED:
+            lane, lanes = s.var, s.extent
         for c in children(s):
-            visit(c, s if isinstance(s, For) and s.kind is LoopKind.VECTORIZED else lane)
+            visit(c, lane, lanes)
 
     if files:
-        visit(body, None)
+        visit(body, lane, lanes)
     return {b: sorted(s) for b, s in found.items()}

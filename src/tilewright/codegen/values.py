@@ -81,7 +81,8 @@ def splat_literal(val: Val, lanes: int) -> Val | None:
     """A literal repeated; None if `val` is not a literal."""
     if not val.is_literal:
         return None
-    return Val("<" + ", ".join([f"{llvm_type(val.dtype)} {val.name}"] * lanes) + ">", val.dtype, lanes)
+    name = "poison" if val.name == "poison" else f"splat ({llvm_type(val.dtype)} {val.name})"
+    return Val(name, val.dtype, lanes)
 
 
 def intrinsic_type(dtype: DType, lanes: int = 1) -> str:
