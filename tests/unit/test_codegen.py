@@ -105,7 +105,7 @@ def expression_kernel(draw: st.DrawFn) -> Func:
     return Func("expression", (*(Buffer(f"X_{d}", (2, N), d) for d in DType), y, z), (), body, (y, z))
 
 
-@settings(relaxed, max_examples=50)
+@settings(relaxed, max_examples=40)
 @given(expression_kernel(), st.sampled_from(TARGETS))
 def test_any_expression(func: Func, target: Target) -> None:
     note(print_func(func))
@@ -209,7 +209,7 @@ def a_program(draw: st.DrawFn) -> Func:
     return Func("random", (x, y, z), (), Alloc(t, Alloc(r, Seq((*first, *body, *last)))), (y, z))
 
 
-@settings(relaxed, max_examples=50)
+@settings(relaxed, max_examples=25)
 @given(a_program(), st.sampled_from(TARGETS))
 def test_any_program(func: Func, target: Target) -> None:
     note(print_func(func))

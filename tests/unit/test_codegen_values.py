@@ -49,15 +49,18 @@ SPECIAL = [
 ]
 
 
-def elementwise(loop: str, n: int, params: str, *stores: str) -> Func:
+def over(loop: str, n: int, *stores: str, suffix: str = "") -> str:
     """A loop over n elements (a multiple of 8) one by one or in vectors; `i` is the element in the stores."""
     if loop == "range":
-        head, index = f"    for i in range({n}):\n", "i"
+        head, index = f"    for i{suffix} in range({n}):\n", f"i{suffix}"
     else:
-        head, index = f"    for k in range({n // 8}):\n      for lane in vectorized(8):\n", "k * 8 + lane"
-    lines = "".join(f"        {s}\n" for s in stores)
-    body = re.sub(r"\bi\b", index, lines)
-    return program(f"def f({params}):\n{head}{body}")
+        head = f"    for k{suffix} in range({n // 8}):\n      for lane{suffix} in vectorized(8):\n"
+        index = f"k{suffix} * 8 + lane{suffix}"
+    return head + re.sub(r"\bi\b", index, "".join(f"        {s}\n" for s in stores))
+
+
+def elementwise(loop: str, n: int, params: str, *stores: str) -> Func:
+    return program(f"def f({params}):\n{over(loop, n, *stores)}")
 
 
 def fill(x: object) -> Array:
@@ -128,7 +131,7 @@ def test_rounding_is_exact_and_keeps_signs_and_nan(dtype: str, loop: str, target
     rng = np.random.default_rng(0)
     big = 2.0 ** np.array([22, 23, 24, 51, 52, 53, 62, 63, 64])
     ties = np.arange(-8, 8) + 0.5
-    some = rng.standard_normal(64) * 100
+    some = np.concatenate([rng.standard_normal(64) * 100, [-0.7, -0.3, 0.3, 0.7]])
     x = fill(np.concatenate([SPECIAL, ties, ties + 4194304.0, big, -big, big - 0.5, some]))
     names, t = ("floor", "ceil", "round", "trunc"), f"{dtype}[{len(x)}]"
     params = ", ".join((f"X: {t}", *(f"{f}_: out({t})" for f in names)))
@@ -259,11 +262,14 @@ def _sources(source: DType, to: DType) -> Array:
 @pytest.mark.parametrize("source", DType, ids=str)
 @every_target
 def test_every_cast(source: DType, target: Target) -> None:
+    params, loops, given = list[str](), list[str](), dict[str, Array]()
     for to, loop in itertools.product(DType, ("vectorized", "range")):
         x = fill(_sources(source, to))
-        n = len(x)
-        params = f"X: {source}[{n}], Y: out({to}[{n}])"
-        check(elementwise(loop, n, params, f"Y[i] = cast({to}, X[i])"), target, X=x)
+        name, n = f"{to}_{loop}", len(x)
+        params += [f"X_{name}: {source}[{n}]", f"Y_{name}: out({to}[{n}])"]
+        loops.append(over(loop, n, f"Y_{name}[i] = cast({to}, X_{name}[i])", suffix=f"_{name}"))
+        given[f"X_{name}"] = x
+    check(program(f"def casts({', '.join(params)}):\n{''.join(loops)}"), target, **given)
 
 
 HALF_OPS = (

@@ -78,7 +78,7 @@ relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
 # ------------------------------------------------------------------------------------------------- any program
 
 
-@settings(relaxed, max_examples=50)
+@settings(relaxed, max_examples=25)
 @given(scheduled())
 def test_every_pass_keeps_every_bit(func: Func) -> None:
     expected = outputs_of(func)
@@ -96,7 +96,7 @@ def test_every_pass_keeps_every_bit(func: Func) -> None:
         assert_same_bits(outputs_of(func, *kernels, shared=shared), expected, p.__name__)
 
 
-@settings(relaxed, max_examples=50)
+@settings(relaxed, max_examples=30)
 @given(scheduled())
 def test_lowered_kernels_keep_the_rules_and_every_bit(func: Func) -> None:
     phases, shared = lower(func)
@@ -107,7 +107,7 @@ def test_lowered_kernels_keep_the_rules_and_every_bit(func: Func) -> None:
     assert_same_bits(outputs_of(func, *(p.func for p in phases), shared=shared), outputs_of(func), "lower")
 
 
-@settings(relaxed, max_examples=50)
+@settings(relaxed, max_examples=30)
 @given(scheduled(), st.sampled_from(TARGETS))
 def test_native_code_and_interpreter_agree_to_the_bit(func: Func, target: Target) -> None:
     kernels, shared = kernels_of(func, target)
