@@ -124,12 +124,7 @@ CASES = {
 }
 
 
-SPILLS = pytest.mark.xfail(
-    strict=True, reason="a tile of 9 rows or more and one vector spills if k is unrolled"
-)
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=SPILLS if n == "gemm-narrow" else ()) for n in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_reduction_loops_hold_loads_and_multiply_adds_only(name: str) -> None:
     func, constants = CASES[name]
     kernels, _ = kernels_of(schedule_func(func, AVX2, frozenset(constants)).func, AVX2)

@@ -15,6 +15,7 @@ from tilewright.target.target import Target
 _IN_FLIGHT = 8
 _FMA_PER_CYCLE = 2.0
 _LOADS_PER_CYCLE = 2.0
+_MAX_ROWS = 8  # LLVM brings the elements of A of more rows forward until accumulators spill
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def choose_tile(rows: int, columns: int, target: Target, bytes_per_element: int 
     lanes = target.lanes(bytes_per_element)
     best, best_time = Tile(1, lanes), float("inf")
     for vectors in range(1, 9):
-        for r in range(1, 13):
+        for r in range(1, _MAX_ROWS + 1):
             if r * vectors + vectors + 1 > target.vector_registers or r > rows:
                 continue
             time = sum(
