@@ -278,7 +278,7 @@ def split_in_heads(b: FuncBuilder, c: Callable[..., Expr], shape: tuple[int, int
 
 def test_a_product_split_in_heads_has_parallel_tiles_of_every_size() -> None:
     """The element tells which tile it is of, though its place is spread over three dimensions."""
-    func = check(with_epilogue(37, 256, 2, split_in_heads), constants=["B"])
+    func = check(with_epilogue(37, 256, 16, split_in_heads), constants=["B"])
     tops = [n for n in loops(func.body) if any(b.name.startswith("C") for b in blocks(n))]
     assert {n.kind for n in tops if n in getattr(func.body, "stmts", (func.body,))} == {LoopKind.PARALLEL}
     assert "C" in {b.name for b in func.locals if b.scope is Scope.REGISTER}
@@ -383,3 +383,12 @@ def test_independent_iterations_may_run_backwards() -> None:
         arrays = inputs_of(func)
         for w, g in zip(run_func(func, *arrays), run_func(backwards(scheduled), *arrays), strict=True):
             np.testing.assert_array_equal(g, w)
+
+
+def test_a_small_product_does_not_wake_the_team() -> None:
+    func = check(with_epilogue(13, 32, 5, split_in_heads))
+    kinds = {
+        n.kind for n in loops(func.body) if any(b.name.startswith("C_p") or b.name == "C" for b in blocks(n))
+    }
+    assert LoopKind.VECTORIZED in kinds
+    assert LoopKind.PARALLEL not in kinds

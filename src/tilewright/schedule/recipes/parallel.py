@@ -6,6 +6,7 @@ from tilewright.schedule.steps.loop_kind import Parallel
 
 ENOUGH_PARTS = 16  # so that any small team shares them nearly evenly
 PARALLEL_WORK = 16384  # elements below which waking a team costs more than it saves
+PARALLEL_STEPS = 8 * PARALLEL_WORK  # reduction steps: quicker than elements, which come from memory
 
 
 def part_size(extent: int) -> int:

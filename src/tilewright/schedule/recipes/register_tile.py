@@ -10,6 +10,7 @@ Loops are partitioned first where sizes do not divide, so that every tile is exa
 inside.
 """
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from tilewright.schedule.moves import top_level
 from tilewright.schedule.nest import chain
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import single_consumer
-from tilewright.schedule.recipes.parallel import parallel_prefix
+from tilewright.schedule.recipes.parallel import PARALLEL_STEPS, parallel_prefix
 from tilewright.schedule.recipes.tiles import Tile, row_tiles
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
@@ -80,6 +81,7 @@ def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int) -> None:
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
         nest.col: _column_cuts(s.loop(nest.col).extent, tile.columns, lanes),
     }
+    work = math.prod(s.loop(n).extent for n in (*nest.outside, *nest.reduce))
     first, second = sorted((nest.row, nest.col), key=nest.outside.index)
     s.apply(Reorder((*nest.outside, *nest.reduce)))
     s.apply(ReverseComputeAt(nest.epilogue, nest.outside[-1]))
@@ -97,6 +99,8 @@ def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int) -> None:
             if first == nest.row:
                 s.apply(Reorder((row, col)))
             _register_tile(s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes)
+    if work < PARALLEL_STEPS:
+        return
     for n in top_level(s.func):
         # Other nests of the Func (padding, packing) are not ours.
         if isinstance(n, For) and n.kind is LoopKind.SERIAL and any(_is_part(b, nest.block) for b in walk(n)):
