@@ -395,6 +395,15 @@ def logical_and(*terms: Expr) -> Expr:
     return out
 
 
+def conjuncts(cond: Expr) -> list[Expr]:
+    """The conditions that `cond` is the conjunction of; none if it is true."""
+    if cond is TRUE:
+        return []
+    if isinstance(cond, Binary) and cond.op is BinaryOp.AND:
+        return [*conjuncts(cond.a), *conjuncts(cond.b)]
+    return [cond]
+
+
 def unary(op: UnaryOp, a: Expr) -> Expr:
     if isinstance(a, Const) and not a.dtype.is_float:
         if op is UnaryOp.NEG:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.expr import Expr, Var
 
 Memo: TypeAlias = dict[Expr, Expr]
 
@@ -37,14 +37,3 @@ def substitute(e: Expr, values: Mapping[Var, Expr], memo: Memo | None = None) ->
     if not values:
         return e
     return transform(e, lambda n: values.get(n) if isinstance(n, Var) else None, memo)
-
-
-def replace_buffers(e: Expr, buffers: Mapping[Buffer, Buffer], memo: Memo | None = None) -> Expr:
-    """Read other buffers at the same indices."""
-
-    def swap(n: Expr) -> Expr | None:
-        if isinstance(n, Load) and n.buffer in buffers:
-            return Load(buffers[n.buffer], n.indices)
-        return None
-
-    return transform(e, swap, memo)

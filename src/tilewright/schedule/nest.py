@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.ir.expr import TRUE, Binary, BinaryOp, Expr, Var, free_vars
+from tilewright.ir.expr import Expr, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
@@ -76,15 +76,6 @@ def starts_at_zero(bindings: Iterable[Expr], block: Block) -> bool:
     reduce = [b for it, b in zip(block.iters, bindings, strict=True) if it.kind is IterKind.REDUCE]
     simplify = Simplifier({v: Interval(0, 0) for b in reduce for v in free_vars(b)})
     return all(simplify.constant(b) == 0 for b in reduce)
-
-
-def conjuncts(predicate: Expr) -> list[Expr]:
-    """The conditions that a predicate is the conjunction of."""
-    if predicate is TRUE:
-        return []
-    if isinstance(predicate, Binary) and predicate.op is BinaryOp.AND:
-        return [*conjuncts(predicate.a), *conjuncts(predicate.b)]
-    return [predicate]
 
 
 def bound_names(s: Stmt) -> set[str]:

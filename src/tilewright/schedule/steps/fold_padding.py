@@ -12,11 +12,11 @@ readers of `P` run, whatever was in that memory before.
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import TRUE, Buffer, Const, Expr, Load, Select, Var, as_index
+from tilewright.ir.expr import TRUE, Buffer, Const, Expr, Load, Select, Var, as_index, conjuncts
 from tilewright.ir.layout import Layout, Pad
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import conjuncts, find_block
+from tilewright.schedule.nest import find_block
 from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.transform_layout import TransformLayout

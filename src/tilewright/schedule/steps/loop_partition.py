@@ -23,13 +23,12 @@ remainder, partitioned before its last tile, gives exact tiles:
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilewright.ir.expr import FALSE, Binary, BinaryOp, Const, Expr, Var
+from tilewright.ir.expr import FALSE, Binary, BinaryOp, Const, Expr, Var, conjuncts
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import (
     bound_names,
     check_fresh,
-    conjuncts,
     find_loop,
     path_to,
     ranges_above,

@@ -37,6 +37,7 @@ from tilewright.ir.expr import (
     Var,
     as_index,
     binary,
+    conjuncts,
     free_vars,
     loads,
     logical_and,
@@ -48,7 +49,6 @@ from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import (
     bound_names,
     check_fresh,
-    conjuncts,
     find_block,
     find_loop,
     loop_vars,

@@ -27,6 +27,7 @@ from tilewright.ir.expr import (
     Select,
     Var,
     as_index,
+    conjuncts,
     floordiv,
     free_vars,
 )
@@ -139,15 +140,6 @@ def _collect_loads(e: Expr, at: _Context, out: list[Access]) -> None:
         else:
             stack += [(c, guarded) for c in reversed(node.children())]
     out.extend([at.access(load.buffer, load.indices, False, guarded) for load, guarded in found.items()])
-
-
-def conjuncts(cond: Expr) -> tuple[Expr, ...]:
-    """The terms of a conjunction."""
-    if cond is TRUE:
-        return ()
-    if isinstance(cond, Binary) and cond.op is BinaryOp.AND:
-        return (*conjuncts(cond.a), *conjuncts(cond.b))
-    return (cond,)
 
 
 # --------------------------------------------------------------------------------------------------------- boxes

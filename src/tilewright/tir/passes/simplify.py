@@ -6,7 +6,7 @@ for i in range(8):                      if n < 3:
         if n + j < 3: ...                       ...
 """
 
-from tilewright.ir.expr import FALSE, TRUE, Binary, BinaryOp, Buffer, Expr, Var, free_vars, loads, logical_and
+from tilewright.ir.expr import FALSE, TRUE, Buffer, Expr, Var, conjuncts, free_vars, loads, logical_and
 from tilewright.ir.simplify import Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, map_exprs
@@ -62,9 +62,3 @@ def _hoist(loop: For) -> Stmt:
 
 def _changes(cond: Expr, var: Var, written: set[Buffer]) -> bool:
     return var in free_vars(cond) or any(ld.buffer in written for ld in loads(cond))
-
-
-def conjuncts(cond: Expr) -> list[Expr]:
-    if isinstance(cond, Binary) and cond.op is BinaryOp.AND:
-        return [*conjuncts(cond.a), *conjuncts(cond.b)]
-    return [cond]
