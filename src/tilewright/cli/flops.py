@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from tilewright.ir.expr import Binary, Expr, Fma, Unary, walk
-from tilewright.tir.stmt import Alloc, Block, For, If, Seq, Stmt, Store
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store
 
 
 def count_flops(s: Stmt) -> int:
@@ -15,7 +15,7 @@ def count_flops(s: Stmt) -> int:
             return s.extent * count_flops(s.body)
         case Seq():
             return sum(map(count_flops, s.stmts))
-        case Alloc():
+        case Alloc() | Emit():
             return count_flops(s.body)
         case If():
             return count_flops(s.then)

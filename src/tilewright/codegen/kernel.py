@@ -19,7 +19,7 @@ from tilewright.support.errors import InternalError
 from tilewright.tir.func import Func
 from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Block, For, If, LoopKind, Seq, Stmt, Store, walk
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, LoopKind, Seq, Stmt, Store, walk
 
 MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such code is faster as a loop
 
@@ -75,6 +75,8 @@ class _KernelEmitter:
                 self._for(s)
             case If():
                 self._if(s)
+            case Emit():
+                self.stmt(s.body)
             case Alloc():
                 self._alloc(s)
             case Block():

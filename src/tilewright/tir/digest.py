@@ -11,7 +11,7 @@ from typing import assert_never
 
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Alloc, Block, For, If, Seq, Stmt, Store
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store
 
 
 def digest(func: Func, marks: Iterable[str] = ()) -> str:
@@ -75,6 +75,11 @@ class _Writer:
             case If():
                 self.lines.append(f"if {self.expr(s.cond)} {{")
                 self.stmt(s.then)
+                self.lines.append("}")
+            case Emit():
+                places = [f"[{' '.join(map(self.expr, p))}]" for p in s.operands]
+                self.lines.append(f"emit {s.intrinsic} {' '.join(places)} {{")
+                self.stmt(s.body)
                 self.lines.append("}")
             case Alloc():
                 self.lines.append(f"alloc {self._buffer(s.buffer)} {{")

@@ -27,7 +27,7 @@ from tilewright.support.errors import InternalError, UserError
 from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
 from tilewright.tir.func import Sequence as ProgramSequence
-from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, Store, walk
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, IterKind, Seq, Stmt, Store, walk
 
 Array: TypeAlias = NDArray[Any]
 ExternalFn: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
@@ -153,6 +153,8 @@ class _Machine:
                 self._where(self._value(s.cond, mask), s.then, lanes, mask)
             case Store():
                 self._store(s, lanes, mask)
+            case Emit():
+                self.run(s.body, lanes, mask)
             case Alloc():
                 self._memory[s.buffer] = unwritten(s.buffer.with_shape((*lanes, *s.buffer.shape)))
                 self._parts[s.buffer] = tuple(np.ogrid[tuple(slice(n) for n in lanes)])

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.ir.expr import TRUE, Buffer, Expr, Scope, Var
+from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var
 from tilewright.tir.expr_parser import ExprParser, Scoped, near, parse_expr
 from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, Program, While
 from tilewright.tir.func import Sequence as ProgramSequence
 from tilewright.tir.printer import digest
-from tilewright.tir.stmt import Alloc, Block, For, If, Iter, IterKind, LoopKind, Stmt, Store, seq
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Iter, IterKind, LoopKind, Stmt, Store, seq
 
 __all__ = ["parse_expr", "parse_func", "parse_module"]
 
@@ -233,6 +233,19 @@ class _Parser(ExprParser):
                 case ast.With(
                     items=[
                         ast.withitem(
+                            context_expr=ast.Call(
+                                func=ast.Name(id="emit"), args=[ast.Constant(value=str(name)), *places]
+                            ),
+                            optional_vars=None,
+                        )
+                    ],
+                    body=inner,
+                ):
+                    operands = tuple(self._operand(p, scope) for p in places)
+                    out.append(Emit(name, operands, self._body(inner, scope, names)))
+                case ast.With(
+                    items=[
+                        ast.withitem(
                             context_expr=ast.Call(func=ast.Name(id="alloc")) as call,
                             optional_vars=ast.Name(id=name),
                         )
@@ -248,6 +261,12 @@ class _Parser(ExprParser):
                         f"loops are `for i in range(8):`, with {', '.join(_LOOPS)}; see docs/ir.md",
                     )
         return seq(*out)
+
+    def _operand(self, node: ast.expr, scope: dict[str, Scoped]) -> tuple[Load, ...]:
+        elements = node.elts if isinstance(node, ast.List) else []
+        if not elements or not all(isinstance(e, ast.Subscript) for e in elements):
+            self.fail(node, "an operand of emit is a list of elements", "write it as [A[i, 0], A[i + 1, 0]]")
+        return tuple(Load(*self.access(e, scope)) for e in elements if isinstance(e, ast.Subscript))
 
     def _block(
         self, name: str, body: list[ast.stmt], scope: dict[str, Scoped], names: Mapping[str, str]

@@ -64,7 +64,20 @@ from tilewright.ir.expr import walk as walk_expr
 from tilewright.tir.analysis.accesses import reads, writes
 from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
 from tilewright.tir.func import Sequence as ProgramSequence
-from tilewright.tir.stmt import Alloc, Block, For, If, Iter, LoopKind, Seq, Stmt, Store, stmt_exprs, walk
+from tilewright.tir.stmt import (
+    Alloc,
+    Block,
+    Emit,
+    For,
+    If,
+    Iter,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    stmt_exprs,
+    walk,
+)
 
 INFIX: dict[BinaryOp, tuple[str, int]] = {  # spelling and Python's precedence; all associate to the left
     BinaryOp.EQ: ("==", 4),
@@ -124,7 +137,7 @@ def print_head(s: Stmt) -> str:
             return f"with block({_quote(s.name)}):"
         case Seq() if s.stmts:
             return print_head(s.stmts[0])
-        case For() | Alloc():
+        case For() | Alloc() | Emit():
             s = replace(s, body=Seq(()))
         case If():
             s = If(s.cond, Seq(()))
@@ -245,7 +258,7 @@ def _stmt_names(s: Stmt) -> list[Var | Buffer]:
                 out.extend(it.var for it in n.iters)
             case Alloc() | Store():
                 out.append(n.buffer)
-            case Seq() | If():
+            case Seq() | If() | Emit():
                 pass
             case _:
                 assert_never(n)
@@ -290,6 +303,10 @@ class _Printer:
                 shared = self.share([s.cond], depth)
                 self.line(depth, f"if {self.expr(s.cond, shared)}:")
                 self.stmt(s.then, depth + 1)
+            case Emit():
+                places = [f"[{', '.join(self.expr(e, {}) for e in p)}]" for p in s.operands]
+                self.line(depth, f"with emit({', '.join([_quote(s.intrinsic), *places])}):")
+                self.stmt(s.body, depth + 1)
             case Alloc():
                 self.line(depth, f"with {_alloc(s.buffer)} as {self._names[s.buffer]}:")
                 self.stmt(s.body, depth + 1)

@@ -7,7 +7,7 @@ from typing import TypeAlias, assert_never
 from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Var
 from tilewright.ir.rewrite import Memo
 from tilewright.ir.rewrite import transform as transform_expr
-from tilewright.tir.stmt import Alloc, Block, For, If, Seq, Stmt, Store, seq
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store, seq
 
 ExprFn: TypeAlias = Callable[[Expr], Expr]
 StmtFn: TypeAlias = Callable[[Stmt], Stmt | None]
@@ -25,6 +25,10 @@ def map_exprs(s: Stmt, fn: ExprFn) -> Stmt:
         case For() | Alloc():
             body = map_exprs(s.body, fn)
             return s if body is s.body else replace(s, body=body)
+        case Emit():
+            operands = tuple([tuple([_load(fn(e)) for e in places]) for places in s.operands])
+            body = map_exprs(s.body, fn)
+            return s if body is s.body and operands == s.operands else Emit(s.intrinsic, operands, body)
         case Seq():
             stmts = tuple([map_exprs(c, fn) for c in s.stmts])
             return s if all(a is b for a, b in zip(stmts, s.stmts, strict=True)) else Seq(stmts)
@@ -44,12 +48,17 @@ def map_exprs(s: Stmt, fn: ExprFn) -> Stmt:
             assert_never(s)
 
 
+def _load(e: Expr) -> Load:
+    assert isinstance(e, Load), "an operand of a tensor intrinsic is in memory or in registers"
+    return e
+
+
 def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
     """Rebuild `s` over `fn(child)` for its direct children; `s` itself if none changed."""
     match s:
         case Store():
             return s
-        case For() | Alloc():
+        case For() | Alloc() | Emit():
             body = fn(s.body)
             return s if body is s.body else replace(s, body=body)
         case Seq():

@@ -6,6 +6,8 @@ Meaning
 - `Block` is a named unit of computation. Its iterators take the values of the bindings, and where the predicate holds
   the body runs; `init` runs before the body when every REDUCE iterator is 0. The body mentions only the block's
   own iterators, never loop variables, so a block can be moved, inlined and re-tiled without looking inside.
+- `Emit` means its body. It names a tensor intrinsic whose instructions the code generator may write instead, and where
+  the intrinsic's operands are; nothing else looks at those.
 - `Alloc` gives a LOCAL or REGISTER buffer its extent; it appears only after `place_allocations`.
 - Statements are frozen and compared by value where a test needs it; they are not interned.
 
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TypeAlias, assert_never
 
-from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Var
+from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var
 
 
 @unique
@@ -95,7 +97,18 @@ class Alloc:
     body: "Stmt"
 
 
-Stmt: TypeAlias = For | Block | Seq | Store | If | Alloc
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """`operands` has, for each operand of the intrinsic in the order of its params, the element where it starts, and
+    that element's neighbour along each of the operand's dimensions: the differences are its strides.
+    """
+
+    intrinsic: str
+    operands: tuple[tuple[Load, ...], ...]
+    body: "Stmt"
+
+
+Stmt: TypeAlias = For | Block | Seq | Store | If | Alloc | Emit
 
 
 def seq(*stmts: Stmt) -> Stmt:
@@ -108,7 +121,7 @@ def seq(*stmts: Stmt) -> Stmt:
 
 def children(s: Stmt) -> tuple[Stmt, ...]:
     match s:
-        case For() | Alloc():
+        case For() | Alloc() | Emit():
             return (s.body,)
         case Block():
             return (s.body,) if s.init is None else (s.init, s.body)
@@ -140,7 +153,7 @@ def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
             return (s.cond,)
         case Block():
             return (*s.bindings, s.predicate)
-        case For() | Seq() | Alloc():
+        case For() | Seq() | Alloc() | Emit():
             return ()
         case _:
             assert_never(s)

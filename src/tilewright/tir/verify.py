@@ -67,6 +67,7 @@ from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
     Alloc,
     Block,
+    Emit,
     For,
     If,
     IterKind,
@@ -249,6 +250,8 @@ class _Check:
                 self._stmt(s.then, inner)
             case Store():
                 self._store(s, scope)
+            case Emit():
+                self._stmt(s.body, scope)
             case Alloc():
                 inner = scope.copy()
                 inner.buffers = scope.buffers | {s.buffer}

@@ -11,7 +11,7 @@ from tilewright.ir.simplify import Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, map_exprs
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, For, If, LoopKind, Seq, Stmt, Store, seq, walk
+from tilewright.tir.stmt import Alloc, Emit, For, If, LoopKind, Seq, Stmt, Store, seq, walk
 
 _NOTHING = Seq(())
 
@@ -38,7 +38,7 @@ def _tidy(s: Stmt) -> Stmt:
             if s.extent == 1 and s.kind is not LoopKind.PARALLEL:
                 return s.body
             return _hoist(s)
-        case Alloc():
+        case Alloc() | Emit():
             return _NOTHING if s.body == _NOTHING else s
         case _:
             return s
