@@ -1,0 +1,1 @@
+"""`build`: a tensor program as a native function over numpy arrays."""

@@ -1,0 +1,56 @@
+"""A design space: the ways to schedule a Func that one rule spans.
+
+A rule looks at the structure of a Func and, where it fits, gives a Space: named knobs with their choices. A *point* is
+one choice per knob. Ranking never builds anything: `cost` is a closed form over arrays of points. `build` makes the
+schedule of one point out of ordinary steps. What a search found is stored as `Decisions`, the knobs by name, so that it
+applies to every Func that is equal up to renaming.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.schedule.schedule import Schedule
+
+Decisions: TypeAlias = Mapping[str, int]
+Points: TypeAlias = NDArray[np.int64]  # one row per point, one column per knob, holding the values chosen
+Costs: TypeAlias = NDArray[np.float64]  # predicted seconds of a run on one core; infinite where there is no schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    name: str
+    choices: tuple[int, ...]
+
+
+class Space(ABC):
+    """What a rule offers for one Func, target and set of constant params."""
+
+    rule: str  # the name of the rule, stored with what a search found
+    knobs: tuple[Knob, ...]
+
+    @abstractmethod
+    def points(self) -> Points:
+        """All points worth ranking, in a fixed order."""
+
+    @abstractmethod
+    def cost(self, points: Points) -> Costs: ...
+
+    @abstractmethod
+    def build(self, decisions: Decisions) -> Schedule:
+        """The scheduled program of one point. ScheduleError where a step refuses it."""
+
+    def decisions(self, point: NDArray[np.int64]) -> dict[str, int]:
+        return {k.name: int(v) for k, v in zip(self.knobs, point, strict=True)}
+
+    def ranked(self) -> tuple[Points, Costs]:
+        """All possible points with their costs, the cheapest first."""
+        points = self.points()
+        costs = self.cost(points)
+        order = np.argsort(costs, kind="stable")
+        order = order[np.isfinite(costs[order])]
+        return points[order], costs[order]

@@ -1,0 +1,1 @@
+"""The process in which candidates run while they are timed: `python -m tilewright.trial`."""
