@@ -5,6 +5,7 @@ takes one of three forms, so that the common ones are free of group arithmetic: 
 a time (depthwise), or groups in general.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -164,8 +165,11 @@ class ConvTranspose(Op):
     """The transpose of a convolution: each element of x[n, c, …] adds its multiple of the weights
     [c, o / group, kernel…] to the output, `strides` apart.
 
-    It is computed as a convolution of x with zeros between its elements, by the mirrored weights. `window` has the
-    padding that is cut off the output; `extra` is added at its end.
+    Where the kernel is a multiple of the stride, outputs of one residue modulo the stride all have the same number of
+    taps, `strides` apart in the weights and side by side in x. So it is a convolution without strides with a set of
+    output channels per residue, and a block that puts the residues next to each other. Other kernels would have to be
+    filled up with zeros, which are not neutral (0·∞); there x with zeros between its elements is convolved instead.
+    `window` has the padding that is cut off the output; `extra` is added at its end.
     """
 
     onnx = ("ConvTranspose",)
@@ -226,6 +230,58 @@ class ConvTranspose(Op):
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         x, w, *bias = inputs
         (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
+        window = self.window
+        axes = zip(window.kernel, window.strides, window.dilations, strict=True)
+        if all(s == 1 or (d == 1 and k % s == 0) for k, s, d in axes):
+            return (self._by_residue(b, x, w, bias, out, name),)
+        return (self._zero_stuffed(b, x, w, bias, out, name),)
+
+    def _by_residue(
+        self, b: FuncBuilder, x: Buffer, w: Buffer, bias: Sequence[Buffer], out: TensorType, name: str
+    ) -> Buffer:
+        """With p = output position + padding = stride·q + r: out[…, p] = Σ x[…, q - t·dilation] · w[…, r + stride·t]."""
+        window, strides, wide = self.window, self.window.strides, accumulator(out.dtype)
+        residues, depth, each = math.prod(strides), x.shape[1] // self.group, w.shape[1]
+        kernel = tuple(k // s for k, s in zip(window.kernel, strides, strict=True))
+        first = [p // s for p, s in zip(window.before, strides, strict=True)]
+        start = [p % s for p, s in zip(window.before, strides, strict=True)]  # of the output, in residues
+        sizes = tuple((r + n - 1) // s + 1 for r, n, s in zip(start, out.shape[2:], strides, strict=True))
+        reach = [(k - 1) * d for k, d in zip(kernel, window.dilations, strict=True)]
+        before = tuple(n - q for n, q in zip(reach, first, strict=True))
+        sparse = Window(kernel, (1,) * len(kernel), window.dilations, before, (0,) * len(kernel))
+
+        def taps(*i: Expr) -> Expr:
+            o, c, t = i[0], i[1], i[2:]
+            at, rest = list[Expr](), o // each % residues
+            for k, s, m in reversed(list(zip(t, strides, kernel, strict=True))):
+                at.append(rest % s + (const(m - 1) - k) * s)
+                rest = rest // s
+            return w[(o // (residues * each) * depth + c, o % each, *reversed(at))]
+
+        def finished(*i: Expr) -> Expr:
+            residue: Expr = const(0)
+            at: list[Expr] = []
+            for p, s, r in zip(i[2:], strides, start, strict=True):
+                residue, at = residue * s + (p + r) % s, [*at, (p + r) // s]
+            channel = (i[1] // each * residues + residue) * each + i[1] % each
+            value: Expr = total[(i[0], channel, *at)]
+            for c in bias:
+                value = value + cast(wide, c[i[1]])
+            return cast(out.dtype, value)
+
+        channels = out.shape[1] * residues
+        padded = sparse.pad(b, x, sizes, 0, f"{name}_pad")
+        weights = b.compute(
+            f"{name}_taps", (channels, depth, *kernel), taps, axes=["o", "i", *window.kernel_axes()]
+        )
+        each_residue = TensorType(out.dtype, (x.shape[0], channels, *sizes))
+        total = contract(b, padded, weights, sparse, self.group, each_residue, f"{name}_conv")
+        return b.compute(name, out.shape, finished, axes=["n", "o", *window.axes()])
+
+    def _zero_stuffed(
+        self, b: FuncBuilder, x: Buffer, w: Buffer, bias: Sequence[Buffer], out: TensorType, name: str
+    ) -> Buffer:
+        """A convolution of x, with zeros between its elements, by the mirrored weights."""
         window, wide, names = self.window, accumulator(out.dtype), self.window.axes()
         rank, depth, each = len(window.kernel), x.shape[1] // self.group, w.shape[1]
         dense = Window(window.kernel, (1,) * rank, window.dilations, (0,) * rank, (0,) * rank)
@@ -260,7 +316,7 @@ class ConvTranspose(Op):
         )
         plain = not bias and wide is out.dtype
         total = contract(b, sparse, weights, dense, self.group, out, name if plain else f"{name}_conv")
-        return (total,) if plain else (add_bias(b, total, bias, window, out, name),)
+        return total if plain else add_bias(b, total, bias, window, out, name)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])
@@ -290,3 +346,12 @@ class ConvTranspose(Op):
         yield cls.sample(x, normal(rng, 2, 2, 2, 2), normal(rng, 4), group=2, strides=[2, 2])
         yield cls.sample(x, normal(rng, 2, 1, 2, 2), group=2)
         yield cls.sample(normal(rng, 1, 2, 4), normal(rng, 2, 1, 3), strides=[3])
+        even = normal(rng, 2, 3, 4, 2)
+        yield cls.sample(x, even, bias, strides=[2, 2], pads=[1, 0, 1, 0])
+        yield cls.sample(x, even, strides=[2, 1], pads=[3, 1, 2, 0], output_padding=[1, 0], dilations=[1, 2])
+        yield cls.sample(
+            x, normal(rng, 2, 2, 4, 4), normal(rng, 4), group=2, strides=[2, 2], pads=[1, 1, 1, 1]
+        )
+        yield cls.sample(
+            normal(rng, 1, 2, 2, 3, 2), normal(rng, 2, 2, 2, 2, 4), strides=[2, 1, 2], pads=[0, 1, 3, 1, 0, 0]
+        )

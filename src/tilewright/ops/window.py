@@ -105,7 +105,7 @@ class Window:
             at: list[Expr] = []
             for p, n, r, low in zip(i[2:], spatial, read, self.before, strict=True):
                 at.append(p - low)
-                if low:
+                if low > 0:
                     inside.append(const(low) <= p)
                 if r > low + n:
                     inside.append(p < low + n)
