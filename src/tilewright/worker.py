@@ -10,14 +10,13 @@ Only what compiles IR is imported, so that it is ready soon.
 import json
 import os
 import signal
-import struct
 import sys
 from typing import BinaryIO
 
 from tilewright.codegen.objects import compile_object
+from tilewright.support.frames import frame, receive
 from tilewright.target.target import Target
 
-SIZE = struct.Struct("<Q")
 OBJECT, ERROR = b"o", b"e"
 _EMPTY = "define void @nothing() {\n  ret void\n}\n"
 
@@ -33,21 +32,6 @@ def target_from_json(text: bytes) -> Target:
     return Target(features=features, **fields)
 
 
-def frame(*parts: bytes) -> bytes:
-    """One message."""
-    return b"".join((SIZE.pack(sum(map(len, parts))), *parts))
-
-
-def _receive(source: BinaryIO) -> bytes | None:
-    """The next message; None at the end of input."""
-    head = source.read(SIZE.size)
-    if len(head) < SIZE.size:
-        return None
-    size = SIZE.unpack(head)[0]
-    body = source.read(size)
-    return body if len(body) == size else None
-
-
 def _answer(ir: bytes, target: Target) -> bytes:
     try:
         return frame(OBJECT, compile_object(ir.decode(), target))
@@ -56,12 +40,12 @@ def _answer(ir: bytes, target: Target) -> bytes:
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    first = _receive(source)
+    first = receive(source)
     if first is None:
         return
     target = target_from_json(first)
     compile_object(_EMPTY, target)  # what LLVM sets up on first use is done while there is nothing to compile
-    while (ir := _receive(source)) is not None:
+    while (ir := receive(source)) is not None:
         sink.write(_answer(ir, target))
         sink.flush()
 

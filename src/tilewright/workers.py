@@ -26,8 +26,9 @@ from types import TracebackType
 from tilewright.codegen.objects import compile_object
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
+from tilewright.support.frames import frame, take
 from tilewright.target.target import Target
-from tilewright.worker import ERROR, OBJECT, SIZE, frame, target_to_json
+from tilewright.worker import ERROR, OBJECT, target_to_json
 
 _log = logging.getLogger("tilewright")
 
@@ -258,7 +259,7 @@ class Workers:
             self._lose(worker, "has died")
             return
         worker.received += data
-        while (answer := _take(worker.received)) is not None:
+        while (answer := take(worker.received)) is not None:
             kind, body = answer[:1], answer[1:]
             if not worker.jobs or kind not in (OBJECT, ERROR):
                 self._lose(worker, "answered nonsense")
@@ -269,15 +270,3 @@ class Workers:
                 job.object = body
             else:
                 self._compile_here(job)  # raises the error here
-
-
-def _take(received: bytearray) -> bytes | None:
-    """Take the first message off, if all of it is there."""
-    if len(received) < SIZE.size:
-        return None
-    end = SIZE.size + SIZE.unpack_from(received)[0]
-    if len(received) < end:
-        return None
-    message = bytes(received[SIZE.size : end])
-    del received[:end]
-    return message

@@ -13,8 +13,9 @@ import pytest
 
 from tilewright.codegen.objects import compile_object
 from tilewright.support.errors import UserError
+from tilewright.support.frames import SIZE, frame
 from tilewright.target.target import BASELINE
-from tilewright.worker import ERROR, OBJECT, SIZE, frame, serve, target_from_json, target_to_json
+from tilewright.worker import ERROR, OBJECT, serve, target_from_json, target_to_json
 from tilewright.workers import Workers, default_workers
 
 CRASHES = (sys.executable, "-c", "import os; os.read(0, 100000); os._exit(3)")
