@@ -201,8 +201,11 @@ def test_every_statement(sound: Sound) -> None:
     tmp, out = Buffer("tmp", (8, 8), F32), Buffer("out_", (8, 8), F32)
     v, w = Var("v"), Var("w")
     kinds: Stmt = Seq(())
-    for n, kind in enumerate(reversed(LoopKind)):
+    grid: Stmt = Seq(())
+    for n, kind in enumerate(reversed([k for k in LoopKind if not k.is_thread_axis])):
         kinds = For(Var(f"l{n}"), 2, kinds, kind)
+    for kind in (k for k in LoopKind if k.is_thread_axis):
+        grid = For(Var(f"on_{kind.value}"), 2, grid, kind)
     block = Block(
         "some block",
         (Iter(v, 8), Iter(w, 8, IterKind.REDUCE)),
@@ -214,7 +217,7 @@ def test_every_statement(sound: Sound) -> None:
     nest = For(i, 8, For(j, 8, block))
     cond = If(Binary(BinaryOp.LT, tmp[0, 0], S[()]), Store(out, (as_index(1), as_index(2)), S[()]))
     alloc = Alloc(acc, Seq((Store(acc, (as_index(0),), S[()]), Store(out, (as_index(0),) * 2, acc[0]))))
-    body = Seq((kinds, Seq((nest, cond)), alloc))
+    body = Seq((kinds, grid, Seq((nest, cond)), alloc))
     func = sound(Func("every", (A, S, out), (tmp,), body, (out,)))
     text = print_func(func)
     for line in (
@@ -225,6 +228,7 @@ def test_every_statement(sound: Sound) -> None:
         "            for l1 in vectorized(2):",
         "                for l0 in unrolled(2):",
         "                    pass",
+        "    for on_vthread in vthread(2):",
         '            with block("some block"):',
         "                v = spatial(8, i)",
         "                w = reduce(8, j)",

@@ -15,11 +15,12 @@ from tilewright.codegen.values import Val, intrinsic_type, llvm_type, memory_typ
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Scope, free_vars
 from tilewright.ir.simplify import Simplifier
-from tilewright.support.errors import InternalError
+from tilewright.support.errors import InternalError, UserError
 from tilewright.tir.func import Func
 from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES
+from tilewright.tir.printer import print_head
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, LoopKind, Seq, Stmt, Store, walk
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, LoopKind, Seq, Stmt, Store, loops, walk
 
 MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such code is faster as a loop
 
@@ -43,6 +44,13 @@ class _KernelEmitter:
 
     def module(self) -> str:
         b, func = self.b, self.func
+        axis = next((n for n in loops(func.body) if n.kind.is_thread_axis), None)
+        if axis is not None:
+            raise UserError(
+                f"{func.name}: there is no code generator for GPU thread axes; {axis.var.name} is on {axis.kind.value}",
+                where=print_head(axis),
+                hint="for a CPU use Parallel, Vectorize and Unroll; Bind is for programs that are interpreted",
+            )
         b.regions.append(Region(b.place()))
         with b.at(0):
             for n, p in enumerate(func.params):

@@ -27,7 +27,6 @@ from tilewright.tir.stmt import (
     Block,
     For,
     IterKind,
-    LoopKind,
     Seq,
     Stmt,
     Store,
@@ -213,11 +212,7 @@ def check_not_read_before(func: Func, flow: Dataflow, block: Block) -> None:
 
 def check_parallel(func: Func, moved: Stmt, above: Sequence[Stmt], simplify: Simplifier) -> None:
     """Different iterations of the parallel loops in `above` write different elements in the nest `moved`."""
-    parallel = [
-        n
-        for n in above
-        if isinstance(n, For) and n.kind in (LoopKind.PARALLEL, LoopKind.VECTORIZED) and n.extent > 1
-    ]
+    parallel = [n for n in above if isinstance(n, For) and n.kind.is_at_once and n.extent > 1]
     if not parallel:
         return
     for access in accesses(moved, reads=False):

@@ -156,9 +156,9 @@ def simplify_nest(s: Stmt, simplify: Simplifier) -> Stmt:
 
 
 def wrap(nest: Iterable[For], body: Stmt) -> Stmt:
-    """`body` in loops like those of `nest` (outermost first): same variable, extent and kind."""
+    """`body` in loops like those of `nest` (outermost first): same variable, extent, kind and annotations."""
     for loop in reversed(list(nest)):
-        body = For(loop.var, loop.extent, body, loop.kind)
+        body = replace(loop, body=body)
     return body
 
 
@@ -177,11 +177,11 @@ def rename(s: Stmt, suffix: str, values: Mapping[Var, Expr] | None = None) -> St
     def visit(n: Stmt) -> Stmt:
         match n:
             case For():
-                return For(fresh(n.var), n.extent, visit(n.body), n.kind)
+                return replace(n, var=fresh(n.var), body=visit(n.body))
             case Block():
                 iters = tuple([Iter(fresh(it.var), it.extent, it.kind) for it in n.iters])
                 init = None if n.init is None else visit(n.init)
-                return Block(n.name + suffix, iters, n.bindings, visit(n.body), init, n.predicate)
+                return replace(n, name=n.name + suffix, iters=iters, body=visit(n.body), init=init)
             case _:
                 return map_children(n, visit)
 

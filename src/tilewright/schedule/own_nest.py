@@ -17,7 +17,7 @@ def own_nest(func: Func, block: Block) -> dict[Expr, For]:
     """
     found: list[For] = []
     for n in reversed(path_to(func.body, block)[:-1]):
-        if not isinstance(n, For) or n.kind is not LoopKind.SERIAL:
+        if not isinstance(n, For) or n.kind is not LoopKind.SERIAL or n.annotations:
             break
         found.append(n)
     nest: dict[Expr, For] = {n.var: n for n in reversed(found)}

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store
+from tilewright.tir.stmt import Alloc, Annotations, Block, Emit, For, If, Seq, Stmt, Store
 
 
 def digest(func: Func, marks: Iterable[str] = ()) -> str:
@@ -66,7 +66,9 @@ class _Writer:
                 parts = " ".join([self.expr(i) for i in s.indices])
                 self.lines.append(f"store {self._buffer(s.buffer)} [{parts}] {self.expr(s.value)}")
             case For():
-                self.lines.append(f"for {self.expr(s.var)} {s.extent} {s.kind.value} {{")
+                self.lines.append(
+                    f"for {self.expr(s.var)} {s.extent} {s.kind.value}{_notes(s.annotations)} {{"
+                )
                 self.stmt(s.body)
                 self.lines.append("}")
             case Seq():
@@ -90,7 +92,7 @@ class _Writer:
                     self.lines.append(
                         f"{self.expr(it.var)} {it.kind.value} {it.extent} = {self.expr(binding)}"
                     )
-                self.lines.append(f"block where {self.expr(s.predicate)} {{")
+                self.lines.append(f"block where {self.expr(s.predicate)}{_notes(s.annotations)} {{")
                 if s.init is not None:
                     self.stmt(s.init)
                     self.lines.append("} init {")
@@ -98,3 +100,8 @@ class _Writer:
                 self.lines.append("}")
             case _:
                 assert_never(s)
+
+
+def _notes(annotations: Annotations) -> str:
+    """`repr` tells 1, 1.0, True and "1" apart."""
+    return f" {annotations!r}" if annotations else ""

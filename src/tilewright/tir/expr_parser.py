@@ -110,7 +110,7 @@ class ExprParser:
 
     def expr(self, node: ast.expr, scope: Mapping[str, Scoped], want: DType | None = None) -> Expr:
         """`want` is the type that a bare number takes."""
-        number = _number(node)
+        number = number_of(node)
         if number is not None:
             return self._bare(node, number, want)
         try:
@@ -180,7 +180,7 @@ class ExprParser:
         self, nodes: Sequence[ast.expr], scope: Mapping[str, Scoped], want: DType | None
     ) -> list[Expr]:
         """Operands of one type: bare numbers take that of the first operand that has one of its own."""
-        typed = {n: self.expr(n, scope, want) for n in nodes if _number(n) is None}
+        typed = {n: self.expr(n, scope, want) for n in nodes if number_of(n) is None}
         dtype = next((e.dtype for e in typed.values()), want)
         return [typed[n] if n in typed else self.expr(n, scope, dtype) for n in nodes]
 
@@ -192,7 +192,7 @@ class ExprParser:
         return const(value, want)
 
     def _literal(self, node: ast.expr, dtype: DType) -> Const:
-        value = _number(node)
+        value = number_of(node)
         if value is not None and (dtype.is_float or isinstance(value, int)):
             return const(value, dtype)
         match node:
@@ -240,13 +240,13 @@ class ExprParser:
         return [self.named_buffer(p, scope) for p in parts]
 
     def integer(self, node: ast.expr) -> int:
-        value = _number(node)
+        value = number_of(node)
         if not isinstance(value, int):
             self.fail(node, "an integer is expected")
         return value
 
 
-def _number(node: ast.expr) -> int | float | None:
+def number_of(node: ast.expr) -> int | float | None:
     """A bare number, with its sign."""
     match node:
         case ast.Constant(value=bool()):

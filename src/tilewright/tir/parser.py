@@ -10,16 +10,31 @@ rules that programs keep.
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var
-from tilewright.tir.expr_parser import ExprParser, Scoped, near, parse_expr
+from tilewright.tir.expr_parser import ExprParser, Scoped, near, number_of, parse_expr
 from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, Program, While
 from tilewright.tir.func import Sequence as ProgramSequence
 from tilewright.tir.printer import digest
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Iter, IterKind, LoopKind, Stmt, Store, seq
+from tilewright.tir.stmt import (
+    Alloc,
+    Annotations,
+    AnnotationValue,
+    Block,
+    Emit,
+    For,
+    If,
+    Iter,
+    IterKind,
+    LoopKind,
+    Stmt,
+    Store,
+    seq,
+)
 
 __all__ = ["parse_expr", "parse_func", "parse_module"]
 
@@ -209,27 +224,31 @@ class _Parser(ExprParser):
                     self.let(s, scope)
                 case ast.For(
                     target=ast.Name(id=name),
-                    iter=ast.Call(func=ast.Name(id=kind), args=[extent]),
+                    iter=ast.Call(func=ast.Name(id=kind), args=[extent], keywords=notes),
                     body=inner,
                     orelse=[],
                 ) if kind in _LOOPS:
                     var = Var(names.get(name, name))
                     nest = self._body(inner, {**scope, name: var}, names)
-                    out.append(For(var, self.integer(extent), nest, _LOOPS[kind]))
+                    out.append(For(var, self.integer(extent), nest, _LOOPS[kind], self._notes(notes)))
                 case ast.If(test=test, body=inner, orelse=[]):
                     out.append(If(self.expr(test, scope), self._body(inner, scope, names)))
                 case ast.With(
                     items=[
                         ast.withitem(
                             context_expr=ast.Call(
-                                func=ast.Name(id="block"), args=[ast.Constant(value=str(name))]
+                                func=ast.Name(id="block"),
+                                args=[ast.Constant(value=str(name))],
+                                keywords=notes,
                             ),
                             optional_vars=None,
                         )
                     ],
                     body=inner,
                 ):
-                    out.append(self._block(name, inner, scope, names))
+                    out.append(
+                        replace(self._block(name, inner, scope, names), annotations=self._notes(notes))
+                    )
                 case ast.With(
                     items=[
                         ast.withitem(
@@ -261,6 +280,34 @@ class _Parser(ExprParser):
                         f"loops are `for i in range(8):`, with {', '.join(_LOOPS)}; see docs/ir.md",
                     )
         return seq(*out)
+
+    def _notes(self, words: Sequence[ast.keyword]) -> Annotations:
+        """Annotations, which are written as keyword arguments, and as **{"key": value} where a key is no word."""
+        found: dict[str, AnnotationValue] = {}
+        for w in words:
+            if w.arg is not None:
+                pairs: list[tuple[ast.expr | None, ast.expr]] = [(ast.Constant(w.arg), w.value)]
+            else:
+                pairs = (
+                    list(zip(w.value.keys, w.value.values, strict=True))
+                    if isinstance(w.value, ast.Dict)
+                    else []
+                )
+            for key, value in pairs or [(None, w.value)]:
+                if not isinstance(key, ast.Constant) or not isinstance(key.value, str) or key.value in found:
+                    self.fail(value, 'annotations are key=value, or **{"key": value}, each key once')
+                found[key.value] = self._note(value)
+        return tuple(sorted(found.items()))
+
+    def _note(self, node: ast.expr) -> AnnotationValue:
+        match node:
+            case ast.Constant(value=str(value) | bool(value)):
+                return value
+            case _:
+                number = number_of(node)
+                if number is None:
+                    self.fail(node, "the value of an annotation is a string, a number, True or False")
+                return number
 
     def _operand(self, node: ast.expr, scope: dict[str, Scoped]) -> tuple[Load, ...]:
         elements = node.elts if isinstance(node, ast.List) else []

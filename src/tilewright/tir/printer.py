@@ -21,6 +21,7 @@
 - A subexpression that is used more than once gets a name before its statement: `t0 = exp(X[i])`. Such a line is an
   abbreviation, not a statement: nothing runs there, the parser puts the expression back. So the text of a DAG is as
   long as the DAG, not as the tree.
+- Annotations of a loop or block are further arguments: `for i in range(8, cost=3):`, `with block("C", note="x"):`.
 - A name that is no Python identifier, is taken or has a meaning here gets a stand-in, declared by `names(…)` in the
   first line of the body.
 - Docs with every node: `docs/ir.md`.
@@ -66,6 +67,7 @@ from tilewright.tir.func import Branch, Call, External, Func, Module, Program, W
 from tilewright.tir.func import Sequence as ProgramSequence
 from tilewright.tir.stmt import (
     Alloc,
+    Annotations,
     Block,
     Emit,
     For,
@@ -134,7 +136,7 @@ def print_head(s: Stmt) -> str:
     """The line that a message quotes to say where it is: the store or the condition, or what opens the body."""
     match s:
         case Block():
-            return f"with block({_quote(s.name)}):"
+            return f"with block({_quote(s.name)}{_notes(s.annotations)}):"
         case Seq() if s.stmts:
             return print_head(s.stmts[0])
         case For() | Alloc() | Emit():
@@ -286,7 +288,9 @@ class _Printer:
     def stmt(self, s: Stmt, depth: int) -> None:
         match s:
             case For():
-                self.line(depth, f"for {self._names[s.var]} in {s.kind.value}({s.extent}):")
+                self.line(
+                    depth, f"for {self._names[s.var]} in {s.kind.value}({s.extent}{_notes(s.annotations)}):"
+                )
                 self.stmt(s.body, depth + 1)
             case Block():
                 self._block(s, depth)
@@ -315,7 +319,7 @@ class _Printer:
 
     def _block(self, s: Block, depth: int) -> None:
         shared = self.share([*s.bindings, s.predicate], depth)
-        self.line(depth, f"with block({_quote(s.name)}):")
+        self.line(depth, f"with block({_quote(s.name)}{_notes(s.annotations)}):")
         for it, binding in zip(s.iters, s.bindings, strict=True):
             self.line(depth + 1, self._iter(it, self.expr(binding, shared)))
         if s.predicate is not TRUE:
@@ -458,6 +462,14 @@ def _parens(text: str, at: int, level: int) -> str:
 
 def _quote(text: str) -> str:
     return json.dumps(text)
+
+
+def _notes(annotations: Annotations) -> str:
+    """Arguments `, key=value`; a key that is no word goes into `**{…}`."""
+    plain = {k: _quote(v) if isinstance(v, str) else repr(v) for k, v in annotations}
+    words = [f"{k}={v}" for k, v in plain.items() if k.isidentifier() and not keyword.iskeyword(k)]
+    other = [f"{_quote(k)}: {v}" for k, v in plain.items() if not k.isidentifier() or keyword.iskeyword(k)]
+    return "".join(f", {w}" for w in (*words, *([f"**{{{', '.join(other)}}}"] if other else [])))
 
 
 def _type(b: Buffer) -> str:

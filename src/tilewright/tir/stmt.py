@@ -2,13 +2,16 @@
 
 Meaning
 - `For` runs its body for var = 0 … extent-1. SERIAL runs in order. PARALLEL and VECTORIZED promise that iterations
-  are independent, so any order gives the same result; UNROLLED means the same as SERIAL.
+  are independent, so any order gives the same result; UNROLLED means the same as SERIAL. The axes of a GPU's grid
+  (BLOCK_X … VTHREAD) promise it too: `tir/thread_axes.py` has their limits.
 - `Block` is a named unit of computation. Its iterators take the values of the bindings, and where the predicate holds
   the body runs; `init` runs before the body when every REDUCE iterator is 0. The body mentions only the block's
   own iterators, never loop variables, so a block can be moved, inlined and re-tiled without looking inside.
 - `Emit` means its body. It names a tensor intrinsic whose instructions the code generator may write instead, and where
   the intrinsic's operands are; nothing else looks at those.
 - `Alloc` gives a LOCAL or REGISTER buffer its extent; it appears only after `place_allocations`.
+- Annotations of loops and blocks are remarks for steps, the search and tools. They mean nothing, and code generation
+  does not see them.
 - Statements are frozen and compared by value where a test needs it; they are not interned.
 
 Names: loop variables and block iterators are unique within a Module, block names too. Steps refer to them by name.
@@ -28,8 +31,38 @@ class LoopKind(Enum):
     PARALLEL = "parallel"
     VECTORIZED = "vectorized"
     UNROLLED = "unrolled"
+    BLOCK_X = "block_x"
+    BLOCK_Y = "block_y"
+    BLOCK_Z = "block_z"
+    THREAD_X = "thread_x"
+    THREAD_Y = "thread_y"
+    THREAD_Z = "thread_z"
+    VTHREAD = "vthread"
 
     __hash__ = object.__hash__
+
+    @property
+    def is_thread_axis(self) -> bool:
+        return self in _THREAD_AXES
+
+    @property
+    def is_at_once(self) -> bool:
+        """Are the iterations promised to be independent?"""
+        return self in _AT_ONCE
+
+
+_THREAD_AXES = frozenset(
+    {
+        LoopKind.BLOCK_X,
+        LoopKind.BLOCK_Y,
+        LoopKind.BLOCK_Z,
+        LoopKind.THREAD_X,
+        LoopKind.THREAD_Y,
+        LoopKind.THREAD_Z,
+        LoopKind.VTHREAD,
+    }
+)
+_AT_ONCE = _THREAD_AXES | {LoopKind.PARALLEL, LoopKind.VECTORIZED}
 
 
 @unique
@@ -40,12 +73,17 @@ class IterKind(Enum):
     __hash__ = object.__hash__
 
 
+AnnotationValue: TypeAlias = str | int | float | bool
+Annotations: TypeAlias = tuple[tuple[str, AnnotationValue], ...]  # sorted by key, each key once
+
+
 @dataclass(frozen=True, slots=True)
 class For:
     var: Var
     extent: int
     body: "Stmt"
     kind: LoopKind = LoopKind.SERIAL
+    annotations: Annotations = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +105,7 @@ class Block:
     body: "Stmt"
     init: "Stmt | None" = None
     predicate: Expr = TRUE  # over loop variables, like the bindings
+    annotations: Annotations = ()
 
     @property
     def is_reduction(self) -> bool:

@@ -16,8 +16,10 @@ Blocks
 - `init` belongs to blocks with reduce iterators. What a reduction block stores itself is not indexed by its reduce
   iterators, and `init` does not mention them.
 Loops
-- Extents are not negative. A vectorized loop holds no parallel one.
-- A param stored to inside a parallel or vectorized loop, unguarded, is indexed by the loop (else iterations race).
+- Extents are not negative. A vectorized loop holds no parallel one. Loops on thread axes fit a launch (`thread_axes`).
+- Annotations of loops and blocks are sorted, each key once; their values are strings, finite numbers and bools.
+- A param stored to inside a loop that promises independent iterations, unguarded, is indexed by the loop (else
+  iterations race).
 Types
 - Operands have the types that their operation is defined for: `not`, conditions: bool; `fma`, `div` and functions:
   floats; shifts: integers; a bitcast keeps the width. A literal is a value of its type.
@@ -29,6 +31,7 @@ Modules
 - Conditions of the program are one-element bool buffers. Constants have values of their buffers' types.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NoReturn, assert_never
@@ -80,11 +83,11 @@ from tilewright.tir.stmt import (
     stmt_exprs,
     walk,
 )
+from tilewright.tir.thread_axes import launch_misfit
 
 _ANY_NUMBER = frozenset({UnaryOp.NEG, UnaryOp.ABS, UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.ROUND, UnaryOp.TRUNC})
 _INTEGERS = frozenset({BinaryOp.SHL, BinaryOp.SHR})
 _NOT_FLOATS = frozenset({BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR})
-_AT_ONCE = frozenset({LoopKind.PARALLEL, LoopKind.VECTORIZED})
 _CONSTANT_AFTER_UNROLLING = frozenset({LoopKind.UNROLLED, LoopKind.VECTORIZED})
 
 
@@ -194,7 +197,7 @@ class _Scope:
         self.iters: frozenset[Var] = frozenset()
         self.block: Block | None = None
         self.values: dict[Var, Expr] = {}  # of iterators, over loop variables
-        self.at_once: tuple[For, ...] = ()  # parallel and vectorized loops around
+        self.at_once: tuple[For, ...] = ()  # loops around that promise independent iterations
         self.guarded = False
 
     def copy(self) -> "_Scope":
@@ -231,6 +234,9 @@ class _Check:
         if not self._lowered:
             _check_unique("loop or iterator", _bound_names(func.body), func.name)
             _check_unique("block", (b.name for b in blocks(func.body)), func.name)
+        misfit = launch_misfit(func.body)
+        if misfit is not None:
+            self.fail(misfit.reason, misfit.loop)
         self._stmt(func.body, _Scope(frozenset((*func.params, *func.locals))))
 
     def _stmt(self, s: Stmt, scope: _Scope) -> None:
@@ -262,6 +268,7 @@ class _Check:
     def _loop(self, s: For, scope: _Scope) -> None:
         if s.extent < 0 or s.var.dtype is not INDEX:
             self.fail("a loop runs over a non-negative number of indices", s)
+        self._check_annotations(s)
         if s.var in scope.loops:
             self.fail(f"{s.var.name} is bound inside its own loop", s)
         if s.kind is LoopKind.PARALLEL and any(n.kind is LoopKind.VECTORIZED for n in scope.at_once):
@@ -270,13 +277,24 @@ class _Check:
         inner.loops = {**scope.loops, s.var: s}
         if s.extent == 0:
             inner.guarded = True
-        if s.kind in _AT_ONCE and s.extent > 1:
+        if s.kind.is_at_once and s.extent > 1:
             inner.at_once = (*scope.at_once, s)
         self._stmt(s.body, inner)
+
+    def _check_annotations(self, s: For | Block) -> None:
+        if not s.annotations:
+            return
+        keys = [k for k, _ in s.annotations]
+        if keys != sorted(set(keys)) or "" in keys:
+            self.fail(f"the annotations {keys} are not sorted by different keys", s)
+        for k, v in s.annotations:
+            if isinstance(v, float) and not math.isfinite(v):
+                self.fail(f"the annotation {k!r} is {v}, which text does not show", s)
 
     def _block(self, s: Block, scope: _Scope) -> None:
         if self._lowered:
             self.fail("a block is left in lowered form", s)
+        self._check_annotations(s)
         if len(s.bindings) != len(s.iters):
             self.fail(f"{len(s.iters)} iterators have {len(s.bindings)} bindings", s)
         for e in (*s.bindings, s.predicate):

@@ -11,7 +11,7 @@ second. A consumer that was moved under a loop to be partitioned with its produc
 so that each can be reordered on its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Var
 from tilewright.schedule.excerpt import refusal
@@ -20,7 +20,7 @@ from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute
-from tilewright.tir.stmt import For, Seq, Stmt, seq
+from tilewright.tir.stmt import Seq, Stmt, seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,6 @@ class Distribute(FuncStep):
         parts: list[Stmt] = []
         for n, s in enumerate(loop.body.stmts):
             var = Var(self.part(n))
-            parts.append(For(var, loop.extent, substitute(s, {loop.var: var}), loop.kind))
+            parts.append(replace(loop, var=var, body=substitute(s, {loop.var: var})))
         check_fresh(func, (self.part(n) for n in range(1, len(parts))))
         return replace_nest(func, loop, seq(*parts))

@@ -15,11 +15,12 @@ from itertools import pairwise
 from tilewright.ir.expr import Expr, Var
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import check_fresh, find_loop, replace_nest
+from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute
-from tilewright.tir.stmt import For, LoopKind
+from tilewright.tir.stmt import For
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,7 @@ class Fuse(FuncStep):
     def rewrite(self, func: Func) -> Func:
         nest = [find_loop(func, name) for name in self.loops]
         for loop in nest:
-            if loop.kind is not LoopKind.SERIAL:
-                raise refusal(
-                    func, loop, f"{loop.var.name} is {loop.kind.value}", hint="fuse loops before that"
-                )
+            check_plain(func, loop, "fuse")
         for outer, inner in pairwise(nest):
             if outer.body is not inner:
                 raise refusal(

@@ -9,7 +9,7 @@ parallel loop, where each iteration has its own; the lanes of a vector share the
 needs no proof.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import free_vars
 from tilewright.schedule.excerpt import refusal
@@ -32,11 +32,11 @@ class Parallel(FuncStep):
     def rewrite(self, func: Func) -> Func:
         loop = _serial_loop(func, self.loop)
         for other in (*path_to(func.body, loop)[:-1], *loops(loop.body)):
-            if isinstance(other, For) and other.kind is LoopKind.PARALLEL:
+            if isinstance(other, For) and (other.kind is LoopKind.PARALLEL or other.kind.is_thread_axis):
                 raise refusal(
                     func,
                     other,
-                    f"{self.loop} would be nested with the parallel loop {other.var.name}",
+                    f"{self.loop} would be nested with the {other.kind.value} loop {other.var.name}",
                     hint="fuse the loops and make the result parallel",
                 )
         _check_not_inside(func, loop, LoopKind.VECTORIZED)
@@ -58,7 +58,7 @@ class Vectorize(FuncStep):
     def rewrite(self, func: Func) -> Func:
         loop = _serial_loop(func, self.loop)
         for other in loops(loop.body):
-            if other.kind in (LoopKind.VECTORIZED, LoopKind.PARALLEL):
+            if other.kind.is_at_once:
                 raise refusal(
                     func, other, f"{self.loop} would hold the {other.kind.value} loop {other.var.name}"
                 )
@@ -93,7 +93,7 @@ def _serial_loop(func: Func, name: str) -> For:
 
 
 def _with_kind(func: Func, loop: For, kind: LoopKind) -> Func:
-    return replace_stmt(func, loop, For(loop.var, loop.extent, loop.body, kind))
+    return replace_stmt(func, loop, replace(loop, kind=kind))
 
 
 def _check_not_inside(func: Func, loop: For, kind: LoopKind) -> None:

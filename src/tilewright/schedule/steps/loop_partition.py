@@ -36,11 +36,12 @@ from tilewright.schedule.nest import (
     replace_stmt,
     simplify_nest,
 )
+from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Seq, Stmt, children, seq
+from tilewright.tir.stmt import Block, For, IterKind, Seq, Stmt, children, seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,7 @@ class LoopPartition(FuncStep):
 
     def rewrite(self, func: Func) -> Func:
         loop = find_loop(func, self.loop)
-        if loop.kind is not LoopKind.SERIAL:
-            raise refusal(func, loop, f"{self.loop} is {loop.kind.value}", hint="partition loops before that")
+        check_plain(func, loop, "partition")
         ends = (0, *self.points, loop.extent)
         if not self.points or any(a >= b for a, b in pairwise(ends)):
             raise refusal(
@@ -108,7 +108,7 @@ def _reaches_init(block: Block, simplify: Simplifier) -> bool:
 def _tighten(loop: For) -> For:
     """A loop whose blocks all run only where its variable is below some limit ends at that limit."""
     limits = [_limit(b.predicate, loop.var) for b in _outermost_blocks(loop.body)]
-    if any(n is None for n in limits) or not limits:
+    if any(n is None for n in limits) or not limits or loop.kind.is_thread_axis:  # an axis has one extent
         return loop
     limit = max(n for n in limits if n is not None)
     if limit >= loop.extent:
@@ -120,7 +120,7 @@ def _tighten(loop: For) -> For:
             return replace(s, predicate=simplify(s.predicate))
         return map_children(s, visit)
 
-    return For(loop.var, limit, visit(loop.body), loop.kind)
+    return replace(loop, extent=limit, body=visit(loop.body))
 
 
 def _outermost_blocks(s: Stmt) -> list[Block]:

@@ -65,11 +65,11 @@ class Reorder(FuncStep):
 def _check_order(func: Func, old: Sequence[For], new: Sequence[For]) -> None:
     vector = next((d for d, n in enumerate(new) if n.kind is LoopKind.VECTORIZED), len(new))
     for n in new[vector:]:
-        if n.kind is LoopKind.PARALLEL:
+        if n.kind is LoopKind.PARALLEL or n.kind.is_thread_axis:
             raise refusal(
                 func,
                 n,
-                f"the vectorized loop {new[vector].var.name} would hold the parallel loop {n.var.name}",
+                f"the vectorized loop {new[vector].var.name} would hold the {n.kind.value} loop {n.var.name}",
             )
     simplify: Simplifier | None = None
     for b in instances(old[-1].body):

@@ -219,8 +219,9 @@ class Rfactor(FuncStep):
             Store(update.acc.buffer, update.acc.indices, binary(update.combine, update.acc, part)),
             None if block.init is None else substitute(block.init, first),
             Simplifier()(substitute_expr(predicate, start)),
+            block.annotations,
         )
-        nest = [For(copied[n.var], n.extent, n.body, n.kind) for n in own if n.var in spatial]
+        nest = [replace(n, var=copied[n.var]) for n in own if n.var in spatial]
         return wrap(nest, For(Var(self.merge_loop), loop.extent, body))
 
 

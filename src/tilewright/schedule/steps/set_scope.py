@@ -44,7 +44,7 @@ class SetScope(Step):
             flow = Dataflow(func)
             users = (*flow.writers(old), *flow.readers(old))
             for loop in loops(func.body):
-                if loop.kind is not LoopKind.PARALLEL:
+                if loop.kind is not LoopKind.PARALLEL and not loop.kind.is_thread_axis:
                     continue
                 inside = [u for u in users if holds(loop, u)]
                 if inside and len(inside) < len(users):
@@ -52,8 +52,8 @@ class SetScope(Step):
                     error = refusal(
                         func,
                         loop,
-                        f"block {inside[0].name!r} uses {old.name} in the parallel loop {loop.var.name!r}, and block "
-                        f"{outside.name!r} outside of it: they share it through global memory",
+                        f"block {inside[0].name!r} uses {old.name} in the {loop.kind.value} loop {loop.var.name!r}, "
+                        f"and block {outside.name!r} outside of it: they share it through global memory",
                         f"move {outside.name!r} under the loop first",
                     )
                     raise ScheduleError(f"{self}: {error.message}", where=error.where, hint=error.hint)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Expr, Var, as_index, logical_and
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import check_fresh, find_loop, replace_nest
+from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, substitute
-from tilewright.tir.stmt import Block, For, LoopKind, Stmt
+from tilewright.tir.stmt import Block, For, Stmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,7 @@ class Split(FuncStep):
 
     def rewrite(self, func: Func) -> Func:
         loop = find_loop(func, self.loop)
-        if loop.kind is not LoopKind.SERIAL:
-            raise refusal(func, loop, f"{self.loop} is {loop.kind.value}", hint="split loops before that")
+        check_plain(func, loop, "split")
         extents = self._extents(func, loop)
         check_fresh(func, self.names)
         outer = {Var(n): e for n, e in zip(self.names, extents, strict=True)}

@@ -6,6 +6,8 @@ for i in range(8):                      if n < 3:
         if n + j < 3: ...                       ...
 """
 
+from dataclasses import replace
+
 from tilewright.ir.expr import FALSE, TRUE, Buffer, Expr, Var, conjuncts, free_vars, loads, logical_and
 from tilewright.ir.simplify import Simplifier
 from tilewright.tir.func import Func
@@ -57,7 +59,7 @@ def _hoist(loop: For) -> Stmt:
     if not outside:
         return loop
     then = If(logical_and(*inside), loop.body.then) if inside else loop.body.then
-    return If(logical_and(*outside), _hoist(For(loop.var, loop.extent, then, loop.kind)))
+    return If(logical_and(*outside), _hoist(replace(loop, body=then)))
 
 
 def _changes(cond: Expr, var: Var, written: set[Buffer]) -> bool:
