@@ -1,0 +1,132 @@
+"""Does a block compute what a tensor intrinsic computes, where it is not asked at which indices?
+
+    block       Y[n, o, h, w] = fma(P[n, c, h + r, w + s], W[o, c, r, s], Y[n, o, h, w])
+    intrinsic   C[i, j]       = fma(A[i, k], B[k, j], C[i, j])
+    matches     A is P and B is W;  A is W and B is P
+
+Types are equal to the bit, and so are roundings: `fma(a, b, c)` and `a * b + c` are different computations. Operands of
+commutative operations may change places, so one block can match in several ways. What stands for an operand of the
+intrinsic is most often a load, but any expression of its type will do (padding that was inlined, a product of three
+factors): then the operand has to be computed into a buffer first.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tilewright.ir.expr import (
+    Binary,
+    BinaryOp,
+    Bitcast,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Unary,
+    Var,
+    loads,
+)
+from tilewright.ir.rewrite import transform
+from tilewright.target.intrinsic import Intrinsic
+from tilewright.tir.printer import print_expr
+from tilewright.tir.stmt import Block, Store, blocks
+
+_COMMUTATIVE = frozenset(
+    {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR, BinaryOp.EQ, BinaryOp.NE}
+)
+_INTEGER_COMMUTATIVE = frozenset({BinaryOp.MIN, BinaryOp.MAX})  # of floats they choose between -0.0 and 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What plays the part of each param of the intrinsic, in their order: first the output, as it is loaded."""
+
+    operands: tuple[Expr, ...]
+
+    @property
+    def output(self) -> Load:
+        load = self.operands[0]
+        assert isinstance(load, Load)
+        return load
+
+
+def meaning_block(intrinsic: Intrinsic) -> Block:
+    """The one block of an intrinsic's meaning."""
+    (block,) = blocks(intrinsic.meaning.body)
+    return block
+
+
+def matches(block: Block, intrinsic: Intrinsic) -> list[Match] | str:
+    """All ways to see the block's computation as the intrinsic's, or the reason why there is none."""
+    pattern = meaning_block(intrinsic)
+    store = block.body
+    assert isinstance(pattern.body, Store)
+    if not isinstance(store, Store):
+        return f"{block.name} is more than one store"
+    if (pattern.init is not None) and block.init is None:
+        return f"{intrinsic.name} starts with an initial value, and {block.name} has none"
+    output = pattern.body.buffer
+    here = Load(store.buffer, store.indices)
+    found: list[Match] = []
+    for bound in _unify(pattern.body.value, store.value, output, here, {output: here}):
+        match = Match(tuple(bound[p] for p in intrinsic.meaning.params))
+        if match not in found:
+            found.append(match)
+    if found:
+        return found
+    ours, theirs = _skeleton(store.value), _skeleton(pattern.body.value)
+    text = f"{block.name} computes {store.buffer.name} = {ours}, {intrinsic.name} {output.name} = {theirs}"
+    types = _types(store.value), _types(pattern.body.value)
+    return text if types[0] == types[1] else f"{text} (of {types[0]} and {types[1]})"
+
+
+def _unify(
+    p: Expr, e: Expr, output: Buffer, here: Load, bound: Mapping[Buffer, Expr]
+) -> Iterator[Mapping[Buffer, Expr]]:
+    """The ways to bind the buffers that `p` loads so that it becomes `e`, each on top of `bound`."""
+    if p.dtype is not e.dtype:
+        return
+    match p, e:
+        case Load(), _:
+            if p.buffer is output:
+                known = e is here
+            else:
+                known = all(ld.buffer is not here.buffer for ld in loads(e)) and bound.get(p.buffer, e) is e
+            if known:
+                yield {**bound, p.buffer: e}
+        case (Fma(), Fma()):
+            yield from _unify_all((p.a, p.b, p.c), (e.a, e.b, e.c), output, here, bound)
+            yield from _unify_all((p.a, p.b, p.c), (e.b, e.a, e.c), output, here, bound)
+        case (Binary(), Binary()) if p.op is e.op:
+            yield from _unify_all((p.a, p.b), (e.a, e.b), output, here, bound)
+            integer = p.op in _INTEGER_COMMUTATIVE and not p.a.dtype.is_float
+            if p.op in _COMMUTATIVE or integer:
+                yield from _unify_all((p.a, p.b), (e.b, e.a), output, here, bound)
+        case (Unary(), Unary()) if p.op is e.op:
+            yield from _unify(p.a, e.a, output, here, bound)
+        case (Cast(), Cast()) | (Bitcast(), Bitcast()):
+            yield from _unify(p.a, e.a, output, here, bound)
+        case (Const(), Const()) if p is e:
+            yield bound
+        case _:
+            return
+
+
+def _unify_all(
+    ps: tuple[Expr, ...], es: tuple[Expr, ...], output: Buffer, here: Load, bound: Mapping[Buffer, Expr]
+) -> Iterator[Mapping[Buffer, Expr]]:
+    if not ps:
+        yield bound
+        return
+    for first in _unify(ps[0], es[0], output, here, bound):
+        yield from _unify_all(ps[1:], es[1:], output, here, first)
+
+
+def _skeleton(e: Expr) -> str:
+    """The expression with buffers in place of their elements."""
+    return print_expr(transform(e, lambda n: Var(n.buffer.name, n.dtype) if isinstance(n, Load) else None))
+
+
+def _types(e: Expr) -> str:
+    return ", ".join(sorted({str(ld.dtype) for ld in loads(e)}))
