@@ -19,6 +19,8 @@ from tilewright.ir.layout import Layout
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     AddUnitLoop,
+    Annotate,
+    Bind,
     CacheRead,
     CacheWrite,
     ComputeAt,
@@ -37,6 +39,9 @@ from tilewright.schedule.steps import (
     ReverseComputeAt,
     ReverseComputeInline,
     Rfactor,
+    SampleCategorical,
+    SampleComputeLocation,
+    SamplePerfectTile,
     SetScope,
     Split,
     TransformLayout,
@@ -45,6 +50,7 @@ from tilewright.schedule.steps import (
 )
 from tilewright.schedule.trace import Trace, print_trace
 from tilewright.tir.func import Module
+from tilewright.tir.stmt import AnnotationValue
 
 S = TypeVar("S", bound=Step)
 
@@ -92,6 +98,13 @@ class Schedule:
 
     def unroll(self, loop: str) -> None:
         self.apply(Unroll(loop))
+
+    def bind(self, loop: str, axis: str) -> None:
+        self.apply(Bind(loop, axis))
+
+    def annotate(self, target: str, key: str, value: AnnotationValue | None) -> None:
+        """`target` is a loop or a block; None takes the annotation away."""
+        self.apply(Annotate(target, key, value))
 
     # -------------------------------------------------------------------------------------------------- reductions
 
@@ -149,3 +162,16 @@ class Schedule:
 
     def transform_layout(self, buffer: str, layout: Layout) -> None:
         self.apply(TransformLayout(buffer, layout))
+
+    # -------------------------------------------------------------------------------------- decisions of a search
+
+    def sample_perfect_tile(
+        self, loop: str, parts: int, max_innermost: int, decision: Sequence[int]
+    ) -> tuple[str, ...]:
+        return self.apply(SamplePerfectTile(loop, parts, max_innermost, tuple(decision))).names
+
+    def sample_categorical(self, options: Sequence[Sequence[Step]], decision: int) -> None:
+        self.apply(SampleCategorical(tuple(tuple(o) for o in options), decision))
+
+    def sample_compute_location(self, block: str, decision: str) -> None:
+        self.apply(SampleComputeLocation(block, decision))

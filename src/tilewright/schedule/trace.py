@@ -17,7 +17,7 @@ from typing import TypeAlias
 from tilewright.ir import layout
 from tilewright.ir.expr import Scope
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import STEPS
+from tilewright.schedule.steps import STEPS, SampleCategorical
 from tilewright.support.errors import UserError
 from tilewright.tir.func import Module
 
@@ -26,6 +26,7 @@ Trace: TypeAlias = tuple[Step, ...]
 # What may stand inside a step. A layout's Split is not the step Split: the place tells which is meant.
 VALUES: tuple[type, ...] = (layout.Layout, layout.Split, layout.Reorder, layout.Fuse, layout.Pad)
 ENUMS: tuple[type[Enum], ...] = (Scope,)
+HOLD_STEPS: tuple[type[Step], ...] = (SampleCategorical,)  # inside these stand steps
 
 _STEPS = {c.__name__: c for c in STEPS}
 _VALUES = {c.__name__: c for c in VALUES}
@@ -65,29 +66,30 @@ def _call(node: ast.Call, classes: dict[str, type]) -> object:
         raise _bad(node, f"{ast.unparse(node.func)} is not known here", f"known are: {', '.join(classes)}")
     cls = classes[node.func.id]
     names = [f.name for f in fields(cls)]
-    args = {name: _value(a) for name, a in zip(names, node.args, strict=False)}
-    args |= {k.arg or "**": _value(k.value) for k in node.keywords}
+    inside = _STEPS if cls in HOLD_STEPS else _VALUES
+    args = {name: _value(a, inside) for name, a in zip(names, node.args, strict=False)}
+    args |= {k.arg or "**": _value(k.value, inside) for k in node.keywords}
     try:
         return cls(**args)
     except TypeError as e:
         raise _bad(node, f"{cls.__name__}: {e}", f"its fields are: {', '.join(names)}") from None
 
 
-def _value(node: ast.expr) -> object:
+def _value(node: ast.expr, classes: dict[str, type]) -> object:
     match node:
         case ast.Constant():
             return node.value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
         case ast.Tuple():
-            return tuple(_value(e) for e in node.elts)
+            return tuple(_value(e, classes) for e in node.elts)
         case ast.Attribute(value=ast.Name(id=enum), attr=member) if enum in _ENUMS:
             try:
                 return _ENUMS[enum][member]
             except KeyError:
                 raise _bad(node, f"{enum} has no member {member}") from None
         case ast.Call():
-            return _call(node, _VALUES)
+            return _call(node, classes)
         case _:
             raise _bad(node, f"{ast.unparse(node)} is not a value")
 

@@ -2,6 +2,8 @@
 
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
+from tilewright.schedule.steps.annotate import Annotate
+from tilewright.schedule.steps.bind import Bind
 from tilewright.schedule.steps.cache_read import CacheRead
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.compute_at import ComputeAt
@@ -20,8 +22,12 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.reverse_compute_inline import ReverseComputeInline
 from tilewright.schedule.steps.rfactor import Rfactor
+from tilewright.schedule.steps.sample_categorical import SampleCategorical
+from tilewright.schedule.steps.sample_compute_location import SampleComputeLocation
+from tilewright.schedule.steps.sample_perfect_tile import SamplePerfectTile
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.tensorize import Tensorize
 from tilewright.schedule.steps.transform_layout import TransformLayout
 
 STEPS: tuple[type[Step], ...] = (
@@ -35,6 +41,8 @@ STEPS: tuple[type[Step], ...] = (
     Parallel,
     Vectorize,
     Unroll,
+    Bind,
+    Annotate,
     # reductions
     DecomposeReduction,
     Rfactor,
@@ -53,4 +61,8 @@ STEPS: tuple[type[Step], ...] = (
     SetScope,
     TransformLayout,
     FoldPadding,
+    # decisions of a search
+    SamplePerfectTile,
+    SampleCategorical,
+    SampleComputeLocation,
 )

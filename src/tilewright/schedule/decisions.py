@@ -1,0 +1,134 @@
+"""A trace with sampling steps as a space: drawing decisions, changing them, counting them.
+
+Which decisions a sampling step has depends on the program it meets, and so on all decisions before it. And a decision
+that is legal where it is taken may lead to a step further on that is refused: then the last decisions are taken
+otherwise, as long as `PATIENCE` lasts. All is deterministic, given the generator.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from tilewright.schedule.sampling import Decision
+from tilewright.schedule.steps.sample_categorical import SampleCategorical
+from tilewright.schedule.steps.sample_compute_location import SampleComputeLocation
+from tilewright.schedule.steps.sample_perfect_tile import SamplePerfectTile
+from tilewright.schedule.trace import Trace
+from tilewright.support.errors import ScheduleError
+from tilewright.tir.func import Module
+
+T = TypeVar("T")
+
+Sampling: TypeAlias = SamplePerfectTile | SampleCategorical | SampleComputeLocation
+
+# After so many refusals a draw is given up. Spaces whose decisions are mostly independent need a few.
+PATIENCE = 200
+
+Offer: TypeAlias = Callable[[int, Sampling, Module], Sequence[Decision]]  # for step n of a trace, best first
+
+
+def choices(module: Module, step: Sampling) -> tuple[Decision, ...]:
+    """All decisions with which `step` applies to `module`, in a fixed order; ScheduleError if there is none."""
+    return step.choices(module)
+
+
+def sampling_steps(trace: Trace) -> tuple[int, ...]:
+    """Which steps of a trace carry decisions."""
+    return tuple(n for n, step in enumerate(trace) if isinstance(step, Sampling))
+
+
+def decide(module: Module, trace: Trace, rng: np.random.Generator) -> Trace:
+    """The trace with all open decisions drawn, each evenly from those that are legal when its step is reached; it
+    applies to `module`. Decisions that are taken already stay. ScheduleError if no way through was found.
+    """
+
+    def offer(_: int, step: Sampling, at: Module) -> Sequence[Decision]:
+        return (step.decision,) if step.decision is not None else _shuffled(step.choices(at), rng)
+
+    return _complete(module, trace, 0, offer, _Patience())
+
+
+def mutate(module: Module, trace: Trace, rng: np.random.Generator) -> Trace | None:
+    """The decided trace with one decision taken otherwise. Decisions before it stay, and so do those after it that are
+    still legal; the others are drawn anew. None if there is no other trace to be had in this way.
+    """
+    _complete(module, trace, 0, _as_decided, _Patience())  # open decisions and illegal traces are mistakes
+    for n in _shuffled(sampling_steps(trace), rng):
+        try:
+            return _changed_at(module, trace, n, rng)
+        except ScheduleError:  # nothing else works there: change another
+            continue
+    return None
+
+
+def _changed_at(module: Module, trace: Trace, changed: int, rng: np.random.Generator) -> Trace:
+    def offer(n: int, step: Sampling, at: Module) -> Sequence[Decision]:
+        if n < changed:
+            return _as_decided(n, step, at)
+        legal: Sequence[Decision] = step.choices(at)
+        if n == changed:
+            return _shuffled([d for d in legal if d != step.decision], rng)
+        return _as_decided(n, step, at) if step.decision in legal else _shuffled(legal, rng)
+
+    return _complete(module, trace, 0, offer, _Patience())
+
+
+def space_size(module: Module, trace: Trace) -> int:
+    """How many ways there are to decide all sampling steps: the product of the numbers of choices along the trace,
+    where open decisions take the first way that works. Exact if no decision changes the choices of a later one;
+    an estimate otherwise.
+    """
+
+    def offer(_: int, step: Sampling, at: Module) -> Sequence[Decision]:
+        return (step.decision,) if step.decision is not None else step.choices(at)
+
+    size = 1
+    for step in _complete(module, trace, 0, offer, _Patience()):
+        if isinstance(step, Sampling):
+            size *= len(step.choices(module))
+        module = step.apply(module)
+    return size
+
+
+# ------------------------------------------------------------------------------------------------------- ways through
+
+
+class _Patience:
+    def __init__(self) -> None:
+        self.left = PATIENCE
+
+
+def _complete(module: Module, trace: Trace, start: int, offer: Offer, patience: _Patience) -> Trace:
+    """The steps from `start` on, decided by the first of the offers that lead to the end; `module` is what the steps
+    before made.
+    """
+    for n in range(start, len(trace)):
+        step = trace[n]
+        if not isinstance(step, Sampling):
+            module = step.apply(module)
+            continue
+        refused = ScheduleError(f"{step}: no other decision is legal")
+        for decision in offer(n, step, module):
+            decided = replace(step, decision=decision)
+            try:
+                rest = _complete(decided.apply(module), trace, n + 1, offer, patience)
+                return (*trace[start:n], decided, *rest)
+            except ScheduleError as e:
+                refused = e
+                patience.left -= 1
+                if patience.left <= 0:
+                    break
+        raise refused
+    return trace[start:]
+
+
+def _as_decided(_: int, step: Sampling, _at: Module) -> Sequence[Decision]:
+    if step.decision is None:
+        raise ScheduleError(f"{step}: nothing is decided", hint="draw the open decisions with decide first")
+    return (step.decision,)
+
+
+def _shuffled(items: Sequence[T], rng: np.random.Generator) -> list[T]:
+    return [items[int(n)] for n in rng.permutation(len(items))]
