@@ -30,7 +30,7 @@ class Parallel(FuncStep):
         return self.loop
 
     def rewrite(self, func: Func) -> Func:
-        loop = _serial_loop(func, self.loop)
+        loop = serial_loop(func, self.loop)
         for other in (*path_to(func.body, loop)[:-1], *loops(loop.body)):
             if isinstance(other, For) and (other.kind is LoopKind.PARALLEL or other.kind.is_thread_axis):
                 raise refusal(
@@ -40,7 +40,7 @@ class Parallel(FuncStep):
                     hint="fuse the loops and make the result parallel",
                 )
         _check_not_inside(func, loop, LoopKind.VECTORIZED)
-        _check_independent(
+        check_independent(
             func, loop, private=True, hint="its iterations would race; make another loop parallel"
         )
         return _with_kind(func, loop, LoopKind.PARALLEL)
@@ -56,14 +56,14 @@ class Vectorize(FuncStep):
         return self.loop
 
     def rewrite(self, func: Func) -> Func:
-        loop = _serial_loop(func, self.loop)
+        loop = serial_loop(func, self.loop)
         for other in loops(loop.body):
             if other.kind.is_at_once:
                 raise refusal(
                     func, other, f"{self.loop} would hold the {other.kind.value} loop {other.var.name}"
                 )
         _check_not_inside(func, loop, LoopKind.VECTORIZED)
-        _check_independent(
+        check_independent(
             func,
             loop,
             private=False,
@@ -82,10 +82,11 @@ class Unroll(FuncStep):
         return self.loop
 
     def rewrite(self, func: Func) -> Func:
-        return _with_kind(func, _serial_loop(func, self.loop), LoopKind.UNROLLED)
+        return _with_kind(func, serial_loop(func, self.loop), LoopKind.UNROLLED)
 
 
-def _serial_loop(func: Func, name: str) -> For:
+def serial_loop(func: Func, name: str) -> For:
+    """The loop of that name, which nothing has been decided about yet."""
     loop = find_loop(func, name)
     if loop.kind is not LoopKind.SERIAL:
         raise refusal(func, loop, f"{name} is {loop.kind.value} already")
@@ -103,7 +104,8 @@ def _check_not_inside(func: Func, loop: For, kind: LoopKind) -> None:
             raise refusal(func, loop, f"{loop.var.name} is inside the {kind.value} loop {other.var.name}")
 
 
-def _check_independent(func: Func, loop: For, *, private: bool, hint: str) -> None:
+def check_independent(func: Func, loop: For, *, private: bool, hint: str) -> None:
+    """Iterations may run in any order. `private`: each may have its own of the buffers that it fills for itself."""
     for b in instances(loop.body):
         if loop.var in b.loop_vars(IterKind.REDUCE):
             fed = next(
