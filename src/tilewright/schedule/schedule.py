@@ -44,6 +44,7 @@ from tilewright.schedule.steps import (
     SamplePerfectTile,
     SetScope,
     Split,
+    Tensorize,
     TransformLayout,
     Unroll,
     Vectorize,
@@ -162,6 +163,11 @@ class Schedule:
 
     def transform_layout(self, buffer: str, layout: Layout) -> None:
         self.apply(TransformLayout(buffer, layout))
+
+    # ---------------------------------------------------------------------------------------- tensor instructions
+
+    def tensorize(self, at: str, intrinsic: str) -> None:
+        self.apply(Tensorize(at, intrinsic))
 
     # -------------------------------------------------------------------------------------- decisions of a search
 

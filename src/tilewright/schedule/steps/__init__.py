@@ -61,6 +61,8 @@ STEPS: tuple[type[Step], ...] = (
     SetScope,
     TransformLayout,
     FoldPadding,
+    # tensor instructions
+    Tensorize,
     # decisions of a search
     SamplePerfectTile,
     SampleCategorical,
