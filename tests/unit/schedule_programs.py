@@ -4,6 +4,7 @@ Loops that promise independent iterations are also run backwards: that shows a p
 """
 
 import numpy as np
+from native import bits, run_native
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, UnaryOp, binary, const, maximum, select, unary
@@ -17,7 +18,7 @@ from tilewright.tir.interp import run_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
 from tilewright.tir.rewrite import substitute, transform
-from tilewright.tir.stmt import For, LoopKind, Stmt, children
+from tilewright.tir.stmt import For, Stmt, children
 from tilewright.tir.verify import verify_func
 
 
@@ -87,17 +88,19 @@ PROGRAMS = {
 
 
 def run(func: Func) -> tuple[np.ndarray, ...]:
+    return run_func(func, *inputs_of(func))
+
+
+def inputs_of(func: Func) -> list[np.ndarray]:
+    """Random arrays, the same each time."""
     rng = np.random.default_rng(7)
-    inputs = [p for p in func.params if p not in func.outputs]
-    return run_func(
-        func,
-        *(
-            rng.standard_normal(p.shape).astype(p.dtype.numpy)
-            if p.dtype.is_float
-            else rng.integers(-9, 10, p.shape).astype(p.dtype.numpy)
-            for p in inputs
-        ),
-    )
+    return [
+        rng.standard_normal(p.shape).astype(p.dtype.numpy)
+        if p.dtype.is_float
+        else rng.integers(-9, 10, p.shape).astype(p.dtype.numpy)
+        for p in func.params
+        if p not in func.outputs
+    ]
 
 
 def assert_same(original: Func, scheduled: Func) -> None:
@@ -109,10 +112,10 @@ def assert_same(original: Func, scheduled: Func) -> None:
 
 
 def backwards(func: Func) -> Func:
-    """Parallel and vectorized loops as serial ones that count down."""
+    """Loops that promise independent iterations as serial ones that count down."""
 
     def turn(s: Stmt) -> Stmt | None:
-        if isinstance(s, For) and s.kind in (LoopKind.PARALLEL, LoopKind.VECTORIZED):
+        if isinstance(s, For) and s.kind.is_at_once:
             return For(s.var, s.extent, substitute(s.body, {s.var: const(s.extent - 1) - s.var}))
         return None
 
@@ -124,6 +127,14 @@ def outline(s: Stmt, depth: int = 0) -> list[str]:
     text = header(s)
     lines = [] if text is None else ["    " * depth + text]
     return lines + [line for c in children(s) for line in outline(c, depth + (text is not None))]
+
+
+def check_native(func: Func, *trace: Step) -> Func:
+    """As `check`; native code of the scheduled Func gives what its interpretation gives, to the bit."""
+    done = check(func, *trace)
+    for a, b in zip(run(done), run_native(done, inputs_of(done)), strict=True):
+        np.testing.assert_array_equal(bits(b), bits(a))
+    return done
 
 
 def check(func: Func, *trace: Step) -> Func:

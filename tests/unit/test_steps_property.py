@@ -8,6 +8,8 @@ from tilewright.schedule.nest import find_loop, path_to
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
+    Annotate,
+    Bind,
     ComputeAt,
     ComputeInline,
     DecomposeReduction,
@@ -31,6 +33,8 @@ MOVES = [
     "reorder",
     "fuse",
     "kind",
+    "bind",
+    "annotate",
     "partition",
     "decompose",
     "rfactor",
@@ -65,6 +69,10 @@ def a_step(draw: st.DrawFn, func: Func) -> Step:
             return Fuse((loop, body.var.name if isinstance(body, For) else draw(st.sampled_from(names))))
         case "kind":
             return draw(st.sampled_from([Parallel, Vectorize, Unroll]))(loop)
+        case "bind":
+            return Bind(loop, draw(st.sampled_from(["block_x", "thread_x", "thread_y", "vthread"])))
+        case "annotate":
+            return Annotate(draw(st.sampled_from([loop, block])), "note", draw(st.sampled_from([1, None])))
         case "partition":
             return LoopPartition(loop, (draw(st.integers(1, max(1, extent - 1))),))
         case "decompose":
