@@ -7,7 +7,7 @@ its LLVM IR before it is compiled, by worker processes. Kernels that read only c
 import ctypes
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -187,7 +187,7 @@ class ConstantFolder:
         """Run the kernels whose inputs are all in `values`: (those left for run time, what the others have
         made).
         """
-        early = _constant_kernels(compiled, values)
+        early = constant_kernels(compiled, values)
         known = dict(values)
         for k in early:
             for p in k.func.outputs:
@@ -210,8 +210,8 @@ class ConstantFolder:
             call(ctypes.addressof(args), part)
 
 
-def _constant_kernels(compiled: Compiled, values: Mapping[Buffer, Array]) -> list[Kernel]:
-    """The kernels that need nothing but `values`. What one of them writes, none of the others does."""
+def constant_kernels(compiled: Compiled, known: Container[Buffer]) -> list[Kernel]:
+    """The kernels that need nothing but `known`. What one of them writes, none of the others does."""
     early = list(compiled.kernels)
     while True:
         late = {p for k in compiled.kernels if k not in early for p in k.func.outputs}
@@ -219,7 +219,7 @@ def _constant_kernels(compiled: Compiled, values: Mapping[Buffer, Array]) -> lis
         kept = [
             k
             for k in early
-            if _is_constant(k, compiled.shared, values, made) and late.isdisjoint(k.func.outputs)
+            if _is_constant(k, compiled.shared, known, made) and late.isdisjoint(k.func.outputs)
         ]
         if len(kept) == len(early):
             return kept
@@ -227,8 +227,8 @@ def _constant_kernels(compiled: Compiled, values: Mapping[Buffer, Array]) -> lis
 
 
 def _is_constant(
-    kernel: Kernel, shared: tuple[Buffer, ...], values: Mapping[Buffer, Array], made: set[Buffer]
+    kernel: Kernel, shared: tuple[Buffer, ...], known: Container[Buffer], made: set[Buffer]
 ) -> bool:
     outputs = kernel.func.outputs
     reads = [p for p in kernel.func.params if p not in outputs]
-    return bool(reads) and all(p in shared for p in outputs) and all(p in values or p in made for p in reads)
+    return bool(reads) and all(p in shared for p in outputs) and all(p in known or p in made for p in reads)

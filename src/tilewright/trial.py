@@ -1,1 +1,349 @@
-"""The process in which candidates run while they are timed: `python -m tilewright.trial`."""
+"""The process in which candidates run while they are timed: `python -m tilewright.trial`.
+
+A candidate is native code that nobody has run before: it may be wrong, crash, never end or ask for too much memory.
+So it runs here, under a limit of address space, and whoever started this process watches the clock and may end it at
+any time. Only the runtime is imported: a new process is ready soon.
+
+Packets come through standard input and are answered one by one. The first sets up an experiment: the tensors, their
+seeds and what the outputs should be. Each of the others brings the object code and the call table of a candidate.
+A candidate is run exactly as a compiled program is, with warm caches: it has run once before it is timed.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+from math import ceil, prod
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.runtime.dtypes import numpy_dtype
+from tilewright.runtime.loader import Code
+from tilewright.runtime.memory import Constants, empty_aligned
+from tilewright.runtime.program import Context, Plan
+from tilewright.runtime.team import Team
+from tilewright.support.artifact import (
+    FORMAT_VERSION,
+    Artifact,
+    KernelCall,
+    Manifest,
+    Place,
+    Segment,
+    Slot,
+    TensorSpec,
+)
+from tilewright.support.errors import UserError
+from tilewright.support.frames import frame, pack, receive, unpack
+
+Array: TypeAlias = NDArray[Any]
+
+SHORT = 1e-3  # seconds: shorter runs are repeated for as long, and their mean is the sample
+MAX_REPEATS = 1000
+ROUNDING_BORDER = 1e-3  # of the integers made from floats, which may fall to the other side of a half
+_PR_SET_PDEATHSIG = 1
+
+
+@unique
+class Status(Enum):
+    """How the trial of a candidate ended."""
+
+    OK = "ok"
+    BUILD_ERROR = "build_error"  # a step refused, or code could not be made
+    RUN_ERROR = "run_error"  # a signal, or the runtime refused the code
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    WRONG_RESULT = "wrong_result"
+    KILLED = "killed"  # by somebody else
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What candidates are run on. `tolerance` is relative to the largest magnitude of an output."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    driver: bytes
+    threads: int
+    tolerance: float
+    memory_bytes: int  # that a candidate may use
+    seed: int = 0
+
+    def packet(self, expected: Sequence[bytes]) -> bytes:
+        """`expected` are the bytes of the outputs, or nothing if they are not known yet."""
+        head = {
+            "inputs": [[s.name, s.dtype, s.shape] for s in self.inputs],
+            "outputs": [[s.name, s.dtype, s.shape] for s in self.outputs],
+            "threads": self.threads,
+            "tolerance": self.tolerance,
+            "memory_bytes": self.memory_bytes,
+            "seed": self.seed,
+        }
+        return pack({"do": "prepare", "experiment": head}, (self.driver, *expected))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A program for the experiment: `early` calls read only constants and run once, `calls` are timed."""
+
+    objects: tuple[bytes, ...]
+    early: tuple[KernelCall, ...]
+    calls: tuple[KernelCall, ...]
+    made: tuple[TensorSpec, ...]  # the constants that the early calls make
+    arena_bytes: int
+
+    def head(self) -> dict[str, Any]:
+        """All but the objects, as JSON."""
+        return {
+            "objects": len(self.objects),
+            "early": [_call_head(c) for c in self.early],
+            "calls": [_call_head(c) for c in self.calls],
+            "made": [[s.name, s.dtype, s.shape] for s in self.made],
+            "arena_bytes": self.arena_bytes,
+        }
+
+    @staticmethod
+    def of(head: dict[str, Any], blobs: Sequence[bytes]) -> "Candidate":
+        return Candidate(
+            tuple(blobs),
+            tuple(map(_call_of, head["early"])),
+            tuple(map(_call_of, head["calls"])),
+            tuple(map(_spec_of, head["made"])),
+            head["arena_bytes"],
+        )
+
+
+def _call_head(c: KernelCall) -> list[Any]:
+    return [c.kernel, c.parts, [[s.place.value, s.at] for s in c.args]]
+
+
+def _call_of(row: list[Any]) -> KernelCall:
+    name, parts, args = row
+    return KernelCall(name, parts, tuple(Slot(Place(place), at) for place, at in args))
+
+
+def _spec_of(row: list[Any]) -> TensorSpec:
+    name, dtype, shape = row
+    return TensorSpec(name, dtype, tuple(shape))
+
+
+def random_array(spec: TensorSpec, seed: int) -> Array:
+    """Floats of a normal distribution; integers that are small, so that sums of products do not overflow."""
+    rng = np.random.default_rng(seed)
+    dtype = numpy_dtype(spec.dtype)
+    if dtype == np.bool_:
+        return rng.random(spec.shape) < 0.5
+    if dtype.kind in "iu":
+        return rng.integers(0 if dtype.kind == "u" else -8, 8, spec.shape).astype(dtype)
+    return rng.standard_normal(spec.shape, np.float32).astype(dtype)
+
+
+def find_difference(got: Array, want: Array, tolerance: float) -> str:
+    """What is wrong with an output; empty if nothing is."""
+    if got.dtype.kind in "iub":
+        differing = int(np.count_nonzero(got != want))
+        # A tolerance above zero means that floats went into it.
+        allowed = int(got.size * ROUNDING_BORDER) if tolerance else 0
+        return f"{differing} of {got.size} elements differ" if differing > allowed else ""
+    a, b = (x if x.dtype == np.float64 else x.astype(np.float32) for x in (got, want))
+    finite = np.isfinite(b)
+    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(
+        a[~finite], b[~finite], equal_nan=True
+    ):
+        return "NaN or infinity where there should be none, or none where there should be"
+    if not finite.all():
+        a, b = a[finite], b[finite]
+    scale = float(np.abs(b).max(initial=0.0))
+    error = float(np.abs(a - b).max(initial=0.0))
+    if error > tolerance * scale:
+        return f"an error of {error:.3g} at a largest magnitude of {scale:.3g}: {error / (scale or 1):.2g} relative"
+    return ""
+
+
+class _Bench:
+    """An experiment set up: its arrays and its team."""
+
+    def __init__(self, head: dict[str, Any], blobs: Sequence[bytes]) -> None:
+        self.inputs = tuple(map(_spec_of, head["inputs"]))
+        self.outputs = tuple(map(_spec_of, head["outputs"]))
+        driver, *expected = blobs
+        self.driver = driver
+        self.tolerance: float = head["tolerance"]
+        self.team = Team(Code([driver], name="driver"), head["threads"])
+        if head["threads"] > 1:
+            self.team.start()
+        self.feeds = [_aligned(random_array(s, head["seed"] + n)) for n, s in enumerate(self.inputs)]
+        self.results = [empty_aligned(s.shape, numpy_dtype(s.dtype)) for s in self.outputs]
+        self.expected = [
+            np.frombuffer(blob, numpy_dtype(s.dtype)).reshape(s.shape)
+            for s, blob in zip(self.outputs, expected, strict=False)
+        ]
+
+    def load(self, candidate: Candidate) -> Context:
+        """Ready to run: what its early calls make is there."""
+        code = Code(candidate.objects)
+        constants = Constants([np.zeros(s.shape, numpy_dtype(s.dtype)) for s in candidate.made])
+        if candidate.early:
+            self._context(candidate, candidate.early, code, constants).run()
+        return self._context(candidate, candidate.calls, code, constants)
+
+    def _context(
+        self, candidate: Candidate, calls: tuple[KernelCall, ...], code: Code, constants: Constants
+    ) -> Context:
+        manifest = Manifest(FORMAT_VERSION, "", "", {}, "", "", (), self.inputs, self.outputs)
+        artifact = Artifact(
+            manifest, self.driver, candidate.objects, (), candidate.arena_bytes, (Segment(calls),)
+        )
+        context = Context(Plan(artifact, code, constants, {}, self.team))
+        context.attach(self.feeds, self.results)
+        return context
+
+    def first_run(self, context: Context) -> tuple[float, str]:
+        """How long it took, and what is wrong with the outputs."""
+        for array in self.results:  # what is not written shows: NaN, or -1
+            array.view(np.uint8).reshape(-1)[...] = 255 if array.dtype != np.bool_ else 0
+        seconds = _seconds(context, 1)
+        for spec, got, want in zip(self.outputs, self.results, self.expected, strict=False):
+            wrong = find_difference(got, want, self.tolerance)
+            if wrong:
+                return seconds, f"{spec.name}: {wrong}"
+        return seconds, ""
+
+
+def _aligned(array: Array) -> Array:
+    out = empty_aligned(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
+def _seconds(context: Context, repeats: int) -> float:
+    clock, run = time.perf_counter, context.run
+    start = clock()
+    for _ in range(repeats):
+        run()
+    return (clock() - start) / repeats
+
+
+def _repeats(seconds: float) -> int:
+    return max(1, min(MAX_REPEATS, ceil(SHORT / max(seconds, 1e-9))))
+
+
+def _time(bench: _Bench, head: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
+    context = bench.load(candidate)
+    first, wrong = bench.first_run(context)
+    if wrong:
+        return {"status": Status.WRONG_RESULT.value, "message": wrong}
+    if first > head["slow"]:  # no winner: its time need not be known better
+        return {"status": Status.OK.value, "seconds": [first]}
+    repeats = _repeats(first)
+    samples = [_seconds(context, repeats) for _ in range(head["runs"])]
+    return {"status": Status.OK.value, "seconds": samples}
+
+
+def _compare(bench: _Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dict[str, Any]:
+    """All candidates in turns, in rounds whose order alternates: the sample of each in each round."""
+    contexts: list[Context] = []
+    repeats: list[int] = []
+    at = 0
+    for one in head["candidates"]:
+        context = bench.load(Candidate.of(one, blobs[at : at + one["objects"]]))
+        at += one["objects"]
+        first, wrong = bench.first_run(context)
+        if wrong:
+            return {"status": Status.WRONG_RESULT.value, "message": wrong}
+        contexts.append(context)
+        repeats.append(_repeats(first))
+    samples: list[list[float]] = [[] for _ in contexts]
+    for number in range(head["rounds"]):
+        order = range(len(contexts))
+        for n in order if number % 2 == 0 else reversed(order):
+            contexts[n].run()  # the others have evicted what it had in the caches
+            samples[n].append(min(_seconds(contexts[n], repeats[n]) for _ in range(head["runs"])))
+    return {"status": Status.OK.value, "seconds": samples}
+
+
+def _answer(bench: _Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> bytes:
+    results: list[bytes] = []
+    try:
+        match head["do"]:
+            case "time":
+                said = _time(bench, head, Candidate.of(head["candidate"], blobs))
+            case "compare":
+                said = _compare(bench, head, blobs)
+            case _:  # "outputs": whoever asks has nothing to compare them with yet
+                seconds, _ = bench.first_run(bench.load(Candidate.of(head["candidate"], blobs)))
+                said = {"status": Status.OK.value, "seconds": [seconds]}
+                results = [a.tobytes() for a in bench.results]
+    except MemoryError as e:
+        said = {"status": Status.OOM.value, "message": str(e) or "no memory"}
+    except UserError as e:
+        status = Status.OOM if isinstance(e.__cause__, OSError | OverflowError) else Status.RUN_ERROR
+        said = {"status": status.value, "message": e.message}
+    return pack(said, results)
+
+
+def _limit_memory(nbytes: int) -> None:
+    """On top of what this process has mapped already."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/statm") as file:
+            mapped = int(file.read().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + nbytes, hard))
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    bench: _Bench | None = None
+    while (body := receive(source)) is not None:
+        head, blobs = unpack(body)
+        if head["do"] == "prepare":
+            try:
+                bench = None  # what the last experiment had is free before the next is set up
+                bench = _Bench(head["experiment"], blobs)
+                _limit_memory(head["experiment"]["memory_bytes"])
+                answer = pack({"status": Status.OK.value})
+            except MemoryError:
+                answer = pack({"status": Status.OOM.value, "message": "no memory for the tensors"})
+        elif bench is None:
+            answer = pack({"status": Status.RUN_ERROR.value, "message": "there is no experiment"})
+        else:
+            answer = _answer(bench, head, blobs)
+        sink.write(frame(answer))
+        sink.flush()
+
+
+def settle_as_child() -> BinaryIO:
+    """What every child does first; returns where its answers go.
+
+    Ctrl-C reaches all of a terminal, and the one who started us decides. If that one is gone, so are we, even in the
+    middle of native code. Whatever a library prints must not end up among the answers.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return sink
+
+
+def tensor_bytes(specs: Sequence[TensorSpec]) -> int:
+    return sum(numpy_dtype(s.dtype).itemsize * prod(s.shape) for s in specs)
+
+
+def main() -> None:
+    sink = settle_as_child()
+    try:
+        serve(sys.stdin.buffer, sink)
+    except BrokenPipeError:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""A process that makes candidates: `python -m tilewright.candidate`.
+
+It is told of tasks once (a Func as text, the target, which params are constants, where its design spaces come from),
+and then gets one point after the other: the name of a rule and its decisions. It schedules the Func, lowers it, makes
+LLVM IR and object code, and answers with the candidate and its trace, or with the reason why there is none. Neither
+Python nor LLVM runs twice at once in one process, and both take their share: that is why all of it happens here.
+"""
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, BinaryIO, TypeAlias
+
+from tilewright.codegen.kernel import kernel_ir, parts
+from tilewright.codegen.legalize import legalize
+from tilewright.codegen.objects import compile_object
+from tilewright.ir.expr import Buffer
+from tilewright.kernels import Compiled, Kernel, constant_kernels
+from tilewright.schedule.recipes.default import schedule_func
+from tilewright.schedule.trace import Trace, parse_trace, print_trace
+from tilewright.search.space import Decisions, Space
+from tilewright.search.trace_space import TraceSpace
+from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
+from tilewright.support.errors import TilewrightError, UserError
+from tilewright.support.frames import frame, pack, receive, unpack
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+from tilewright.tir.memory_plan import plan_memory
+from tilewright.tir.parser import parse_func
+from tilewright.tir.pipeline import lower
+from tilewright.tir.printer import print_func
+from tilewright.trial import Candidate, Status, settle_as_child
+from tilewright.worker import target_from_json, target_to_json
+
+Spaces: TypeAlias = Callable[[Func, Target, frozenset[str]], Sequence[Space]]
+
+DEFAULT = "default"  # the rule that stands for what an untuned compilation does
+PLAIN = "plain"  # no step at all: the Func as it is written, which is what it means
+
+_MEMORY_BYTES = 8 << 30  # of address space for the process: LLVM maps a lot and uses little
+_KNOWN_MAKERS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A Func to tune. `trace` (as text) is a trace with sampling steps, which is its space then instead of `spaces`."""
+
+    key: str
+    func: Func
+    constants: frozenset[str]  # names of params
+    target: Target
+    spaces: Spaces
+    trace: str | None = None
+
+    def design_spaces(self) -> Sequence[Space]:
+        if self.trace is None:
+            return self.spaces(self.func, self.target, self.constants)
+        return (TraceSpace(self.func, parse_trace(self.trace), self.target, self.constants),)
+
+    def packet(self) -> bytes:
+        head = {
+            "key": self.key,
+            "constants": sorted(self.constants),
+            "spaces": f"{self.spaces.__module__}:{self.spaces.__qualname__}",
+            "trace": self.trace,
+        }
+        return pack(head, (print_func(self.func).encode(), target_to_json(self.target)))
+
+    @staticmethod
+    def of(head: dict[str, Any], blobs: Sequence[bytes]) -> "Task":
+        text, target = blobs
+        module, name = head["spaces"].split(":")
+        return Task(
+            head["key"],
+            parse_func(text.decode()),
+            frozenset(head["constants"]),
+            target_from_json(target),
+            getattr(import_module(module), name),
+            head["trace"],
+        )
+
+
+class Maker:
+    """Makes the candidates of one task; its spaces are found once."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._passes = legalize(task.target)
+        self._spaces: dict[str, Space] | None = None
+
+    def schedule(self, rule: str, decisions: Decisions) -> tuple[Func, Trace]:
+        """ScheduleError where a step refuses the point, UserError where the rule is not one of this Func's."""
+        task = self.task
+        if rule == PLAIN:
+            return task.func, ()
+        if rule == DEFAULT:
+            draft = schedule_func(task.func, task.target, task.constants)
+        else:
+            if self._spaces is None:
+                self._spaces = {s.rule: s for s in task.design_spaces()}
+            space = self._spaces.get(rule)
+            if space is None:
+                raise UserError(f"the rule {rule!r} does not fit this Func")
+            draft = space.build(decisions)
+        return draft.module.funcs[0], draft.trace
+
+    def make(self, rule: str, decisions: Decisions) -> tuple[Candidate, Trace]:
+        func, trace = self.schedule(rule, decisions)
+        return self.compile(func, trace), trace
+
+    def compile(self, scheduled: Func, trace: Trace = ()) -> Candidate:
+        phases, shared = lower(scheduled, self._passes)
+        kernels: list[Kernel] = []
+        for n, phase in enumerate(phases):
+            name = f"kernel{n}"
+            ir = kernel_ir(replace(phase.func, name=name))
+            code = compile_object(ir, self.task.target)
+            kernels.append(Kernel(name, phase.func, parts(phase.func), ir, code))
+        return _candidate(
+            Compiled(self.task.func, scheduled, trace, tuple(kernels), shared), self.task.constants
+        )
+
+
+def _candidate(compiled: Compiled, constants: frozenset[str]) -> Candidate:
+    """Buffers in their places: as a compiled program has them, but that constant params are inputs."""
+    func = compiled.func
+    early = constant_kernels(compiled, {p for p in func.params if p.name in constants})
+    late = [k for k in compiled.kernels if k not in early]
+    made = tuple(dict.fromkeys(b for k in early for b in k.func.outputs))
+    plan = plan_memory([k.func.params for k in late], [b for b in compiled.shared if b not in made])
+    slots = {b: Slot(Place.INPUT, n) for n, b in enumerate(p for p in func.params if p not in func.outputs)}
+    slots |= {b: Slot(Place.OUTPUT, n) for n, b in enumerate(func.outputs)}
+    slots |= {b: Slot(Place.CONSTANT, n) for n, b in enumerate(made)}
+    slots |= {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
+
+    def call(k: Kernel) -> KernelCall:
+        return KernelCall(k.name, k.parts, tuple(slots[p] for p in k.func.params))
+
+    return Candidate(
+        tuple(k.object for k in compiled.kernels),
+        tuple(map(call, early)),
+        tuple(map(call, late)),
+        tuple(map(tensor_spec, made)),
+        plan.bytes,
+    )
+
+
+def tensor_spec(b: Buffer) -> TensorSpec:
+    return TensorSpec(b.name, b.dtype.numpy.name, b.shape)
+
+
+def _answer(tasks: dict[str, bytes], makers: dict[str, Maker], head: dict[str, Any]) -> bytes:
+    key = head["task"]
+    try:
+        if key not in makers:
+            makers[key] = Maker(Task.of(*unpack(tasks[key])))
+        candidate, trace = makers[key].make(head["rule"], head["decisions"])
+    except MemoryError:
+        return pack({"status": Status.OOM.value, "message": "no memory to build it"})
+    except Exception as e:  # whatever it is: one candidate less
+        message = e.args[0] if isinstance(e, TilewrightError) and e.args else f"{type(e).__name__}: {e}"
+        return pack({"status": Status.BUILD_ERROR.value, "message": str(message)})
+    said = {"status": Status.OK.value, "candidate": candidate.head(), "trace": print_trace(trace)}
+    return pack(said, candidate.objects)
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    tasks: dict[str, bytes] = {}
+    makers: dict[str, Maker] = {}
+    while (body := receive(source)) is not None:
+        head, _ = unpack(body)
+        if "key" in head:  # a task: it is not answered, so it is not read before it is needed
+            tasks[head["key"]] = body
+            continue
+        if len(makers) > _KNOWN_MAKERS:
+            makers.clear()
+        sink.write(frame(_answer(tasks, makers, head)))
+        sink.flush()
+
+
+def main() -> None:
+    sink = settle_as_child()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard))
+    try:
+        serve(sys.stdin.buffer, sink)
+    except BrokenPipeError:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
