@@ -239,7 +239,7 @@ class ConvTranspose(Op):
     def _by_residue(
         self, b: FuncBuilder, x: Buffer, w: Buffer, bias: Sequence[Buffer], out: TensorType, name: str
     ) -> Buffer:
-        """With p = output position + padding = stride·q + r: out[…, p] = Σ x[…, q - t·dilation] · w[…, r + stride·t]."""
+        """Position + padding = stride·q + r: out[…] is the sum over t of x[…, q - t·dilation] · w[…, r + stride·t]."""
         window, strides, wide = self.window, self.window.strides, accumulator(out.dtype)
         residues, depth, each = math.prod(strides), x.shape[1] // self.group, w.shape[1]
         kernel = tuple(k // s for k, s in zip(window.kernel, strides, strict=True))
