@@ -10,15 +10,30 @@ with all its readers and writers. `outline_kernels` later makes Funcs that are e
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.expr import Buffer
+from tilewright.tir.printer import print_func, print_module
+from tilewright.tir.program import Branch, Call, External, Program, Sequence, While
 from tilewright.tir.stmt import Stmt
 from tilewright.tir.stmt import blocks as stmt_blocks
 from tilewright.tir.stmt import loops as stmt_loops
+
+__all__ = [
+    "Branch",
+    "Call",
+    "Constant",
+    "External",
+    "Func",
+    "Module",
+    "Program",
+    "Sequence",
+    "While",
+    "calls",
+    "single",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +51,9 @@ class Func:
     def with_body(self, body: Stmt) -> "Func":
         return self if body is self.body else replace(self, body=body)
 
+    def __str__(self) -> str:
+        return print_func(self)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
@@ -43,51 +61,6 @@ class Constant:
 
     buffer: Buffer
     value: NDArray[np.generic]
-
-
-# ------------------------------------------------------------------------------------------------ the program tree
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Run the Func of this name on `args`, in the order of its params."""
-
-    func: str
-    args: tuple[Buffer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class External:
-    """Run code that is not ours. `key` names it in the table that the runtime is handed; it ends a native segment."""
-
-    key: str
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[Buffer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    steps: "tuple[Program, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """Runs `then` if the one-element bool buffer holds true, else `otherwise`."""
-
-    cond: Buffer
-    then: "Program"
-    otherwise: "Program"
-
-
-@dataclass(frozen=True, slots=True)
-class While:
-    """Runs `body` as long as the one-element bool buffer holds true; the body writes it."""
-
-    cond: Buffer
-    body: "Program"
-
-
-Program: TypeAlias = Call | External | Sequence | Branch | While
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +83,9 @@ class Module:
     def with_func(self, new: Func) -> "Module":
         """Replace the Func of the same name; the others keep their identity."""
         return replace(self, funcs=tuple(new if f.name == new.name else f for f in self.funcs))
+
+    def __str__(self) -> str:
+        return print_module(self)
 
     def func_of_block(self, block: str) -> Func | None:
         return next((f for f in self.funcs if any(b.name == block for b in stmt_blocks(f.body))), None)

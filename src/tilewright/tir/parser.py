@@ -43,7 +43,7 @@ _ITERS = {k.value: k for k in IterKind}
 
 
 def parse_func(text: str) -> Func:
-    p = _Parser(text)
+    p = FuncParser(text)
     match p.statements():
         case [ast.FunctionDef() as d]:
             return p.func(d)
@@ -53,7 +53,7 @@ def parse_func(text: str) -> Func:
 
 def parse_module(text: str, constants: Mapping[str, NDArray[np.generic]] | None = None) -> Module:
     """A Module; the values of its constants are given by name and must have the digests of the text."""
-    p = _Parser(text)
+    p = FuncParser(text)
     funcs: list[Func] = []
     program: ast.FunctionDef | None = None
     for d in p.statements():
@@ -69,7 +69,7 @@ def parse_module(text: str, constants: Mapping[str, NDArray[np.generic]] | None 
     return p.module(program, tuple(funcs), constants or {})
 
 
-class _Parser(ExprParser):
+class FuncParser(ExprParser):
     # ------------------------------------------------------------------------------------------ functions, modules
 
     def func(self, d: ast.FunctionDef) -> Func:

@@ -30,13 +30,11 @@
 import hashlib
 import json
 import keyword
-import math
 import re
-import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +61,9 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.tir.analysis.accesses import reads, writes
-from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.literals import literal_text
+from tilewright.tir.program import Branch, Call, External, Program, While
+from tilewright.tir.program import Sequence as ProgramSequence
 from tilewright.tir.stmt import (
     Alloc,
     Annotations,
@@ -80,6 +79,9 @@ from tilewright.tir.stmt import (
     stmt_exprs,
     walk,
 )
+
+if TYPE_CHECKING:  # Func and Module print themselves, with what is here
+    from tilewright.tir.func import Func, Module
 
 INFIX: dict[BinaryOp, tuple[str, int]] = {  # spelling and Python's precedence; all associate to the left
     BinaryOp.EQ: ("==", 4),
@@ -151,7 +153,7 @@ def print_head(s: Stmt) -> str:
     return next(line for line in lines if not re.match(r"t\d+ = ", line))
 
 
-def print_func(func: Func) -> str:
+def print_func(func: "Func") -> str:
     names = _Names([*func.params, *func.locals, *_stmt_names(func.body)], [func.name])
     p = _Printer(names)
     params = [
@@ -168,7 +170,7 @@ def print_func(func: Func) -> str:
     return "\n".join(p.lines) + "\n"
 
 
-def print_module(module: Module) -> str:
+def print_module(module: "Module") -> str:
     """All Funcs, then the program. Of the constants only shape and digest are printed."""
     values = {c.buffer: c.value for c in module.constants}
     known = dict.fromkeys([*module.inputs, *values, *module.temps, *module.outputs])
@@ -395,7 +397,7 @@ class _Printer:
             return shared[e]
         match e:
             case Const():
-                return _literal(e)
+                return literal_text(e)
             case Var():
                 return self._names[e]
             case Load():
@@ -478,22 +480,3 @@ def _type(b: Buffer) -> str:
 
 def _alloc(b: Buffer) -> str:
     return f"alloc({_type(b)})" if b.scope is Scope.GLOBAL else f'alloc({_type(b)}, "{b.scope.value}")'
-
-
-def _literal(c: Const) -> str:
-    if c.dtype is DType.BOOL or c.dtype is INDEX:
-        return repr(c.value)
-    return f"{c.dtype}({_float(c) if c.dtype.is_float else c.value})"
-
-
-_NAN = struct.pack("<d", math.nan)
-
-
-def _float(c: Const) -> str:
-    value = float(c.value)
-    if math.isnan(value):
-        bits = struct.pack("<d", value)
-        return "nan" if bits == _NAN else f"nan({struct.unpack('<Q', bits)[0]:#x})"
-    if math.isinf(value) or c.dtype is DType.F64:
-        return repr(value)
-    return str(np.float32(value))  # the shorter floats are float32 values too, and its digits identify them
