@@ -16,6 +16,7 @@ from tilewright.schedule.steps import (
     Distribute,
     Fuse,
     LoopPartition,
+    Merge,
     Parallel,
     Reorder,
     ReverseComputeAt,
@@ -41,6 +42,7 @@ MOVES = [
     "move",
     "inline",
     "distribute",
+    "merge",
 ]
 
 
@@ -81,6 +83,8 @@ def a_step(draw: st.DrawFn, func: Func) -> Step:
             return Rfactor(block, loop)
         case "inline":
             return ComputeInline(block)
+        case "merge":
+            return Merge((loop, draw(st.sampled_from(names))))
         case "distribute":
             return Distribute(loop)
         case _:

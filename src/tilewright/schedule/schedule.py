@@ -33,6 +33,7 @@ from tilewright.schedule.steps import (
     FuseIters,
     IterateOver,
     LoopPartition,
+    Merge,
     Parallel,
     Reindex,
     Reorder,
@@ -87,6 +88,10 @@ class Schedule:
 
     def distribute(self, loop: str) -> None:
         self.apply(Distribute(loop))
+
+    def merge(self, *loops: str) -> None:
+        """The first loop keeps its name."""
+        self.apply(Merge(loops))
 
     def add_unit_loop(self, block: str) -> str:
         return self.apply(AddUnitLoop(block)).loop

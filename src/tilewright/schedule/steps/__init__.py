@@ -17,6 +17,7 @@ from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.iterate_over import IterateOver
 from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
+from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
@@ -37,6 +38,7 @@ STEPS: tuple[type[Step], ...] = (
     Reorder,
     LoopPartition,
     Distribute,
+    Merge,
     AddUnitLoop,
     Parallel,
     Vectorize,

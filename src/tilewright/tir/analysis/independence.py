@@ -112,6 +112,28 @@ def order_dependence(func: Func, root: For, moved: Sequence[Var]) -> Conflict | 
     return _dependence(func, root, moved, commute=True, private=True)
 
 
+def merge_dependence(func: Func, parts: Sequence[Stmt], variables: Sequence[Var]) -> Conflict | None:
+    """A reason why loops around one of the `parts` each cannot be one nest around all, with the loops `variables`.
+
+    `func` is the program with them merged. A part's own iterations keep their order, so only elements that two parts
+    touch matter: if always in the same iteration, the earlier part still comes first.
+    """
+    touched = [accesses(p) for p in parts]
+    varying = {*variables, *(n.var for p in parts for n in loops(p))}
+    simplify = Simplifier(ranges(func.body))
+    for later in range(1, len(parts)):
+        for a in (a for before in touched[:later] for a in before):
+            for b in touched[later]:
+                if a.buffer is not b.buffer or not (a.is_store or b.is_store):
+                    continue
+                if _are_apart(a.indices, b.indices, varying, simplify):
+                    continue
+                if not all(_same_iteration(a.indices, b.indices, v, varying, simplify) for v in variables):
+                    writer, other = (a, b) if a.is_store else (b, a)
+                    return Conflict(a.buffer, writer.block, other.block)
+    return None
+
+
 def _dependence(
     func: Func,
     root: For,
