@@ -13,6 +13,7 @@ from tilewright.tir.printer import print_expr
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, children
 
 _LINES_BELOW = 8
+_LINES_OF_ALL = 40
 
 
 def refusal(func: Func, at: Stmt, condition: str, hint: str | None = None) -> ScheduleError:
@@ -38,6 +39,15 @@ def excerpt(func: Func, at: Stmt) -> str:
     if len(below) > _LINES_BELOW:
         below[_LINES_BELOW:] = ["    " * depth + "…"]
     return "\n    | ".join((func.name, *lines, *below))
+
+
+def outline(func: Func) -> str:
+    """All loops and blocks, without a mark."""
+    lines: list[str] = []
+    _outline(func.body, 0, lines)
+    if len(lines) > _LINES_OF_ALL:
+        lines[_LINES_OF_ALL:] = ["…"]
+    return "\n    | ".join((func.name, *lines))
 
 
 def header(node: Stmt) -> str | None:

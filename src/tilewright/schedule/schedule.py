@@ -1,21 +1,26 @@
-"""A Module while it is being scheduled, and the trace that led here.
+"""A program while it is being scheduled, and the trace that led here.
 
-    s = Schedule(module)
+    s = Schedule(func)
     i0, i1 = s.split("C_i", (None, 6))
     s.reorder(i0, "C_k", i1)
     s.parallel(i0)
-    print(s)                # the trace
-    s.module                # the program
+    s.show()                # prints the program as it is now; s.show(step=1): as it was after the first step
+    s.func                  # the program
+    print(s)                # the trace: what was done, one step a line
+    s.save("gemm.trace")    # and Schedule.load(func, "gemm.trace") does it again
+    s.undo()                # takes the last step back
 
 There is a method per step, which returns the names that the step makes; `apply` takes any step. A refused step raises
-and changes nothing, so it can be caught and another tried.
+a `ScheduleError` that shows the loops and marks the place, and changes nothing: it can be caught and another tried.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Self, TypeVar
 
 from tilewright.ir.expr import Scope
 from tilewright.ir.layout import Layout
+from tilewright.schedule.excerpt import outline
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     AddUnitLoop,
@@ -51,26 +56,94 @@ from tilewright.schedule.steps import (
     Vectorize,
 )
 from tilewright.schedule.trace import Trace, print_trace
-from tilewright.tir.func import Module
+from tilewright.schedule.trace_file import load_trace, save_trace
+from tilewright.support.errors import ScheduleError, UserError
+from tilewright.tir.func import Func, Module, single
 from tilewright.tir.stmt import AnnotationValue
 
 S = TypeVar("S", bound=Step)
 
 
 class Schedule:
-    """Holds the current `module` and its `trace`; both are immutable values, so keep them to come back to."""
+    """Holds the current `module` and its `trace`; both are immutable values, so keep them to come back to.
 
-    def __init__(self, module: Module, trace: Trace = ()) -> None:
-        self.module, self.trace = module, trace
+    `trace` may be given for a module that was scheduled before; those steps cannot be shown or taken back.
+    """
+
+    def __init__(self, program: Func | Module, trace: Trace = ()) -> None:
+        self.module = single(program) if isinstance(program, Func) else program
+        self.trace = trace
+        self._before: list[Module] = []  # the module before each step taken here
+
+    @property
+    def func(self) -> Func:
+        """The function, of a module that has one."""
+        if len(self.module.funcs) != 1:
+            names = ", ".join(f.name for f in self.module.funcs)
+            raise UserError(
+                f"the module has {len(self.module.funcs)} functions",
+                hint=f"take one of them from `module`: {names}",
+            )
+        return self.module.funcs[0]
 
     def apply(self, step: S) -> S:
         """Take the step; returns it, for the names it makes."""
-        self.module = step.apply(self.module)
-        self.trace = (*self.trace, step)
+        try:
+            module = step.apply(self.module)
+        except ScheduleError as e:
+            if e.where is not None:
+                raise
+            nests = "\n".join(outline(f) for f in self.module.funcs)
+            raise ScheduleError(e.message, where=nests, hint=e.hint) from None
+        self._before.append(self.module)
+        self.module, self.trace = module, (*self.trace, step)
         return step
 
+    def undo(self) -> Step:
+        """Take the last step back; returns it."""
+        if not self._before:
+            raise UserError("there is no step to take back")
+        self.module = self._before.pop()
+        *steps, last = self.trace
+        self.trace = tuple(steps)
+        return last
+
+    def show(self, step: int | None = None) -> None:
+        """Print the program as it is after the last step, or after so many steps (0: as given)."""
+        print(self.at(step), end="")
+
+    def at(self, step: int | None = None) -> Module | Func:
+        """The program after so many steps; the Func itself where the module has only one."""
+        states = (*self._before, self.module)
+        first = len(self.trace) - len(self._before)
+        n = len(self.trace) if step is None else step
+        if not first <= n < first + len(states):
+            raise UserError(f"there is no step {n}", hint=f"from {first} to {len(self.trace)}")
+        module = states[n - first]
+        return module.funcs[0] if len(module.funcs) == 1 else module
+
     def __str__(self) -> str:
+        return self.trace_text()
+
+    def trace_text(self) -> str:
+        """The steps, one a line; `parse_trace` reads them back."""
         return print_trace(self.trace)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace to a file."""
+        save_trace(self.trace, path)
+
+    @classmethod
+    def load(cls, program: Func | Module, path: str | Path) -> Self:
+        """Take the steps of a saved trace."""
+        made = cls(program)
+        for n, step in enumerate(load_trace(path), 1):
+            try:
+                made.apply(step)
+            except ScheduleError as e:
+                message = f"step {n} of {path} does not fit this program: {e.message}"
+                raise ScheduleError(message, where=e.where, hint=e.hint) from None
+        return made
 
     # ------------------------------------------------------------------------------------------------------ loops
 
