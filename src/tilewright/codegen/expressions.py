@@ -307,19 +307,20 @@ class ExprEmitter:
         file = self.registers[e.buffer]
         offset, step = self.offsets.of(e.buffer, e.indices, self.lane)
         if step == 0:
-            return self._element(file, offset)
+            return self.element(file, offset)
         if step == 1 and offset % file.width == 0 and self.lanes == file.width:
             return self._slot(file, offset // file.width)
         out = Val("poison", e.dtype, self.lanes)
         for n in range(self.lanes):
-            v = self._element(file, offset + n * step)
+            v = self.element(file, offset + n * step)
             out = self.b.op(f"insertelement {out}, {v}, i64 {n}", e.dtype, self.lanes)
         return out
 
     def _slot(self, file: RegisterFile, n: int) -> Val:
         return Val(file.slots[n] or "poison", file.buffer.dtype, file.width)
 
-    def _element(self, file: RegisterFile, offset: int) -> Val:
+    def element(self, file: RegisterFile, offset: int) -> Val:
+        """One element of a register buffer, by its flattened index."""
         slot = self._slot(file, offset // file.width)
         if file.width == 1:
             return slot
@@ -336,11 +337,13 @@ class ExprEmitter:
             bit = self.mask
             if bit is not None and bit.lanes > 1:
                 bit = self.b.op(f"extractelement {bit}, i64 {n}", DType.BOOL)
-            at = offset + n * step
-            slot = self._slot(file, at // file.width)
-            if file.width > 1:
-                one = self.b.op(f"insertelement {slot}, {one}, i64 {at % file.width}", slot.dtype, file.width)
-            self._set_slot(file, at // file.width, one, bit)
+            self.set_element(file, offset + n * step, one, bit)
+
+    def set_element(self, file: RegisterFile, offset: int, one: Val, bit: Val | None = None) -> None:
+        slot = self._slot(file, offset // file.width)
+        if file.width > 1:
+            one = self.b.op(f"insertelement {slot}, {one}, i64 {offset % file.width}", slot.dtype, file.width)
+        self._set_slot(file, offset // file.width, one, bit)
 
     def _set_slot(self, file: RegisterFile, n: int, value: Val, mask: Val | None) -> None:
         if mask is not None:

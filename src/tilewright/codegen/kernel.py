@@ -2,13 +2,14 @@
 
 Takes what `tir.pipeline.lower_func` gives: loops, conditions, allocations and stores; no blocks, no
 unrolled loops left. An outermost PARALLEL loop is the part; any other is serial. So is a VECTORIZED loop around
-another loop or an allocation: vectors are straight-line code. Loops are do-while with constant extents of at least
-one, and carry the register slots that they change as phis.
+another loop, an allocation or a tensor intrinsic: vectors are straight-line code. Loops are do-while with constant
+extents of at least one, and carry the register slots that they change as phis.
 """
 
 from typing import assert_never
 
 from tilewright.codegen.builder import Region, TextBuilder
+from tilewright.codegen.emit import write_intrinsic
 from tilewright.codegen.expressions import ExprEmitter
 from tilewright.codegen.registers import RegisterFile, register_width, stored_slots
 from tilewright.codegen.values import Val, intrinsic_type, llvm_type, memory_type
@@ -84,7 +85,7 @@ class _KernelEmitter:
             case If():
                 self._if(s)
             case Emit():
-                self.stmt(s.body)
+                write_intrinsic(s, self.e)
             case Alloc():
                 self._alloc(s)
             case Block():
@@ -101,7 +102,7 @@ class _KernelEmitter:
             self.b.env[s.var], self.b.depth[s.var] = Val("0", INDEX), 0
             self.stmt(s.body)
             return
-        if s.kind is LoopKind.VECTORIZED and not any(isinstance(n, For | Alloc) for n in walk(s.body)):
+        if s.kind is LoopKind.VECTORIZED and not any(isinstance(n, For | Alloc | Emit) for n in walk(s.body)):
             with self.e.vector(s.var, s.extent):
                 self.stmt(s.body)
             return

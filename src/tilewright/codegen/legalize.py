@@ -6,6 +6,7 @@ other, so it and native code agree to the bit on what comes out.
 
 from functools import partial
 
+from tilewright.codegen.expand_intrinsics import expand_intrinsics
 from tilewright.target.target import Target
 from tilewright.tir.passes.expand_halves import expand_half_casts, widen_halves
 from tilewright.tir.passes.expand_math import expand_math
@@ -16,7 +17,7 @@ from tilewright.tir.pipeline import Pass
 
 def legalize(target: Target) -> tuple[Pass, ...]:
     """The last passes of kernels for `target`."""
-    passes: list[Pass] = [expand_math, widen_halves]
+    passes: list[Pass] = [partial(expand_intrinsics, target=target), expand_math, widen_halves]
     if not target.has_fma:
         passes.append(without_fma)
     if not target.has_rounding:

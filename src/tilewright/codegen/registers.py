@@ -5,13 +5,16 @@ into it is a constant plus the lane, so an access names a slot. Loops carry the 
 nothing of a register buffer is ever in memory, and nothing depends on an optimiser to keep it so.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from tilewright.ir.expr import Buffer, Indices, Var
 from tilewright.ir.simplify import Simplifier
 from tilewright.support.errors import InternalError
-from tilewright.tir.stmt import For, LoopKind, Stmt, Store, children
+from tilewright.target.intrinsics import find_intrinsic
+from tilewright.tir.stmt import Emit, For, LoopKind, Stmt, Store, children, walk
 
 
 @dataclass(slots=True)
@@ -41,6 +44,20 @@ class Offsets:
             found = self._known[key] = self._compute(buffer, indices, lane)
         return found
 
+    def all(self, buffer: Buffer, indices: Indices, loops: Mapping[Var, int]) -> set[int]:
+        """The flattened indices that an access in these loops (variable: extent) has."""
+        offset, steps = 0, list[range]()
+        for i, stride in zip(indices, buffer.strides, strict=True):
+            form = self._simplify.linear(i)
+            offset += form.const * stride
+            for atom, k in form.terms:
+                if not isinstance(atom, Var) or atom not in loops:
+                    raise InternalError(
+                        f"register buffer {buffer.name} is indexed by a loop that is not unrolled: {atom}"
+                    )
+                steps.append(range(0, k * stride * loops[atom], k * stride))
+        return {offset + sum(at) for at in product(*steps)}
+
     def _compute(self, buffer: Buffer, indices: Indices, lane: Var | None) -> tuple[int, int]:
         offset = step = 0
         for i, stride in zip(indices, buffer.strides, strict=True):
@@ -61,6 +78,9 @@ def register_width(buffer: Buffer, body: Stmt, offsets: Offsets) -> int:
 
     def visit(s: Stmt, lane: For | None) -> None:
         nonlocal width
+        if isinstance(s, Emit):
+            width = max(width, _emitted_width(s, buffer))
+            return
         if (
             lane
             and isinstance(s, Store)
@@ -75,6 +95,15 @@ def register_width(buffer: Buffer, body: Stmt, offsets: Offsets) -> int:
     return width
 
 
+def _emitted_width(s: Emit, buffer: Buffer) -> int:
+    """The vector that a tensor intrinsic writes to the buffer: the elements that it wants side by side."""
+    intrinsic = find_intrinsic(s.intrinsic)
+    if intrinsic is None or s.operands[0][0].buffer is not buffer:
+        return 1
+    shape, contiguous = intrinsic.meaning.params[0].shape, intrinsic.operands[0].contiguous
+    return math.prod(shape[len(shape) - contiguous :])
+
+
 def stored_slots(
     body: Stmt,
     files: Mapping[Buffer, RegisterFile],
@@ -86,6 +115,14 @@ def stored_slots(
     found: dict[Buffer, set[int]] = {}
 
     def visit(s: Stmt, lane: Var | None, lanes: int) -> None:
+        if isinstance(s, Emit):  # its loops are not unrolled: the instructions are for all their iterations
+            extents = {n.var: n.extent for n in walk(s.body) if isinstance(n, For)}
+            for n in walk(s.body):
+                if isinstance(n, Store) and n.buffer in files:
+                    at = offsets.all(n.buffer, n.indices, extents)
+                    width = files[n.buffer].width
+                    found.setdefault(n.buffer, set()).update(i // width for i in at)
+            return
         if isinstance(s, Store) and s.buffer in files:
             offset, step = offsets.of(s.buffer, s.indices, lane)
             width = files[s.buffer].width

@@ -6,7 +6,7 @@ from tilewright.target import x86
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 
-FAMILIES: tuple[tuple[Intrinsic, ...], ...] = (x86.F32_TILES,)
+FAMILIES: tuple[tuple[Intrinsic, ...], ...] = (x86.F32_TILES, x86.DOT_PRODUCTS)
 
 
 @lru_cache(maxsize=1)

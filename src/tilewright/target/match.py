@@ -288,7 +288,7 @@ class _Candidate:
         for n, (o, access) in enumerate(zip(self._intrinsic.operands, self._operands, strict=True)):
             expected = 1
             for v in reversed(self._dims[n][len(self._dims[n]) - o.contiguous :]):
-                mine = loops[v] if v is not None else ()
+                mine = list(loops[v]) if v is not None else []
                 step = moves[n][mine[-1].var] if mine else expected
                 if step != expected:
                     return Mismatch(

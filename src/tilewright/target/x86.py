@@ -1,8 +1,17 @@
 """Tensor intrinsics of x86-64 with AVX2."""
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Fma, Scope, Var
-from tilewright.target.intrinsic import MEMORY, REGISTERS, BodyLoop, Intrinsic, Operand, state
+from tilewright.ir.expr import Buffer, Fma, Scope, Var, cast
+from tilewright.target.intrinsic import (
+    ANYWHERE,
+    MEMORY,
+    REGISTERS,
+    BodyLoop,
+    EmitContext,
+    Intrinsic,
+    Operand,
+    state,
+)
 from tilewright.tir.stmt import LoopKind
 
 _AVX2 = frozenset({"avx2", "fma"})
@@ -38,3 +47,34 @@ F32_TILES: tuple[Intrinsic, ...] = tuple(
     for rows in range(1, _REGISTERS)
     if rows * vectors + vectors + 1 <= _REGISTERS
 )
+
+
+# ---------------------------------------------------------------------------------------------------- dot products
+
+
+def _write_dot2(c: EmitContext) -> None:
+    """vpmaddwd multiplies 16 pairs of i16 and adds neighbours: it is exact modulo 2^32, unlike vpmaddubsw on bytes,
+    which saturates.
+    """
+    pair = c.op(f"bitcast <2 x i16> {c.get(1, 0, 2)} to i32")
+    a = c.op(f"bitcast <8 x i32> {c.splat('i32', pair, 8)} to <16 x i16>")
+    dot = c.call("llvm.x86.avx2.pmadd.wd", "<8 x i32>", ("<16 x i16>", a), ("<16 x i16>", c.get(2, 0, 16)))
+    c.put(0, 0, 8, c.op(f"add <8 x i32> {c.get(0, 0, 8)}, {dot}"))
+
+
+def _dot2() -> Intrinsic:
+    """C[j] += A[0] · B[j, 0] + A[1] · B[j, 1]: a pair of A against pairs of B that lie side by side."""
+    c = Buffer("C", (_LANES,), DType.I32, Scope.REGISTER)
+    a, b = Buffer("A", (2,), DType.I16), Buffer("B", (_LANES, 2), DType.I16)
+    j, k = Var("j"), Var("k")
+    value = c[j] + cast(DType.I32, a[k]) * cast(DType.I32, b[j, k])
+    return Intrinsic(
+        "x86.i16.dot2_8",
+        state("dot2", (c, a, b), {j: _LANES}, {k: 2}, c[j], value),
+        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
+        frozenset({"avx2"}),
+        emitter=_write_dot2,
+    )
+
+
+DOT_PRODUCTS: tuple[Intrinsic, ...] = (_dot2(),)

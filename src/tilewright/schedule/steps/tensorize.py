@@ -64,11 +64,12 @@ class Tensorize(FuncStep):
         root = self._root(func)
         nest = chain(root) if isinstance(root, For) else []
         block, store = _leaf(func, root, nest)
-        found = match_nest(intrinsic, nest, store, Simplifier(ranges(func.body)))
+        simplify = Simplifier(ranges(func.body))
+        found = match_nest(intrinsic, nest, store, simplify)
         if isinstance(found, Mismatch):
             raise refusal(func, root, found.reason, found.hint)
         if intrinsic.body is None:
-            return replace_nest(func, root, _emitted(intrinsic, nest, block, found))
+            return replace_nest(func, root, _emitted(intrinsic, nest, block, found, simplify))
         return replace_nest(func, root, _arranged(func, intrinsic.body, nest, block, found))
 
     def _root(self, func: Func) -> Stmt:
@@ -171,8 +172,14 @@ def _split(func: Func, mine: list[For], parts: Sequence[BodyLoop], split: dict[V
 # -------------------------------------------------------------------------------------------------- with an emitter
 
 
-def _emitted(intrinsic: Intrinsic, nest: Sequence[For], block: Block, found: Match) -> Emit:
+def _emitted(
+    intrinsic: Intrinsic, nest: Sequence[For], block: Block, found: Match, simplify: Simplifier
+) -> Emit:
     """The nest with plain loops, and where its operands are."""
+
+    def at(access: Load, values: Mapping[Var, Expr]) -> Load:
+        return Load(access.buffer, tuple(simplify(substitute_expr(i, values)) for i in access.indices))
+
     start: dict[Var, Expr] = {n.var: as_index(0) for n in nest}
     places: list[tuple[Load, ...]] = []
     for access, of in zip(found.operands, intrinsic.dims, strict=True):
@@ -180,13 +187,7 @@ def _emitted(intrinsic: Intrinsic, nest: Sequence[For], block: Block, found: Mat
         for v in of:
             loops = found.loops[v] if v is not None else ()
             # With one element along a dimension there is no neighbour, and nobody asks for the stride.
-            neighbours.append(_at(access, {**start, loops[-1].var: as_index(1)} if loops else start))
-        places.append((_at(access, start), *neighbours))
+            neighbours.append(at(access, {**start, loops[-1].var: as_index(1)} if loops else start))
+        places.append((at(access, start), *neighbours))
     plain = [replace(n, kind=LoopKind.SERIAL) for n in nest]
     return Emit(intrinsic.name, tuple(places), wrap(plain, block))
-
-
-def _at(access: Load, values: Mapping[Var, Expr]) -> Load:
-    moved = substitute_expr(access, values)
-    assert isinstance(moved, Load)
-    return moved

@@ -1,0 +1,35 @@
+"""expand_intrinsics: a tensor intrinsic that the target has no instructions for becomes its body.
+
+    with emit("x86.i16.dot2_8", …):
+        for j in range(8):                               acc[0] = acc[0] + …
+            for k in range(2):                  ──>      acc[0] = acc[0] + …
+                acc[j] = acc[j] + …                      acc[1] = …
+
+The loops are unrolled, as accumulators in registers need it: they are as many as one instruction's elements.
+"""
+
+from dataclasses import replace
+
+from tilewright.target.intrinsics import find_intrinsic
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+from tilewright.tir.passes.unroll_loops import unroll_loops
+from tilewright.tir.rewrite import transform
+from tilewright.tir.stmt import Emit, For, LoopKind, Stmt
+
+
+def expand_intrinsics(func: Func, target: Target) -> Func:
+    def expand(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Emit):
+            return None
+        intrinsic = find_intrinsic(s.intrinsic)
+        if intrinsic is not None and intrinsic.features <= target.features:
+            return None
+        return transform(s.body, _unrolled)
+
+    expanded = func.with_body(transform(func.body, expand))
+    return func if expanded is func else unroll_loops(expanded)
+
+
+def _unrolled(s: Stmt) -> Stmt | None:
+    return replace(s, kind=LoopKind.UNROLLED) if isinstance(s, For) else None
