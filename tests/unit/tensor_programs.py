@@ -3,68 +3,43 @@
 from collections.abc import Sequence
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, Fma, Scope, Var, cast, const, logical_and, select
-from tilewright.target.intrinsic import Intrinsic, Operand
+from tilewright.ir.expr import Buffer, Expr, Fma, Var, cast, const, logical_and, select
+from tilewright.target.intrinsic import ANYWHERE, MEMORY, BodyLoop, Intrinsic, Operand, state
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, blocks
-
-ANY = frozenset(Scope)
-
-
-def update(
-    name: str, extents: dict[str, int], reduce: str, operands: dict[str, tuple[tuple[str, ...], DType]]
-) -> Func:
-    """The Func that adds one product to its first operand; operands by the letters of their dimensions."""
-    iters = {
-        a: Iter(Var(f"{name}_v{a}"), n, IterKind.REDUCE if a in reduce else IterKind.SPATIAL)
-        for a, n in extents.items()
-    }
-    buffers = {
-        n: Buffer(f"{name}_{n}", tuple(extents[a] for a in axes), t) for n, (axes, t) in operands.items()
-    }
-    at = {n: buffers[n][tuple(iters[a].var for a in axes)] for n, (axes, _) in operands.items()}
-    out, x, y = operands
-    wide = operands[out][1]
-    value = Fma(at[x], at[y], at[out]) if wide.is_float else at[out] + cast(wide, at[x]) * cast(wide, at[y])
-    body: Stmt = Block(
-        f"{name}_update",
-        tuple(iters.values()),
-        tuple(Var(f"{name}_{a}") for a in extents),
-        Store(buffers[out], tuple(iters[a].var for a in operands[out][0]), value),
-    )
-    for a, n in reversed(extents.items()):
-        body = For(Var(f"{name}_{a}"), n, body)
-    return Func(name, tuple(buffers.values()), (), body, (buffers[out],))
+from tilewright.tir.stmt import Block, LoopKind, blocks
 
 
 def tile(rows: int, columns: int, k: int | None = None) -> Intrinsic:
     """C[rows, columns] += A[rows, k] · B[k, columns] in f32; any k unless it is given."""
     name = f"tile_{rows}x{columns}" + (f"x{k}" if k else "")
-    f32 = DType.F32
-    meaning = update(
-        name,
-        {"i": rows, "j": columns, "k": k or 1},
-        "k",
-        {"C": (("i", "j"), f32), "A": (("i", "k"), f32), "B": (("k", "j"), f32)},
-    )
-    operands = (Operand("C", ANY, 1), Operand("A", ANY), Operand("B", ANY, 1))
+    c, a = Buffer("C", (rows, columns), DType.F32), Buffer("A", (rows, k or 1), DType.F32)
+    b = Buffer("B", (k or 1, columns), DType.F32)
+    i, j, n = Var("i"), Var("j"), Var("k")
+    value = Fma(a[i, n], b[n, j], c[i, j])
     return Intrinsic(
-        f"any.f32.{name}", meaning, operands, frozenset(), frozenset() if k else frozenset({f"{name}_k"})
+        f"any.f32.{name}",
+        state(name, (c, a, b), {i: rows, j: columns}, {n: k or 1}, c[i, j], value),
+        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY), Operand("B", MEMORY, 1)),
+        frozenset(),
+        frozenset() if k else frozenset({"k"}),
+        (BodyLoop("k"), BodyLoop("i", LoopKind.UNROLLED), BodyLoop("j", LoopKind.VECTORIZED)),
     )
 
 
 def dot(lanes: int = 8) -> Intrinsic:
     """C[lanes] += A[4] · B[lanes, 4]: u8 times s8 into s32."""
-    name = f"dot_{lanes}x4"
-    meaning = update(
-        name,
-        {"j": lanes, "q": 4},
-        "q",
-        {"C": (("j",), DType.I32), "A": (("q",), DType.U8), "B": (("j", "q"), DType.I8)},
+    c, a = Buffer("C", (lanes,), DType.I32), Buffer("A", (4,), DType.U8)
+    b = Buffer("B", (lanes, 4), DType.I8)
+    j, q = Var("j"), Var("q")
+    value = c[j] + cast(DType.I32, a[q]) * cast(DType.I32, b[j, q])
+    return Intrinsic(
+        f"any.i32.dot_{lanes}x4",
+        state("dot", (c, a, b), {j: lanes}, {q: 4}, c[j], value),
+        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
+        frozenset(),
+        body=(BodyLoop("q", LoopKind.UNROLLED), BodyLoop("j", LoopKind.VECTORIZED)),
     )
-    operands = (Operand("C", ANY, 1), Operand("A", ANY, 1), Operand("B", ANY, 2))
-    return Intrinsic(f"any.i32.{name}", meaning, operands, frozenset())
 
 
 # ------------------------------------------------------------------------------------------------------ programs

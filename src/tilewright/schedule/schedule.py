@@ -39,6 +39,7 @@ from tilewright.schedule.steps import (
     IterateOver,
     LoopPartition,
     Merge,
+    PadEinsum,
     Parallel,
     Reindex,
     Reorder,
@@ -50,6 +51,7 @@ from tilewright.schedule.steps import (
     SamplePerfectTile,
     SetScope,
     Split,
+    Stage,
     Tensorize,
     TransformLayout,
     Unroll,
@@ -225,6 +227,10 @@ class Schedule:
         """Returns the block that makes the copy."""
         return self.apply(Reindex(block, buffer, tuple(iters))).copy
 
+    def stage(self, block: str, position: Sequence[int], iters: Sequence[str]) -> str:
+        """Returns the block that computes the operand."""
+        return self.apply(Stage(block, tuple(position), tuple(iters))).copy
+
     def cache_read(self, block: str, buffer: str, scope: Scope) -> str:
         """Returns the block that makes the copy."""
         return self.apply(CacheRead(block, buffer, scope)).copy
@@ -238,6 +244,9 @@ class Schedule:
 
     def fold_padding(self, block: str) -> None:
         self.apply(FoldPadding(block))
+
+    def pad_einsum(self, block: str, padding: Sequence[int]) -> None:
+        self.apply(PadEinsum(block, tuple(padding)))
 
     def transform_layout(self, buffer: str, layout: Layout) -> None:
         self.apply(TransformLayout(buffer, layout))

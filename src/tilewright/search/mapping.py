@@ -27,10 +27,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tilewright.ir.expr import Expr, Indices, Load, Var, free_vars, loads
+from tilewright.ir.expr import Expr, Load, Var, free_vars, loads
 from tilewright.search.matching import Match, matches, meaning_block
 from tilewright.target.intrinsic import Intrinsic
-from tilewright.tir.stmt import Block, Iter, IterKind, Store
+from tilewright.tir.stmt import Block, For, Iter, IterKind
 
 LIMIT = 20_000
 
@@ -39,17 +39,21 @@ Character: TypeAlias = tuple[bool, ...]  # of an iterator, over the operands: th
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Iterators of the intrinsic with one character and kind, outermost first; most often it is one."""
+    """Loops of the intrinsic's meaning with one character and kind, outermost first; most often it is one."""
 
-    iters: tuple[Iter, ...]
+    loops: tuple[For, ...]
+    free: frozenset[Var]  # those that take any extent
     kind: IterKind
     character: Character
-    tile: int  # what its extent is a multiple of: the product of the extents that are fixed
-    free: bool  # one of them takes any extent
 
     @property
     def name(self) -> str:
-        return "·".join(it.var.name for it in self.iters)
+        return "·".join(n.var.name for n in self.loops)
+
+    @property
+    def tile(self) -> int:
+        """What its extent is a multiple of: the product of the extents that are fixed."""
+        return math.prod(n.extent for n in self.loops if n.var not in self.free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,36 +158,19 @@ def mappings(block: Block, intrinsic: Intrinsic) -> Mappings | NoMapping:
 
 
 def roles(intrinsic: Intrinsic) -> tuple[Role, ...]:
-    """The iterators of the intrinsic by what they index, in the order of the meaning's loops."""
-    block = meaning_block(intrinsic)
-    used = [set[Var]().union(*map(free_vars, indices)) for indices in meaning_indices(intrinsic)]
-    free = {it.var for it, b in zip(block.iters, block.bindings, strict=True) if _names(b) & intrinsic.free}
-    same: dict[tuple[Character, IterKind], list[Iter]] = {}
-    for it in block.iters:
-        same.setdefault((tuple(it.var in u for u in used), it.kind), []).append(it)
+    """The loops of the intrinsic's meaning by what they index, in their order."""
+    kinds = {
+        v: it.kind
+        for it, b in zip(meaning_block(intrinsic).iters, meaning_block(intrinsic).bindings, strict=True)
+        for v in free_vars(b)
+    }
+    same: dict[tuple[Character, IterKind], list[For]] = {}
+    for n in intrinsic.loops:
+        same.setdefault((tuple(n.var in dims for dims in intrinsic.dims), kinds[n.var]), []).append(n)
     return tuple(
-        Role(
-            tuple(its),
-            kind,
-            character,
-            math.prod(it.extent for it in its if it.var not in free),
-            any(it.var in free for it in its),
-        )
-        for (character, kind), its in same.items()
+        Role(tuple(loops), frozenset(n.var for n in loops if n.var.name in intrinsic.free), kind, character)
+        for (character, kind), loops in same.items()
     )
-
-
-def meaning_indices(intrinsic: Intrinsic) -> tuple[Indices, ...]:
-    """At which indices the meaning reaches each of its params."""
-    block = meaning_block(intrinsic)
-    store = block.body
-    assert isinstance(store, Store)
-    reached = {ld.buffer: ld.indices for ld in loads(store.value)} | {store.buffer: store.indices}
-    return tuple(reached[p] for p in intrinsic.meaning.params)
-
-
-def _names(e: Expr) -> set[str]:
-    return {v.name for v in free_vars(e)}
 
 
 def characters(block: Block, match: Match) -> dict[Var, Character]:

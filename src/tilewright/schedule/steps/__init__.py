@@ -18,6 +18,7 @@ from tilewright.schedule.steps.iterate_over import IterateOver
 from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.merge import Merge
+from tilewright.schedule.steps.pad_einsum import PadEinsum
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
@@ -28,6 +29,7 @@ from tilewright.schedule.steps.sample_compute_location import SampleComputeLocat
 from tilewright.schedule.steps.sample_perfect_tile import SamplePerfectTile
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.stage import Stage
 from tilewright.schedule.steps.tensorize import Tensorize
 from tilewright.schedule.steps.transform_layout import TransformLayout
 
@@ -58,11 +60,13 @@ STEPS: tuple[type[Step], ...] = (
     DropUnitIters,
     IterateOver,
     Reindex,
+    Stage,
     CacheRead,
     CacheWrite,
     SetScope,
     TransformLayout,
     FoldPadding,
+    PadEinsum,
     # tensor instructions
     Tensorize,
     # decisions of a search

@@ -79,10 +79,10 @@ class Reindex(FuncStep):
         reading = map_exprs(block, lambda e: transform(e, lambda n: new_load if n is load else None))
         assert isinstance(reading, Block)
         func = replace(replace_own_nest(func, block, reading), locals=(*func.locals, copied))
-        return func.with_body(_insert_before(func.body, find_block(func, self.block), under_own_loops(copy)))
+        return func.with_body(insert_before(func.body, find_block(func, self.block), under_own_loops(copy)))
 
 
-def _insert_before(body: Stmt, block: Block, new: Stmt) -> Stmt:
+def insert_before(body: Stmt, block: Block, new: Stmt) -> Stmt:
     """`new` just before the top-level nest that holds `block`."""
     stmts = body.stmts if isinstance(body, Seq) else (body,)
     out: list[Stmt] = []

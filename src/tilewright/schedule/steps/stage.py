@@ -1,0 +1,99 @@
+"""stage: an operand of a block's computation is computed beforehand, into a buffer of its own.
+
+    for i, j, k:                              Stage("C", (0,), ("vi", "vk"))     for …_loop:
+        C[vi, vj] = fma(A[vi, vk] * S[vk],            ─────>                         C_stage_0[vi, vk] = A[…] * S[…]
+                        B[vk, vj],                                               for i, j, k:
+                        C[vi, vj])                                                   C[vi, vj] = fma(
+                                                                                         C_stage_0[vi, vk], …)
+
+`position` is the way from the stored value to the operand: the number of the child at each node (a factor of an fma is
+(0,) or (1,)). The new buffer has a dimension for each of `iters`, which are exactly the iterators that the operand
+depends on. Unlike Reindex, the operand may be any expression: padding that was inlined, a product of several factors,
+or one of two loads of the same buffer. It must not read what the block writes.
+"""
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, free_vars, loads
+from tilewright.ir.rewrite import substitute
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.nest import check_fresh, find_block
+from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
+from tilewright.schedule.step import FuncStep
+from tilewright.schedule.steps.reindex import insert_before
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, Iter, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(FuncStep):
+    block: str
+    position: tuple[int, ...]
+    iters: tuple[str, ...]
+
+    def anchor(self) -> str:
+        return self.block
+
+    @property
+    def copy(self) -> str:
+        """The new block, and the new buffer."""
+        return f"{self.block}_stage_{'_'.join(map(str, self.position))}"
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """The loops of the new block, one per named iterator."""
+        return tuple(f"{self.copy}_{n}_loop" for n in self.iters)
+
+    def rewrite(self, func: Func) -> Func:
+        block = find_block(func, self.block)
+        own_nest(func, block)
+        store = block.body
+        if not isinstance(store, Store):
+            raise refusal(func, block, f"the body of {self.block} is not one store")
+        operand = self._operand(func, block, store.value)
+        if any(ld.buffer is store.buffer for ld in loads(operand)):
+            raise refusal(func, block, f"this operand reads {store.buffer.name}, which the block writes")
+        used = {v.name for v in free_vars(operand)}
+        if used != set(self.iters) or len(self.iters) != len(used):
+            raise refusal(
+                func, block, f"the operand depends on {', '.join(sorted(used))}", hint="name exactly these"
+            )
+        by_name = {it.var.name: it for it in block.iters}
+        old = [by_name[n] for n in self.iters]
+        staged = Buffer(self.copy, tuple(it.extent for it in old), operand.dtype, Scope.GLOBAL)
+        fresh: dict[Var, Expr] = {it.var: Var(f"{self.copy}_{it.var.name}") for it in old}
+        iters = tuple(Iter(Var(f"{self.copy}_{it.var.name}"), it.extent) for it in old)
+        check_fresh(func, (self.copy, *self.loops, *(it.var.name for it in iters)))
+        first = Block(
+            self.copy,
+            iters,
+            tuple(Var(n) for n in self.loops),
+            Store(staged, tuple(it.var for it in iters), substitute(operand, fresh)),
+        )
+        value = _put(store.value, self.position, Load(staged, tuple(it.var for it in old)))
+        reading = replace(block, body=Store(store.buffer, store.indices, value))
+        func = replace(replace_own_nest(func, block, reading), locals=(*func.locals, staged))
+        return func.with_body(insert_before(func.body, find_block(func, self.block), under_own_loops(first)))
+
+    def _operand(self, func: Func, block: Block, value: Expr) -> Expr:
+        for n in self.position:
+            children = value.children()
+            if isinstance(value, Load) or not 0 <= n < len(children):
+                raise refusal(
+                    func,
+                    block,
+                    "there is no operand at this position",
+                    hint="count children from the stored value",
+                )
+            value = children[n]
+        return value
+
+
+def _put(e: Expr, position: tuple[int, ...], new: Expr) -> Expr:
+    """`e` with the node at `position` replaced."""
+    if not position:
+        return new
+    at, *rest = position
+    children = list(e.children())
+    children[at] = _put(children[at], tuple(rest), new)
+    return e.rebuild(tuple(children))

@@ -1,0 +1,201 @@
+"""What a mapping costs, in a closed form over all mappings of a match at once.
+
+    seconds = work in whole tiles · time of a step          (what is padding of that is `waste`)
+            + calls · what a call costs                     (short reductions, and loops left outside)
+            + copies of operands that are not in place
+            + stores of results, one by one where the columns are not contiguous
+
+The groups of the roles are chosen independently of one another, so a term is an array over the groups of the roles that
+it depends on, with one axis per role, and numpy's broadcasting makes the sum over all combinations. Nothing is built.
+The figures are those of one core with everything in its caches, but for copies that are larger than them.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.ir.expr import Load, free_vars
+from tilewright.schedule.recipes.tiles import tile_time
+from tilewright.search.mapping import Choice, Group, Role
+from tilewright.search.operand_plan import address_steps, loop_extents, tile_steps
+from tilewright.target.intrinsic import Intrinsic
+from tilewright.target.target import Target
+from tilewright.tir.stmt import IterKind
+
+Array: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+_HERTZ = 3e9  # of a usual core: it makes cycles comparable with measured seconds
+_CALL = 6.0  # cycles to come to a tile: addresses, loop counters
+_ELEMENT = 1.2  # cycles to move one element by itself
+_VECTOR = 0.7  # cycles to move a vector
+_FAR = 4096  # bytes between rows of an operand from where each is on a page of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Cycles of every combination of groups, one axis per role."""
+
+    compute: Array  # useful work
+    waste: Array  # work on padding
+    calls: Array
+    copies: tuple[Array, ...]  # of each operand; 0 for the output, and where it is in place or constant
+    stores: Array
+
+    @property
+    def seconds(self) -> Array:
+        total = self.compute + self.waste + self.calls + self.stores + sum(self.copies, np.float64(0))
+        return np.asarray(total, np.float64) / _HERTZ
+
+
+def mapping_terms(
+    choice: Choice, intrinsic: Intrinsic, target: Target, constants: frozenset[str] = frozenset()
+) -> Terms:
+    """The cost of every mapping of `choice`. Copies of `constants` are made at compile time, for nothing."""
+    return _Form(choice, intrinsic, target, constants).terms()
+
+
+class _Form:
+    def __init__(
+        self, choice: Choice, intrinsic: Intrinsic, target: Target, constants: frozenset[str]
+    ) -> None:
+        self._choice, self._intrinsic, self._target, self._constants = choice, intrinsic, target, constants
+        self._roles = [options[0].role for options in choice.groups]
+        self._shape = tuple(len(options) for options in choice.groups)
+        output, *inputs = choice.match.operands
+        self._lanes = max(1, target.lanes(output.dtype.bytes))
+        # A lane of a dot product holds as many narrow factors as fit the wide sum.
+        self._factors = max(1, output.dtype.bytes // min(e.dtype.bytes for e in inputs))
+        self._steps = [address_steps(e, choice.block) for e in choice.match.operands]
+
+    def terms(self) -> Terms:
+        points = math.prod(it.extent for it in self._choice.block.iters)
+        whole = self._product(range(len(self._roles)), lambda g: g.padded / g.extent)
+        rows, vectors = self._tile()
+        step = tile_time(rows, vectors) / (self._lanes * self._factors)
+        useful = np.full(self._shape, points * step)
+        far = self._far_rows()
+        copies = tuple(self._copy(p) for p in range(len(self._choice.match.operands)))
+        return Terms(
+            useful,
+            useful * (whole - 1) + useful * whole * far,
+            self._calls(points) * _CALL + self._tiles(points) * rows * vectors,
+            copies,
+            self._stores(),
+        )
+
+    def _tile(self) -> tuple[int, int]:
+        """The intrinsic's tile of the output: rows, and vectors of columns."""
+        spatial = [r for r in self._roles if r.kind is IterKind.SPATIAL]
+        columns = self._columns().tile
+        rows = math.prod(r.tile for r in spatial if r is not self._columns())
+        return max(1, rows), max(1, -(-columns // self._lanes))
+
+    def _columns(self) -> Role:
+        """The role that indexes the last dimension of the output."""
+        last = self._intrinsic.dims[0][-1]
+        return next(r for r in self._roles if any(n.var is last for n in r.loops))
+
+    # ------------------------------------------------------------------------------------------ terms per operand
+
+    def _copy(self, operand: int) -> Array:
+        e = self._choice.match.operands[operand]
+        if operand == 0 or (isinstance(e, Load) and e.buffer.name in self._constants):
+            return np.zeros(self._shape)
+        used = free_vars(e)
+        size = math.prod(it.extent for it in self._choice.block.iters if it.var in used)
+        mine = [n for n, r in enumerate(self._roles) if r.character[operand]]
+        elements = size * self._product(mine, lambda g: g.padded / g.extent)
+        last = next(v for v in reversed(self._intrinsic.dims[operand]) if v is not None)
+        inner = next(n for n in mine if any(x.var is last for x in self._roles[n].loops))
+        steps = self._steps[operand]
+
+        def per_element(g: Group) -> float:
+            side_by_side = steps is not None and steps.get(g.iters[-1].var) == 1
+            lanes = self._target.lanes(e.dtype.bytes)
+            return _VECTOR / lanes if side_by_side and g.iters[-1].extent >= lanes else _ELEMENT
+
+        cycles = elements * self._vector(inner, per_element)
+        # What does not fit the second cache goes to memory and comes back, at some bytes a cycle.
+        cycles = cycles + np.where(
+            elements * e.dtype.bytes > self._target.l2_bytes, elements * e.dtype.bytes / 8, 0
+        )
+        return np.where(self._in_place(operand), 0.0, cycles)
+
+    def _in_place(self, operand: int) -> Flags:
+        """Of every combination of groups: can the operand be read where it is?"""
+        e, steps = self._choice.match.operands[operand], self._steps[operand]
+        asked = self._intrinsic.operands[operand]
+        if steps is None or not isinstance(e, Load) or e.buffer.scope not in asked.scopes:
+            return np.zeros(self._shape, np.bool_)
+        ok = np.ones(self._shape, np.bool_)
+        for n, role in enumerate(self._roles):
+            if role.character[operand]:
+                ok = ok & (self._vector(n, lambda g: float(tile_steps(g, steps) is not None)) > 0)
+        dims = self._intrinsic.dims[operand]
+        expected = np.ones(self._shape)
+        for v in reversed(dims[len(dims) - asked.contiguous :]):
+            if v is not None:
+                n = next(n for n, r in enumerate(self._roles) if any(x.var is v for x in r.loops))
+                extent = self._vector(n, lambda g, v=v: loop_extents(g)[v])
+                step = self._vector(n, lambda g, v=v: (tile_steps(g, steps) or {}).get(v, 0))
+                ok = ok & ((extent == 1) | (step == expected))
+                expected = expected * extent
+        return ok
+
+    def _far_rows(self) -> Array:
+        """How much longer a step takes because rows of an operand that is read in place are on different pages."""
+        out = np.zeros(self._shape)
+        for operand, asked in enumerate(self._intrinsic.operands):
+            for n, role in enumerate(self._roles):
+                if operand and asked.contiguous and role.kind is IterKind.REDUCE and role.character[operand]:
+                    out = out + np.where(self._in_place(operand), 0.25 * self._is_far(operand, n), 0.0)
+        return out
+
+    def _is_far(self, operand: int, role: int) -> Array:
+        steps, size = self._steps[operand] or {}, self._choice.match.operands[operand].dtype.bytes
+        return self._vector(role, lambda g: float(abs(steps.get(g.iters[-1].var, 0)) * size >= _FAR))
+
+    def _stores(self) -> Array:
+        """Results leave the registers once, a vector at a time where columns are contiguous in the output."""
+        size = self._choice.match.output.buffer.size
+        steps = self._steps[0]
+
+        def per_element(g: Group) -> float:
+            together = steps is not None and steps.get(g.iters[-1].var) == 1
+            return _VECTOR / self._lanes if together and g.iters[-1].extent >= self._lanes else _ELEMENT
+
+        return size * self._vector(self._roles.index(self._columns()), per_element) + np.zeros(self._shape)
+
+    # ----------------------------------------------------------------------------------------------- whole tiles
+
+    def _tiles(self, points: int) -> Array:
+        """How many tiles of the output there are."""
+        spatial = [n for n, r in enumerate(self._roles) if r.kind is IterKind.SPATIAL]
+        reduce = math.prod(it.extent for it in self._choice.block.iters if it.kind is IterKind.REDUCE)
+        return points / reduce * self._product(spatial, lambda g: g.padded / g.extent / g.role.tile)
+
+    def _calls(self, points: int) -> Array:
+        """How often the intrinsic is entered: tiles, times the loops of the reduction that are left outside."""
+
+        def steps(g: Group) -> float:
+            done = g.padded if g.role.free else g.role.tile
+            return g.padded / g.extent / done
+
+        return points * self._product(range(len(self._roles)), steps)
+
+    # -------------------------------------------------------------------------------------------------- one axis
+
+    def _vector(self, role: int, value: Callable[[Group], float]) -> Array:
+        """A value of each group of a role, on the role's axis."""
+        shape = [1] * len(self._roles)
+        shape[role] = -1
+        return np.array([value(g) for g in self._choice.groups[role]], np.float64).reshape(shape)
+
+    def _product(self, which: Iterable[int], value: Callable[[Group], float]) -> Array:
+        return reduce(lambda a, n: a * self._vector(n, value), which, np.ones(self._shape))

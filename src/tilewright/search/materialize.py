@@ -1,0 +1,340 @@
+"""A mapping becomes a schedule: the steps that turn a block into a tensor intrinsic.
+
+    accumulate in registers       CacheWrite, or the block that consumes the result
+    fuse groups                   FuseIters, in the block and in what stores its result
+    copy what is not in place     Reindex or Stage, laid out in the order in which the intrinsic reads it
+    pad to whole tiles            PadEinsum
+    cut out the tile              Split, Reorder; the store follows each tile, the init comes before it
+    tensorize                     Tensorize on the loops of the tile
+
+Every step checks itself, so a mapping that a step refuses raises ScheduleError and the schedule stays as it was.
+"""
+
+import math
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, free_vars, loads, walk
+from tilewright.ir.layout import Fuse as FuseDims
+from tilewright.ir.layout import Layout, Primitive
+from tilewright.ir.layout import Reorder as ReorderDims
+from tilewright.ir.layout import Split as SplitDim
+from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.recipes.inline import single_consumer
+from tilewright.schedule.recipes.register_tile import loops_of
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.step import Step
+from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
+from tilewright.schedule.steps.cache_write import CacheWrite
+from tilewright.schedule.steps.compute_inline import ComputeInline
+from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
+from tilewright.schedule.steps.fuse_iters import FuseIters
+from tilewright.schedule.steps.iterate_over import IterateOver
+from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
+from tilewright.schedule.steps.reindex import Reindex
+from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
+from tilewright.schedule.steps.set_scope import SetScope
+from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.stage import Stage
+from tilewright.schedule.steps.tensorize import Tensorize
+from tilewright.schedule.steps.transform_layout import TransformLayout
+from tilewright.search.mapping import Group, Mapping
+from tilewright.search.operand_plan import is_in_place
+from tilewright.support.errors import ScheduleError
+from tilewright.target.intrinsic import Intrinsic
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store, blocks
+
+
+def apply_mapping(schedule: Schedule, block: str, mapping: Mapping, intrinsic: Intrinsic) -> None:
+    """Tensorize `block`, which is still alone under plain loops, as `mapping` says."""
+    module, trace = schedule.module, schedule.trace
+    try:
+        _Materializer(schedule, block, mapping, intrinsic).run()
+    except ScheduleError:
+        schedule.module, schedule.trace = module, trace
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A group as iterators of the block: one after fusing; those of a role that is all free stay apart."""
+
+    group: Group
+    iters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """The loops of the block, each list from the outermost in."""
+
+    spatial: list[str]  # around the tiles, with the tiles themselves
+    reduce: list[str]  # around the intrinsic, inside the tiles
+    steps: list[str]  # of the intrinsic's reduction
+    tile: list[str]  # of the intrinsic's part of the output
+
+
+class _Materializer:
+    def __init__(self, schedule: Schedule, block: str, mapping: Mapping, intrinsic: Intrinsic) -> None:
+        self._s, self._name, self._mapping, self._intrinsic = schedule, block, mapping, intrinsic
+        # Where the operands are in the stored value. The steps below change indices, never this.
+        self._positions = [position_of(self._store.value, e) for e in mapping.operands]
+
+    def run(self) -> None:
+        if any(g.padded != g.extent for g in self._mapping.groups):
+            raise ScheduleError(f"{self._mapping}: extents are not whole tiles")
+        operands = range(1, len(self._positions))
+        copied = [n for n in operands if not is_in_place(n, self._mapping, self._intrinsic, self._block)]
+        epilogue = self._accumulate()
+        axes = tuple(self._fuse(g) for g in self._mapping.groups)
+        for n in copied:
+            self._copy(n, axes)
+        self._tile(self._nest(axes), epilogue)
+
+    @property
+    def _func(self) -> Func:
+        func = self._s.module.func_of_block(self._name)
+        if func is None:
+            raise ScheduleError(f"no block is named {self._name!r}", hint="print the module to see its names")
+        return func
+
+    @property
+    def _block(self) -> Block:
+        return find_block(self._func, self._name)
+
+    @property
+    def _store(self) -> Store:
+        store = self._block.body
+        assert isinstance(store, Store)  # it matched the intrinsic
+        return store
+
+    def _attempt(self, step: Step) -> bool:
+        try:
+            self._s.apply(step)
+        except ScheduleError:
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------------------------- the output
+
+    def _accumulate(self) -> str:
+        """Let the block accumulate where the intrinsic does; returns the block that stores the result.
+
+        That is the one consumer of the result, if it can follow the tiles; otherwise a copy.
+        """
+        scopes = self._intrinsic.operands[0].scopes
+        scope = next(s for s in (Scope.REGISTER, Scope.LOCAL, Scope.GLOBAL) if s in scopes)
+        buffer = self._store.buffer
+        consumer = single_consumer(self._func, buffer) if buffer in self._func.locals else None
+        if (
+            consumer is not None
+            and not consumer.is_reduction
+            and self._attempt(IterateOver(consumer.name, buffer.name))
+        ):
+            epilogue = consumer.name
+            if buffer.scope is not scope:
+                self._s.apply(SetScope(buffer.name, scope))
+        else:
+            epilogue = self._s.apply(CacheWrite(self._name, buffer.name, scope)).copy
+        self._lay_out_output(epilogue)
+        return epilogue
+
+    def _lay_out_output(self, epilogue: str) -> None:
+        """Dimensions of the accumulator in the order of the intrinsic's, a group's as one; its consumer follows."""
+        dim = {i: d for d, i in enumerate(self._store.indices)}
+        order = [v for v in self._intrinsic.dims[0] if v is not None]
+        groups = sorted(
+            (g for g in self._mapping.groups if g.role.character[0]),
+            key=lambda g: min(order.index(n.var) for n in g.role.loops),
+        )
+        dims = [[dim[it.var] for it in g.iters] for g in groups]
+        outside = [d for d in range(len(self._store.indices)) if not any(d in ds for ds in dims)]
+        iters = [it.var.name for it in find_block(self._func, epilogue).iters]
+        primitives: list[Primitive] = [ReorderDims((*outside, *(d for ds in dims for d in ds)))]
+        for at, ds in enumerate(dims, len(outside)):
+            if len(ds) > 1:
+                primitives.append(FuseDims(at, len(ds)))
+                self._s.apply(FuseIters(epilogue, tuple(iters[d] for d in ds)))
+        self._s.apply(TransformLayout(self._store.buffer.name, Layout(tuple(primitives))))
+
+    # ------------------------------------------------------------------------------------------- groups and copies
+
+    def _fuse(self, group: Group) -> _Axis:
+        names = tuple(it.var.name for it in group.iters)
+        if len(names) > 1 and not _all_free(group):
+            return _Axis(group, (self._s.apply(FuseIters(self._name, names)).iter,))
+        return _Axis(group, names)
+
+    def _copy(self, operand: int, axes: tuple[_Axis, ...]) -> None:
+        """Copy an operand into [outside, tiles, the intrinsic's dimensions]."""
+        e = self._store.value
+        for n in self._positions[operand]:
+            e = e.children()[n]
+        dims = [v for v in self._intrinsic.dims[operand] if v is not None]
+        mine = sorted(
+            (a for a in axes if a.group.role.character[operand]),
+            key=lambda a: min(dims.index(n.var) for n in a.group.role.loops),
+        )
+        of_axes = [n for a in mine for n in a.iters]
+        used = {v.name for v in free_vars(e)}
+        outside = [it.var.name for it in self._block.iters if it.var.name in used.difference(of_axes)]
+        iters = (*outside, *of_axes)
+        if isinstance(e, Load) and sum(ld.buffer is e.buffer for ld in loads(self._store.value)) == 1:
+            copy = self._s.apply(Reindex(self._name, e.buffer.name, iters)).copy
+        else:
+            copy = self._s.apply(Stage(self._name, self._positions[operand], iters)).copy
+        layout = _panels(dims, len(outside), mine)
+        if layout.primitives:
+            self._s.apply(TransformLayout(copy, layout))
+        self._inline_source(e)
+
+    def _inline_source(self, e: Expr) -> None:
+        """Padding that only the copy reads is made by the copy."""
+        for ld in loads(e):
+            for b in list(blocks(self._func.body)):
+                store = b.body
+                writes = isinstance(store, Store) and store.buffer is ld.buffer
+                if writes and not b.is_reduction and single_consumer(self._func, ld.buffer) is not None:
+                    self._attempt(ComputeInline(b.name))
+
+    # --------------------------------------------------------------------------------------------------- the tile
+
+    def _nest(self, axes: tuple[_Axis, ...]) -> _Nest:
+        """Cut the groups into tiles."""
+        grouped = {n for a in axes for n in a.iters}
+        block = self._block
+        loops = {v.name: loop for v, loop in loops_of(block).items()}
+        left = [it for it in block.iters if it.var.name not in grouped]
+        nest = _Nest(
+            [loops[it.var.name] for it in left if it.kind is IterKind.SPATIAL],
+            [loops[it.var.name] for it in left if it.kind is IterKind.REDUCE],
+            [],
+            [],
+        )
+        if all(g.padded == g.role.tile or _all_free(g) for g in self._mapping.groups) and not nest.spatial:
+            nest.spatial.append(self._s.apply(AddUnitLoop(self._name)).loop)
+        for a in axes:
+            spatial = a.group.role.kind is IterKind.SPATIAL
+            tiles, inside = self._cut(a, [loops[n] for n in a.iters])
+            (nest.spatial if spatial else nest.reduce).extend(tiles)
+            (nest.tile if spatial else nest.steps).extend(inside)
+        return nest
+
+    def _cut(self, axis: _Axis, loops: list[str]) -> tuple[list[str], list[str]]:
+        """The loops that count tiles of a group, and those inside a tile."""
+        role = axis.group.role
+        if _all_free(axis.group):
+            return [], loops
+        fixed = [n.extent for n in role.loops if n.var not in role.free and n.extent > 1]
+        whole = axis.group.padded == role.tile
+        if not fixed:
+            return loops, []
+        if whole and len(fixed) == 1:
+            return [], loops
+        (loop,) = loops
+        names = self._s.apply(Split(loop, tuple(fixed) if whole else (None, *fixed))).names
+        return ([], list(names)) if whole or role.free else (list(names[:1]), list(names[1:]))
+
+    def _tile(self, nest: _Nest, epilogue: str) -> None:
+        self._s.apply(Reorder((*nest.spatial, *nest.reduce, *nest.steps, *nest.tile)))
+        self._s.apply(ReverseComputeAt(epilogue, nest.spatial[-1]))
+        reduce = (*nest.reduce, *nest.steps)
+        if self._block.init is not None:
+            init = self._s.apply(DecomposeReduction(self._name, reduce[0])).name
+            self._write_out(init)
+        self._write_out(epilogue)
+        inside = (*nest.steps, *nest.tile)
+        self._s.apply(Tensorize(inside[0] if inside else self._name, self._intrinsic.name))
+
+    def _write_out(self, name: str) -> None:
+        """Init and store of a tile: rows unrolled, columns in vectors, as registers are addressed."""
+        block = find_block(self._func, name)
+        buffer = self._store.buffer
+        if buffer.scope is not Scope.REGISTER:
+            return
+        last = _last_index(block, buffer)
+        own = [n for n in loops_above(self._func, block) if n.var.name not in self._around()]
+        binding: dict[Expr, Expr] = dict(zip((it.var for it in block.iters), block.bindings, strict=True))
+        columns = (
+            {n.var.name for n in own if n.var in free_vars(binding[last])} if last in binding else set[str]()
+        )
+        order = sorted((n.var.name for n in own), key=lambda n: n in columns)
+        if len(order) > 1:
+            self._s.apply(Reorder(tuple(order)))
+        for n in own:
+            if n.var.name in columns and n.extent > 1:
+                self._in_vectors(n)
+            elif n.extent > 1:
+                self._s.apply(Unroll(n.var.name))
+
+    def _around(self) -> set[str]:
+        return {n.var.name for n in loops_above(self._func, self._block)}
+
+    def _in_vectors(self, loop: For) -> None:
+        lanes = self._lanes(loop.extent)
+        name = loop.var.name
+        if loop.extent > lanes:
+            outer, name = self._s.apply(Split(name, (None, lanes))).names
+            self._s.apply(Unroll(outer))
+        self._s.apply(Vectorize(name))
+
+    def _lanes(self, columns: int) -> int:
+        """The width of the vectors that the intrinsic has its columns in."""
+        last = next(v for v in reversed(self._intrinsic.dims[0]) if v is not None)
+        for part in self._intrinsic.body or ():
+            if part.loop == last.name and part.kind is LoopKind.VECTORIZED and part.extent is not None:
+                return part.extent
+        return columns
+
+
+def position_of(value: Expr, operand: Expr) -> tuple[int, ...]:
+    """The way from `value` to `operand` inside it: the number of the child at each node."""
+    if value is operand:
+        return ()
+    for n, child in enumerate(() if isinstance(value, Load) else value.children()):
+        if any(e is operand for e in walk(child)):
+            return (n, *position_of(child, operand))
+    raise KeyError(operand)
+
+
+def _all_free(group: Group) -> bool:
+    return all(n.var in group.role.free for n in group.role.loops)
+
+
+def _last_index(block: Block, buffer: Buffer) -> Expr | None:
+    """The last index at which a block reaches `buffer`."""
+    store = block.body
+    assert isinstance(store, Store)
+    if store.buffer is buffer:
+        return store.indices[-1]
+    return next((ld.indices[-1] for ld in loads(store.value) if ld.buffer is buffer), None)
+
+
+def _panels(dims: list[Var], outside: int, axes: list[_Axis]) -> Layout:
+    """From [outside, one dimension per iterator] to [outside, tiles, the dimensions inside a tile]."""
+    splits: list[Primitive] = []
+    tiles: list[int] = []  # dimensions that count tiles
+    inside: dict[Var, list[int]] = {}  # dimensions of a loop of the intrinsic
+    at = outside
+    for a in axes:
+        role = a.group.role
+        if _all_free(a.group):
+            inside[role.loops[0].var] = list(range(at, at + len(a.iters)))
+            at += len(a.iters)
+            continue
+        fixed = [n for n in role.loops if n.var not in role.free]
+        if a.group.padded > role.tile:
+            splits.append(SplitDim(at, role.tile))
+            if role.free:
+                inside[next(iter(role.free))] = [at]
+            else:
+                tiles.append(at)
+            at += 1
+        for n, loop in enumerate(fixed):
+            if n:
+                splits.append(SplitDim(at, math.prod(x.extent for x in fixed[n:])))
+                at += 1
+            inside[loop.var] = [at]
+        at += 1
+    order = [*range(outside), *tiles, *(d for v in dims for d in inside.get(v, []))]
+    return Layout() if order == sorted(order) else Layout((*splits, ReorderDims(tuple(order))))
