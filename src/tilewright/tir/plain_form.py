@@ -1,0 +1,434 @@
+"""From the plain form of a tensor program to the explicit one, which `parser` reads.
+
+    for i, j, k in grid(M, N, K):                        for i in range(M):
+        with init():                                         for j in range(N):
+            C[i, j] = 0.0                                        for k in range(K):
+        C[i, j] += A[i, k] * B[k, j]            ──>                  with block("C"):
+                                                                         C_vi = spatial(M, i)
+                                                                         C_vj = spatial(N, j)
+                                                                         C_vk = spatial(K, k)
+                                                                         with init():
+                                                                             C[C_vi, C_vj] = 0.0
+                                                                         C[C_vi, C_vj] = C[C_vi, C_vj] + A[…] * B[…]
+
+Both are Python's syntax trees, and each new node has the place of the one it was made from. `script` decides on the
+kinds of the iterators afterwards, when it sees the program.
+
+- A store that stands in no block gets one, named after its buffer, with an iterator for each loop around it. Conditions
+  around it move into the block, so they must not read what is stored under them.
+- Names are made unique: a loop whose name another loop has too is named after the first block in it, `C_1_i`; so are
+  iterators.
+- `x = A[i] * 2.0` abbreviates an expression. It is read where `x` is used, so what it reads must not be stored to in
+  between, and it cannot count or accumulate.
+"""
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from tilewright.tir.expr_parser import number_of
+from tilewright.tir.script_names import Fail, fold_integer
+from tilewright.tir.stmt import LoopKind
+from tilewright.tir.syntax_tree import (
+    ITERS,
+    all_stores,
+    at,
+    binds,
+    block_names,
+    bound_in,
+    buffer_of,
+    is_store,
+    loop_names,
+    moved,
+    names_in,
+    renamed,
+    stores,
+)
+
+_LOOPS = tuple(k.value for k in LoopKind)
+_STATEMENTS = "loops, `with block(…)`, `with init()`, `if`, stores `A[i] = …`, and abbreviations `x = …`"
+
+
+@dataclass(slots=True)
+class Plain:
+    """Rewrites the body of one function. `made` has the store that each block was made from."""
+
+    buffers: frozenset[str]  # parameters and allocations
+    fail: Fail
+    made: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
+    _blocks: dict[ast.stmt, str] = field(default_factory=dict[ast.stmt, str])
+    _taken: set[str] = field(default_factory=set[str])
+    _repeated: set[str] = field(default_factory=set[str])
+    _written: dict[str, str] = field(default_factory=dict[str, str])  # how loops are called in the text
+
+    def rewrite(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        self._plan(body)
+        unique = self._loops(body, {}, ())
+        return self._statements(unique, _Place())
+
+    # ---------------------------------------------------------------------------------------------------- names
+
+    def _plan(self, body: list[ast.stmt]) -> None:
+        """Choose the names of blocks, and find names that several loops or iterators have."""
+        explicit = [name for s in body for name in block_names(s)]
+        bound = Counter(name for s in body for name in loop_names(s))
+        self._repeated = {name for name, n in bound.items() if n > 1}
+        self._taken = {name for name in bound if name not in self._repeated}
+        used = set(explicit)
+        for s in stores(body):
+            stem = name = buffer_of(s)
+            n = 0
+            while name in used:
+                n += 1
+                name = f"{stem}_{n}"
+            used.add(name)
+            self._blocks[s] = name
+
+    def _fresh(self, name: str, prefix: str) -> str:
+        """`name` if nothing else is called so; otherwise with the block in front."""
+        if name not in self._repeated:
+            return name
+        return self._unique(f"{prefix}_{name}")
+
+    def _unique(self, name: str) -> str:
+        word, n = name, 1
+        while word in self._taken or word in self.buffers:
+            n += 1
+            word = f"{name}x{n}"
+        self._taken.add(word)
+        return word
+
+    # ---------------------------------------------------------------------------------- loops of one variable each
+
+    def _loops(
+        self, body: Iterable[ast.stmt], names: Mapping[str, ast.expr], around: tuple[str, ...]
+    ) -> list[ast.stmt]:
+        """Grids taken apart, loops renamed, `a += b` written out, abbreviated numbers put in. `names` has what names
+        stand for from here on; `around` are the loops.
+        """
+        names, inherited = dict(names), frozenset(names)
+        out: list[ast.stmt] = []
+        for s in body:
+            match s:
+                case ast.For():
+                    out.append(self._loop(s, names, around))
+                case ast.AugAssign(target=ast.Subscript() as target, op=op, value=value):
+                    self._check_target(target)
+                    read = copy.copy(target)
+                    read.ctx = ast.Load()
+                    whole = at(s, ast.BinOp(read, op, value))
+                    new = renamed(at(s, ast.Assign([target], whole)), names)
+                    out.append(moved(s, self._blocks, new))
+                case ast.AugAssign(target=target):
+                    self._cannot_update(target)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if number_of(value) is not None:
+                    self._check_free(s, name, around, inherited)
+                    names[name] = value
+                case ast.Assign(targets=[ast.Name(id=name)]):
+                    self._check_free(s, name, around, inherited)
+                    new = renamed(s, names)
+                    names.pop(name, None)
+                    out.append(new)
+                case ast.Assign(targets=[ast.Subscript() as target]):
+                    self._check_target(target)
+                    out.append(moved(s, self._blocks, renamed(s, names)))
+                case ast.Assign(targets=targets):
+                    self.fail(targets[0], "one element or one name is assigned at a time", None)
+                case ast.AnnAssign():
+                    self.fail(s, "a local buffer is made by `T = tw.alloc(tw.f32[8, 8])`", None)
+                case ast.If():
+                    test = renamed(s.test, names)
+                    then, other = (self._loops(b, names, around) for b in (s.body, s.orelse))
+                    out.append(at(s, ast.If(test, then, other)))
+                case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="block")))]):
+                    out.append(self._explicit(s, names))
+                case ast.With():
+                    items = [renamed(i, names) for i in s.items]
+                    out.append(at(s, ast.With(items, self._loops(s.body, names, around))))
+                case ast.Pass():
+                    out.append(s)
+                case _:
+                    self._unsupported(s)
+        return out
+
+    def _loop(self, s: ast.For, names: Mapping[str, ast.expr], around: tuple[str, ...]) -> ast.stmt:
+        targets = s.target.elts if isinstance(s.target, ast.Tuple) else [s.target]
+        if s.orelse:
+            self.fail(s.orelse[0], "a loop has no else", None)
+        match s.iter:
+            case ast.Call(func=ast.Name(id="grid"), args=extents, keywords=[]):
+                ranges = [at(e, ast.Call(ast.Name("range", ast.Load()), [e], [])) for e in extents]
+                if len(targets) != len(extents):
+                    self.fail(
+                        s.target, f"{len(targets)} variables for a grid of {len(extents)} extents", None
+                    )
+            case ast.Call(func=ast.Name(id=kind), args=args) if kind in _LOOPS:
+                ranges = [s.iter]
+                if len(targets) != 1 or not 1 <= len(args) <= 2:
+                    self.fail(
+                        s, f"{kind} has one variable, and one extent", "several at once: `tw.grid(M, N)`"
+                    )
+            case _:
+                self.fail(
+                    s.iter,
+                    "this is nothing that a loop can run over",
+                    "`range(N)` or `tw.grid(M, N)`, or one of tw.parallel, tw.vectorized, tw.unrolled",
+                )
+        inside = dict(names)
+        heads: list[tuple[ast.For, str]] = []
+        prefix = next((self._blocks[x] for x in stores(s.body)), "") or next(
+            (n for x in s.body for n in block_names(x)), "loop"
+        )
+        for target, call in zip(targets, ranges, strict=True):
+            if not isinstance(target, ast.Name):
+                self.fail(target, "a loop variable is a name", None)
+            if target.id in around or target.id in self.buffers:
+                what = "a loop around this one" if target.id in around else "a buffer"
+                self.fail(target, f"{target.id} is the name of {what}", "give the variable another name")
+            around = (*around, target.id)
+            word = self._fresh(target.id, prefix)
+            self._written[word] = target.id
+            call, first = self._extent(call, names)
+            var: ast.expr = at(target, ast.Name(word, ast.Load()))
+            inside[target.id] = (
+                var if first == 0 else at(target, ast.BinOp(var, ast.Add(), at(target, ast.Constant(first))))
+            )
+            heads.append((at(s, ast.For(at(target, ast.Name(word, ast.Store())), call, [], [])), word))
+        nest: list[ast.stmt] = self._loops(s.body, inside, around)
+        for head, _ in reversed(heads):
+            head.body = nest
+            nest = [head]
+        return heads[0][0]
+
+    def _extent(self, call: ast.expr, names: Mapping[str, ast.expr]) -> tuple[ast.expr, int]:
+        """The range with one extent, and where it begins."""
+        assert isinstance(call, ast.Call)
+        values: list[int] = []
+        for node in call.args:
+            value = fold_integer(renamed(node, names))
+            if value is None:
+                self.fail(
+                    node,
+                    f"the extent {ast.unparse(node)} is not known when the program is compiled",
+                    "extents are integers, or integer variables of the scope around the function",
+                )
+            values.append(value)
+        first, end = (0, *values) if len(values) == 1 else values
+        if end < first:
+            self.fail(call, f"the extent is {end - first}", "extents are not negative")
+        return at(call, ast.Call(call.func, [at(call, ast.Constant(end - first))], call.keywords)), first
+
+    def _explicit(self, s: ast.With, names: Mapping[str, ast.expr]) -> ast.stmt:
+        """A block written out: its iterators get unique names too."""
+        prefix = next(block_names(s), "block")
+        inside = dict(names)
+        for x in s.body:
+            match x:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=kind))) if (
+                    kind in ITERS and name in self._repeated
+                ):
+                    inside[name] = at(x, ast.Name(self._fresh(name, prefix), ast.Load()))
+                case _:
+                    pass
+        items = [renamed(i, names) for i in s.items]
+        return at(s, ast.With(items, [renamed(self._written_out(x), inside) for x in s.body]))
+
+    def _written_out(self, s: ast.stmt) -> ast.stmt:
+        match s:
+            case ast.AugAssign(target=ast.Subscript() as target, op=op, value=value):
+                read = copy.copy(target)
+                read.ctx = ast.Load()
+                return at(s, ast.Assign([target], at(s, ast.BinOp(read, op, value))))
+            case ast.AugAssign(target=target):
+                self._cannot_update(target)
+            case _:
+                return s
+
+    # ------------------------------------------------------------------------------------------ blocks for stores
+
+    def _statements(self, body: Sequence[ast.stmt], place: "_Place") -> list[ast.stmt]:
+        place = place.copy()
+        out: list[ast.stmt] = []
+        init: ast.With | None = None
+        for s in body:
+            if init is not None and s not in self._blocks:
+                self.fail(init, "`init` comes right before the update that it belongs to", None)
+            match s:
+                case ast.Assign(targets=[ast.Subscript()]) if s in self._blocks:
+                    out.append(self._block(s, place, init))
+                    init = None
+                    place.stored([buffer_of(s)])
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self._check_fresh(s, value, place)
+                    place.lets[name] = _Let(s, place.depth, names_in(value) & self.buffers)
+                    out.append(s)
+                case ast.For(target=ast.Name(id=word), iter=ast.Call(args=[extent])):
+                    stored = [buffer_of(x) for x in all_stores(s.body)]
+                    place.stored(stored)
+                    inner = place.copy()
+                    inner.loops.append((word, extent))
+                    inner.depth += 1
+                    out.append(at(s, ast.For(s.target, s.iter, self._statements(s.body, inner), [])))
+                    place.rebound(bound_in(s.body))
+                case ast.If(test=test, body=then, orelse=other):
+                    self._check_fresh(s, test, place)
+                    self._check_condition(test, [*then, *other])
+                    for branch, cond in ((then, test), (other, at(test, ast.UnaryOp(ast.Not(), test)))):
+                        inner = place.copy()
+                        inner.conds.append(cond)
+                        inner.depth += 1
+                        out += self._statements(branch, inner)
+                    place.stored(buffer_of(x) for x in all_stores([*then, *other]))
+                    place.rebound(bound_in([*then, *other]))
+                case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="init"), args=[]))]):
+                    init = s
+                case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="block")))]):
+                    if place.conds:
+                        self.fail(s, "a block does not stand under `if`", "write where(…) inside the block")
+                    self._check_fresh(s, s, place)
+                    out.append(s)
+                    place.stored(buffer_of(x) for x in all_stores([s]))
+                case ast.With(body=inner):
+                    out.append(at(s, ast.With(s.items, self._statements(inner, place))))
+                case _:
+                    out.append(s)
+        if init is not None:
+            self.fail(init, "`init` comes right before the update that it belongs to", None)
+        return out or [ast.Pass()]
+
+    def _block(self, s: ast.Assign, place: "_Place", init: ast.With | None) -> ast.stmt:
+        name = self._blocks[s]
+        self.made[name] = s
+        iters: dict[str, ast.expr] = {}
+        body: list[ast.stmt] = []
+        for word, extent in place.loops:
+            own = self._unique(f"{name}_v{self._written[word]}")
+            iters[word] = at(s, ast.Name(own, ast.Load()))
+            call = ast.Call(ast.Name("spatial", ast.Load()), [extent, ast.Name(word, ast.Load())], [])
+            body.append(at(s, ast.Assign([ast.Name(own, ast.Store())], call)))
+        if init is not None:
+            first = init.body[0]
+            for x in init.body:
+                if not is_store(x) or buffer_of(x) != buffer_of(s):
+                    self.fail(x, f"`init` gives {buffer_of(s)} its first value, and does nothing else", None)
+            lines = [*self._lets(first, place), *init.body]
+            inner = [renamed(x, iters) for x in lines]
+            body.append(at(init, ast.With(init.items, inner)))
+        store: ast.stmt = s
+        for cond in reversed(place.conds):
+            store = at(cond, ast.If(cond, [store], []))
+        body += [renamed(x, iters) for x in (*self._lets(store, place), store)]
+        head = ast.Call(ast.Name("block", ast.Load()), [ast.Constant(name)], [])
+        return at(s, ast.With([ast.withitem(head)], body))
+
+    def _lets(self, s: ast.AST, place: "_Place") -> list[ast.stmt]:
+        """The abbreviations that `s` uses, in the order they were made."""
+        self._check_fresh(s, s, place)
+        wanted = names_in(s)
+        for name, let in reversed(place.lets.items()):
+            if name in wanted:
+                wanted |= names_in(let.line)
+        return [let.line for name, let in place.lets.items() if name in wanted]
+
+    # ---------------------------------------------------------------------------------------------------- checks
+
+    def _check_target(self, target: ast.Subscript) -> None:
+        if not isinstance(target.value, ast.Name) or target.value.id not in self.buffers:
+            self.fail(
+                target.value,
+                f"{ast.unparse(target.value)} is not a buffer",
+                f"the buffers are: {', '.join(sorted(self.buffers)) or 'none'}",
+            )
+
+    def _check_free(
+        self, s: ast.Assign, name: str, around: tuple[str, ...], inherited: frozenset[str]
+    ) -> None:
+        if name in around or name in self.buffers:
+            what = "a loop variable" if name in around else "a buffer"
+            hint = None if name in around else f"store to an element: {name}[…] = …"
+            self.fail(s.targets[0], f"{name} is {what}", hint)
+        if name in inherited:
+            self._cannot_update(s.targets[0])
+
+    def _check_fresh(self, s: ast.AST, use: ast.AST, place: "_Place") -> None:
+        """Nothing that `use` mentions has changed since it was written down."""
+        for node in ast.walk(use):
+            if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+                continue
+            let = place.lets.get(node.id)
+            if let is None:
+                continue
+            if isinstance(s, ast.Assign) and place.depth > let.depth and binds(s, node.id):
+                self._cannot_update(node)
+            if let.stale:
+                self.fail(
+                    node,
+                    f"{node.id} abbreviates `{ast.unparse(let.line)}`, and {let.stale} since",
+                    "keep the value in a buffer: T = tw.alloc(…)",
+                )
+            self._check_fresh(let.line, let.line.value, place)
+
+    def _check_condition(self, test: ast.expr, body: list[ast.stmt]) -> None:
+        stores = list(all_stores(body))
+        read = names_in(test) & {buffer_of(x) for x in stores}
+        if read and not (len(stores) == 1 and body == stores):
+            self.fail(
+                test,
+                f"the condition reads {min(read)}, which is stored to under it",
+                "use tw.select, or keep the condition in a buffer",
+            )
+
+    def _cannot_update(self, target: ast.expr) -> NoReturn:
+        self.fail(
+            target,
+            f"{ast.unparse(target)} is an abbreviation and cannot be updated",
+            "values that change are kept in buffers: T = tw.alloc(tw.f32[1]), T[0] += …",
+        )
+
+    def _unsupported(self, s: ast.stmt) -> NoReturn:
+        what = type(s).__name__.lower()
+        if isinstance(s, ast.Return):
+            self.fail(s, "results are stored, not returned", "declare them as C: tw.out(tw.f32[M, N])")
+        if isinstance(s, ast.Expr):
+            self.fail(s, "this statement does nothing", f"there are {_STATEMENTS}")
+        self.fail(s, f"a tensor program has no `{what}`", f"there are {_STATEMENTS}")
+
+
+@dataclass(slots=True)
+class _Let:
+    """An abbreviation, how deep in loops it was made, the buffers it reads, and why it no longer holds."""
+
+    line: ast.Assign
+    depth: int
+    reads: set[str]
+    stale: str = ""
+
+
+@dataclass(slots=True)
+class _Place:
+    """What is around a statement."""
+
+    loops: list[tuple[str, ast.expr]] = field(default_factory=list[tuple[str, ast.expr]])
+    conds: list[ast.expr] = field(default_factory=list[ast.expr])
+    lets: dict[str, _Let] = field(default_factory=dict[str, _Let])
+    depth: int = 0
+
+    def copy(self) -> "_Place":
+        return _Place(
+            list(self.loops), list(self.conds), {n: copy.copy(x) for n, x in self.lets.items()}, self.depth
+        )
+
+    def stored(self, buffers: Iterable[str]) -> None:
+        for b in buffers:
+            for let in self.lets.values():
+                if b in let.reads:
+                    let.stale = f"{b} has been stored to"
+
+    def rebound(self, names: Iterable[str]) -> None:
+        """Python would see what the loop has assigned; here the name means what it did before."""
+        for n in names:
+            if n in self.lets:
+                self.lets[n].stale = "it has been assigned in a loop or condition"
