@@ -2,7 +2,7 @@
 
 Inside a vectorised loop the loop variable stands for all lanes at once. A value that does not depend on it
 stays scalar until it meets one that does. A load whose flattened index moves by one per lane is a vector
-load, by none a scalar load, anything else a scalar load per lane.
+load, by none a scalar load, by a few a shuffle of vector loads, anything else a scalar load per lane.
 
 `Select` evaluates only the chosen side: loads on a guarded side are masked (vectors) or read from the start
 of the buffer instead (scalars), so that nothing outside of a buffer is ever touched.
@@ -15,6 +15,7 @@ from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
 from tilewright.codegen.loaded import Facts, Key, KnownValues
 from tilewright.codegen.registers import Offsets, RegisterFile
+from tilewright.codegen.strided import can_shuffle, load_strided
 from tilewright.codegen.values import Val, intrinsic_type, literal, memory_type
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
@@ -246,9 +247,13 @@ class ExprEmitter:
         if not e.buffer.size:  # on a side that is never chosen: there is nothing to read, not even elsewhere
             return Val(literal(0, e.dtype), e.dtype)
         split = self.lane_form(self.flat_index(e.buffer, e.indices))
-        if split is None or split[1] not in (0, 1):
+        if split is None:
             return self._gather(e)
         form, step = split
+        if self.mask is None and can_shuffle(e.dtype, self.lanes, step):
+            return load_strided(self.b, e.dtype, self.address(e.buffer, form), self.lanes, step)
+        if step not in (0, 1):
+            return self._gather(e)
         return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
 
     def _read(self, buffer: Buffer, pointer: Val, lanes: int) -> Val:

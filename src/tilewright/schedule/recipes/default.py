@@ -13,7 +13,7 @@ from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import inline_spatial
 from tilewright.schedule.recipes.lanes import is_lane_reduction, schedule_lanes
 from tilewright.schedule.recipes.rows import schedule_rows
-from tilewright.schedule.recipes.spatial import schedule_spatial
+from tilewright.schedule.recipes.spatial import bring_near, schedule_spatial
 from tilewright.schedule.steps.drop_unit_iters import DropUnitIters
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
@@ -82,4 +82,6 @@ def _schedule_rest(s: Draft, names: set[str], target: Target) -> None:
     """The all-spatial blocks that still are as they were: padding before, further consumers after."""
     for block in list(blocks(s.func.body)):
         if block.name in names and not block.is_reduction and s.is_untouched(block):
-            schedule_spatial(s, block.name, target)
+            near = bring_near(s, block.name, target)
+            if not near:
+                schedule_spatial(s, block.name, target)

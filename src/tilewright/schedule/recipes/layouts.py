@@ -6,10 +6,10 @@ channels last, and everything that touches them follows: a layout belongs to the
 Inputs and outputs of the Module keep the layout that the caller knows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from tilewright.ir.expr import Buffer, Scope, Var, free_vars, loads
-from tilewright.ir.layout import Layout, Reorder
+from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, free_vars, loads
+from tilewright.ir.layout import Layout, Reorder, Split
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
@@ -31,6 +31,9 @@ def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
                 chosen.update(dict.fromkeys(b for b in _images(block) if b not in fixed))
     _spread(module, chosen, fixed)
     steps: list[Step] = []
+    for step in _phases(module, chosen):
+        module = step.apply(module)
+        steps.append(step)
     for b in chosen:
         order = (0, *range(2, len(b.shape)), 1)
         step = TransformLayout(b.name, Layout((Reorder(order),)))
@@ -54,6 +57,32 @@ def _paddings(module: Module) -> list[FoldPadding]:
             if padding is not None and padding.source in module.temps:
                 found.setdefault(padding.source.name, []).append(block.name)
     return [FoldPadding(names[0]) for names in found.values() if len(names) == 1]
+
+
+def _phases(module: Module, chosen: Collection[Buffer]) -> list[TransformLayout]:
+    """A step for each buffer inside a Func that windows walk along its innermost dimension in strides.
+
+    Every stride-th element goes side by side. So pixels in neighbouring lanes are neighbours in memory, and what the
+    strides skip is sorted out once, where the buffer is written, instead of at every tap.
+    """
+    found: dict[str, TransformLayout] = {}
+    for func in module.funcs:
+        for block in blocks(func.body):
+            if not block.is_reduction or not isinstance(block.body, Store) or block.body.buffer in chosen:
+                continue
+            for ld in loads(block.body.value):
+                stride = _stride(block, ld, block.body.indices[-1])
+                if ld.buffer in func.locals and ld.buffer not in chosen and stride > 1:
+                    last = len(ld.indices) - 1
+                    layout = Layout((Split(last, stride), Reorder((*range(last), last + 1, last))))
+                    found[ld.buffer.name] = TransformLayout(ld.buffer.name, layout)
+    return list(found.values())
+
+
+def _stride(block: Block, load: Load, var: Expr) -> int:
+    """How far the last index moves with `var`."""
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    return sum(k for atom, k in simplify.linear(load.indices[-1]).terms if atom is var)
 
 
 def _images(block: Block) -> Iterator[Buffer]:
@@ -99,7 +128,7 @@ def _mixes_channels(block: Block) -> bool:
 
 
 def _stands_alone(func: Func, block: Block, fixed: set[Buffer]) -> bool:
-    """Is the block best left as it is: each channel for itself, windows without strides, between fixed layouts?
+    """Is the block best left as it is: each channel for itself, between fixed layouts?
 
     Then pixels fill vectors as well as channels would, and nothing need be transposed on the way in and out.
     """
@@ -110,9 +139,11 @@ def _stands_alone(func: Func, block: Block, fixed: set[Buffer]) -> bool:
     channel, last = block.body.indices[1], block.body.indices[-1]
     images = [ld for ld in loads(block.body.value) if ld.buffer is not block.body.buffer]
     depthwise = all(channel in {v for i in ld.indices for v in free_vars(i)} for ld in images)
-    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
-    steps = [k for ld in images for atom, k in simplify.linear(ld.indices[-1]).terms if atom is last]
-    return depthwise and bool(steps) and all(k == 1 for k in steps)
+    # Strides cost nothing where the image is copied before, to have a border: see `_phases`.
+    return depthwise and any(
+        _stride(block, ld, last) == 1 or (_stride(block, ld, last) > 1 and ld.buffer in func.locals)
+        for ld in images
+    )
 
 
 def _spread(module: Module, chosen: dict[Buffer, None], fixed: set[Buffer]) -> None:

@@ -6,12 +6,13 @@ there is enough to do.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.expr import (
     Binary,
     BinaryOp,
+    Const,
     Expr,
     Load,
     Select,
@@ -24,19 +25,21 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.inline import consumers
 from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, PARALLEL_WORK, parallel_prefix
 from tilewright.schedule.recipes.register_tile import loops_of
+from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, Store
+from tilewright.tir.stmt import Block, LoopKind, Store
 
-_MIN_CUT = 256  # elements of a part that is worth code of its own
+_MIN_CUT = 128  # elements of a part that is worth code of its own
 _MAX_CUTS = 4  # of one loop
 
 
@@ -45,23 +48,77 @@ def schedule_spatial(s: Draft, name: str, target: Target) -> None:
     block = find_block(s.func, name)
     if not block.iters or not isinstance(block.body, Store):
         return
-    order = memory_order(block)
-    if len(order) > 1:
-        s.apply(Reorder(tuple(order)))
-    ranges = {it.var: Interval(0, it.extent - 1) for it in block.iters}
     work = math.prod(it.extent for it in block.iters)
-    _schedule_nest(s, _Part(name, tuple(order), ranges), target, is_shared=work >= PARALLEL_WORK)
+    _schedule_own(s, name, list(loops_of(block).values()), target, is_shared=work >= PARALLEL_WORK)
+
+
+def bring_near(s: Draft, name: str, target: Target) -> bool:
+    """Run a producer inside the parts of its consumer, where each part reads a piece of its own of what it makes: so
+    the piece is in the nearest cache when it is read, and workers meet once less. False if that is not so.
+    """
+    block = find_block(s.func, name)
+    if not isinstance(block.body, Store) or block.body.buffer not in s.func.locals:
+        return False
+    above = [loops_above(s.func, u) for u in consumers(s.func, block.body.buffer)]
+    if not above or any(not path or path[0] is not above[0][0] for path in above):
+        return False
+    part = above[0][0]
+    kept = s.module, s.trace
+    if part.kind is not LoopKind.PARALLEL or not s.attempt(ComputeAt(name, part.var.name)):
+        return False
+    loops = loops_above(s.func, find_block(s.func, name))[1:]
+    piece, made = math.prod(n.extent for n in loops), block.body.buffer
+    if piece * part.extent > made.size or piece * made.dtype.bytes > target.l2_bytes // 2:
+        s.module, s.trace = kept  # parts overlap and would make the same elements, or a piece is not near
+        return False
+    _schedule_own(s, name, [n.var.name for n in loops], target, is_shared=False)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the block's domain: `order` has the loops that are its own, from the outermost in; `ranges` is where
-    its iterators run.
-    """
+    """A part of the block's domain, and the loops that are its own, from the outermost in."""
 
     block: str
     order: tuple[str, ...]
-    ranges: Mapping[Var, Interval]
+
+
+def _schedule_own(s: Draft, name: str, loops: list[str], target: Target, *, is_shared: bool) -> None:
+    """Order the loops as the output's memory is, and make vectors of the innermost."""
+    for loop, factor in _interleaved(s, name):
+        if loop in loops:
+            loops[loops.index(loop) : loops.index(loop) + 1] = s.apply(Split(loop, (None, factor))).names
+    block = find_block(s.func, name)
+    assert isinstance(block.body, Store)
+    simplify, values = _in_loops(s, block)
+    steps = _steps(simplify, block.body.buffer.strides, [substitute(i, values) for i in block.body.indices])
+    order = sorted(loops, key=lambda n: (s.loop(n).extent > 1, -steps.get(Var(n), 0)))
+    if len(order) > 1:
+        s.apply(Reorder(tuple(order)))
+    _schedule_nest(s, _Part(name, tuple(order)), target, is_shared=is_shared)
+
+
+def _interleaved(s: Draft, name: str) -> list[tuple[str, int]]:
+    """(loop, n) where the output keeps every n-th iteration of a loop together."""
+    block = find_block(s.func, name)
+    assert isinstance(block.body, Store)
+    loops = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+    found: list[tuple[str, int]] = []
+    for i in block.body.indices:
+        match i:
+            case Binary(op=BinaryOp.MOD, a=Var() as v, b=Const(value=n)):
+                loop = loops.get(v)
+                if isinstance(loop, Var) and isinstance(n, int) and n < s.loop(loop.name).extent:
+                    found.append((loop.name, n))
+            case _:
+                pass
+    return found
+
+
+def _in_loops(s: Draft, block: Block) -> tuple[Simplifier, dict[Var, Expr]]:
+    """What the block's iterators are in terms of the loops around it, and a Simplifier that knows these."""
+    ranges = {n.var: Interval(0, n.extent - 1) for n in loops_above(s.func, block)}
+    return Simplifier(ranges), {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
 
 
 def _schedule_nest(s: Draft, part: _Part, target: Target, *, is_shared: bool) -> None:
@@ -72,74 +129,54 @@ def _schedule_nest(s: Draft, part: _Part, target: Target, *, is_shared: bool) ->
     if cut is None:
         _vectorize(s, part, target, is_shared=is_shared)
         return
-    at, var, points = cut
-    parts = list(_cut(find_block(s.func, part.block), part, at, var, points))
+    at, points = cut
     s.apply(LoopPartition(part.order[at], points))
     if is_shared and at:
         parallel_prefix(s, part.order[:at])
-    for p in parts:
-        _schedule_nest(s, p, target, is_shared=is_shared and not at)
+    for n in range(len(points) + 1):
+        own = _Part(f"{part.block}_p{n}", tuple(f"{loop}_p{n}" for loop in part.order[at:]))
+        _schedule_nest(s, own, target, is_shared=is_shared and not at)
 
 
-def _cut(block: Block, part: _Part, at: int, var: Var, points: tuple[int, ...]) -> Iterator[_Part]:
-    start = 0
-    for n, end in enumerate((*points, part.ranges[var].hi - part.ranges[var].lo + 1)):
-        low = part.ranges[var].lo
-        names = {it.var: Var(f"{it.var.name}_p{n}") for it in block.iters}
-        ranges = {names[v]: r for v, r in part.ranges.items()}
-        ranges[names[var]] = Interval(low + start, low + end - 1)
-        yield _Part(f"{part.block}_p{n}", tuple(f"{loop}_p{n}" for loop in part.order[at:]), ranges)
-        start = int(end)
-
-
-def _find_cut(s: Draft, part: _Part, *, is_shared: bool) -> tuple[int, Var, tuple[int, ...]] | None:
-    """(which loop, its iterator, the iterations before which a condition changes) of the outermost loop that can be
-    cut.
-    """
+def _find_cut(s: Draft, part: _Part, *, is_shared: bool) -> tuple[int, tuple[int, ...]] | None:
+    """(which loop, the iterations before which a condition changes) of the outermost loop that can be cut."""
     block = find_block(s.func, part.block)
     assert isinstance(block.body, Store)
-    if math.prod(s.loop(n).extent for n in part.order) < _MIN_CUT:
-        return None
-    iters = {loop: v for v, loop in _loops(block).items()}
-    value = Simplifier(part.ranges)(block.body.value)
-    conditions = {c for e in walk(value) if isinstance(e, Select) for c in conjuncts(e.cond)}
-    above = 1
-    for at, loop in enumerate(part.order):
-        if loop not in iters:  # a single iteration
-            continue
-        var = iters[loop]
-        points = {p for c in conditions if (p := _turning_point(c, var, part.ranges[var])) is not None}
+    extents = [s.loop(n).extent for n in part.order]
+    simplify, values = _in_loops(s, block)
+    conditions = set(conjuncts(simplify(block.predicate)))
+    if math.prod(n.extent for n in loops_above(s.func, block)) >= _MIN_CUT:
+        value = simplify(substitute(block.body.value, values))
+        conditions.update(c for e in walk(value) if isinstance(e, Select) for c in conjuncts(e.cond))
+    for at, (loop, extent) in enumerate(zip(part.order, extents, strict=True)):
+        turns = [_turning_points(c, Var(loop), extent) for c in conditions]
+        points = sorted({p for ps in turns for p in ps})
         # Workers share the loops above a cut: there must be none, or enough.
-        if 0 < len(points) <= _MAX_CUTS and (at == 0 or not is_shared or above >= ENOUGH_PARTS):
-            return at, var, tuple(sorted(points))
-        above *= s.loop(loop).extent
+        shared = at == 0 or not is_shared or math.prod(extents[:at]) >= ENOUGH_PARTS
+        if shared and 0 < len(points) <= _MAX_CUTS:
+            return at, tuple(points)
     return None
 
 
-def _loops(block: Block) -> dict[Var, str]:
-    """The loop of each iterator, which runs it alone, perhaps from a point on."""
-    return {
-        it.var: next(iter(free_vars(b))).name
-        for it, b in zip(block.iters, block.bindings, strict=True)
-        if free_vars(b)
-    }
-
-
-def _turning_point(cond: Expr, var: Var, within: Interval) -> int | None:
-    """The iteration, counted from the first, before which a comparison of `var` with a constant changes; None if
-    it does not, or is not such a one.
+def _turning_points(cond: Expr, var: Var, extent: int) -> range:
+    """The iterations of `var` before which a comparison changes. One that depends on other loops as well may do so
+    before each.
     """
-    if not isinstance(cond, Binary) or cond.op not in (BinaryOp.LT, BinaryOp.LE) or free_vars(cond) != {var}:
-        return None
-    form = Simplifier(dict[Var, Interval]()).linear(cond.a - cond.b)
+    if (
+        not isinstance(cond, Binary)
+        or cond.op not in (BinaryOp.LT, BinaryOp.LE)
+        or var not in free_vars(cond)
+    ):
+        return range(0)
+    if free_vars(cond) != {var}:
+        return range(1, extent)
+    form = Simplifier({var: Interval(0, extent - 1)}).linear(cond.a - cond.b)
     if len(form.terms) != 1 or form.terms[0][0] is not var:
-        return None
+        return range(0)
     # k·v + c (<, ≤) 0 holds up to some v, or from some v on.
-    k, c = form.terms[0][1], form.const
-    limit = c if cond.op is BinaryOp.LT else c - 1
-    point = -(limit // k) if k > 0 else limit // -k + 1
-    first = point - int(within.lo)
-    return first if 0 < first <= within.hi - within.lo else None
+    k, c = form.terms[0][1], form.const if cond.op is BinaryOp.LT else form.const - 1
+    point = -(c // k) if k > 0 else c // -k + 1
+    return range(point, point + 1) if 0 < point < extent else range(0)
 
 
 def _vectorize(s: Draft, part: _Part, target: Target, *, is_shared: bool) -> None:
@@ -148,7 +185,7 @@ def _vectorize(s: Draft, part: _Part, target: Target, *, is_shared: bool) -> Non
     order = list(part.order)
     lanes = target.lanes(max(block.body.buffer.dtype.bytes, 4))
     extents = [s.loop(n).extent for n in order]
-    fused = _vector_depth(block, part, extents, lanes)
+    fused = _vector_depth(s, part, extents, lanes)
     inner, outer = order[-1], order[:-1]
     if fused > 1:
         inner, outer = s.apply(Fuse(tuple(order[-fused:]))).name, order[:-fused]
@@ -184,14 +221,15 @@ def _chunk(vectors: int) -> int:
 def memory_order(block: Block) -> list[str]:
     """The loops of the block from the largest stride of its output to the smallest."""
     assert isinstance(block.body, Store)
-    steps = _steps(block, block.body.buffer.strides, block.body.indices)
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    steps = _steps(simplify, block.body.buffer.strides, block.body.indices)
     loops = loops_of(block)
     ranked = sorted(block.iters, key=lambda it: -steps.get(it.var, 0))
     return [loops[it.var] for it in ranked]
 
 
-def _steps(block: Block, strides: tuple[int, ...], indices: tuple[Expr, ...]) -> dict[Var, int]:
-    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+def _steps(simplify: Simplifier, strides: Sequence[int], indices: Sequence[Expr]) -> dict[Var, int]:
+    """How far the address moves at most with each variable."""
     steps: dict[Var, int] = {}
     for index, stride in zip(indices, strides, strict=True):
         for atom, k in simplify.linear(index).terms:
@@ -207,40 +245,41 @@ def _vars(e: Expr) -> list[Var]:
     return found
 
 
-def _vector_depth(block: Block, part: _Part, extents: list[int], lanes: int) -> int:
+def _vector_depth(s: Draft, part: _Part, extents: list[int], lanes: int) -> int:
     """How many of the innermost loops to fuse before taking vectors off: the most that makes no access
     worse.
     """
-    best, best_score = 1, _score(block, part, extents, 1, lanes)
+    best, best_score = 1, _score(s, part, extents, 1, lanes)
     for depth in range(2, len(extents) + 1):
-        score = _score(block, part, extents, depth, lanes)
+        score = _score(s, part, extents, depth, lanes)
         if score <= best_score:
             best, best_score = depth, score
     return best
 
 
-def _score(block: Block, part: _Part, extents: list[int], depth: int, lanes: int) -> tuple[int, float, int]:
+def _score(s: Draft, part: _Part, extents: list[int], depth: int, lanes: int) -> tuple[int, float, int]:
     """(accesses that need a load or store per lane, share of work outside of full vectors, divisions per vector)."""
+    block = find_block(s.func, part.block)
     assert isinstance(block.body, Store)
     size = math.prod(extents[-depth:])
     lane, vector = Var("lane"), Var("vector")
-    iters = {loop: v for v, loop in _loops(block).items()}
-    values: dict[Var, Expr] = {}
+    fused: dict[Var, Expr] = {}
     rest: Expr = vector * lanes + lane
     for name, extent in reversed(list(zip(part.order[-depth:], extents[-depth:], strict=True))):
-        if name in iters:
-            values[iters[name]] = rest % extent
-            rest = rest // extent
-    ranges = {**part.ranges, lane: Interval(0, lanes - 1), vector: Interval(0, max(size // lanes - 1, 0))}
-    simplify = Simplifier(ranges)
-    value = simplify(block.body.value)  # in a part, only one side of a condition may be left
-    accesses = [(ld.buffer, ld.indices) for e in (*block.body.indices, value) for ld in loads(e)]
-    accesses.append((block.body.buffer, block.body.indices))
+        fused[Var(name)] = rest % extent
+        rest = rest // extent
+    simplify, values = _in_loops(s, block)
+    simplify.learn({lane: Interval(0, lanes - 1), vector: Interval(0, max(size // lanes - 1, 0))})
+    values = {v: substitute(e, fused) for v, e in values.items()}
+    value = simplify(substitute(block.body.value, values))  # in a part, one side of a condition may be gone
+    indices = tuple(substitute(i, values) for i in block.body.indices)
+    accesses = [(ld.buffer, ld.indices) for e in (*indices, value) for ld in loads(e)]
+    accesses.append((block.body.buffer, indices))
     bad = divisions = 0
-    for buffer, indices in accesses:
+    for buffer, at in accesses:
         flat: Expr = as_index(0)
-        for i, stride in zip(indices, buffer.strides, strict=True):
-            flat = flat + substitute(i, values) * stride
+        for i, stride in zip(at, buffer.strides, strict=True):
+            flat = flat + i * stride
         bad += not _is_plain(flat, lane, simplify)
         divisions += sum(not isinstance(atom, Var) for atom, _ in simplify.linear(flat).terms)
     tail = (size % lanes) / size if size >= lanes else 1.0
