@@ -13,7 +13,7 @@ Every step checks itself, so a mapping that a step refuses raises ScheduleError 
 import math
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, free_vars, loads, walk
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, Var, free_vars, loads, walk
 from tilewright.ir.layout import Fuse as FuseDims
 from tilewright.ir.layout import Layout, Primitive
 from tilewright.ir.layout import Reorder as ReorderDims
@@ -30,6 +30,7 @@ from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.iterate_over import IterateOver
 from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
+from tilewright.schedule.steps.pad_einsum import PadEinsum
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
@@ -81,14 +82,21 @@ class _Materializer:
         self._positions = [position_of(self._store.value, e) for e in mapping.operands]
 
     def run(self) -> None:
-        if any(g.padded != g.extent for g in self._mapping.groups):
-            raise ScheduleError(f"{self._mapping}: extents are not whole tiles")
         operands = range(1, len(self._positions))
-        copied = [n for n in operands if not is_in_place(n, self._mapping, self._intrinsic, self._block)]
+        copied = {n for n in operands if not is_in_place(n, self._mapping, self._intrinsic, self._block)}
         epilogue = self._accumulate()
         axes = tuple(self._fuse(g) for g in self._mapping.groups)
-        for n in copied:
-            self._copy(n, axes)
+        if any(g.padded != g.extent for g in self._mapping.groups):
+            copied |= {n for n in operands if not _is_plain(self._operand(n))}
+            reindexed = [self._copy(n, axes) for n in copied if not _is_plain(self._operand(n))]
+            copied |= self._pad(axes, epilogue)
+        else:
+            reindexed = [self._copy(n, axes) for n in copied]
+        for n in sorted(copied):
+            self._lay_out(n, axes)
+        # A copy that only feeds a padded copy, and padding that only a copy reads, are made by the last of them.
+        for name in reindexed:
+            self._inline(name)
         self._tile(self._nest(axes), epilogue)
 
     @property
@@ -165,37 +173,65 @@ class _Materializer:
             return _Axis(group, (self._s.apply(FuseIters(self._name, names)).iter,))
         return _Axis(group, names)
 
-    def _copy(self, operand: int, axes: tuple[_Axis, ...]) -> None:
-        """Copy an operand into [outside, tiles, the intrinsic's dimensions]."""
+    def _operand(self, operand: int) -> Expr:
+        """What stands for an operand of the intrinsic now."""
         e = self._store.value
         for n in self._positions[operand]:
             e = e.children()[n]
-        dims = [v for v in self._intrinsic.dims[operand] if v is not None]
-        mine = sorted(
-            (a for a in axes if a.group.role.character[operand]),
-            key=lambda a: min(dims.index(n.var) for n in a.group.role.loops),
-        )
-        of_axes = [n for a in mine for n in a.iters]
-        used = {v.name for v in free_vars(e)}
-        outside = [it.var.name for it in self._block.iters if it.var.name in used.difference(of_axes)]
-        iters = (*outside, *of_axes)
+        return e
+
+    def _in_order(self, operand: int, axes: tuple[_Axis, ...]) -> list[_Axis]:
+        """The axes that index an operand, in the order of the dimensions that the intrinsic has them in."""
+        dims = self._intrinsic.dims[operand]
+        mine = [a for a in axes if a.group.role.character[operand]]
+        return sorted(mine, key=lambda a: min(dims.index(n.var) for n in a.group.role.loops))
+
+    def _copy(self, operand: int, axes: tuple[_Axis, ...]) -> str:
+        """Copy an operand so that iterators index it, those outside first; returns the block that does it."""
+        e = self._operand(operand)
+        of_axes = [n for a in self._in_order(operand, axes) for n in a.iters]
+        outside = {v.name for v in free_vars(e)}.difference(of_axes)
+        iters = (*(it.var.name for it in self._block.iters if it.var.name in outside), *of_axes)
         if isinstance(e, Load) and sum(ld.buffer is e.buffer for ld in loads(self._store.value)) == 1:
             copy = self._s.apply(Reindex(self._name, e.buffer.name, iters)).copy
         else:
             copy = self._s.apply(Stage(self._name, self._positions[operand], iters)).copy
-        layout = _panels(dims, len(outside), mine)
-        if layout.primitives:
-            self._s.apply(TransformLayout(copy, layout))
-        self._inline_source(e)
-
-    def _inline_source(self, e: Expr) -> None:
-        """Padding that only the copy reads is made by the copy."""
         for ld in loads(e):
-            for b in list(blocks(self._func.body)):
-                store = b.body
-                writes = isinstance(store, Store) and store.buffer is ld.buffer
-                if writes and not b.is_reduction and single_consumer(self._func, ld.buffer) is not None:
-                    self._attempt(ComputeInline(b.name))
+            writers = [b for b in blocks(self._func.body) if ld.buffer in _written(b)]
+            if len(writers) == 1 and not writers[0].is_reduction:
+                self._inline(writers[0].name)
+        return copy
+
+    def _pad(self, axes: tuple[_Axis, ...], epilogue: str) -> set[int]:
+        """Pad all groups to whole tiles; returns the operands that were copied for that."""
+        before = [self._operand(n) for n in range(len(self._positions))]
+        tiles = {n: a.group.role.tile for a in axes for n in a.iters if not _all_free(a.group)}
+        step = PadEinsum(self._name, tuple(tiles.get(it.var.name, 1) for it in self._block.iters))
+        scope = self._store.buffer.scope
+        self._s.apply(step)
+        after = [self._operand(n) for n in range(len(self._positions))]
+        if after[0] is not before[0]:
+            self._s.apply(ComputeInline(step.copy))
+            self._s.apply(SetScope(self._store.buffer.name, scope))
+        return {n for n in range(1, len(before)) if after[n] is not before[n]}
+
+    def _lay_out(self, operand: int, axes: tuple[_Axis, ...]) -> None:
+        """Lay out a copy as [outside, tiles, the intrinsic's dimensions]."""
+        e = self._operand(operand)
+        assert isinstance(e, Load)
+        dims = [v for v in self._intrinsic.dims[operand] if v is not None]
+        layout = _panels(
+            [i.name if isinstance(i, Var) else "" for i in e.indices], dims, self._in_order(operand, axes)
+        )
+        if layout.primitives:
+            self._s.apply(TransformLayout(e.buffer.name, layout))
+
+    def _inline(self, name: str) -> None:
+        """Compute what a block computes where it is used, if that is one place outside of the tile."""
+        block = find_block(self._func, name)
+        reader = single_consumer(self._func, next(iter(_written(block))))
+        if reader is not None and reader.name != self._name:
+            self._attempt(ComputeInline(name))
 
     # --------------------------------------------------------------------------------------------------- the tile
 
@@ -310,8 +346,23 @@ def _last_index(block: Block, buffer: Buffer) -> Expr | None:
     return next((ld.indices[-1] for ld in loads(store.value) if ld.buffer is buffer), None)
 
 
-def _panels(dims: list[Var], outside: int, axes: list[_Axis]) -> Layout:
-    """From [outside, one dimension per iterator] to [outside, tiles, the dimensions inside a tile]."""
+def _is_plain(e: Expr) -> bool:
+    """Is it a load at distinct iterators?"""
+    if not isinstance(e, Load):
+        return False
+    plain = [i for i in e.indices if isinstance(i, Var)]
+    return len(set(plain)) == len(plain) and all(isinstance(i, Var | Const) for i in e.indices)
+
+
+def _written(block: Block) -> set[Buffer]:
+    return {block.body.buffer} if isinstance(block.body, Store) else set()
+
+
+def _panels(have: list[str], dims: list[Var], axes: list[_Axis]) -> Layout:
+    """From dimensions with these iterators to [outside, tiles, the dimensions inside a tile]."""
+    of_axes = [n for a in axes for n in a.iters]
+    first = [*(d for d, n in enumerate(have) if n not in of_axes), *(have.index(n) for n in of_axes)]
+    outside = len(have) - len(of_axes)
     splits: list[Primitive] = []
     tiles: list[int] = []  # dimensions that count tiles
     inside: dict[Var, list[int]] = {}  # dimensions of a loop of the intrinsic
@@ -337,4 +388,7 @@ def _panels(dims: list[Var], outside: int, axes: list[_Axis]) -> Layout:
             inside[loop.var] = [at]
         at += 1
     order = [*range(outside), *tiles, *(d for v in dims for d in inside.get(v, []))]
-    return Layout() if order == sorted(order) else Layout((*splits, ReorderDims(tuple(order))))
+    primitives: list[Primitive] = [] if first == sorted(first) else [ReorderDims(tuple(first))]
+    if order != sorted(order):
+        primitives += [*splits, ReorderDims(tuple(order))]
+    return Layout(tuple(primitives))
