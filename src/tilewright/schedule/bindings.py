@@ -45,7 +45,7 @@ def binding(site: Site) -> Binding:
     counted = count_instances(block.bindings, domain, conditions, own)
     if counted is not None and counted.reason is None:
         return _of_reduction(HOLDS, block, own, conditions, simplify)
-    affine = _verdict(block, domain, found, counted)
+    affine = _verdict(block, domain, own, found, counted)
     if counted is not None and counted.outside is not None:
         return Binding(affine, counted.outside)
     return _of_reduction(affine, block, own, conditions, simplify)
@@ -56,12 +56,18 @@ def conditions_of(block: Block) -> tuple[Expr, ...]:
 
 
 def _verdict(
-    block: Block, domain: Sequence[int], found: Image | Unrecognised, counted: Counted | None
+    block: Block,
+    domain: Sequence[int],
+    own: dict[Var, int],
+    found: Image | Unrecognised,
+    counted: Counted | None,
 ) -> Verdict:
     if counted is not None and counted.reason is not None:
         return fails(counted.reason)
     if isinstance(found, Unrecognised):
-        return unknown(found.reason)
+        used = set[Var]().union(*(free_vars(e) for e in (*block.bindings, block.predicate)))
+        idle = next((v.name for v, n in own.items() if n > 1 and v not in used), None)
+        return unknown(found.reason) if idle is None else fails(f"the loop {idle} repeats its instances")
     dim = next(n for n, extent in enumerate(domain) if not found.fills(n, extent))
     it = block.iters[dim]
     return fails(f"{it.var.name} runs over {found.spans[dim].extent} of its {it.extent} values")

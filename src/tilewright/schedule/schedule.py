@@ -20,6 +20,7 @@ from typing import Self, TypeVar
 
 from tilewright.ir.expr import Scope
 from tilewright.ir.layout import Layout
+from tilewright.schedule.debug import Watch, is_debug_mode
 from tilewright.schedule.excerpt import outline
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
@@ -69,13 +70,15 @@ S = TypeVar("S", bound=Step)
 class Schedule:
     """Holds the current `module` and its `trace`; both are immutable values, so keep them to come back to.
 
-    `trace` may be given for a module that was scheduled before; those steps cannot be shown or taken back.
+    `trace` may be given for a module that was scheduled before; those steps cannot be shown or taken back. `debug`
+    checks everything after every step (`debug.py`); None: if the environment asks for it.
     """
 
-    def __init__(self, program: Func | Module, trace: Trace = ()) -> None:
+    def __init__(self, program: Func | Module, trace: Trace = (), *, debug: bool | None = None) -> None:
         self.module = single(program) if isinstance(program, Func) else program
         self.trace = trace
         self._before: list[Module] = []  # the module before each step taken here
+        self._watch = Watch() if (is_debug_mode() if debug is None else debug) else None
 
     @property
     def func(self) -> Func:
@@ -97,6 +100,8 @@ class Schedule:
                 raise
             nests = "\n".join(outline(f) for f in self.module.funcs)
             raise ScheduleError(e.message, where=nests, hint=e.hint) from None
+        if self._watch is not None:
+            self._watch.check(step, self.module, module)
         self._before.append(self.module)
         self.module, self.trace = module, (*self.trace, step)
         return step

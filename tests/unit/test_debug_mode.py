@@ -1,0 +1,100 @@
+"""Debug mode names the step that did something it must not."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from schedule_programs import elementwise, matmul
+
+from tilewright.ir.expr import as_index
+from tilewright.schedule.nest import find_block, find_loop, replace_stmt
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.step import FuncStep
+from tilewright.support.errors import InternalError, ScheduleError
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import LoopKind
+
+
+@dataclass(frozen=True, slots=True)
+class Shorten(FuncStep):
+    """A step that is wrong: the loop leaves out its last iteration."""
+
+    loop: str
+
+    def anchor(self) -> str:
+        return self.loop
+
+    def rewrite(self, func: Func) -> Func:
+        loop = find_loop(func, self.loop)
+        return replace_stmt(func, loop, replace(loop, extent=loop.extent - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Flatten(FuncStep):
+    """Another one: an iterator is bound to 0, and its loop races."""
+
+    loop: str
+    block: str
+
+    def anchor(self) -> str:
+        return self.loop
+
+    def rewrite(self, func: Func) -> Func:
+        block = find_block(func, self.block)
+        func = replace_stmt(func, block, replace(block, bindings=(as_index(0), *block.bindings[1:])))
+        loop = find_loop(func, self.loop)
+        return replace_stmt(func, loop, replace(loop, kind=LoopKind.PARALLEL))
+
+
+def test_good_steps_pass() -> None:
+    s = Schedule(matmul(relu=True), debug=True)
+    i, _ = s.split("D_i", (None, 3))
+    s.compute_at("C", i)
+    s.decompose_reduction("C", "C_2")
+    s.parallel(i)
+    assert len(s.trace) == 4
+
+
+def test_a_step_that_leaves_elements_unwritten_is_named() -> None:
+    s = Schedule(elementwise(), debug=True)
+    with pytest.raises(
+        InternalError, match=r"Shorten\(loop='Z_j'\) makes chain invalid: W reads Z\[0, 7\]"
+    ) as e:
+        s.apply(Shorten("Z_j"))
+    assert "<-- here" in str(e.value)
+    assert s.trace == ()
+
+
+def test_a_step_that_leaves_out_a_part_of_a_reduction_is_named() -> None:
+    s = Schedule(matmul(), debug=True)
+    with pytest.raises(InternalError, match="leaves out points of its reduction"):
+        s.apply(Shorten("C_k"))
+
+
+def test_a_step_that_breaks_a_rule_is_named() -> None:
+    s = Schedule(matmul(relu=True), debug=True)
+    with pytest.raises(InternalError, match=r"Flatten\(.*\) breaks a rule of programs"):
+        s.apply(Flatten("D_i", "D"))
+
+
+def test_refusals_stay_refusals() -> None:
+    s = Schedule(matmul(), debug=True)
+    with pytest.raises(ScheduleError, match="feeds the reduce iterator"):
+        s.vectorize("C_k")
+
+
+def test_a_program_that_was_wrong_before_is_not_blamed_on_a_step() -> None:
+    wrong = Shorten("C_k").rewrite(matmul())
+    s = Schedule(wrong, debug=True)
+    s.split("C_i", (None, 2))
+    assert len(s.trace) == 1
+
+
+@pytest.mark.parametrize(("wish", "is_on"), [("1", True), ("0", False), ("", False)])
+def test_the_environment_turns_it_on(wish: str, is_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_DEBUG", wish)
+    s = Schedule(elementwise())
+    if is_on:
+        with pytest.raises(InternalError):
+            s.apply(Shorten("Z_j"))
+    else:
+        s.apply(Shorten("Z_j"))
