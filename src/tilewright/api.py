@@ -4,6 +4,7 @@ A program that was compiled before is found and run without the compiler. So not
 onnx, which take longer to import than a program to load: `_compiler` does, when there is something to compile.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -16,13 +17,18 @@ from tilewright.keys import (
     file_digest,
     file_state,
     is_settled,
+    known_tasks,
     model_digest,
     note_external_files,
+    note_tasks,
     program_key,
+    rules_digest,
+    target_digest,
 )
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
+from tilewright.search.database import Scope, default_database
 from tilewright.support.errors import UserError
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from tilewright.compiler import CompiledModel
+
+_log = logging.getLogger("tilewright")
 
 Model: TypeAlias = "str | Path | bytes | ModelProto"
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -58,7 +66,10 @@ def load(
     path = store.find_program(key) if key else None
     if path is not None:
         try:
-            return Session(file.load(path), threads)
+            artifact = file.load(path)
+            if artifact.manifest.options.get("tuned"):
+                _log.info("tuned: %s kernels from the database", artifact.manifest.options["tuned"])
+            return Session(artifact, threads)
         except UserError as e:
             store.discard_program(key, e.message)
     made: CompiledModel = _compiler().compile_for(machine, model, digest, shapes, store, progress)
@@ -66,8 +77,10 @@ def load(
     external = [_beside(model, name) for name in made.external_files]
     if digest and _state(model) == state and all(is_settled(p, started) for p in external):
         note_external_files(digest, made.external_files, store)
-        key = _key(model, digest, shapes, machine, store)
-        if key:
+        others = _others(model, digest, store)
+        if others is not None:
+            note_tasks(program_key(digest, others, shapes, machine), made.tasks, store)
+            key = program_key(digest, others, shapes, machine, made.tuned)
             store.put_program(key, file.chunks(made.artifact))
     return made.session(threads)
 
@@ -77,12 +90,31 @@ def _compiler() -> ModuleType:
 
 
 def _key(model: Model, digest: str, shapes: Shapes | None, target: Target, store: Cache) -> str:
-    """Of the program for this model, or empty: its other files are not known before it has been compiled once."""
+    """Of the program for this model as it would be compiled now, or empty: its other files and its tasks are not known
+    before it has been compiled once.
+    """
+    others = _others(model, digest, store)
+    if others is None:
+        return ""
+    untuned = program_key(digest, others, shapes, target)
+    database = default_database()
+    if not database.exists:
+        return untuned
+    tasks = known_tasks(untuned, store)
+    if tasks is None:
+        return ""
+    choices = database.state(Scope(target_digest(target), rules_digest()), tasks)
+    database.close()
+    return program_key(digest, others, shapes, target, choices)
+
+
+def _others(model: Model, digest: str, store: Cache) -> list[str] | None:
+    """The digests of the model's other files; None if they are not known, or not there."""
     names = external_files(digest, store) if digest and store.is_on else None
     if names is None:
-        return ""
+        return None
     others = [file_digest(_beside(model, name), store) for name in names]
-    return program_key(digest, others, shapes, target) if all(others) else ""
+    return others if all(others) else None
 
 
 def _beside(model: Model, name: str) -> Path:

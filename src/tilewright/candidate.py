@@ -9,10 +9,10 @@ Python nor LLVM runs twice at once in one process, and both take their share: th
 import os
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
@@ -33,9 +33,8 @@ from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower
 from tilewright.tir.printer import print_func
 from tilewright.trial import Candidate, Status, settle_as_child
+from tilewright.tuned import Spaces
 from tilewright.worker import target_from_json, target_to_json
-
-Spaces: TypeAlias = Callable[[Func, Target, frozenset[str]], Sequence[Space]]
 
 DEFAULT = "default"  # the rule that stands for what an untuned compilation does
 PLAIN = "plain"  # no step at all: the Func as it is written, which is what it means

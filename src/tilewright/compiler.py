@@ -7,6 +7,7 @@ kernels = schedule, lower, compile        each distinct Func once
 artifact = kernels + constants + a memory plan + the program
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,8 +48,13 @@ from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Branch, Call, External, Module, Program, Sequence, While
 from tilewright.tir.memory_plan import plan_memory
+from tilewright.tuned import Tuned, no_spaces
 from tilewright.version import __version__
 from tilewright.workers import Workers
+
+_log = logging.getLogger("tilewright")
+
+SPACES = no_spaces  # in which choices of the database are points
 
 Model: TypeAlias = str | Path | bytes | ModelProto
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -65,6 +71,8 @@ class CompiledModel:
     artifact: Artifact
     seconds: dict[str, float]
     external_files: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()  # keys of its Funcs in the database of tuning
+    tuned: str = ""  # digest of the choices from there
 
     def save(self, path: str | Path) -> None:
         """Write a `.tw` file. It is native code: load it only where you would run a program of that origin."""
@@ -113,7 +121,7 @@ def compile_for(
 ) -> CompiledModel:
     """Compile the model of this digest, with objects from the cache. The program is not put there: `api.load` does."""
     with Workers(target, workers) as pool:
-        return _Compilation(target, KernelCompiler(target, cache, pool), progress).run(model, digest, shapes)
+        return _compilation(target, cache, pool, progress).run(model, digest, shapes)
 
 
 def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target = "native") -> Stages:
@@ -121,16 +129,27 @@ def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target =
     machine = resolve_target(target)
     cache = default_cache()
     with Workers(machine) as pool:
-        c = _Compilation(machine, KernelCompiler(machine, cache, pool), None)
+        c = _compilation(machine, cache, pool, None)
         made = c.run(model, model_digest(model, cache), shapes)
     assert c.graph is not None and c.tir is not None and c.scheduled is not None
     return Stages(c.graph, c.tir, c.scheduled, c.compiler.kernels, c.calls, machine, made.artifact)
+
+
+def lowered(model: Model, shapes: Shapes | None = None) -> Module:
+    """The Funcs of a model as they are before they are scheduled, with the layouts of their buffers chosen."""
+    return choose_layouts(lower(prepare(load_graph(model, shapes))))[0]
+
+
+def _compilation(target: Target, cache: Cache, pool: Workers, progress: Progress | None) -> "_Compilation":
+    tuned = Tuned(target, spaces=SPACES)
+    return _Compilation(target, KernelCompiler(target, cache, pool, tuned), tuned, progress)
 
 
 @dataclass(slots=True)
 class _Compilation:
     target: Target
     compiler: KernelCompiler
+    tuned: Tuned
     progress: Progress | None
     graph: Graph | None = None
     tir: Module | None = None
@@ -168,7 +187,12 @@ class _Compilation:
         stage("constants")
         artifact = self._artifact(module, nodes, digest)
         stage("link")
-        return CompiledModel(artifact, self.seconds, tuple(sorted(opened)))
+        self.tuned.close()
+        if self.tuned.used:
+            _log.info("tuned: %d kernels from the database", len(self.tuned.used))
+        return CompiledModel(
+            artifact, self.seconds, tuple(sorted(opened)), self.compiler.tasks, self.tuned.digest
+        )
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
@@ -231,7 +255,7 @@ class _Compilation:
             FORMAT_VERSION,
             __version__,
             LLVM_VERSION,
-            {},
+            {"tuned": str(len(self.tuned.used))} if self.tuned.used else {},
             digest,
             self.target.triple,
             tuple(sorted(self.target.features)),

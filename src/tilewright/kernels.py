@@ -23,11 +23,13 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Shelf
 from tilewright.schedule.recipes.default import schedule_func
+from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func
 from tilewright.tir.pipeline import lower
+from tilewright.tuned import Tuned
 from tilewright.workers import Job, Workers
 
 Array = NDArray[np.generic]
@@ -76,6 +78,11 @@ class _Started:
     shared: tuple[Buffer, ...]
 
 
+def task_key(func: Func, constants: Container[Buffer]) -> str:
+    """The same for Funcs that are equal up to renaming and have the same params constant."""
+    return digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
+
+
 class KernelCompiler:
     """Compiles Funcs for one target; remembers what it has compiled.
 
@@ -83,8 +90,8 @@ class KernelCompiler:
     the first is finished. `seconds` has the time that each stage took here.
     """
 
-    def __init__(self, target: Target, cache: Cache, workers: Workers) -> None:
-        self.target, self._cache, self._workers = target, cache, workers
+    def __init__(self, target: Target, cache: Cache, workers: Workers, tuned: Tuned | None = None) -> None:
+        self.target, self._cache, self._workers, self._tuned = target, cache, workers, tuned
         self.seconds = {"schedule": 0.0, "lower": 0.0, "emit": 0.0, "llvm": 0.0}
         self._started: dict[str, _Started] = {}
         self._done: dict[str, Compiled] = {}
@@ -112,20 +119,30 @@ class KernelCompiler:
 
     def start(self, func: Func, constants: frozenset[Buffer]) -> str:
         """The key to `finish` with; it is the same for Funcs that are equal up to renaming."""
-        key = digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
+        key = task_key(func, constants)
         if key not in self._started:
             clock = time.perf_counter
             begin = clock()
-            draft = schedule_func(func, self.target, frozenset(b.name for b in constants))
+            schedule = self._schedule(key, func, frozenset(b.name for b in constants))
+            result = schedule.module.funcs[0]
             scheduled = clock()
-            phases, shared = lower(draft.func, self._passes)
+            phases, shared = lower(result, self._passes)
             lowered = clock()
             kernels = tuple((p.func, self._code(p.func)) for p in phases)
-            self._started[key] = _Started(func, draft.func, draft.trace, kernels, shared)
+            self._started[key] = _Started(func, result, schedule.trace, kernels, shared)
             self.seconds["schedule"] += scheduled - begin
             self.seconds["lower"] += lowered - scheduled
             self.seconds["emit"] += clock() - lowered
         return key
+
+    def _schedule(self, key: str, func: Func, constants: frozenset[str]) -> Schedule:
+        tuned = None if self._tuned is None else self._tuned.schedule(key, func, constants)
+        return schedule_func(func, self.target, constants) if tuned is None else tuned
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The keys of all that were started."""
+        return tuple(self._started)
 
     def finish(self, key: str) -> Compiled:
         """Wait for the kernels of a Func that was started."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 _LARGE = 8 << 20  # smaller files are hashed sooner than a note is read and checked
 _SERIALISED = 64 << 20  # a larger ModelProto is not turned into bytes only to be looked up
+_NO_RULES = frozenset({"database.py", "evolve.py"})
 _SETTLED_NS = 2_000_000_000  # coarser than the clock of any file system in use
 
 
@@ -55,19 +56,46 @@ def source_digest(name: str) -> str:
     return hashlib.sha256(_contents(str(_FOLDER / name))).hexdigest()
 
 
+@lru_cache(maxsize=1)
+def rules_digest() -> str:
+    """Of the sources that decide what a stored choice of a schedule means: the design spaces and the steps."""
+    h = hashlib.sha256()
+    for folder in ("schedule", "search"):
+        for path in sorted(_sources(str(_FOLDER / folder))):
+            if os.path.basename(path) not in _NO_RULES:
+                h.update(f"\n{os.path.relpath(path, _FOLDER)}\n".encode())
+                h.update(_contents(path))
+    return h.hexdigest()
+
+
+def target_digest(target: Target) -> str:
+    return _key("target", *_target_facts(target))
+
+
 def program_key(
-    model: str, external: Iterable[str], shapes: Mapping[str, Sequence[int]] | None, target: Target
+    model: str,
+    external: Iterable[str],
+    shapes: Mapping[str, Sequence[int]] | None,
+    target: Target,
+    tuned: str = "",
 ) -> str:
-    """`model` is the digest of the model, `external` the digests of its other files, in order."""
+    """`model` is the digest of the model, `external` the digests of its other files, in order; `tuned` is the digest
+    of the choices in the database that go into it.
+    """
     return _key(
         "program",
         compiler_digest(),
         model,
         *external,
-        repr(replace(target, features=frozenset())),  # a set prints in another order in every process
-        repr(sorted(target.features)),
+        *_target_facts(target),
         repr(sorted((name, tuple(map(int, shape))) for name, shape in (shapes or {}).items())),
+        tuned,
     )
+
+
+def _target_facts(target: Target) -> tuple[str, str]:
+    # A set prints in another order in every process.
+    return repr(replace(target, features=frozenset())), repr(sorted(target.features))
 
 
 def model_digest(model: "str | Path | bytes | ModelProto", cache: Cache) -> str:
@@ -128,6 +156,16 @@ def external_files(model: str, cache: Cache) -> list[str] | None:
 
 def note_external_files(model: str, names: Sequence[str], cache: Cache) -> None:
     cache.put(_key("external", compiler_digest(), model), json.dumps(list(names)).encode(), sync=False)
+
+
+def known_tasks(program: str, cache: Cache) -> list[str] | None:
+    """The tasks (digests of Funcs) of the program of this key, untuned; None if it has not been compiled yet."""
+    noted = cache.get(_key("tasks", program))
+    return None if noted is None else json.loads(noted)
+
+
+def note_tasks(program: str, tasks: Iterable[str], cache: Cache) -> None:
+    cache.put(_key("tasks", program), json.dumps(sorted(set(tasks))).encode(), sync=False)
 
 
 def _key(*facts: str) -> str:

@@ -19,13 +19,15 @@ import logging
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tilewright.search.space import Decisions
 from tilewright.version import __version__
+
+if TYPE_CHECKING:  # a program that was compiled before is found without what spaces are made of
+    from tilewright.search.space import Decisions
 
 _log = logging.getLogger("tilewright")
 
@@ -68,7 +70,7 @@ class Measurement:
     task: str
     purpose: str  # trial, default or choice
     rule: str
-    decisions: Decisions
+    decisions: "Decisions"
     status: str = OK
     seconds: float | None = None
     threads: int = 1
@@ -81,7 +83,7 @@ class Choice:
     """What a task is scheduled by."""
 
     rule: str
-    decisions: Decisions
+    decisions: "Decisions"
 
 
 def database_path() -> Path | None:
@@ -160,9 +162,8 @@ class Database:
         """A digest that changes when a choice for one of the tasks does; empty if there is none."""
         if not self.exists:
             return ""
-        found = [(t, self.choice(scope, t)) for t in sorted(set(tasks))]
-        lines = [f"{t} {c.rule} {_text(c.decisions)}" for t, c in found if c is not None]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
+        found = {t: self.choice(scope, t) for t in set(tasks)}
+        return choices_digest({t: c for t, c in found.items() if c is not None})
 
     # -------------------------------------------------------------------------------------------------------- sqlite
 
@@ -231,7 +232,16 @@ class Database:
             _log.warning("%s", text)
 
 
-def _text(decisions: Decisions) -> str:
+def choices_digest(choices: Mapping[str, Choice]) -> str:
+    """Of choices by task; empty if there is none."""
+    lines = [
+        f"{task} {c.rule} {_text(c.decisions)}"
+        for task, c in sorted(choices.items(), key=lambda item: item[0])
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
+
+
+def _text(decisions: "Decisions") -> str:
     return json.dumps(dict(decisions), sort_keys=True)
 
 

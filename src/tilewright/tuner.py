@@ -1,0 +1,364 @@
+"""Tuning one task: candidates of its design spaces are built in batches, timed, verified and remembered.
+
+What is right is known before anything is measured: the outputs of the Func as it is written, without any step, from the
+interpreter where that is quick and natively where it is affordable; otherwise those of the default schedule. Every
+candidate is compared with them.
+
+Measurements in passing are noisy. So in the end the best few take turns with the default schedule, and one of them is
+chosen only if it is better beyond doubt.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilewright.candidate import DEFAULT, PLAIN, Task, tensor_spec
+from tilewright.candidates import Built, Candidates
+from tilewright.ir.expr import Buffer
+from tilewright.search.database import DEFAULT_RULE, Database, Measurement, Scope
+from tilewright.search.evolve import Evolution, Proposal
+from tilewright.support.errors import UserError
+from tilewright.tir.func import Func
+from tilewright.tir.interp import interpret, unwritten
+from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, blocks
+from tilewright.trial import Candidate, Experiment, Status, random_array, tensor_bytes
+from tilewright.trials import Outcome, Trials
+
+_log = logging.getLogger("tilewright")
+
+BATCH = 16
+RUNS = 3  # of a candidate, after one that warms the caches
+FINALISTS = 4
+ROUNDS = 15  # of the last comparison
+MIN_ROUNDS = 5
+_FAIR_CHANCE = 0.05  # that as many rounds are won by luck as we ask for
+_HOPELESS = 4.0  # times the best: a candidate this slow is run once
+_WORTH_COMPARING = 0.99  # of the default's time, measured in passing
+
+_INTERPRETED = 1 << 18  # iterations that the interpreter takes a moment for
+_PLAIN_SECONDS = 8e-9  # for an iteration of a program without any step
+_MEMORY_BYTES = 2 << 30  # for a candidate, and this many times its tensors
+_MEMORY_TIMES = 4
+
+
+def iterations(s: Stmt) -> int:
+    """How often the innermost statements run."""
+    match s:
+        case For():
+            return s.extent * iterations(s.body)
+        case Seq():
+            return sum(map(iterations, s.stmts))
+        case If():
+            return iterations(s.then)
+        case Alloc():
+            return iterations(s.body)
+        case _:
+            return 1
+
+
+def tolerance(func: Func) -> float:
+    """Of the result, relative to its largest magnitude: sums of n terms differ by the order in which they are added,
+    by about the square root of n roundings. Integers alone are exact.
+    """
+    floats = [b.dtype for b in (*func.params, *func.locals) if b.dtype.is_float]
+    if not floats:
+        return 0.0
+    coarsest = 2.0 ** -min(_MANTISSA[d.value] for d in floats)
+    length = max((_reduction(b) for b in blocks(func.body)), default=1)
+    return min(0.1, coarsest * (64 + 16 * math.sqrt(length)))
+
+
+_MANTISSA = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}
+
+
+def _reduction(block: Block) -> int:
+    return math.prod(it.extent for it in block.iters if it.kind is IterKind.REDUCE)
+
+
+def needed_wins(rounds: int) -> int:
+    """Of how many rounds must be won for it not to be luck."""
+    for wins in range(rounds // 2 + 1, rounds + 1):
+        chance = sum(math.comb(rounds, n) for n in range(wins, rounds + 1)) / 2**rounds
+        if chance <= _FAIR_CHANCE:
+            return wins
+    return rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What all tasks of a tuning share."""
+
+    candidates: Candidates
+    trials: Trials
+    database: Database
+    scope: Scope
+    driver: bytes
+    clock: Callable[[], float]  # seconds since the tuning began
+
+
+@dataclass(slots=True, eq=False)
+class TaskTuner:
+    """One task. `prepare` first, then any number of `run_batch`, then `finish` or `settle`."""
+
+    task: Task
+    name: str
+    calls: int  # in a run of the model
+    tools: Tools
+    threads: int = 1
+    seed: int = 0
+    default_seconds: float = math.inf
+    best_seconds: float = math.inf
+    trials: int = 0
+    batches: int = 0
+    last_gain: float = 0.0  # of the last batch, as a fraction
+    problem: str = ""  # why the task is not tuned
+    is_done: bool = False  # nothing is left to measure
+    chosen: tuple[str, dict[str, int]] | None = None  # None: the default
+    trace: str = ""  # of what is chosen
+    failures: Counter[str] = field(default_factory=Counter[str])
+    history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    _evolution: Evolution = field(default_factory=lambda: Evolution(()))
+    _built: dict[Proposal, Built] = field(default_factory=dict[Proposal, Built])
+    _default: Candidate | None = None
+    _default_trace: str = ""
+    _expected: list[bytes] = field(default_factory=list[bytes])
+    _experiment: Experiment | None = None
+
+    @property
+    def is_prepared(self) -> bool:
+        return self._experiment is not None
+
+    @property
+    def points(self) -> int:
+        return self._evolution.size
+
+    def estimate(self) -> float:
+        """Seconds that the Func may take, before anything is measured: only to weigh tasks against each other."""
+        moved = sum(b.bytes for b in self.task.func.params)
+        return iterations(self.task.func.body) / 2e10 + moved / 1e10
+
+    # ----------------------------------------------------------------------------------------------------- beginning
+
+    def prepare(self, seconds: float) -> None:
+        """Find what is right (`seconds` may be spent on it), and time the default schedule."""
+        func, tools = self.task.func, self.tools
+        inputs = tuple(tensor_spec(p) for p in func.params if p not in func.outputs)
+        outputs = tuple(map(tensor_spec, func.outputs))
+        memory = _MEMORY_BYTES + _MEMORY_TIMES * tensor_bytes((*inputs, *outputs))
+        self._experiment = Experiment(
+            inputs, outputs, tools.driver, self.threads, tolerance(func), memory, self.seed
+        )
+        try:
+            self._evolution = Evolution(self.task.design_spaces(), self.seed)
+        except UserError as e:
+            self._give_up(e.message)
+            return
+        plain, default = tools.candidates.build(self.task, [(PLAIN, {}), (DEFAULT, {})])
+        if default.candidate is None:
+            self._give_up(f"the default schedule cannot be built: {default.message}")
+            return
+        self._default, self._default_trace = default.candidate, default.trace
+        self._expected = self._reference(plain, seconds)
+        self._enter()
+        outcome = self._time(default.candidate)
+        self._record("default", DEFAULT_RULE, {}, outcome, default.trace)
+        if outcome.status is not Status.OK:
+            self._give_up(f"the default schedule: {outcome.status.value} ({outcome.message})")
+            return
+        self.default_seconds = self.best_seconds = outcome.seconds
+        self.history.append((tools.clock(), outcome.seconds))
+        self.trace = default.trace
+        self._recall()
+
+    def _give_up(self, problem: str) -> None:
+        self.problem, self.is_done = problem, True
+        _log.warning("%s is not tuned: %s", self.name, problem)
+
+    def _reference(self, plain: Built, seconds: float) -> list[bytes]:
+        """The outputs of the Func as it is written, or else of the default schedule; nothing if neither runs."""
+        func = self.task.func
+        work = iterations(func.body)
+        if work <= _INTERPRETED:
+            return self._interpret()
+        assert self._experiment is not None and self._default is not None
+        self.tools.trials.prepare(self._experiment)
+        if plain.candidate is not None and work * _PLAIN_SECONDS <= seconds:
+            outcome, results = self.tools.trials.outputs(plain.candidate, timeout=10 * seconds + 1)
+            if outcome.status is Status.OK:
+                return results
+        _, results = self.tools.trials.outputs(self._default, timeout=60)
+        return results
+
+    def _interpret(self) -> list[bytes]:
+        func = self.task.func
+        arrays: dict[Buffer, np.ndarray] = {b: unwritten(b) for b in func.outputs}
+        given = (p for p in func.params if p not in func.outputs)
+        arrays |= {p: random_array(tensor_spec(p), self.seed + n) for n, p in enumerate(given)}
+        interpret(func, arrays)
+        return [arrays[b].tobytes() for b in func.outputs]
+
+    def _recall(self) -> None:
+        """What was measured before is not measured again; it guides the search, and its best may win."""
+        for m in self.tools.database.measurements(self.tools.scope, self.task.key):
+            if m.purpose != "trial" or m.threads != self.threads:
+                continue
+            p = self._evolution.find(m.rule, m.decisions)
+            if p is not None:
+                good = m.status == Status.OK.value and m.seconds is not None
+                self._evolution.tell(p, m.seconds if good and m.seconds is not None else math.inf)
+
+    # ----------------------------------------------------------------------------------------------------- measuring
+
+    def _enter(self) -> None:
+        """Candidates of this task follow."""
+        assert self._experiment is not None
+        self.tools.trials.prepare(self._experiment, self._expected)
+
+    def run_batch(self, count: int, is_current: bool, deadline: float) -> None:
+        """Build and time up to `count` candidates. `is_current`: the last batch was of this task too."""
+        before = self.best_seconds
+        proposals = self._evolution.propose(count)
+        if not proposals:
+            self.is_done = True
+            return
+        points = [(self._evolution.rule(p), self._evolution.decisions(p)) for p in proposals]
+        built = self.tools.candidates.build(self.task, points)
+        if not is_current:
+            self._enter()
+        for p, made in zip(proposals, built, strict=True):
+            if self.tools.clock() > deadline:  # built in vain; it may be proposed by another tuning
+                break
+            self._try(p, made)
+        self.batches += 1
+        self.last_gain = 1 - self.best_seconds / before
+
+    def _try(self, p: Proposal, made: Built) -> None:
+        failed = Outcome(made.status, message=made.message)
+        outcome = failed if made.candidate is None else self._time(made.candidate)
+        self.trials += 1
+        if outcome.status is not Status.OK:
+            self.failures[outcome.status.value] += 1
+            _log.debug("%s: %s: %s", self.name, outcome.status.value, outcome.message)
+        rule, decisions = self._evolution.rule(p), self._evolution.decisions(p)
+        self._record("trial", rule, decisions, outcome, made.trace)
+        self._evolution.tell(p, outcome.seconds)
+        if outcome.status is Status.OK:
+            self._keep(p, made)
+        if outcome.seconds < self.best_seconds:
+            self.best_seconds = outcome.seconds
+            self.history.append((self.tools.clock(), outcome.seconds))
+
+    def _keep(self, p: Proposal, made: Built) -> None:
+        """The code of those that may take part in the last comparison."""
+        self._built[p] = made
+        finalists = set(self._evolution.winners(FINALISTS))
+        self._built = {q: b for q, b in self._built.items() if q in finalists}
+
+    def _time(self, candidate: Candidate) -> Outcome:
+        known = self.best_seconds if math.isfinite(self.best_seconds) else 1.0
+        return self.tools.trials.run(
+            candidate, runs=RUNS, slow=_HOPELESS * known, timeout=2.0 + 10 * (RUNS + 1) * known
+        )
+
+    def _record(
+        self, purpose: str, rule: str, decisions: dict[str, int], outcome: Outcome, trace: str
+    ) -> None:
+        seconds = outcome.seconds if math.isfinite(outcome.seconds) else None
+        row = Measurement(
+            self.task.key,
+            purpose,
+            rule,
+            decisions,
+            outcome.status.value,
+            seconds,
+            self.threads,
+            trace,
+            outcome.message,
+        )
+        self.tools.database.record(self.tools.scope, row)
+
+    # ------------------------------------------------------------------------------------------------------- the end
+
+    def finish_seconds(self) -> float:
+        """How long the last comparison may take."""
+        if not self.is_worth_comparing:
+            return 0.0
+        return 0.3 + ROUNDS * (FINALISTS + 1) * 2 * self.default_seconds
+
+    @property
+    def is_worth_comparing(self) -> bool:
+        return (
+            not self.problem
+            and self._evolution.best is not None
+            and self._evolution.best[1] < _WORTH_COMPARING * self.default_seconds
+        )
+
+    def finish(self, seconds: float) -> None:
+        """Let the best few and the default take turns, for about `seconds`, and choose."""
+        if not self.is_prepared or self.problem:
+            return
+        if not self.is_worth_comparing:
+            if self.trials:
+                self._choose_default()
+            return
+        finalists = self._finalists()
+        assert self._default is not None
+        entrants = [self._default, *(b.candidate for _, b in finalists if b.candidate is not None)]
+        turn = len(entrants) * 2 * self.default_seconds
+        rounds = max(MIN_ROUNDS, min(ROUNDS, int(seconds / turn)))
+        self._enter()
+        samples = self.tools.trials.compare(
+            entrants, rounds=rounds, runs=1, timeout=10.0 + 20 * rounds * turn
+        )
+        if isinstance(samples, Outcome):
+            _log.warning(
+                "%s: the last comparison failed: %s %s", self.name, samples.status.value, samples.message
+            )
+            self.settle()
+            return
+        self._choose(finalists, np.array(samples))
+
+    def _finalists(self) -> list[tuple[Proposal, Built]]:
+        """The best few with their code, which is built again for those of earlier tunings."""
+        winners = self._evolution.winners(FINALISTS)
+        missing = [p for p in winners if p not in self._built]
+        points = [(self._evolution.rule(p), self._evolution.decisions(p)) for p in missing]
+        rebuilt = dict(zip(missing, self.tools.candidates.build(self.task, points), strict=True))
+        found = [(p, self._built.get(p) or rebuilt[p]) for p in winners]
+        return [(p, b) for p, b in found if b.candidate is not None]
+
+    def _choose(self, finalists: list[tuple[Proposal, Built]], samples: np.ndarray) -> None:
+        """The first row of `samples` is the default's."""
+        medians = [float(m) for m in np.median(samples, axis=1)]
+        winner = int(np.argmin(medians))
+        wins = int(np.count_nonzero(samples[winner] < samples[0]))
+        self.default_seconds = medians[0]
+        if winner == 0 or wins < needed_wins(samples.shape[1]):
+            self._choose_default()
+            return
+        p, built = finalists[winner - 1]
+        self._choose_point(p, medians[winner], built.trace)
+
+    def _choose_default(self) -> None:
+        self.best_seconds, self.chosen, self.trace = self.default_seconds, None, self._default_trace
+        self._record(
+            "choice", DEFAULT_RULE, {}, Outcome(Status.OK, self.default_seconds), self._default_trace
+        )
+
+    def _choose_point(self, p: Proposal, seconds: float, trace: str) -> None:
+        self.best_seconds, self.trace = seconds, trace
+        self.chosen = self._evolution.rule(p), self._evolution.decisions(p)
+        self._record("choice", *self.chosen, Outcome(Status.OK, seconds), trace)
+
+    def settle(self) -> None:
+        """Choose without measuring any more: only what is better by far."""
+        best = self._evolution.best
+        if self.problem or best is None or best[1] >= 0.9 * self.default_seconds:
+            self.best_seconds = self.default_seconds
+            return
+        built = self._built.get(best[0])
+        self._choose_point(best[0], best[1], built.trace if built is not None else "")
