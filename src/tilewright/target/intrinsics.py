@@ -2,11 +2,17 @@
 
 from functools import lru_cache
 
-from tilewright.target import x86
+from tilewright.target import arm, x86
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 
-FAMILIES: tuple[tuple[Intrinsic, ...], ...] = (x86.F32_TILES, x86.DOT_PRODUCTS)
+FAMILIES: tuple[tuple[Intrinsic, ...], ...] = (
+    x86.F32_TILES,
+    x86.DOT_PRODUCTS,
+    arm.F32_TILES,
+    arm.DOT_PRODUCTS,
+    arm.MATRIX_PRODUCTS,
+)
 
 
 @lru_cache(maxsize=1)

@@ -27,17 +27,17 @@ class Target:
 
     @property
     def has_fma(self) -> bool:
-        return "fma" in self.features
+        return bool(self.features & {"fma", "neon"})
 
     @property
     def has_rounding(self) -> bool:
         """Are floor, ceil, round and trunc instructions?"""
-        return bool(self.features & {"sse4.1", "sse4.2", "avx", "avx2"})
+        return bool(self.features & {"sse4.1", "sse4.2", "avx", "avx2", "neon"})
 
     @property
     def has_f16(self) -> bool:
         """Are casts between f16 and f32 instructions?"""
-        return "f16c" in self.features
+        return bool(self.features & {"f16c", "neon"})
 
     def lanes(self, bytes_per_element: int) -> int:
         return self.vector_bytes // bytes_per_element
@@ -53,8 +53,14 @@ def x86_64(
     )
 
 
+def aarch64(features: frozenset[str], *, l1: int = 64, l2: int = 1024, l3: int = 32768) -> Target:
+    """Cache sizes in KiB."""
+    return Target("aarch64-unknown-linux-gnu", features | {"neon"}, 16, 32, l1 << 10, l2 << 10, l3 << 10)
+
+
 BASELINE = x86_64(frozenset())  # any x86-64
 AVX2 = x86_64(X86_V3, cpu="znver3")
+AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
 
 
 _SPELLING = {"sse4_1": "sse4.1", "sse4_2": "sse4.2", "bmi1": "bmi"}  # the kernel's names to LLVM's

@@ -1,0 +1,115 @@
+"""Tensor intrinsics of aarch64: NEON, its dot products (dotprod) and its products of matrices of bytes (i8mm)."""
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Fma, Scope, Var, cast
+from tilewright.target.intrinsic import (
+    ANYWHERE,
+    MEMORY,
+    REGISTERS,
+    BodyLoop,
+    EmitContext,
+    Emitter,
+    Intrinsic,
+    Operand,
+    state,
+)
+from tilewright.tir.stmt import LoopKind
+
+_REGISTERS = 32  # vector registers, of 16 bytes
+_LANES = 4  # of 32 bits
+_MAX_ROWS = 8  # taller tiles load more of A per step and save little of B
+
+
+def _f32_tile(rows: int, vectors: int) -> Intrinsic:
+    """C[i, j] += A[i, k] · B[k, j] on rows × vectors accumulators, one fmla each for a step of k."""
+    columns, steps = _LANES * vectors, 4
+    c = Buffer("C", (rows, columns), DType.F32, Scope.REGISTER)
+    a, b = Buffer("A", (rows, steps), DType.F32), Buffer("B", (steps, columns), DType.F32)
+    i, j, k = Var("i"), Var("j"), Var("k")
+    inner = BodyLoop("j", LoopKind.VECTORIZED, _LANES)
+    return Intrinsic(
+        f"arm.f32.tile_{rows}x{columns}",
+        state("tile", (c, a, b), {i: rows, j: columns}, {k: steps}, c[i, j], Fma(a[i, k], b[k, j], c[i, j])),
+        (Operand("C", REGISTERS, 1), Operand("A", MEMORY), Operand("B", MEMORY, 1)),
+        frozenset({"neon"}),
+        free=frozenset({"k"}),
+        body=(
+            BodyLoop("k"),
+            BodyLoop("i", LoopKind.UNROLLED),
+            *((BodyLoop("j", LoopKind.UNROLLED), inner) if vectors > 1 else (inner,)),
+        ),
+    )
+
+
+# Accumulators, a vector of B per column of them, and as many broadcast elements of A as are in flight.
+F32_TILES: tuple[Intrinsic, ...] = tuple(
+    _f32_tile(rows, vectors)
+    for vectors in range(1, 5)
+    for rows in range(1, _MAX_ROWS + 1)
+    if rows * vectors + vectors + 2 <= _REGISTERS
+)
+
+
+# --------------------------------------------------------------------------------------------------- bytes
+
+
+def _dot(function: str) -> Emitter:
+    def write(c: EmitContext) -> None:
+        """Four bytes of A in every lane, against four bytes of B for each."""
+        word = c.op(f"bitcast <4 x i8> {c.get(1, 0, 4)} to i32")
+        a = c.op(f"bitcast <4 x i32> {c.splat('i32', word, 4)} to <16 x i8>")
+        sums = (("<4 x i32>", c.get(0, 0, 4)), ("<16 x i8>", a), ("<16 x i8>", c.get(2, 0, 16)))
+        c.put(0, 0, 4, c.call(f"llvm.aarch64.neon.{function}.v4i32.v16i8", "<4 x i32>", *sums))
+
+    return write
+
+
+def _matrix(function: str) -> Emitter:
+    def write(c: EmitContext) -> None:
+        """Two rows of eight bytes in each operand, the four sums in one register."""
+        sums = (("<4 x i32>", c.get(0, 0, 4)), ("<16 x i8>", c.get(1, 0, 16)), ("<16 x i8>", c.get(2, 0, 16)))
+        c.put(0, 0, 4, c.call(f"llvm.aarch64.neon.{function}.v4i32.v16i8", "<4 x i32>", *sums))
+
+    return write
+
+
+def _dot4(function: str, a_type: DType, b_type: DType, feature: str) -> Intrinsic:
+    """C[j] += Σ A[k] · B[j, k] over four bytes, which lie side by side."""
+    c = Buffer("C", (4,), DType.I32, Scope.REGISTER)
+    a, b = Buffer("A", (4,), a_type), Buffer("B", (4, 4), b_type)
+    j, k = Var("j"), Var("k")
+    value = c[j] + cast(DType.I32, a[k]) * cast(DType.I32, b[j, k])
+    return Intrinsic(
+        f"arm.{a_type}{b_type}.{function}",
+        state(function, (c, a, b), {j: 4}, {k: 4}, c[j], value),
+        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
+        frozenset({feature}),
+        emitter=_dot(function),
+    )
+
+
+def _matrix_2x2x8(function: str, a_type: DType, b_type: DType) -> Intrinsic:
+    """C[i, j] += Σ A[i, k] · B[j, k]: rows of eight bytes, two of them side by side in each operand."""
+    c = Buffer("C", (2, 2), DType.I32, Scope.REGISTER)
+    a, b = Buffer("A", (2, 8), a_type), Buffer("B", (2, 8), b_type)
+    i, j, k = Var("i"), Var("j"), Var("k")
+    value = c[i, j] + cast(DType.I32, a[i, k]) * cast(DType.I32, b[j, k])
+    return Intrinsic(
+        f"arm.{a_type}{b_type}.{function}",
+        state(function, (c, a, b), {i: 2, j: 2}, {k: 8}, c[i, j], value),
+        (Operand("C", ANYWHERE, 2), Operand("A", MEMORY, 2), Operand("B", MEMORY, 2)),
+        frozenset({"i8mm"}),
+        emitter=_matrix(function),
+    )
+
+
+DOT_PRODUCTS: tuple[Intrinsic, ...] = (
+    _dot4("sdot", DType.I8, DType.I8, "dotprod"),
+    _dot4("udot", DType.U8, DType.U8, "dotprod"),
+    _dot4("usdot", DType.U8, DType.I8, "i8mm"),
+)
+MATRIX_PRODUCTS: tuple[Intrinsic, ...] = (
+    _matrix_2x2x8("smmla", DType.I8, DType.I8),
+    _matrix_2x2x8("ummla", DType.U8, DType.U8),
+    _matrix_2x2x8("usmmla", DType.U8, DType.I8),
+)

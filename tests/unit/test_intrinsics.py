@@ -1,0 +1,106 @@
+"""Every tensor intrinsic: its meaning, the tensorized program and the native code agree to the bit.
+
+Integers exactly, floats with their special values; x86 on this machine, Arm under qemu.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aarch64 import needs_qemu, run_aarch64
+from intrinsic_programs import inputs_of, meaning_of, tensorized
+from native import HAS_AVX2, bits, kernels_of, run_native
+
+from tilewright.codegen.kernel import kernel_ir
+from tilewright.codegen.objects import compile_assembly
+from tilewright.ir.expr import Scope
+from tilewright.target.intrinsic import Intrinsic
+from tilewright.target.intrinsics import FAMILIES, find_intrinsic, intrinsics_of
+from tilewright.target.target import AARCH64, AVX2, BASELINE
+from tilewright.tir.compare import same_func
+from tilewright.tir.interp import run_func
+from tilewright.tir.parser import parse_func
+from tilewright.tir.printer import print_func
+from tilewright.tir.verify import verify_func
+
+ALL = [i for family in FAMILIES for i in family]
+
+
+def scopes_of(intrinsic: Intrinsic) -> list[Scope]:
+    """Where the accumulators may be. (Local memory is as global memory to the code generator.)"""
+    return sorted(intrinsic.operands[0].scopes - {Scope.LOCAL}, key=lambda s: s.value)
+
+
+def cases(*, arm: bool) -> list[object]:
+    found = [i for i in ALL if i.name.startswith("arm.") == arm]
+    return [pytest.param(i, s, id=f"{i.name}-{s.value}") for i in found for s in scopes_of(i)]
+
+
+@pytest.mark.parametrize(("intrinsic", "scope"), [*cases(arm=False), *cases(arm=True)])
+def test_tensorize_keeps_the_meaning(intrinsic: Intrinsic, scope: Scope) -> None:
+    func, done = meaning_of(intrinsic, scope), tensorized(intrinsic, scope)
+    verify_func(func)
+    verify_func(done)
+    assert same_func(parse_func(print_func(done)), done)
+    for kind in ("random", "extreme"):
+        inputs = inputs_of(func, kind, np.random.default_rng(1))
+        np.testing.assert_array_equal(bits(run_func(done, *inputs)[0]), bits(run_func(func, *inputs)[0]))
+
+
+@pytest.mark.skipif(not HAS_AVX2, reason="this machine has no AVX2")
+@pytest.mark.parametrize(("intrinsic", "scope"), cases(arm=False))
+def test_x86_native_code(intrinsic: Intrinsic, scope: Scope) -> None:
+    func = tensorized(intrinsic, scope)
+    for kind in ("random", "extreme"):
+        inputs = inputs_of(func, kind, np.random.default_rng(2))
+        np.testing.assert_array_equal(
+            bits(run_native(func, inputs, AVX2)[0]), bits(run_func(func, *inputs)[0])
+        )
+
+
+@needs_qemu
+@pytest.mark.parametrize(("intrinsic", "scope"), cases(arm=True))
+def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path) -> None:
+    func = tensorized(intrinsic, scope)
+    for kind in ("random", "extreme"):
+        inputs = inputs_of(func, kind, np.random.default_rng(3))
+        (found,) = run_aarch64(func, inputs, tmp_path)
+        np.testing.assert_array_equal(bits(found), bits(run_func(func, *inputs)[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "instruction"),
+    [
+        ("x86.f32.tile_2x16", "vfmadd231ps"),
+        ("x86.i16.dot2_8", "vpmaddwd"),
+        ("arm.f32.tile_4x8", "fmla"),
+        ("arm.i8i8.sdot", "sdot"),
+        ("arm.u8u8.udot", "udot"),
+        ("arm.u8i8.usdot", "usdot"),
+        ("arm.i8i8.smmla", "smmla"),
+        ("arm.u8u8.ummla", "ummla"),
+        ("arm.u8i8.usmmla", "usmmla"),
+    ],
+)
+def test_the_instruction_is_there(name: str, instruction: str) -> None:
+    intrinsic = find_intrinsic(name)
+    assert intrinsic is not None
+    target = AARCH64 if name.startswith("arm.") else AVX2
+    (kernel,), _ = kernels_of(tensorized(intrinsic, Scope.REGISTER), target)
+    assert instruction in compile_assembly(kernel_ir(kernel), target)
+
+
+@pytest.mark.parametrize("scope", [Scope.REGISTER, Scope.GLOBAL], ids=lambda s: s.value)
+def test_a_target_without_the_instruction_runs_the_body(scope: Scope) -> None:
+    intrinsic = find_intrinsic("x86.i16.dot2_8")
+    assert intrinsic is not None
+    func = tensorized(intrinsic, scope)
+    inputs = inputs_of(func, "extreme", np.random.default_rng(4))
+    np.testing.assert_array_equal(run_native(func, inputs, BASELINE)[0], run_func(func, *inputs)[0])
+
+
+def test_names_are_unique_and_families_belong_to_one_target() -> None:
+    assert len({i.name for i in ALL}) == len(ALL)
+    for i in ALL:
+        owners = [t for t in (AVX2, AARCH64) if i in intrinsics_of(t)]
+        assert owners == ([AARCH64] if i.name.startswith("arm.") else [AVX2]), i.name
