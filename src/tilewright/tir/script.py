@@ -35,6 +35,7 @@ from tilewright.tir.plain_form import Plain
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.script_names import Resolve, bound_names, fold_integer
 from tilewright.tir.stmt import Block, IterKind, Seq, Stmt, Store, blocks, walk
+from tilewright.tir.syntax_tree import all_stores, buffer_of
 from tilewright.tir.verify import verify_func
 
 _COMMUTE = frozenset(
@@ -145,8 +146,10 @@ class _ScriptParser(FuncParser):
             if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
         ]
         plain = Plain(frozenset(names), self.fail)
-        self._check_inputs(d, body, last)
+        if not last:  # a printed program that returns its outputs in another order
+            self._check_inputs(d, body)
         rewritten = plain.rewrite([s for s in body if not _is_alloc(s)])
+        self._check_outputs(d, rewritten)
         d.body = [*first, *allocs, *rewritten, *last] or [ast.Pass()]
         made = self.func(d)
         made = made.with_body(self._with_kinds(made.body, plain.made))
@@ -180,30 +183,24 @@ class _ScriptParser(FuncParser):
                 pass
         return first, body, last
 
-    def _check_inputs(self, d: ast.FunctionDef, body: list[ast.stmt], last: list[ast.stmt]) -> None:
-        """Only outputs are stored to, and all of them are."""
-        declared = {a.arg: a for a in d.args.args if _is_out(a.annotation)}
-        if last:
-            return
-        stored: set[str] = set()
-        for n in (n for s in body for n in ast.walk(s)):
-            match n:
-                case (
-                    ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name)) as target])
-                    | ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name)) as target)
-                ):
-                    stored.add(name)
-                    if name in {a.arg for a in d.args.args} and name not in declared:
-                        self.fail(
-                            target,
-                            f"{name} is an input, and is stored to",
-                            f"declare it as an output: {name}: tw.out(…)",
-                        )
-                case _:
-                    pass
-        for name, arg in declared.items():
-            if name not in stored:
-                self.fail(arg, f"nothing is stored to the output {name}")
+    def _check_inputs(self, d: ast.FunctionDef, body: list[ast.stmt]) -> None:
+        """Only outputs are stored to."""
+        inputs = {a.arg for a in d.args.args if not _is_out(a.annotation)}
+        for s in all_stores(body):
+            name = buffer_of(s)
+            if name in inputs:
+                self.fail(
+                    s.targets[0] if isinstance(s, ast.Assign) else s,
+                    f"{name} is an input, and is stored to",
+                    f"declare it as an output: {name}: tw.out(…)",
+                )
+
+    def _check_outputs(self, d: ast.FunctionDef, body: list[ast.stmt]) -> None:
+        """All outputs are stored to."""
+        stored = {buffer_of(s) for s in all_stores(body)}
+        for a in d.args.args:
+            if _is_out(a.annotation) and a.arg not in stored:
+                self.fail(a, f"nothing is stored to the output {a.arg}")
 
     def integer(self, node: ast.expr) -> int:
         value = fold_integer(node)
