@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from tilewright.tir.words import min_ as min
     from tilewright.tir.words import pow_ as pow
     from tilewright.tir.words import round_ as round
+    from tilewright.tuning import TuneResult, tune
 
 __all__ = [
     "Bound",
@@ -87,6 +88,7 @@ __all__ = [
     "Session",
     "TilewrightError",
     "Timing",
+    "TuneResult",
     "UserError",
     "__version__",
     "abs",
@@ -133,6 +135,7 @@ __all__ = [
     "sqrt",
     "tanh",
     "trunc",
+    "tune",
     "u8",
     "u16",
     "u32",
@@ -154,11 +157,13 @@ _HOMES = {
     "Scope": "tilewright.ir.expr",
     "Session": "tilewright.runtime.session",
     "Timing": "tilewright.build",
+    "TuneResult": "tilewright.tuning",
     "build": "tilewright.build",
     "compile": "tilewright.compiler",
     "func": "tilewright.tir.script",
     "interpret": "tilewright.build",
     "load": "tilewright.api",
+    "tune": "tilewright.tuning",
 }
 _WORDS = "tilewright.tir.words"  # all others
 

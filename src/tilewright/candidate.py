@@ -19,7 +19,9 @@ from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, Kernel, constant_kernels
+from tilewright.schedule.decisions import Sampling
 from tilewright.schedule.recipes.default import schedule_func
+from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.search.space import Decisions, Space
 from tilewright.search.trace_space import TraceSpace
@@ -45,7 +47,9 @@ _KNOWN_MAKERS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """A Func to tune. `trace` (as text) is a trace with sampling steps, which is its space then instead of `spaces`."""
+    """A Func to tune. `trace` (as text) is a trace with sampling steps: the ways to decide them are its space then, and
+    the decisions that it has are the default.
+    """
 
     key: str
     func: Func
@@ -57,7 +61,18 @@ class Task:
     def design_spaces(self) -> Sequence[Space]:
         if self.trace is None:
             return self.spaces(self.func, self.target, self.constants)
-        return (TraceSpace(self.func, parse_trace(self.trace), self.target, self.constants),)
+        steps = parse_trace(self.trace)
+        undecided = tuple(replace(s, decision=None) if isinstance(s, Sampling) else s for s in steps)
+        return (TraceSpace(self.func, undecided, self.target, self.constants),)
+
+    def default(self) -> Schedule:
+        """What it is scheduled by without tuning."""
+        if self.trace is None:
+            return schedule_func(self.func, self.target, self.constants)
+        s = Schedule(self.func)
+        for step in parse_trace(self.trace):
+            s.apply(step)
+        return s
 
     def packet(self) -> bytes:
         head = {
@@ -96,15 +111,15 @@ class Maker:
         if rule == PLAIN:
             return task.func, ()
         if rule == DEFAULT:
-            draft = schedule_func(task.func, task.target, task.constants)
+            schedule = task.default()
         else:
             if self._spaces is None:
                 self._spaces = {s.rule: s for s in task.design_spaces()}
             space = self._spaces.get(rule)
             if space is None:
                 raise UserError(f"the rule {rule!r} does not fit this Func")
-            draft = space.build(decisions)
-        return draft.module.funcs[0], draft.trace
+            schedule = space.build(decisions)
+        return schedule.module.funcs[0], schedule.trace
 
     def make(self, rule: str, decisions: Decisions) -> tuple[Candidate, Trace]:
         func, trace = self.schedule(rule, decisions)

@@ -1,1 +1,0 @@
-"""`tune`: the best candidates of a design space, built, timed, verified and remembered."""

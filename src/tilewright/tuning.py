@@ -1,0 +1,381 @@
+"""`tune`: the best candidates of a design space, built, timed, verified and remembered.
+
+    tw.tune("model.onnx", budget="60s")      all kernels of a model; the next tw.load uses what was found
+    tw.tune(func, budget=10)                 one tensor program
+    tw.tune(schedule, budget=10)             the decisions of a schedule's sampling steps
+
+Time goes where it may gain most: every kernel that counts gets one batch, and after that the next batch goes to the
+kernel whose time in a run, times what its last batch gained, is the largest. What is known is in the database at any
+moment, so a tuning may be interrupted, and the next goes on where it ended.
+"""
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import TypeAlias
+
+from onnx import ModelProto
+
+from tilewright.candidate import Task
+from tilewright.candidates import Candidates
+from tilewright.codegen.driver import driver_ir
+from tilewright.codegen.objects import compile_object
+from tilewright.compiler import SPACES, Model, Shapes, lowered
+from tilewright.kernels import task_key
+from tilewright.runtime.machine import check_threads, default_threads
+from tilewright.schedule.decisions import sampling_steps
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.trace import parse_trace, print_trace
+from tilewright.search.database import Database, default_database
+from tilewright.support.errors import UserError
+from tilewright.target.names import resolve_target
+from tilewright.target.target import Target
+from tilewright.tir.func import Call, Func, calls
+from tilewright.trials import Trials
+from tilewright.tuned import Spaces, tuning_scope
+from tilewright.tuner import BATCH, TaskTuner, Tools
+
+DEFAULT_BUDGET = "60s"
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_NEGLIGIBLE = 0.003  # of a run: a kernel below is not tuned
+_REFERENCE_SHARE = 0.05  # of the time to find out what is right
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a tuning is."""
+
+    task: str
+    tasks: int
+    trials: int
+    failures: dict[str, int]
+    default_seconds: float  # of a run: all tasks that were measured, times their calls
+    best_seconds: float
+    elapsed: float
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What was found for one Func. `chosen` is a rule with its decisions, or None: the default stays."""
+
+    name: str
+    key: str
+    calls: int
+    default_seconds: float
+    best_seconds: float
+    chosen: tuple[str, dict[str, int]] | None
+    trace: str
+    trials: int
+    points: int  # in its design spaces
+    failures: dict[str, int]
+    history: tuple[tuple[float, float], ...]  # (seconds since the start, best so far)
+    func: Func
+    problem: str = ""
+
+    def schedule(self) -> Schedule:
+        """The program that was found to be the best."""
+        s = Schedule(self.func)
+        for step in parse_trace(self.trace):
+            s.apply(step)
+        return s
+
+    @property
+    def speedup(self) -> float:
+        return self.default_seconds / self.best_seconds if self.best_seconds else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """Times are of a run: the sum over tasks, each as often as it is called."""
+
+    tasks: tuple[TaskResult, ...]
+    elapsed: float
+    is_interrupted: bool = False
+
+    @property
+    def default_seconds(self) -> float:
+        return sum(t.calls * t.default_seconds for t in self._measured)
+
+    @property
+    def best_seconds(self) -> float:
+        return sum(t.calls * t.best_seconds for t in self._measured)
+
+    @property
+    def _measured(self) -> list[TaskResult]:
+        return [t for t in self.tasks if math.isfinite(t.default_seconds)]
+
+    @property
+    def trials(self) -> int:
+        return sum(t.trials for t in self.tasks)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        return dict(sum((Counter(t.failures) for t in self.tasks), Counter[str]()))
+
+    @property
+    def history(self) -> tuple[tuple[float, float], ...]:
+        """(seconds since the start, time of a run), from when all tasks have been measured once."""
+        now: dict[str, float] = {}
+        events = sorted((at, t.key, t.calls * s) for t in self._measured for at, s in t.history)
+        out: list[tuple[float, float]] = []
+        for at, key, seconds in events:
+            now[key] = seconds
+            if len(now) == len(self._measured):
+                out.append((at, sum(now.values())))
+        return tuple(out)
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+Subject: TypeAlias = "Func | Schedule | Model"
+
+
+def parse_budget(budget: str | float) -> float:
+    """Seconds: a number, or text such as `60s`, `5m`, `1.5h`."""
+    if isinstance(budget, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", budget)
+        if match is None or match[2] not in _UNITS:
+            raise UserError(f"{budget!r} is not a time", hint="write 60s, 5m or 1.5h")
+        seconds = float(match[1]) * _UNITS[match[2]]
+    else:
+        seconds = float(budget)
+    if not 0 < seconds <= 1e7:
+        raise UserError(f"a budget of {budget} is not possible", hint="write 60s, 5m or 1.5h")
+    return seconds
+
+
+def tune(
+    subject: Subject,
+    *,
+    budget: str | float = DEFAULT_BUDGET,
+    trials: int | None = None,
+    threads: int = 1,
+    seed: int = 0,
+    shapes: Shapes | None = None,
+    target: str | Target = "native",
+    spaces: Spaces | None = None,
+    progress: OnProgress | None = None,
+) -> TuneResult:
+    """Search for better schedules for `budget`, or until `trials` candidates have been measured.
+
+    `subject`: a model (path, bytes or ModelProto), a Func, or a Schedule of one Func with sampling steps, whose
+    decisions are taken anew. `threads`: how many a candidate runs on. `spaces`: the design spaces of a Func, instead
+    of our own. On Ctrl-C everything measured is kept, and the interrupt goes on to the caller.
+    """
+    with Tuning(subject, budget, trials, threads, seed, shapes, target, spaces, progress) as tuning:
+        tuning.run()
+        return tuning.result()
+
+
+class Tuning:
+    """A tuning that can be looked at after it was interrupted. Its processes end with it."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        budget: str | float = DEFAULT_BUDGET,
+        trials: int | None = None,
+        threads: int = 1,
+        seed: int = 0,
+        shapes: Shapes | None = None,
+        target: str | Target = "native",
+        spaces: Spaces | None = None,
+        progress: OnProgress | None = None,
+        database: Database | None = None,
+    ) -> None:
+        self._start = time.monotonic()
+        self.budget = parse_budget(budget)
+        if trials is not None and trials < 1:
+            raise UserError(f"trials = {trials}: there is nothing to do")
+        self._limit = math.inf if trials is None else trials
+        self._progress = progress
+        self._database = default_database() if database is None else database
+        machine = resolve_target(target)
+        self._candidates, self._trials = Candidates(default_threads()), Trials()
+        self._tools = Tools(
+            self._candidates,
+            self._trials,
+            self._database,
+            tuning_scope(machine),
+            compile_object(driver_ir(machine), machine),
+            lambda: time.monotonic() - self._start,
+        )
+        check_threads(threads)
+        self._last: TaskTuner | None = None
+        self._is_interrupted = False
+        self._pace = 0.1  # seconds for a candidate, as measured
+        chosen = SPACES if spaces is None else spaces
+        self.tuners = [
+            TaskTuner(task, task.func.name, count, self._tools, threads, seed)
+            for task, count in _tasks(subject, shapes, machine, chosen)
+        ]
+
+    def __enter__(self) -> "Tuning":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._candidates.close()
+        self._trials.close()
+        self._database.close()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._start
+
+    @property
+    def trials(self) -> int:
+        return sum(t.trials for t in self.tuners)
+
+    def run(self) -> None:
+        """Until the budget is spent, or nothing is left to try."""
+        try:
+            self._candidates.start()
+            self._trials.start()
+            self._search()
+            self._finish()
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            for t in self.tuners:
+                t.settle()
+            raise
+
+    def result(self) -> TuneResult:
+        found = tuple(_result(t) for t in self.tuners)
+        return TuneResult(found, self.elapsed, self._is_interrupted)
+
+    # -------------------------------------------------------------------------------------------------------- search
+
+    def _search(self) -> None:
+        total = sum(t.calls * t.estimate() for t in self.tuners)
+        worthy = [t for t in self.tuners if t.calls * t.estimate() >= _NEGLIGIBLE * total]
+        worthy.sort(key=lambda t: -t.calls * t.estimate())
+        for t in worthy:  # all that count, once
+            if not self._goes_on():
+                return
+            t.prepare(max(0.3, _REFERENCE_SHARE * self.budget / len(worthy)))
+            self._tell(t)
+            self._batch(t)
+        while self._goes_on():
+            left = [t for t in worthy if t.is_prepared and not t.is_done]
+            if not left:
+                return
+            self._batch(max(left, key=_promise))
+
+    def _goes_on(self) -> bool:
+        return self.trials < self._limit and self.elapsed + self._reserve() < self.budget
+
+    def _reserve(self) -> float:
+        """Seconds for the last comparisons: at most a third of the budget."""
+        return min(sum(t.finish_seconds() for t in self.tuners), self.budget / 3)
+
+    def _batch(self, t: TaskTuner) -> None:
+        left = self.budget - self._reserve() - self.elapsed
+        count = int(min(BATCH, self._limit - self.trials, max(2, left / self._pace)))
+        if t.is_done or count < 1:
+            return
+        begin, before = self.elapsed, t.trials
+        t.run_batch(count, self._last is t, self.budget - self._reserve())
+        self._last = t
+        if t.trials > before:
+            self._pace = (self.elapsed - begin) / (t.trials - before)
+        self._tell(t)
+
+    def _finish(self) -> None:
+        waiting = [t for t in self.tuners if t.is_prepared]
+        for n, t in enumerate(waiting):
+            wanted = sum(u.finish_seconds() for u in waiting[n:])
+            share = t.finish_seconds() / wanted if wanted else 0.0
+            t.finish(max(0.1, (self.budget - self.elapsed) * share))
+            self._tell(t)
+
+    def _tell(self, t: TaskTuner) -> None:
+        if self._progress is None:
+            return
+        measured = [u for u in self.tuners if math.isfinite(u.default_seconds)]
+        self._progress(
+            Progress(
+                t.name,
+                len(self.tuners),
+                self.trials,
+                dict(sum((u.failures for u in self.tuners), Counter[str]())),
+                sum(u.calls * u.default_seconds for u in measured),
+                sum(u.calls * u.best_seconds for u in measured),
+                self.elapsed,
+                self.budget,
+            )
+        )
+
+
+def _promise(t: TaskTuner) -> float:
+    """What another batch may gain in a run: as much as the last, or a little if it gained nothing."""
+    return t.calls * t.best_seconds * max(t.last_gain, 0.1 / max(t.batches, 1))
+
+
+def _result(t: TaskTuner) -> TaskResult:
+    return TaskResult(
+        t.name,
+        t.task.key,
+        t.calls,
+        t.default_seconds,
+        t.best_seconds,
+        t.chosen,
+        t.trace,
+        t.trials,
+        t.points,
+        dict(t.failures),
+        tuple(t.history),
+        t.task.func,
+        t.problem,
+    )
+
+
+def _tasks(
+    subject: Subject, shapes: Shapes | None, target: Target, spaces: Spaces
+) -> Sequence[tuple[Task, int]]:
+    """The distinct Funcs, and how often each is called."""
+    match subject:
+        case Func():
+            return [(Task(task_key(subject, ()), subject, frozenset(), target, spaces), 1)]
+        case Schedule():
+            return [(_trace_task(subject, target, spaces), 1)]
+        case str() | Path() | bytes() | ModelProto():
+            return _model_tasks(subject, shapes, target, spaces)
+
+
+def _trace_task(schedule: Schedule, target: Target, spaces: Spaces) -> Task:
+    """Its key is of its own: what is found is for this trace, and no compilation looks it up."""
+    func = schedule.at(0)
+    if not isinstance(func, Func):
+        raise UserError("only a schedule of one Func can be tuned", hint="tune the model, or one Func of it")
+    if not sampling_steps(schedule.trace):
+        raise UserError(
+            "the schedule has no decisions to tune",
+            hint="use sampling steps such as sample_perfect_tile, or tune the Func itself",
+        )
+    text = print_trace(schedule.trace)
+    key = sha256(f"{task_key(func, ())}\n{text}".encode()).hexdigest()[:32]
+    return Task(key, func, frozenset(), target, spaces, text)
+
+
+def _model_tasks(
+    model: Model, shapes: Shapes | None, target: Target, spaces: Spaces
+) -> Sequence[tuple[Task, int]]:
+    module = lowered(model, shapes)
+    constants = frozenset(c.buffer for c in module.constants)
+    counts = Counter(c.func for c in calls(module.program) if isinstance(c, Call))
+    tasks: dict[str, Task] = {}
+    total: Counter[str] = Counter()
+    for func in module.funcs:
+        key = task_key(func, constants)
+        names = frozenset(p.name for p in func.params if p in constants)
+        tasks.setdefault(key, Task(key, func, names, target, spaces))
+        total[key] += counts[func.name]
+    return [(task, total[key]) for key, task in tasks.items()]
