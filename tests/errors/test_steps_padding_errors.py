@@ -3,9 +3,9 @@
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import const
+from tilewright.ir.expr import Expr, Var, as_index, const, equal, logical_and, select
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import ComputeAt, PadEinsum, Split
+from tilewright.schedule.steps import Bind, ComputeAt, DecomposePadding, LoopPartition, PadEinsum, Split
 from tilewright.schedule.trace import replay
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
@@ -111,3 +111,95 @@ def test_pad_einsum_of_an_iterator_that_does_not_index_the_result() -> None:
 def test_pad_einsum_twice() -> None:
     step = PadEinsum("C", (4, 4, 4))
     assert "is taken" in refused(PadEinsum("C", (16, 1, 1)), step)
+
+
+# --------------------------------------------------------------------------------------------------- decompose_padding
+
+
+def padded(condition: str = "box") -> Func:
+    b = FuncBuilder("padded")
+    x = b.param("X", (6, 6), DType.F32)
+
+    def value(i: Var, j: Var) -> Expr:
+        zero = const(0.0, DType.F32)
+        match condition:
+            case "box":
+                return select(
+                    logical_and(as_index(1) <= i, i < 7, as_index(1) <= j, j < 7), x[i - 1, j - 1], zero
+                )
+            case "triangle":
+                return select(logical_and(i + j < 6, i < 6, j < 6), x[i, j], zero)
+            case "even":
+                return select(equal(i % 2, 0), x[i // 2, j // 2], zero)
+            case "other":
+                return select(i < 6, x[i % 6, j % 6], x[0, 0])
+            case _:
+                return select(i < 60, x[i % 6, j % 6], zero)
+
+    p = b.compute("P", (8, 8), value)
+    return b.finish(b.compute("D", (8, 8), lambda i, j: p[i, j] + p[j, i]))
+
+
+def test_decompose_padding_of_what_is_no_padding() -> None:
+    assert "does not store select(inside, value, constant)" in refused(DecomposePadding("C", "C_i"))
+
+
+def test_decompose_padding_with_no_constant_around() -> None:
+    text = refused(DecomposePadding("P", "P_i"), func=padded("other"))
+    assert "does not store select(inside, value, constant)" in text
+
+
+@pytest.mark.parametrize("condition", ["triangle", "even"])
+def test_decompose_padding_whose_inside_is_no_box(condition: str) -> None:
+    text = refused(DecomposePadding("P", "P_i"), func=padded(condition))
+    assert "does not bound its iterators by constants" in text
+
+
+def test_decompose_padding_without_padding() -> None:
+    assert "there is no padding" in refused(DecomposePadding("P", "P_i"), func=padded("always"))
+
+
+def test_decompose_padding_at_a_loop_elsewhere() -> None:
+    assert "D_i is not a loop around P alone" in refused(DecomposePadding("P", "D_i"), func=padded())
+
+
+def test_decompose_padding_at_a_loop_around_others() -> None:
+    text = refused(DecomposePadding("P", "D_i"), ComputeAt("P", "D_i"), func=padded())
+    assert "D_i is not a loop around P alone" in text
+
+
+def test_decompose_padding_of_a_thread_axis() -> None:
+    text = refused(DecomposePadding("P", "P_j"), Bind("P_j", "thread_x"), func=padded())
+    assert "P_j is bound to thread_x" in text
+
+
+@pytest.mark.parametrize("point", [1, 2])
+def test_decompose_padding_of_the_border(point: int) -> None:
+    b = FuncBuilder("wide")
+    x = b.param("X", (4,), DType.F32)
+    zero = const(0.0, DType.F32)
+    func = b.finish(
+        b.compute("P", (8,), lambda i: select(logical_and(as_index(2) <= i, i < 6), x[i - 2], zero))
+    )
+    text = refused(DecomposePadding("P_p0", "P_i_p0"), LoopPartition("P_i", (point,)), func=func)
+    assert "P_p0 copies nothing here" in text
+
+
+def test_decompose_padding_twice() -> None:
+    text = refused(DecomposePadding("P", "P_i"), DecomposePadding("P", "P_i"), func=padded())
+    assert "does not store select" in text
+
+
+IN_PLACE = """
+@func
+def shift(P: out(f32[8])):
+    for i in range(8):
+        with block("P"):
+            v = spatial(8, i)
+            P[v] = select(v < 7, P[v + 1], f32(0.0))
+"""
+
+
+def test_decompose_padding_in_place() -> None:
+    text = refused(DecomposePadding("P", "i"), func=parse_func(IN_PLACE))
+    assert "P reads P, which it would fill first" in text

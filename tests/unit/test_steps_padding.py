@@ -5,14 +5,22 @@ the inputs hold.
 import numpy as np
 import pytest
 from native import bits, run_native
-from schedule_programs import check, matmul, outline, row_sum
+from schedule_programs import check, conv, matmul, outline, row_sum
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Var, as_index, cast
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import PadEinsum, Split, Vectorize
+from tilewright.schedule.steps import (
+    ComputeAt,
+    DecomposePadding,
+    LoopPartition,
+    PadEinsum,
+    Parallel,
+    Split,
+    Vectorize,
+)
 from tilewright.schedule.trace import replay
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
@@ -181,3 +189,90 @@ def test_padding_of_the_reduction_keeps_a_negative_zero() -> None:
     tiny = [np.full((1, 1), v, np.float32) for v in (-1e-30, 1e-30)]
     for f in (func, done):  # the product rounds to -0
         assert np.signbit(run_func(f, *tiny)[0]).all()
+
+
+# --------------------------------------------------------------------------------------------------- decompose_padding
+
+
+def lines(func: Func) -> list[str]:
+    return [line.strip() for line in outline(func.body)]
+
+
+def test_decompose_padding_of_a_whole_block() -> None:
+    step = DecomposePadding("P", "P_c")
+    done = check(conv(), step)
+    assert lines(done)[:8] == [
+        "for P_c_fill in range(2):",
+        "for P_h_fill in range(7):",
+        "for P_w_fill in range(8):",
+        "P_fill(P_vc_fill = P_c_fill, P_vh_fill = P_h_fill, P_vw_fill = P_w_fill)",
+        "for P_c in range(2):",
+        "for P_h in range(5):",
+        "for P_w in range(6):",
+        "P(P_vc = P_c, P_vh = P_h, P_vw = P_w)",
+    ]
+    assert step.name == "P_fill"
+    assert extents(done, "P") == [2, 5, 6]
+
+
+def test_decompose_padding_of_rows_leaves_a_condition_on_the_row() -> None:
+    done = check(conv(), DecomposePadding("P", "P_w"))
+    assert lines(done)[2:6] == [
+        "for P_w_fill in range(8):",
+        "P_fill(P_vc_fill = P_c, P_vh_fill = P_h, P_vw_fill = P_w_fill)",
+        "for P_w in range(6):",
+        "P(P_vc = P_c, P_vh = P_h - 1, P_vw = P_w) where 0 < P_h and P_h < 6",
+    ]
+
+
+def test_decompose_padding_in_vectors_and_threads() -> None:
+    done = check(conv(DType.F32), Vectorize("P_w"), Parallel("P_c"), DecomposePadding("P", "P_w"))
+    assert "for P_w in vectorized(6):" in lines(done)
+    assert "for P_w_fill in vectorized(8):" in lines(done)
+
+
+def test_decompose_padding_of_tiles() -> None:
+    done = check(conv(), Split("P_w", (None, 4)), DecomposePadding("P", "P_h"))
+    assert (
+        "P(P_vc = P_c, P_vh = P_h, P_vw = P_w_0 * 4 + P_w_1 - 1) where 0 < P_w_0 * 4 + P_w_1 and P_w_0 * 4 + P_w_1 < 7"
+        in (lines(done))
+    )
+
+
+def test_decompose_padding_of_tiles_that_do_not_divide() -> None:
+    check(conv(), Split("P_w", (None, 3)), Split("P_h", (None, 2)), DecomposePadding("P", "P_h_0"))
+
+
+def test_decompose_padding_of_a_part() -> None:
+    done = check(conv(), LoopPartition("P_h", (3,)), DecomposePadding("P_p0", "P_h_p0"))
+    at = lines(done).index("for P_h_p0 in range(2):")
+    assert lines(done)[at + 2] == "P_p0(P_vc_p0 = P_c, P_vh_p0 = P_h_p0, P_vw_p0 = P_w_p0)"
+
+
+@pytest.mark.parametrize("loop", ["P_0", "P_1", "P_2"])
+@pytest.mark.parametrize("place", ["Y_o", "Y_h", "Y_v"])
+def test_decompose_padding_where_it_is_used(place: str, loop: str) -> None:
+    check(conv(), ComputeAt("P", place), DecomposePadding("P", loop))
+
+
+def test_decompose_padding_of_an_einsum() -> None:
+    step = PadEinsum("C", (4, 8, 4))
+    s = Schedule(single(matmul()))
+    s.apply(step)
+    fill = s.decompose_padding(step.pad("A"), "C_A_pad_i0")
+    done = check(matmul(), *s.trace)
+    assert extents(done, fill) == [8, 8]
+    assert extents(done, step.pad("A")) == [7, 5]
+
+
+@pytest.mark.parametrize(
+    ("func", "trace"),
+    [
+        (conv(DType.F32), (DecomposePadding("P", "P_c"),)),
+        (conv(DType.F32), (ComputeAt("P", "Y_h"), DecomposePadding("P", "P_1"), Vectorize("P_2"))),
+        (matmul(DType.F32), (PadEinsum("C", (4, 8, 4)), DecomposePadding("C_A_pad", "C_A_pad_i0"))),
+    ],
+    ids=["whole", "rows", "einsum"],
+)
+def test_decompose_padding_is_exact(func: Func, trace: tuple[Step, ...]) -> None:
+    check_bits(func, *trace)

@@ -1,0 +1,222 @@
+"""decompose_padding: a block that copies into the middle of a constant fills first, then copies, and asks nothing.
+
+    for h in range(7):                                     for h in range(7):
+        for w in range(8):                                     for w_fill in range(8):
+            P[h, w] = select(1 <= h < 6                            P[h, w_fill] = 0
+                and 1 <= w < 7,                  ─────>        for w in range(6):
+                X[h - 1, w - 1], 0)                                P[h, w + 1] = X[h - 1, w]    where 1 <= h < 6
+
+        DecomposePadding("P", "w")
+
+The block `<block>_fill` stands before `loop`, in copies of the loops from there to the block (suffix `_fill`, also of
+its iterators). It fills all that the block writes there. The block keeps its name and its iterators, which now run over
+the inside only; a loop from `loop` down that is such an iterator shrinks to it. What loops further out, or tiles, may
+have outside is left to the predicate.
+
+The value is a Select between anything and a literal, its condition bounds iterators by constants, and from `loop` to
+the block there are only loops.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tilewright.ir.expr import (
+    FALSE,
+    TRUE,
+    Binary,
+    BinaryOp,
+    Const,
+    Expr,
+    Select,
+    Var,
+    as_index,
+    conjuncts,
+    free_vars,
+    loads,
+    logical_and,
+)
+from tilewright.ir.rewrite import substitute as substitute_expr
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.nest import (
+    bound_names,
+    chain,
+    check_fresh,
+    find_block,
+    find_loop,
+    rename,
+    replace_nest,
+    wrap,
+)
+from tilewright.schedule.step import FuncStep
+from tilewright.tir.func import Func
+from tilewright.tir.rewrite import substitute
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Block, For, Iter, Store, seq
+
+
+class _Range(NamedTuple):
+    """low … high - 1."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecomposePadding(FuncStep):
+    block: str
+    loop: str
+
+    def anchor(self) -> str:
+        return self.block
+
+    @property
+    def name(self) -> str:
+        """The new block."""
+        return f"{self.block}_fill"
+
+    def rewrite(self, func: Func) -> Func:
+        block, loop = find_block(func, self.block), find_loop(func, self.loop)
+        below = chain(loop)
+        if below[-1].body is not block:
+            raise refusal(
+                func,
+                loop,
+                f"{self.loop} is not a loop around {self.block} alone",
+                hint="name a loop from which only loops lead to the block",
+            )
+        thread = next((n for n in below if n.kind.is_thread_axis), None)
+        if thread is not None:
+            raise refusal(
+                func, thread, f"{thread.var.name} is bound to {thread.kind.value}", hint="bind afterwards"
+            )
+        store, choice, fill = _padding(func, block)
+        inside = _inside(func, block, choice.cond)
+
+        filled = rename(wrap(below, replace(block, body=replace(store, value=fill))), "_fill")
+        check_fresh(func, bound_names(filled))
+        copied = _copy(func, block, replace(store, value=choice.a), below, inside)
+        return replace_nest(func, loop, seq(filled, copied))
+
+
+def _padding(func: Func, block: Block) -> tuple[Store, Select, Const]:
+    store = block.body
+    value = store.value if isinstance(store, Store) and not block.is_reduction else None
+    if not isinstance(store, Store) or not isinstance(value, Select) or not isinstance(value.b, Const):
+        raise refusal(
+            func,
+            block,
+            f"{block.name} does not store select(inside, value, constant)",
+            hint="is it inlined already?",
+        )
+    if any(load.buffer is store.buffer for load in loads(value)):
+        raise refusal(func, block, f"{block.name} reads {store.buffer.name}, which it would fill first")
+    return store, value, value.b
+
+
+def _inside(func: Func, block: Block, cond: Expr) -> dict[Var, _Range]:
+    """The iterators that the condition bounds, with their bounds."""
+    found = {it.var: _Range(0, it.extent) for it in block.iters}
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    for c in conjuncts(simplify(cond)):
+        sides = (c.a, c.b) if isinstance(c, Binary) and c.op is BinaryOp.LT else None
+        limit = None if sides is None else next((s for s in sides if isinstance(s, Const)), None)
+        if sides is None or limit is None:
+            raise _not_a_box(func, block)
+        form = simplify.linear(sides[0] if sides[1] is limit else sides[1])
+        if len(form.terms) != 1 or form.terms[0][1] != 1 or form.terms[0][0] not in found:
+            raise _not_a_box(func, block)
+        var, bound = form.terms[0][0], int(limit.value) - form.const
+        assert isinstance(var, Var)
+        low, high = found[var]
+        found[var] = _Range(low, min(high, bound)) if sides[1] is limit else _Range(max(low, bound + 1), high)
+    narrow = {it.var: found[it.var] for it in block.iters if found[it.var] != (0, it.extent)}
+    if not narrow or any(r.low >= r.high for r in narrow.values()):
+        raise refusal(
+            func, block, f"the condition of {block.name} holds always or never: there is no padding"
+        )
+    return narrow
+
+
+def _not_a_box(func: Func, block: Block) -> Exception:
+    return refusal(
+        func,
+        block,
+        f"the condition of {block.name} does not bound its iterators by constants",
+        hint="an inside that is not a box stays a Select",
+    )
+
+
+def _nothing_left(func: Func, block: Block) -> Exception:
+    return refusal(func, block, f"{block.name} copies nothing here, where its loops are all outside")
+
+
+def _copy(func: Func, block: Block, store: Store, below: list[For], inside: Mapping[Var, _Range]) -> For:
+    """The loops `below` around a block that runs over the inside."""
+    simplify = Simplifier(ranges(func.body))
+    others = _other_conditions(block, simplify)
+    values = {v: v + r.low for v, r in inside.items()}
+    iters: list[Iter] = []
+    bindings: list[Expr] = []
+    shrunk: dict[Var, int] = {}
+    for it, binding in zip(block.iters, block.bindings, strict=True):
+        if it.var not in inside:
+            iters.append(it)
+            bindings.append(binding)
+            continue
+        low, high = inside[it.var]
+        iters.append(replace(it, extent=high - low))
+        loop, start, end = _own_loop(block, it, binding, below, others, inside[it.var], simplify)
+        if loop is not None and start >= end:
+            raise _nothing_left(func, block)
+        if loop is not None:
+            shrunk[loop.var] = end - start
+            binding = substitute_expr(binding, {loop.var: loop.var + start})
+        bindings.append(binding - low)
+    predicate = logical_and(*others)
+    for it, binding in zip(iters, bindings, strict=True):
+        for stays in (as_index(0) <= binding, binding < it.extent):
+            predicate = logical_and(predicate, stays)  # of shrunk loops this is simplified away
+            if it.var in inside and simplify(stays) is FALSE:
+                raise _nothing_left(func, block)
+    inner = replace(
+        block,
+        iters=tuple(iters),
+        bindings=tuple(bindings),
+        body=substitute(store, values),
+        predicate=predicate,
+    )
+    nest = wrap([replace(n, extent=shrunk.get(n.var, n.extent)) for n in below], inner)
+    assert isinstance(nest, For)
+    return nest
+
+
+def _other_conditions(block: Block, simplify: Simplifier) -> list[Expr]:
+    """What the predicate says besides that iterators stay in their domains; that is said anew."""
+    domain = {
+        simplify(stays)
+        for it, b in zip(block.iters, block.bindings, strict=True)
+        for stays in (as_index(0) <= b, b < it.extent)
+    }
+    return [c for c in conjuncts(block.predicate) if simplify(c) not in domain | {TRUE}]
+
+
+def _own_loop(
+    block: Block,
+    it: Iter,
+    binding: Expr,
+    below: list[For],
+    others: list[Expr],
+    inside: _Range,
+    simplify: Simplifier,
+) -> tuple[For | None, int, int]:
+    """The loop that is this iterator up to a constant, and nothing else; and where on it the inside starts and ends."""
+    const, terms = simplify.linear(binding)
+    loop = next((n for n in below if terms == ((n.var, 1),)), None)
+    if loop is None:
+        return None, 0, 0
+    elsewhere = [b for v, b in zip(block.iters, block.bindings, strict=True) if v is not it]
+    if any(loop.var in free_vars(e) for e in (*elsewhere, *others)):
+        return None, 0, 0
+    return loop, max(inside.low - const, 0), min(inside.high - const, loop.extent)
