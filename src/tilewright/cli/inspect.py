@@ -133,6 +133,7 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "code_bytes": sum(map(len, artifact.objects)),
         "triple": manifest.triple,
         "features": sorted(manifest.features),
+        "tuned_kernels": int(manifest.options.get("tuned", "0")),
         "compiler_version": manifest.compiler_version,
         "llvm_version": manifest.llvm_version,
     }
@@ -179,6 +180,8 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     click.echo()
     if summary["flops"] is not None:
         click.echo(f"{summary['flops'] / 1e9:.3g} GFLOP a run")
+    if summary["tuned_kernels"]:
+        click.echo(f"tuned: {summary['tuned_kernels']} kernels from the database")
     sizes = ", ".join(f"{n} {megabytes(summary[f'{n}_bytes'])}" for n in ("arena", "weights", "code"))
     click.echo(
         f"{sizes}; for {summary['triple']} with {', '.join(summary['features']) or 'no special features'}"

@@ -24,6 +24,7 @@ from tilewright.cli.inspect import inspect
 from tilewright.cli.probe import probe
 from tilewright.cli.run import run
 from tilewright.cli.status import Status
+from tilewright.cli.tune import tune
 from tilewright.support.errors import UserError
 from tilewright.version import __version__
 
@@ -64,8 +65,8 @@ class Program(click.Group):
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tilewright")
 def main() -> None:
-    """Compile models to native programs, run them, look inside, and measure."""
+    """Compile models to native programs, run them, look inside, measure and tune."""
 
 
-for command in (run, compile_model, inspect, bench, doctor, probe):
+for command in (run, compile_model, inspect, bench, tune, doctor, probe):
     main.add_command(command)

@@ -1,0 +1,170 @@
+"""`tilewright tune`: measure until the kernels of a model are better, and remember what was found."""
+
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from tilewright.cli.machine import machine, versions
+from tilewright.cli.options import PROGRAM, json_option, model_argument, shape_option, target_option
+from tilewright.cli.output import milliseconds, note, print_json, print_table
+from tilewright.cli.status import Status
+from tilewright.search.database import database_path
+from tilewright.support.errors import UserError
+from tilewright.tuning import DEFAULT_BUDGET, OnProgress, TaskResult, TuneResult, Tuning
+from tilewright.tuning import Progress as Now
+
+
+@click.command()
+@model_argument
+@click.option("--budget", default=DEFAULT_BUDGET, show_default=True, help="How long: 60s, 5m, 1.5h.")
+@click.option("--trials", type=click.IntRange(1), help="At most so many candidates.")
+@click.option(
+    "--threads", default=1, show_default=True, type=click.IntRange(1), help="That a candidate runs on."
+)
+@click.option("--seed", default=0, show_default=True, help="Of the search and of the random tensors.")
+@shape_option
+@target_option
+@json_option
+def tune(
+    model: Path,
+    budget: str,
+    trials: int | None,
+    threads: int,
+    seed: int,
+    shapes: dict[str, tuple[int, ...]],
+    target: str,
+    as_json: bool,
+) -> int:
+    """Measure schedules for the kernels of MODEL (.onnx). What is found is used whenever it is compiled again.
+
+    Every measurement goes to the database of the user at once. Ctrl-C ends the search and keeps what was found.
+    """
+    if model.suffix == PROGRAM:
+        raise UserError(
+            "a compiled program holds machine code only", where=str(model), hint="tune the .onnx file"
+        )
+    with (
+        _progress_line() as progress,
+        Tuning(model, budget, trials, threads, seed, shapes, target, progress=progress) as tuning,
+    ):
+        try:
+            tuning.run()
+        except KeyboardInterrupt:
+            note("interrupted: what was measured is kept")
+        result = tuning.result()
+    if as_json:
+        print_json({**_as_json(result), "machine": machine().summary(), "versions": versions()})
+    else:
+        _show(result)
+    return Status.INTERRUPTED if result.is_interrupted else Status.OK
+
+
+@contextmanager
+def _progress_line() -> Generator[OnProgress | None]:
+    """A bar of time on stderr, with what was found so far, if somebody watches; None otherwise."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bars:
+        bar = bars.add_task("starting", total=None)
+
+        def on_progress(now: Now) -> None:
+            text = f"{now.trials} trials, best {milliseconds(now.best_seconds)} of {milliseconds(now.default_seconds)}"
+            failures = failures_text(now.failures)
+            bars.update(
+                bar,
+                description=f"{text}{f', {failures}' if failures else ''} [{now.task}]",
+                completed=min(now.elapsed, now.budget),
+                total=now.budget,
+            )
+
+        yield on_progress
+
+
+def failures_text(failures: dict[str, int]) -> str:
+    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(failures.items()))
+
+
+def _show(result: TuneResult) -> None:
+    measured = [t for t in result.tasks if math.isfinite(t.default_seconds)]
+    print_table(
+        ("kernel", "calls", "default", "tuned", "speedup", "trials", "choice"),
+        [
+            (
+                t.name,
+                t.calls,
+                milliseconds(t.default_seconds),
+                milliseconds(t.best_seconds),
+                f"{t.speedup:.2f}",
+                t.trials,
+                _choice(t),
+            )
+            for t in measured
+        ],
+    )
+    for t in result.tasks:
+        if t.problem:
+            note(f"{t.name}: {t.problem}")
+    better = sum(t.chosen is not None for t in measured)
+    click.echo()
+    click.echo(
+        f"{better} of {len(result.tasks)} kernels are better; a run: {milliseconds(result.default_seconds)} before,"
+        f" {milliseconds(result.best_seconds)} now"
+    )
+    failures = failures_text(result.failures)
+    click.echo(f"{result.trials} trials in {result.elapsed:.0f} s{f', {failures}' if failures else ''}")
+    where = database_path()
+    click.echo(f"kept in {where}" if where is not None else "not kept: TILEWRIGHT_DB is off")
+
+
+def _choice(t: TaskResult) -> str:
+    if t.chosen is None:
+        return "default"
+    rule, decisions = t.chosen
+    return f"{rule}: {', '.join(f'{k} {v}' for k, v in decisions.items())}"
+
+
+def _as_json(result: TuneResult) -> dict[str, Any]:
+    return {
+        "default_seconds": result.default_seconds,
+        "best_seconds": result.best_seconds,
+        "trials": result.trials,
+        "failures": result.failures,
+        "elapsed_seconds": result.elapsed,
+        "interrupted": result.is_interrupted,
+        "history": result.history,
+        "tasks": [_task_as_json(t) for t in result.tasks],
+    }
+
+
+def _task_as_json(t: TaskResult) -> dict[str, Any]:
+    """None stands for the times of a task that was not measured."""
+
+    def number(seconds: float) -> float | None:
+        return seconds if math.isfinite(seconds) else None
+
+    return {
+        "name": t.name,
+        "key": t.key,
+        "calls": t.calls,
+        "default_seconds": number(t.default_seconds),
+        "best_seconds": number(t.best_seconds),
+        "choice": None if t.chosen is None else {"rule": t.chosen[0], "decisions": t.chosen[1]},
+        "trials": t.trials,
+        "points": t.points,
+        "failures": t.failures,
+        "problem": t.problem,
+    }
