@@ -6,12 +6,13 @@ from schedule_programs import check, outline
 
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Scope, cast
+from tilewright.ir.expr import Scope, Var, cast, free_vars
 from tilewright.ir.layout import Layout
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
+    Blockize,
     CacheWrite,
     DecomposeReduction,
     Reorder,
@@ -162,6 +163,26 @@ def test_the_code_is_that_of_unroll_and_vectorize(reduction: tuple[Step, ...]) -
         for steps in ((Tensorize(at, "x86.f32.tile_6x16"),), BY_HAND)
     ]
     assert texts[0] == texts[1]
+
+
+def test_a_block_of_blockize() -> None:
+    done = check(gemm(), *TILE, Blockize("C_j_1"), Tensorize("C_o", "x86.f32.tile_6x16"))
+    assert nest_of(done, "C_k") == [
+        "for C_k in range(8):",
+        "    C_o(C_vi_o = C_i_0, C_vj_o = C_j_0, C_vk_o = reduce(C_k))",
+        "        for C_i_1 in unrolled(6):",
+        "            for C_j_1_0 in unrolled(2):",
+        "                for C_j_1_1 in vectorized(8):",
+        "                    C(C_vi = C_vi_o * 6 + C_i_1, C_vj = C_vj_o * 16 + C_j_1_0 * 8 + C_j_1_1, "
+        "C_vk = reduce(C_vk_o))",
+    ]
+
+
+def test_a_block_of_blockize_with_an_emitter() -> None:
+    done = check(dot(), *PAIRS, Blockize("C_k_1"), Tensorize("C_o", "x86.i16.dot2_8"))
+    (emit,) = [s for s in walk(done.body) if isinstance(s, Emit)]
+    # Operands are told in the iterators of the block around.
+    assert free_vars(emit.operands[0][0]) == {Var("C_vi_o"), Var("C_vj_o")}
 
 
 def test_an_emitter_gives_an_emit() -> None:
