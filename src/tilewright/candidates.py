@@ -21,6 +21,7 @@ from tilewright.trial import Candidate, Status
 Point: TypeAlias = tuple[str, Decisions]  # the name of a rule, and its knobs
 
 _TIMEOUT = 30.0  # seconds for a candidate: they take less than a tenth of one
+_START_SECONDS = 60.0  # to start a process, on a busy machine
 _AHEAD = 2  # points that a process holds: the next is there when it has finished one
 
 
@@ -40,6 +41,7 @@ class _Seat:
     known: set[str] = field(default_factory=set[str])  # tasks that it was told of
     points: deque[int] = field(default_factory=deque[int])
     since: float = 0.0
+    has_answered: bool = False
 
 
 class Candidates:
@@ -60,6 +62,10 @@ class Candidates:
     def close(self) -> None:
         while self._seats:
             self._seats.pop().child.kill()
+
+    @property
+    def pids(self) -> list[int]:
+        return [s.child.pid for s in self._seats]
 
     def start(self) -> None:
         """Begin to start the processes, so that they are there when they are needed."""
@@ -106,10 +112,12 @@ class Candidates:
             while seat.points and (answer := seat.child.try_receive()) is not None:
                 done[seat.points.popleft()] = _built(answer)
                 seat.since = time.monotonic()
+                seat.has_answered = True
         except ChildDied as e:
             self._lose(seat, waiting, done, Built(Status.BUILD_ERROR, message=str(e)))
             return
-        if seat.points and time.monotonic() - seat.since > self._timeout:
+        limit = self._timeout if seat.has_answered else self._timeout + _START_SECONDS
+        if seat.points and time.monotonic() - seat.since > limit:
             late = Built(Status.TIMEOUT, message=f"it was not built in {self._timeout:g} s")
             self._lose(seat, waiting, done, late)
 

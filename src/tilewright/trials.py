@@ -59,6 +59,10 @@ class Trials:
             child, self._child = self._child, None
             child.kill()
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
     def start(self) -> None:
         """Begin to start the process, so that it is there when it is needed."""
         if self._child is None:
