@@ -23,14 +23,12 @@ from typing import NamedTuple
 
 from tilewright.ir.expr import (
     FALSE,
-    TRUE,
     Binary,
     BinaryOp,
     Const,
     Expr,
     Select,
     Var,
-    as_index,
     conjuncts,
     free_vars,
     loads,
@@ -38,6 +36,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.domain import inside_domain, other_conditions
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import (
     bound_names,
@@ -155,7 +154,7 @@ def _nothing_left(func: Func, block: Block) -> Exception:
 def _copy(func: Func, block: Block, store: Store, below: list[For], inside: Mapping[Var, _Range]) -> For:
     """The loops `below` around a block that runs over the inside."""
     simplify = Simplifier(ranges(func.body))
-    others = _other_conditions(block, simplify)
+    others = other_conditions(block, simplify)
     values = {v: v + r.low for v, r in inside.items()}
     iters: list[Iter] = []
     bindings: list[Expr] = []
@@ -174,32 +173,19 @@ def _copy(func: Func, block: Block, store: Store, below: list[For], inside: Mapp
             shrunk[loop.var] = end - start
             binding = substitute_expr(binding, {loop.var: loop.var + start})
         bindings.append(binding - low)
-    predicate = logical_and(*others)
-    for it, binding in zip(iters, bindings, strict=True):
-        for stays in (as_index(0) <= binding, binding < it.extent):
-            predicate = logical_and(predicate, stays)  # of shrunk loops this is simplified away
-            if it.var in inside and simplify(stays) is FALSE:
-                raise _nothing_left(func, block)
+    stays = inside_domain(iters, bindings)  # of shrunk loops this is simplified away
+    if any(simplify(c) is FALSE for c in stays):
+        raise _nothing_left(func, block)
     inner = replace(
         block,
         iters=tuple(iters),
         bindings=tuple(bindings),
         body=substitute(store, values),
-        predicate=predicate,
+        predicate=logical_and(*others, *stays),
     )
     nest = wrap([replace(n, extent=shrunk.get(n.var, n.extent)) for n in below], inner)
     assert isinstance(nest, For)
     return nest
-
-
-def _other_conditions(block: Block, simplify: Simplifier) -> list[Expr]:
-    """What the predicate says besides that iterators stay in their domains; that is said anew."""
-    domain = {
-        simplify(stays)
-        for it, b in zip(block.iters, block.bindings, strict=True)
-        for stays in (as_index(0) <= b, b < it.extent)
-    }
-    return [c for c in conjuncts(block.predicate) if simplify(c) not in domain | {TRUE}]
 
 
 def _own_loop(
