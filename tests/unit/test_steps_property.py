@@ -10,6 +10,7 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     Annotate,
     Bind,
+    Blockize,
     ComputeAt,
     ComputeInline,
     DecomposeReduction,
@@ -43,6 +44,7 @@ MOVES = [
     "inline",
     "distribute",
     "merge",
+    "blockize",
 ]
 
 
@@ -83,6 +85,8 @@ def a_step(draw: st.DrawFn, func: Func) -> Step:
             return Rfactor(block, loop)
         case "inline":
             return ComputeInline(block)
+        case "blockize":
+            return Blockize(loop)
         case "merge":
             return Merge((loop, draw(st.sampled_from(names))))
         case "distribute":

@@ -177,8 +177,11 @@ def _check_settled(
     func: Func, store: Access, around: Sequence[For], reader: Block, simplify: Simplifier
 ) -> None:
     assert store.block is not None
+    own = store.iters[
+        len(store.iters) - len(store.block.iters) :
+    ]  # those of blocks around it are in their values
     for loop in around:
-        changing = [it for it, value in store.iters if loop.var in free_vars(value)]
+        changing = [it for it, value in own if loop.var in free_vars(value)]
         if any(it.kind is IterKind.REDUCE for it in changing):
             raise refusal(
                 func,

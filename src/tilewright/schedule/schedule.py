@@ -27,10 +27,12 @@ from tilewright.schedule.steps import (
     AddUnitLoop,
     Annotate,
     Bind,
+    Blockize,
     CacheRead,
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    DecomposePadding,
     DecomposeReduction,
     Distribute,
     DropUnitIters,
@@ -62,7 +64,7 @@ from tilewright.schedule.trace import Trace, print_trace
 from tilewright.schedule.trace_file import load_trace, save_trace
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.tir.func import Func, Module, single
-from tilewright.tir.stmt import AnnotationValue
+from tilewright.tir.stmt import AnnotationValue, For, blocks
 
 S = TypeVar("S", bound=Step)
 
@@ -218,6 +220,16 @@ class Schedule:
 
     # -------------------------------------------------------------------------- what it runs over, and its buffers
 
+    def blockize(self, loop: str, suffix: str = "o") -> str:
+        """Returns the new block, which is named after the one in the loop."""
+        self.apply(Blockize(loop, suffix))
+        return next(
+            b.name
+            for f in self.module.funcs
+            for b in blocks(f.body)
+            if isinstance(b.body, For) and b.body.var.name == loop
+        )
+
     def fuse_iters(self, block: str, iters: Sequence[str]) -> str:
         """Returns the new iterator."""
         return self.apply(FuseIters(block, tuple(iters))).iter
@@ -252,6 +264,10 @@ class Schedule:
 
     def pad_einsum(self, block: str, padding: Sequence[int]) -> None:
         self.apply(PadEinsum(block, tuple(padding)))
+
+    def decompose_padding(self, block: str, loop: str) -> str:
+        """Returns the block that fills."""
+        return self.apply(DecomposePadding(block, loop)).name
 
     def transform_layout(self, buffer: str, layout: Layout) -> None:
         self.apply(TransformLayout(buffer, layout))

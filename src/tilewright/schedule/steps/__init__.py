@@ -4,10 +4,12 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.annotate import Annotate
 from tilewright.schedule.steps.bind import Bind
+from tilewright.schedule.steps.blockize import Blockize
 from tilewright.schedule.steps.cache_read import CacheRead
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.compute_inline import ComputeInline
+from tilewright.schedule.steps.decompose_padding import DecomposePadding
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.drop_unit_iters import DropUnitIters
@@ -56,6 +58,7 @@ STEPS: tuple[type[Step], ...] = (
     ComputeInline,
     ReverseComputeInline,
     # what a block runs over, and the buffers it uses
+    Blockize,
     FuseIters,
     DropUnitIters,
     IterateOver,
@@ -67,6 +70,7 @@ STEPS: tuple[type[Step], ...] = (
     TransformLayout,
     FoldPadding,
     PadEinsum,
+    DecomposePadding,
     # tensor instructions
     Tensorize,
     # decisions of a search

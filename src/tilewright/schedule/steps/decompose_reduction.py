@@ -66,7 +66,7 @@ class DecomposeReduction(FuncStep):
             raise refusal(func, loop, f"{self.loop} is not around {self.block}")
         below = below[start:]
         self._check_loops(func, block, below)
-        init = _init_nest(block, block.init, below)
+        init = init_nest(block, block.init, below)
         check_fresh(func, bound_names(init))
         update = swap_stmt(loop, block, replace(block, init=None))
         return replace_nest(func, loop, seq(init, update))
@@ -107,7 +107,8 @@ class DecomposeReduction(FuncStep):
             )
 
 
-def _init_nest(block: Block, init: Stmt, below: list[For]) -> Stmt:
+def init_nest(block: Block, init: Stmt, below: list[For]) -> Stmt:
+    """The init of `block` as a block of its own, under copies of the spatial ones among the loops `below`."""
     spatial = loop_vars(block, IterKind.SPATIAL)
     copied = [n for n in below if n.var in spatial]
     # The loops that are not copied are at their start where init runs, and so are the reduce iterators.

@@ -24,16 +24,8 @@ from tilewright.tir.analysis.affine import determines, is_injective
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, children, loops, stmt_exprs
-from tilewright.tir.stmt import walk as walk_stmts
 
 _Terms: TypeAlias = tuple[tuple[Expr, int], ...]
-
-
-class Access(NamedTuple):
-    block: str  # the innermost block around it; "" outside of blocks
-    buffer: Buffer
-    indices: Indices  # over loop variables
-    is_store: bool
 
 
 class Instance(NamedTuple):
@@ -45,6 +37,15 @@ class Instance(NamedTuple):
     def loop_vars(self, kind: IterKind) -> set[Var]:
         pairs = zip(self.block.iters, self.bindings, strict=True)
         return set[Var]().union(*(free_vars(b) for it, b in pairs if it.kind is kind))
+
+
+class Access(NamedTuple):
+    block: str  # the innermost block around it; "" outside of blocks
+    buffer: Buffer
+    indices: Indices  # over loop variables
+    is_store: bool
+    reduction: Instance | None  # the innermost block around it that has an init
+    in_init: bool  # … of which it belongs to the init, not to the updates
 
 
 class Conflict(NamedTuple):
@@ -69,24 +70,37 @@ def instances(s: Stmt, values: dict[Var, Expr] | None = None) -> Iterator[Instan
 def accesses(s: Stmt) -> list[Access]:
     """Every access in `s`, in program order (a statement's loads before its store)."""
     out: list[Access] = []
-    _collect(s, "", {}, out)
+    _collect(s, _Place("", None, False, {}), out)
     return out
 
 
-def _collect(s: Stmt, block: str, values: dict[Var, Expr], out: list[Access]) -> None:
-    def add(buffer: Buffer, indices: Indices, is_store: bool) -> None:
-        out.append(Access(block, buffer, tuple([substitute(i, values) for i in indices]), is_store))
+class _Place(NamedTuple):
+    block: str
+    reduction: Instance | None
+    in_init: bool
+    values: dict[Var, Expr]  # of iterators
 
+    def access(self, buffer: Buffer, indices: Indices, is_store: bool) -> Access:
+        over_loops = tuple([substitute(i, self.values) for i in indices])
+        return Access(self.block, buffer, over_loops, is_store, self.reduction, self.in_init)
+
+
+def _collect(s: Stmt, at: _Place, out: list[Access]) -> None:
     for e in stmt_exprs(s):
-        for load in loads(e):
-            add(load.buffer, load.indices, False)
+        out.extend([at.access(load.buffer, load.indices, False) for load in loads(e)])
     if isinstance(s, Store):
-        add(s.buffer, s.indices, True)
+        out.append(at.access(s.buffer, s.indices, True))
     if isinstance(s, Block):
-        block = s.name
-        values = values | {it.var: substitute(b, values) for it, b in zip(s.iters, s.bindings, strict=True)}
+        bindings = tuple([substitute(b, at.values) for b in s.bindings])
+        values = at.values | {it.var: b for it, b in zip(s.iters, bindings, strict=True)}
+        at = _Place(s.name, at.reduction, at.in_init, values)
+        if s.init is not None:
+            at = at._replace(reduction=Instance(s, bindings), in_init=False)
+            _collect(s.init, at._replace(in_init=True), out)
+        _collect(s.body, at, out)
+        return
     for child in children(s):
-        _collect(child, block, values, out)
+        _collect(child, at, out)
 
 
 # ----------------------------------------------------------------------------------------------------- questions
@@ -157,6 +171,8 @@ def _dependence(
             for store, other in pairs:
                 if buffer in once and other.is_store:
                     continue
+                if commute and _chooses_updates(_one_reduction(store, other), var):
+                    continue
                 a, b = store.indices, other.indices
                 if _same_iteration(a, b, var, varying, simplify) or _are_apart(a, b, varying, simplify):
                     continue
@@ -177,13 +193,22 @@ def _written_once(root: For) -> set[Buffer]:
     runs: dict[Buffer, int] = {}
     domains: dict[Buffer, set[int]] = {}
     for b in instances(root):
-        for store in (n for n in walk_stmts(b.block.body) if isinstance(n, Store)):
+        for store in _own_stores(b.block.body):
             used = set[Var]().union(*(free_vars(e) for e in b.bindings))
             once = store is b.block.body and used <= extents.keys() and _stores_apart(b.block, store)
             runs[store.buffer] = runs.get(store.buffer, 0) + math.prod(extents[v] for v in used if once)
             size = math.prod(it.extent for it in b.block.iters) if once else -1
             domains.setdefault(store.buffer, set()).add(size)
     return {b for b, sizes in domains.items() if sizes == {runs[b]}}
+
+
+def _own_stores(s: Stmt) -> Iterator[Store]:
+    """The stores in `s` that are not inside of blocks."""
+    if isinstance(s, Store):
+        yield s
+    elif not isinstance(s, Block):
+        for c in children(s):
+            yield from _own_stores(c)
 
 
 def _stores_apart(block: Block, store: Store) -> bool:
@@ -198,12 +223,27 @@ def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]
     """The stores with the accesses that they may have elements in common with; pairs of equal indices
     once.
     """
-    found: dict[tuple[Indices, Indices], tuple[Access, Access]] = {}
+    found: dict[tuple[Indices, Indices, str], tuple[Access, Access]] = {}
     for store in (a for a in users if a.is_store):
         for other in users:
             if not (commute and store.block == other.block and store.indices == other.indices):
-                found.setdefault((store.indices, other.indices), (store, other))
+                reduction = _one_reduction(store, other)
+                name = "" if reduction is None else reduction.block.name
+                found.setdefault((store.indices, other.indices, name), (store, other))
     return list(found.values())
+
+
+def _one_reduction(a: Access, b: Access) -> Instance | None:
+    """The reduction of which one access is in the init and the other in the updates."""
+    same = a.reduction is not None and b.reduction is not None and a.reduction.block is b.reduction.block
+    return a.reduction if same and a.in_init != b.in_init else None
+
+
+def _chooses_updates(reduction: Instance | None, var: Var) -> bool:
+    """Does the loop do nothing but choose updates of the reduction? Reordering sees to it that init comes first."""
+    if reduction is None or var in reduction.loop_vars(IterKind.SPATIAL):
+        return False
+    return var in reduction.loop_vars(IterKind.REDUCE)
 
 
 def _are_apart(a: Indices, b: Indices, varying: Set[Var], simplify: Simplifier) -> bool:
