@@ -24,7 +24,7 @@ Types
 - Operands have the types that their operation is defined for: `not`, conditions: bool; `fma`, `div` and functions:
   floats; shifts: integers; a bitcast keeps the width. A literal is a value of its type.
 Lowered form (what the code generator takes)
-- There are no blocks; REGISTER buffers are indexed by constants and by unrolled or vectorized loops.
+- There are no blocks; REGISTER buffers are indexed by constants, unrolled and vectorized loops, and loops of an Emit.
 Modules
 - Names of Funcs and of shared buffers are unique, and across Funcs those of loops, iterators and blocks.
 - The program calls Funcs that exist, with arguments of their params' types, and never writes inputs or constants.
@@ -189,7 +189,7 @@ def _bound_names(s: Stmt) -> Iterable[str]:
 class _Scope:
     """What is known at a statement."""
 
-    __slots__ = ("at_once", "block", "buffers", "guarded", "iters", "loops", "values")
+    __slots__ = ("at_once", "block", "buffers", "emitted", "guarded", "iters", "loops", "values")
 
     def __init__(self, buffers: frozenset[Buffer]) -> None:
         self.buffers = buffers
@@ -199,11 +199,12 @@ class _Scope:
         self.values: dict[Var, Expr] = {}  # of iterators, over loop variables
         self.at_once: tuple[For, ...] = ()  # loops around that promise independent iterations
         self.guarded = False
+        self.emitted: frozenset[Var] = frozenset()  # loops that instructions stand for
 
     def copy(self) -> "_Scope":
         new = _Scope(self.buffers)
         new.loops, new.iters, new.block, new.values = self.loops, self.iters, self.block, self.values
-        new.at_once, new.guarded = self.at_once, self.guarded
+        new.at_once, new.guarded, new.emitted = self.at_once, self.guarded, self.emitted
         return new
 
 
@@ -257,7 +258,11 @@ class _Check:
             case Store():
                 self._store(s, scope)
             case Emit():
-                self._stmt(s.body, scope)
+                for load in (load for places in s.operands for load in places):
+                    self._check_access("names", load.buffer, load.indices, scope.guarded, s, scope)
+                inner = scope.copy()
+                inner.emitted = frozenset(n.var for n in loops(s.body))
+                self._stmt(s.body, inner)
             case Alloc():
                 inner = scope.copy()
                 inner.buffers = scope.buffers | {s.buffer}
@@ -373,7 +378,9 @@ class _Check:
                 lo, hi = self._simplify.bounds(index)
                 self.fail(f"{verb} {buffer} at {print_expr(index)}, which goes from {lo} to {hi}", s)
             if self._lowered and buffer.scope is Scope.REGISTER:
-                moving = [v for v in free_vars(index) if not _is_unrolled(scope.loops, v)]
+                moving = [
+                    v for v in free_vars(index) if not _is_unrolled(scope.loops, v) and v not in scope.emitted
+                ]
                 if moving or any(True for _ in loads(index)):
                     self.fail(f"the register {buffer.name} is indexed by what is no constant", s)
 
