@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Fma, Var, cast, const, logical_and, select
+from tilewright.search.mapping import Mapping
 from tilewright.target.intrinsic import ANYWHERE, MEMORY, BodyLoop, Intrinsic, Operand, state
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, LoopKind, blocks
+from tilewright.tir.stmt import Block, IterKind, LoopKind, blocks
 
 
 def tile(rows: int, columns: int, k: int | None = None) -> Intrinsic:
@@ -106,6 +107,26 @@ def conv(
 
     axes = ["n", "g", "o", *"dhw"[-rank:], "c", *"rst"[:rank]]
     return b.finish(b.reduce("Y", (2, group, outputs, *out), (inputs, *kernel), taps, axes=axes))
+
+
+def quantized(m: int, n: int, k: int, x_type: DType, w_type: DType, *, turned: bool = False) -> Func:
+    """Sums of products of narrow integers."""
+    b = FuncBuilder("quantized")
+    x, w = b.param("X", (m, k), x_type), b.param("W", (n, k), w_type)
+
+    def product(i: Expr, j: Expr, k: Expr) -> Expr:
+        p, q = cast(DType.I32, x[i, k]), cast(DType.I32, w[j, k])
+        return q * p if turned else p * q
+
+    return b.finish(b.reduce("Y", (m, n), (k,), product))
+
+
+def same_order(mapping: Mapping, block: Block) -> bool:
+    """Does the mapping keep the order in which the block adds?"""
+    before = [it.var for it in block.iters if it.kind is IterKind.REDUCE and it.extent > 1]
+    outside = [it.var for it in mapping.outside if it.var in before]
+    inside = [it.var for g in mapping.groups for it in g.iters if it.var in before]
+    return [*outside, *inside] == before
 
 
 def block_of(func: Func, name: str) -> Block:

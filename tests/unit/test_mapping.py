@@ -6,10 +6,10 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensor_programs import block_of, conv, dot, einsum, tile
+from tensor_programs import block_of, conv, dot, einsum, quantized, tile
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Select, cast
+from tilewright.ir.expr import Select
 from tilewright.search.mapping import LIMIT, Mapping, Mappings, NoMapping, mappings, orders
 from tilewright.search.matching import matches
 from tilewright.target.intrinsic import Intrinsic
@@ -131,29 +131,20 @@ def test_two_roundings_are_not_one() -> None:
     assert "Y + X * W" in reason(block_of(func, "Y"))
 
 
-def quantized(a: DType, b_type: DType, *, turned: bool = False) -> Block:
-    b = FuncBuilder("q")
-    x, y = b.param("X", (4, 8), a), b.param("W", (16, 8), b_type)
-
-    def product(i: Expr, j: Expr, k: Expr) -> Expr:
-        p, q = cast(DType.I32, x[i, k]), cast(DType.I32, y[j, k])
-        return q * p if turned else p * q
-
-    return block_of(b.finish(b.reduce("Y", (4, 16), (8,), product)), "Y")
-
-
 @pytest.mark.parametrize("turned", [False, True])
 def test_casts_and_types_of_operands_decide_which_is_which(turned: bool) -> None:
-    (only,) = found(quantized(DType.U8, DType.I8, turned=turned), dot())
+    (only,) = found(block_of(quantized(4, 16, 8, DType.U8, DType.I8, turned=turned), "Y"), dot())
     assert texts(only) == {"j": "j", "q": "k"}
     assert outside(only) == "i"
     # The other way round, rows are the lanes.
-    (other,) = found(quantized(DType.I8, DType.U8, turned=turned), dot())
+    (other,) = found(block_of(quantized(4, 16, 8, DType.I8, DType.U8, turned=turned), "Y"), dot())
     assert texts(other) == {"j": "i", "q": "k"}
 
 
 def test_types_must_be_equal() -> None:
-    assert "(of i32, i8 and i32, i8, u8)" in reason(quantized(DType.I8, DType.I8), dot())
+    assert "(of i32, i8 and i32, i8, u8)" in reason(
+        block_of(quantized(4, 16, 8, DType.I8, DType.I8), "Y"), dot()
+    )
 
 
 def test_extents_are_padded_to_whole_tiles() -> None:

@@ -30,11 +30,12 @@ from tilewright.tir.stmt import IterKind
 Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 
-_HERTZ = 3e9  # of a usual core: it makes cycles comparable with measured seconds
+HERTZ = 3e9  # of a usual core: it makes cycles comparable with measured seconds
 _CALL = 6.0  # cycles to come to a tile: addresses, loop counters
 _ELEMENT = 1.2  # cycles to move one element by itself
 _VECTOR = 0.7  # cycles to move a vector
-_FAR = 4096  # bytes between rows of an operand from where each is on a page of its own
+_MAX_ROWS = 8
+_PAGE, _LINE = 4096, 64  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Terms:
     @property
     def seconds(self) -> Array:
         total = self.compute + self.waste + self.calls + self.stores + sum(self.copies, np.float64(0))
-        return np.asarray(total, np.float64) / _HERTZ
+        return np.asarray(total, np.float64) / HERTZ
 
 
 def mapping_terms(
@@ -77,7 +78,9 @@ class _Form:
         points = math.prod(it.extent for it in self._choice.block.iters)
         whole = self._product(range(len(self._roles)), lambda g: g.padded / g.extent)
         rows, vectors = self._tile()
-        step = tile_time(rows, vectors) / (self._lanes * self._factors)
+        # LLVM brings the elements of A of many rows forward until accumulators spill.
+        spill = 1.15 if rows > _MAX_ROWS else 1.0
+        step = spill * tile_time(rows, vectors) / (self._lanes * self._factors)
         useful = np.full(self._shape, points * step)
         far = self._far_rows()
         copies = tuple(self._copy(p) for p in range(len(self._choice.match.operands)))
@@ -149,17 +152,22 @@ class _Form:
         return ok
 
     def _far_rows(self) -> Array:
-        """How much longer a step takes because rows of an operand that is read in place are on different pages."""
+        """How much longer a step takes because of where operands that are read in place are.
+
+        Each row of vectors may be on a page of its own; single elements may each be on a cache line of their own.
+        """
         out = np.zeros(self._shape)
         for operand, asked in enumerate(self._intrinsic.operands):
+            share, bytes_apart = (0.25, _PAGE) if asked.contiguous else (0.05, _LINE)
             for n, role in enumerate(self._roles):
-                if operand and asked.contiguous and role.kind is IterKind.REDUCE and role.character[operand]:
-                    out = out + np.where(self._in_place(operand), 0.25 * self._is_far(operand, n), 0.0)
+                if operand and role.kind is IterKind.REDUCE and role.character[operand]:
+                    far = share * self._is_far(operand, n, bytes_apart)
+                    out = out + np.where(self._in_place(operand), far, 0.0)
         return out
 
-    def _is_far(self, operand: int, role: int) -> Array:
+    def _is_far(self, operand: int, role: int, bytes_apart: int) -> Array:
         steps, size = self._steps[operand] or {}, self._choice.match.operands[operand].dtype.bytes
-        return self._vector(role, lambda g: float(abs(steps.get(g.iters[-1].var, 0)) * size >= _FAR))
+        return self._vector(role, lambda g: float(abs(steps.get(g.iters[-1].var, 0)) * size >= bytes_apart))
 
     def _stores(self) -> Array:
         """Results leave the registers once, a vector at a time where columns are contiguous in the output."""

@@ -19,6 +19,7 @@ from tilewright.ir.layout import Layout, Primitive
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.recipes.inline import single_consumer
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.schedule import Schedule
@@ -49,11 +50,12 @@ from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store, blocks
 
 def apply_mapping(schedule: Schedule, block: str, mapping: Mapping, intrinsic: Intrinsic) -> None:
     """Tensorize `block`, which is still alone under plain loops, as `mapping` says."""
-    module, trace = schedule.module, schedule.trace
+    done = len(schedule.trace)
     try:
         _Materializer(schedule, block, mapping, intrinsic).run()
     except ScheduleError:
-        schedule.module, schedule.trace = module, trace
+        while len(schedule.trace) > done:
+            schedule.undo()
         raise
 
 
@@ -82,6 +84,14 @@ class _Materializer:
         self._positions = [position_of(self._store.value, e) for e in mapping.operands]
 
     def run(self) -> None:
+        own_nest(self._func, self._block)
+        for g in self._mapping.groups:
+            # An index that is always 0 is simplified away, and with it what tells where the padding belongs.
+            if g.extent == 1 < g.padded:
+                raise ScheduleError(
+                    f"{self._mapping}: {g.role.name} would be all padding but for one element",
+                    hint="take an intrinsic that is narrower there",
+                )
         operands = range(1, len(self._positions))
         copied = {n for n in operands if not is_in_place(n, self._mapping, self._intrinsic, self._block)}
         epilogue = self._accumulate()
@@ -158,12 +168,14 @@ class _Materializer:
         dims = [[dim[it.var] for it in g.iters] for g in groups]
         outside = [d for d in range(len(self._store.indices)) if not any(d in ds for ds in dims)]
         iters = [it.var.name for it in find_block(self._func, epilogue).iters]
-        primitives: list[Primitive] = [ReorderDims((*outside, *(d for ds in dims for d in ds)))]
+        wanted = (*outside, *(d for ds in dims for d in ds))
+        primitives: list[Primitive] = [] if wanted == tuple(range(len(wanted))) else [ReorderDims(wanted)]
         for at, ds in enumerate(dims, len(outside)):
             if len(ds) > 1:
                 primitives.append(FuseDims(at, len(ds)))
                 self._s.apply(FuseIters(epilogue, tuple(iters[d] for d in ds)))
-        self._s.apply(TransformLayout(self._store.buffer.name, Layout(tuple(primitives))))
+        if primitives:
+            self._s.apply(TransformLayout(self._store.buffer.name, Layout(tuple(primitives))))
 
     # ------------------------------------------------------------------------------------------- groups and copies
 
