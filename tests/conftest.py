@@ -1,5 +1,6 @@
 """What all tests share: golden texts, and the checks that every Func in hand should pass."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from tilewright.tir.func import Func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
 from tilewright.tir.verify import verify_func
+
+os.environ["TILEWRIGHT_DB"] = "off"  # what the user has tuned does not decide what tests compile
 
 GOLDEN = Path(__file__).parent / "golden"
 
