@@ -16,6 +16,7 @@ from tilewright.codegen.builder import TextBuilder
 from tilewright.codegen.loaded import Facts, Key, KnownValues
 from tilewright.codegen.registers import Offsets, RegisterFile
 from tilewright.codegen.strided import can_shuffle, load_strided
+from tilewright.codegen.transposes import can_turn, turn
 from tilewright.codegen.values import Val, intrinsic_type, literal, memory_type
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
@@ -315,11 +316,21 @@ class ExprEmitter:
             return self.element(file, offset)
         if step == 1 and offset % file.width == 0 and self.lanes == file.width:
             return self._slot(file, offset // file.width)
+        if step % file.width == 0 and can_turn(e.dtype, file.width, self.lanes):
+            return self._column(file, offset, step)
         out = Val("poison", e.dtype, self.lanes)
         for n in range(self.lanes):
             v = self.element(file, offset + n * step)
             out = self.b.op(f"insertelement {out}, {v}, i64 {n}", e.dtype, self.lanes)
         return out
+
+    def _column(self, file: RegisterFile, offset: int, step: int) -> Val:
+        """One element each of several slots; their other columns, which are likely wanted next, come with it."""
+        rows = [self._slot(file, (offset + n * step) // file.width) for n in range(self.lanes)]
+        names = tuple(v.name for v in rows)
+        if names not in self.known.turned:
+            self.known.turned[names] = turn(self.b, rows)
+        return self.known.turned[names][offset % file.width]
 
     def _slot(self, file: RegisterFile, n: int) -> Val:
         return Val(file.slots[n] or "poison", file.buffer.dtype, file.width)

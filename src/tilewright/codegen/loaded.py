@@ -58,6 +58,9 @@ class KnownValues:
     facts: Facts
     _values: dict[Key, Val] = field(default_factory=dict[Key, Val])
     _readers: dict[Buffer, list[Key]] = field(default_factory=dict[Buffer, list[Key]])
+    turned: dict[tuple[str, ...], list[Val]] = field(
+        default_factory=dict[tuple[str, ...], list[Val]]
+    )  # by rows
 
     def get(self, key: Key) -> Val | None:
         return self._values.get(key)
@@ -76,6 +79,5 @@ class KnownValues:
             self._values.pop(key, None)
 
     def copy(self) -> "KnownValues":
-        return KnownValues(
-            self.facts, dict(self._values), {b: list(keys) for b, keys in self._readers.items()}
-        )
+        readers = {b: list(keys) for b, keys in self._readers.items()}
+        return KnownValues(self.facts, dict(self._values), readers, dict(self.turned))

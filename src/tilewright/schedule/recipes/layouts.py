@@ -24,18 +24,19 @@ _MIN_CHANNELS = 8  # fewer would not fill a vector
 def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
     """Channels last where that pays; the module and the steps taken."""
     fixed = {*module.inputs, *module.outputs, *(c.buffer for c in module.constants)}
-    chosen: dict[Buffer, None] = {}
+    chosen: dict[Buffer, int] = {}  # and which of its dimensions has the channels
     for func in module.funcs:
         for block in blocks(func.body):
-            if block.is_reduction and _mixes_channels(block) and not _stands_alone(func, block, fixed):
-                chosen.update(dict.fromkeys(b for b in _images(block) if b not in fixed))
+            at = _channels(block) if block.is_reduction else None
+            if at is not None and not _stands_alone(func, block, at, fixed):
+                chosen.update((b, d) for b, d in _images(block, at) if b not in fixed)
     _spread(module, chosen, fixed)
     steps: list[Step] = []
     for step in _phases(module, chosen):
         module = step.apply(module)
         steps.append(step)
-    for b in chosen:
-        order = (0, *range(2, len(b.shape)), 1)
+    for b, at in chosen.items():
+        order = (*(d for d in range(len(b.shape)) if d != at), at)
         step = TransformLayout(b.name, Layout((Reorder(order),)))
         module = step.apply(module)
         steps.append(step)
@@ -85,58 +86,62 @@ def _stride(block: Block, load: Load, var: Expr) -> int:
     return sum(k for atom, k in simplify.linear(load.indices[-1]).terms if atom is var)
 
 
-def _images(block: Block) -> Iterator[Buffer]:
-    """The buffers of the block that have channels in dimension 1 and pixels after it, as many as its output
-    has.
+def _images(block: Block, at: int) -> Iterator[tuple[Buffer, int]]:
+    """The buffers of a block whose output has its channels in dimension `at` that have as many pixel dimensions after
+    their channels, and where these are.
     """
     assert isinstance(block.body, Store)
     out = block.body.buffer
-    for b in (out, *(ld.buffer for ld in loads(block.body.value))):
-        if b.scope is Scope.GLOBAL and len(b.shape) == len(out.shape) and _has_channels(b):
-            yield b
+    if out.scope is Scope.GLOBAL:
+        yield out, at
+    for ld in loads(block.body.value):
+        b = ld.buffer
+        if b.scope is Scope.GLOBAL and len(b.shape) == len(out.shape) - at + 1 and _has_channels(b):
+            yield b, 1
 
 
-def _has_channels(b: Buffer) -> bool:
-    return len(b.shape) >= 3 and b.shape[1] >= _MIN_CHANNELS
+def _has_channels(b: Buffer, at: int = 1) -> bool:
+    return len(b.shape) >= at + 2 and b.shape[at] >= _MIN_CHANNELS
 
 
-def _mixes_channels(block: Block) -> bool:
-    """Does the block reduce over windows or channels of an image, giving one?
+def _channels(block: Block) -> int | None:
+    """Where the channels of the block's output are, if it reduces over windows or channels of an image, giving one.
 
-    Its output has a channel iterator in dimension 1 and pixels after it. An operand of the same rank moves
-    with the pixels: through windows (pixel and reduce iterators in one index), or reducing its own
-    channels, in which case another operand mixes them. A product of matrices looks like the latter where
-    there is a single pixel dimension; it is left as it is.
+    That is dimension 1, with pixels after it, or dimension 2 after one that goes over groups of channels. An operand
+    with as many pixel dimensions moves with them: through windows (pixel and reduce iterators in one index), or
+    reducing its own channels, in which case another operand mixes them. A product of matrices looks like the
+    latter where there is a single pixel dimension; it is left as it is.
     """
     store = block.body
-    if not isinstance(store, Store) or len(store.indices) < 3 or not isinstance(store.indices[1], Var):
-        return False
-    if not _has_channels(store.buffer):
-        return False
-    pixels = {v for i in store.indices[2:] for v in free_vars(i)}
+    if not isinstance(store, Store):
+        return None
     reduce = {it.var for it in block.iters if it.kind is IterKind.REDUCE}
-    for ld in loads(store.value):
-        if ld.buffer is store.buffer or len(ld.indices) != len(store.indices):
+    for at in (1, 2):
+        if not _has_channels(store.buffer, at) or not isinstance(store.indices[at], Var):
             continue
-        first, rest = free_vars(ld.indices[1]), [free_vars(i) for i in ld.indices[2:]]
-        windows = any(r & pixels and r & reduce for r in rest)
-        pools = not pixels and first == {store.indices[1]} and all(r & reduce for r in rest)
-        mixes = len(rest) > 1 and bool(first & reduce) and set[Var]().union(*rest) == pixels and bool(pixels)
-        if windows or pools or mixes:
-            return True
-    return False
+        pixels = {v for i in store.indices[at + 1 :] for v in free_vars(i)}
+        for ld in loads(store.value):
+            if ld.buffer is store.buffer or len(ld.indices) != len(store.indices) - at + 1:
+                continue
+            first, rest = free_vars(ld.indices[1]), [free_vars(i) for i in ld.indices[2:]]
+            windows = any(r & pixels and r & reduce for r in rest)
+            pools = at == 1 and not pixels and first == {store.indices[1]} and all(r & reduce for r in rest)
+            mixes = len(rest) > 1 and bool(first & reduce) and set[Var]().union(*rest) == pixels != set()
+            if windows or pools or mixes:
+                return at
+    return None
 
 
-def _stands_alone(func: Func, block: Block, fixed: set[Buffer]) -> bool:
+def _stands_alone(func: Func, block: Block, at: int, fixed: set[Buffer]) -> bool:
     """Is the block best left as it is: each channel for itself, between fixed layouts?
 
     Then pixels fill vectors as well as channels would, and nothing need be transposed on the way in and out.
     """
     assert isinstance(block.body, Store)
-    rank = len(block.body.indices)
+    rank = len(block.body.indices) - at + 1
     if any(len(p.shape) == rank and p not in fixed for p in func.params):
         return False
-    channel, last = block.body.indices[1], block.body.indices[-1]
+    channel, last = block.body.indices[at], block.body.indices[-1]
     images = [ld for ld in loads(block.body.value) if ld.buffer is not block.body.buffer]
     depthwise = all(channel in {v for i in ld.indices for v in free_vars(i)} for ld in images)
     # Strides cost nothing where the image is copied before, to have a border: see `_phases`.
@@ -146,7 +151,7 @@ def _stands_alone(func: Func, block: Block, fixed: set[Buffer]) -> bool:
     )
 
 
-def _spread(module: Module, chosen: dict[Buffer, None], fixed: set[Buffer]) -> None:
+def _spread(module: Module, chosen: dict[Buffer, int], fixed: set[Buffer]) -> None:
     """Blocks without a reduction follow: what they read and write at the same indices is laid out the same
     way.
     """
@@ -157,7 +162,7 @@ def _spread(module: Module, chosen: dict[Buffer, None], fixed: set[Buffer]) -> N
             for group in _same_index(func):
                 if any(b in chosen for b in group):
                     new = [b for b in group if b not in chosen and b not in fixed and _has_channels(b)]
-                    chosen.update(dict.fromkeys(new))
+                    chosen.update(dict.fromkeys(new, 1))
                     changed = changed or bool(new)
 
 

@@ -14,9 +14,11 @@ import math
 import re
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Buffer, Scope, Var
+from tilewright.ir.expr import Buffer, Expr, Scope, Var, as_index, free_vars
+from tilewright.ir.rewrite import substitute
+from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.moves import top_level
-from tilewright.schedule.nest import chain
+from tilewright.schedule.nest import chain, find_block, loops_above
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import single_consumer
 from tilewright.schedule.recipes.parallel import PARALLEL_STEPS, parallel_prefix
@@ -31,7 +33,7 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
-from tilewright.tir.stmt import Block, For, LoopKind, walk
+from tilewright.tir.stmt import Block, For, LoopKind, Store, walk
 
 _MAX_UNROLLED = 64  # multiply-adds written out in a reduction loop
 
@@ -169,15 +171,45 @@ def _register_tile(
     store_row = s.apply(Distribute(row)).part(1)
     reduce = _unroll_reduction(s, reduce, height * -(-width // lanes))
     s.apply(Reorder((*reduce, row, col)))
-    for one, other in ((row, col), (store_row, store_col)):
-        s.apply(Unroll(one))
-        if width > lanes:
-            vectors = s.apply(Split(other, (None, lanes)))
-            s.apply(Unroll(vectors.names[0]))
-            s.apply(Vectorize(vectors.names[1]))
-        else:
-            s.apply(Vectorize(other))
+    _write_out(s, row, col, width, lanes)
+    if 4 <= height <= lanes and width % lanes == 0 and _is_turned(s, p.epilogue, store_row, store_col):
+        s.apply(Reorder((store_col, store_row)))
+        s.apply(Unroll(store_col))
+        s.apply(Vectorize(store_row))
+    else:
+        _write_out(s, store_row, store_col, width, lanes)
     s.apply(DecomposeReduction(p.block, reduce[0]))
+
+
+def _write_out(s: Draft, row: str, col: str, width: int, lanes: int) -> None:
+    """Columns in vectors, and all of them next to each other."""
+    s.apply(Unroll(row))
+    if width > lanes:
+        vectors = s.apply(Split(col, (None, lanes)))
+        s.apply(Unroll(vectors.names[0]))
+        s.apply(Vectorize(vectors.names[1]))
+    else:
+        s.apply(Vectorize(col))
+
+
+def _is_turned(s: Draft, epilogue: str, row: str, col: str) -> bool:
+    """Does the epilogue store what is next to each other along rows, not along columns?
+
+    Then vectors are turned in registers before it, instead of stored element by element.
+    """
+    block = find_block(s.func, epilogue)
+    store = block.body
+    if not isinstance(store, Store):
+        return False
+    bound = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+    simplify = Simplifier({n.var: Interval(0, n.extent - 1) for n in loops_above(s.func, block)})
+    flat: Expr = as_index(0)
+    for i, stride in zip(store.indices, store.buffer.strides, strict=True):
+        flat = flat + substitute(i, bound) * stride
+    form = simplify.linear(flat)
+    steps = {atom: k for atom, k in form.terms if isinstance(atom, Var)}
+    rest = {v.name for atom, _ in form.terms if not isinstance(atom, Var) for v in free_vars(atom)}
+    return steps.get(Var(row)) == 1 and steps.get(Var(col)) != 1 and row not in rest
 
 
 def _unroll_reduction(s: Draft, loops: tuple[str, ...], work: int) -> tuple[str, ...]:

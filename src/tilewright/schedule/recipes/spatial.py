@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tilewright.ir.expr import (
     Binary,
     BinaryOp,
+    Buffer,
     Const,
     Expr,
     Load,
@@ -30,12 +31,14 @@ from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import consumers
 from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, PARALLEL_WORK, parallel_prefix
 from tilewright.schedule.recipes.register_tile import loops_of
+from tilewright.schedule.recipes.turned import find_turned, schedule_turned
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
+from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, LoopKind, Store
 
@@ -125,9 +128,11 @@ def _schedule_nest(s: Draft, part: _Part, target: Target, *, is_shared: bool) ->
     """Cut the part where conditions change (the border of a padding, the pieces of a concatenation), and make vectors
     of what has none; with `is_shared`, workers share the work.
     """
-    cut = _find_cut(s, part, is_shared=is_shared)
+    lanes = target.lanes(max(_output(s, part).dtype.bytes, 4))
+    cut = _find_cut(s, part, lanes, is_shared=is_shared)
     if cut is None:
-        _vectorize(s, part, target, is_shared=is_shared)
+        if not _turn(s, part, lanes, is_shared=is_shared):
+            _vectorize(s, part, lanes, is_shared=is_shared)
         return
     at, points = cut
     s.apply(LoopPartition(part.order[at], points))
@@ -138,7 +143,29 @@ def _schedule_nest(s: Draft, part: _Part, target: Target, *, is_shared: bool) ->
         _schedule_nest(s, own, target, is_shared=is_shared and not at)
 
 
-def _find_cut(s: Draft, part: _Part, *, is_shared: bool) -> tuple[int, tuple[int, ...]] | None:
+def _output(s: Draft, part: _Part) -> Buffer:
+    block = find_block(s.func, part.block)
+    assert isinstance(block.body, Store)
+    return block.body.buffer
+
+
+def _turn(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> bool:
+    """Take a copy that turns rows into columns through registers; False if it is none, or has a remainder."""
+    turned = find_turned(s, part.block, part.order, lanes)
+    if turned is None or any(s.loop(n).extent % lanes for n in (turned.across, turned.inner)):
+        return False
+    kept = s.module, s.trace
+    try:
+        outer = schedule_turned(s, turned, part.order, lanes)
+    except ScheduleError:
+        s.module, s.trace = kept
+        return False
+    if is_shared:
+        parallel_prefix(s, outer)
+    return True
+
+
+def _find_cut(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> tuple[int, tuple[int, ...]] | None:
     """(which loop, the iterations before which a condition changes) of the outermost loop that can be cut."""
     block = find_block(s.func, part.block)
     assert isinstance(block.body, Store)
@@ -148,9 +175,13 @@ def _find_cut(s: Draft, part: _Part, *, is_shared: bool) -> tuple[int, tuple[int
     if math.prod(n.extent for n in loops_above(s.func, block)) >= _MIN_CUT:
         value = simplify(substitute(block.body.value, values))
         conditions.update(c for e in walk(value) if isinstance(e, Select) for c in conjuncts(e.cond))
+    turned = find_turned(s, part.block, part.order, lanes)
+    tiled = (turned.across, turned.inner) if turned is not None else ()
     for at, (loop, extent) in enumerate(zip(part.order, extents, strict=True)):
         turns = [_turning_points(c, Var(loop), extent) for c in conditions]
         points = sorted({p for ps in turns for p in ps})
+        if not points and loop in tiled and extent % lanes:
+            points = [extent // lanes * lanes]
         # Workers share the loops above a cut: there must be none, or enough.
         shared = at == 0 or not is_shared or math.prod(extents[:at]) >= ENOUGH_PARTS
         if shared and 0 < len(points) <= _MAX_CUTS:
@@ -179,11 +210,8 @@ def _turning_points(cond: Expr, var: Var, extent: int) -> range:
     return range(point, point + 1) if 0 < point < extent else range(0)
 
 
-def _vectorize(s: Draft, part: _Part, target: Target, *, is_shared: bool) -> None:
-    block = find_block(s.func, part.block)
-    assert isinstance(block.body, Store)
+def _vectorize(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> None:
     order = list(part.order)
-    lanes = target.lanes(max(block.body.buffer.dtype.bytes, 4))
     extents = [s.loop(n).extent for n in order]
     fused = _vector_depth(s, part, extents, lanes)
     inner, outer = order[-1], order[:-1]
