@@ -1,0 +1,92 @@
+"""`tilewright tune` as users meet it: what it prints, what it keeps, and with which status it ends."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
+
+from tests.tile_space import tile_spaces
+from tilewright.cli.main import main
+from tilewright.cli.status import Status
+from tilewright.compiler import lowered
+from tilewright.kernels import task_key
+from tilewright.search.database import Database, Measurement
+from tilewright.target.target import native
+from tilewright.tuned import tuning_scope
+from tilewright.tuner import TaskTuner
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "data" / "tuning.db"
+    monkeypatch.setenv("TILEWRIGHT_DB", str(path))
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for module in ("compiler", "tuning"):
+        monkeypatch.setattr(f"tilewright.{module}.SPACES", tile_spaces)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tensors = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ("n", 16)) for n in "ay"]
+    other = helper.make_tensor_value_info("b", TensorProto.FLOAT, (16, 16))
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    graph = helper.make_graph([node], "g", [tensors[0], other], [tensors[1]])
+    path = tmp_path / "product.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    )
+    return path
+
+
+def call(*arguments: object, status: int = Status.OK) -> Result:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == status, result.output
+    return result
+
+
+SHAPE = ("--shape", "a=16x16")
+
+
+def test_tune_tells_what_it_found_and_keeps_it(model: Path, database: Path) -> None:
+    found: Any = json.loads(call("tune", model, *SHAPE, "--trials", 4, "--budget", "60s", "--json").stdout)
+    (task,) = found["tasks"]
+    assert found["trials"] == task["trials"] == 4 and task["points"] == 18 and not found["interrupted"]
+    assert 0 < task["best_seconds"] <= task["default_seconds"] and found["history"]
+    assert (task["choice"] is None) == (task["best_seconds"] == task["default_seconds"])
+    rows = Database(database).measurements(tuning_scope(native()), task["key"])
+    assert [m.purpose for m in rows] == ["default", *["trial"] * 4, "choice"]
+    text = call("tune", model, *SHAPE, "--trials", 2).stdout
+    assert "2 trials in" in text and f"kept in {database}" in text and "1 kernels" in text
+
+
+def test_inspect_says_what_is_tuned(model: Path, database: Path) -> None:
+    assert json.loads(call("inspect", model, *SHAPE, "--json").stdout)["tuned_kernels"] == 0
+    (func,) = lowered(model, {"a": (16, 16)}).funcs
+    decisions = {"rows": 2, "columns": 16, "steps": 2}
+    Database(database).record(
+        tuning_scope(native()), Measurement(task_key(func, ()), "choice", "tile", decisions)
+    )
+    assert json.loads(call("inspect", model, *SHAPE, "--json").stdout)["tuned_kernels"] == 1
+    assert "tuned: 1 kernels from the database" in call("inspect", model, *SHAPE).stdout
+
+
+def test_ctrl_c_shows_what_was_found_and_ends_with_130(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TaskTuner, "run_batch", interrupted)
+    result = call("tune", model, *SHAPE, status=Status.INTERRUPTED)
+    assert "what was measured is kept" in result.stderr
+    assert "0 of 1 kernels are better" in result.stdout
+
+
+def test_mistakes(model: Path) -> None:
+    assert "is not a time" in call("tune", model, "--budget", "soon", status=Status.USER_ERROR).stderr
+    assert "machine code only" in call("tune", "x.tw", status=Status.USER_ERROR).stderr
+    call("tune", "missing.onnx", status=Status.USER_ERROR)
+    call("tune", model, "--trials", 0, status=Status.USAGE)
