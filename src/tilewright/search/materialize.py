@@ -18,9 +18,10 @@ from tilewright.ir.layout import Fuse as FuseDims
 from tilewright.ir.layout import Layout, Primitive
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.nest import find_block, find_loop, loops_above
 from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.recipes.inline import single_consumer
+from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, PARALLEL_STEPS
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
@@ -28,9 +29,10 @@ from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
+from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.iterate_over import IterateOver
-from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
+from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
 from tilewright.schedule.steps.pad_einsum import PadEinsum
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
@@ -46,6 +48,9 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store, blocks
+
+_COPY_LANES = 8
+_UNROLLED = 64  # instructions written out in a reduction loop
 
 
 def apply_mapping(schedule: Schedule, block: str, mapping: Mapping, intrinsic: Intrinsic) -> None:
@@ -228,15 +233,45 @@ class _Materializer:
         return {n for n in range(1, len(before)) if after[n] is not before[n]}
 
     def _lay_out(self, operand: int, axes: tuple[_Axis, ...]) -> None:
-        """Lay out a copy as [outside, tiles, the intrinsic's dimensions]."""
+        """Lay out a copy as [outside, tiles, the intrinsic's dimensions], and write it in that order."""
         e = self._operand(operand)
         assert isinstance(e, Load)
         dims = [v for v in self._intrinsic.dims[operand] if v is not None]
-        layout = _panels(
-            [i.name if isinstance(i, Var) else "" for i in e.indices], dims, self._in_order(operand, axes)
-        )
+        mine = self._in_order(operand, axes)
+        writer = next(b for b in blocks(self._func.body) if e.buffer in _written(b))
+        assert isinstance(writer.body, Store)
+        loops = {
+            i.name: loops_of(writer)[w]
+            for i, w in zip(e.indices, writer.body.indices, strict=True)
+            if isinstance(i, Var) and isinstance(w, Var)
+        }
+        layout = _panels([i.name if isinstance(i, Var) else "" for i in e.indices], dims, mine)
         if layout.primitives:
             self._s.apply(TransformLayout(e.buffer.name, layout))
+        self._write_panels(loops, dims, mine)
+
+    def _write_panels(self, loops: dict[str, str], dims: list[Var], axes: list[_Axis]) -> None:
+        """Bring the loops of a copy into the order of its layout, the last one in vectors."""
+        tiles: list[str] = []
+        inside: dict[Var, list[str]] = {}
+        for a in axes:
+            role, mine = a.group.role, [loops.pop(n) for n in a.iters]
+            if not _all_free(a.group) and 1 < role.tile < a.group.padded:
+                counting, *mine = self._s.apply(Split(mine[0], (None, role.tile))).names
+                if role.free:
+                    mine.insert(0, counting)
+                else:
+                    tiles.append(counting)
+            inside[min((n.var for n in role.loops), key=dims.index)] = mine
+        order = [*loops.values(), *tiles, *(n for v in dims for n in inside.get(v, []))]
+        if len(order) > 1:
+            self._s.apply(Reorder(tuple(order)))
+        if order:
+            last = find_loop(self._func, order[-1])
+            if last.extent % _COPY_LANES == 0 and last.extent > _COPY_LANES:
+                self._attempt(Vectorize(self._s.apply(Split(order[-1], (None, _COPY_LANES))).names[1]))
+            elif last.extent in (2, 4, 8, 16):
+                self._attempt(Vectorize(order[-1]))
 
     def _inline(self, name: str) -> None:
         """Compute what a block computes where it is used, if that is one place outside of the tile."""
@@ -284,6 +319,7 @@ class _Materializer:
         return ([], list(names)) if whole or role.free else (list(names[:1]), list(names[1:]))
 
     def _tile(self, nest: _Nest, epilogue: str) -> None:
+        work = math.prod(it.extent for it in self._block.iters)
         self._s.apply(Reorder((*nest.spatial, *nest.reduce, *nest.steps, *nest.tile)))
         self._s.apply(ReverseComputeAt(epilogue, nest.spatial[-1]))
         reduce = (*nest.reduce, *nest.steps)
@@ -291,8 +327,34 @@ class _Materializer:
             init = self._s.apply(DecomposeReduction(self._name, reduce[0])).name
             self._write_out(init)
         self._write_out(epilogue)
+        self._unroll(nest)
         inside = (*nest.steps, *nest.tile)
         self._s.apply(Tensorize(inside[0] if inside else self._name, self._intrinsic.name))
+        if work >= PARALLEL_STEPS:
+            self._share(nest.spatial)
+
+    def _unroll(self, nest: _Nest) -> None:
+        """Write out a few steps of a free reduction."""
+        if not self._intrinsic.free or not nest.steps:
+            return
+        size = math.prod(find_loop(self._func, n).extent for n in nest.tile) // max(1, self._lanes(1))
+        extent = find_loop(self._func, nest.steps[-1]).extent
+        factor = max((u for u in (2, 4, 8) if extent % u == 0 and u * size <= _UNROLLED), default=1)
+        if 1 < factor < extent:
+            outer, inner = self._s.apply(Split(nest.steps[-1], (None, factor))).names
+            self._s.apply(Unroll(inner))
+            nest.steps[-1:] = [outer, inner]
+
+    def _share(self, loops: list[str]) -> None:
+        """Divide the tiles among workers."""
+        taken: list[str] = []
+        parts = 1
+        for name in loops:
+            if parts < ENOUGH_PARTS:
+                taken.append(name)
+                parts *= find_loop(self._func, name).extent
+        if parts > 1:
+            self._s.apply(Parallel(self._s.apply(Fuse(tuple(taken))).name if len(taken) > 1 else taken[0]))
 
     def _write_out(self, name: str) -> None:
         """Init and store of a tile: rows unrolled, columns in vectors, as registers are addressed."""
