@@ -109,6 +109,11 @@ class _Materializer:
             reindexed = [self._copy(n, axes) for n in copied]
         for n in sorted(copied):
             self._lay_out(n, axes)
+        if self._intrinsic.operands[0].contiguous > 1:
+            # Rows of an accumulator that is one register are side by side in it.
+            dims = [i.name if isinstance(i, Var) else "" for i in self._store.indices]
+            layout = _panels(dims, self._dims(0), self._in_order(0, axes))
+            self._s.apply(TransformLayout(self._store.buffer.name, layout))
         # A copy that only feeds a padded copy, and padding that only a copy reads, are made by the last of them.
         for name in reindexed:
             self._inline(name)
@@ -197,9 +202,12 @@ class _Materializer:
             e = e.children()[n]
         return e
 
+    def _dims(self, operand: int) -> list[Var]:
+        return [v for v in self._intrinsic.dims[operand] if v is not None]
+
     def _in_order(self, operand: int, axes: tuple[_Axis, ...]) -> list[_Axis]:
         """The axes that index an operand, in the order of the dimensions that the intrinsic has them in."""
-        dims = self._intrinsic.dims[operand]
+        dims = self._dims(operand)
         mine = [a for a in axes if a.group.role.character[operand]]
         return sorted(mine, key=lambda a: min(dims.index(n.var) for n in a.group.role.loops))
 
@@ -236,8 +244,7 @@ class _Materializer:
         """Lay out a copy as [outside, tiles, the intrinsic's dimensions], and write it in that order."""
         e = self._operand(operand)
         assert isinstance(e, Load)
-        dims = [v for v in self._intrinsic.dims[operand] if v is not None]
-        mine = self._in_order(operand, axes)
+        dims, mine = self._dims(operand), self._in_order(operand, axes)
         writer = next(b for b in blocks(self._func.body) if e.buffer in _written(b))
         assert isinstance(writer.body, Store)
         loops = {
@@ -364,10 +371,8 @@ class _Materializer:
             return
         last = _last_index(block, buffer)
         own = [n for n in loops_above(self._func, block) if n.var.name not in self._around()]
-        binding: dict[Expr, Expr] = dict(zip((it.var for it in block.iters), block.bindings, strict=True))
-        columns = (
-            {n.var.name for n in own if n.var in free_vars(binding[last])} if last in binding else set[str]()
-        )
+        feeding = [b for it, b in zip(block.iters, block.bindings, strict=True) if it.var in last]
+        columns = {n.var.name for n in own if any(n.var in free_vars(b) for b in feeding)}
         order = sorted((n.var.name for n in own), key=lambda n: n in columns)
         if len(order) > 1:
             self._s.apply(Reorder(tuple(order)))
@@ -411,13 +416,12 @@ def _all_free(group: Group) -> bool:
     return all(n.var in group.role.free for n in group.role.loops)
 
 
-def _last_index(block: Block, buffer: Buffer) -> Expr | None:
-    """The last index at which a block reaches `buffer`."""
+def _last_index(block: Block, buffer: Buffer) -> set[Var]:
+    """The iterators in the last index at which a block reaches `buffer`."""
     store = block.body
     assert isinstance(store, Store)
-    if store.buffer is buffer:
-        return store.indices[-1]
-    return next((ld.indices[-1] for ld in loads(store.value) if ld.buffer is buffer), None)
+    reached = [Load(store.buffer, store.indices), *loads(store.value)]
+    return set[Var]().union(*(free_vars(ld.indices[-1]) for ld in reached if ld.buffer is buffer))
 
 
 def _is_plain(e: Expr) -> bool:
