@@ -11,6 +11,7 @@ import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, BinaryIO
 
@@ -131,11 +132,17 @@ class Maker:
         for n, phase in enumerate(phases):
             name = f"kernel{n}"
             ir = kernel_ir(replace(phase.func, name=name))
-            code = compile_object(ir, self.task.target)
+            code = _object(ir, self.task.target)
             kernels.append(Kernel(name, phase.func, parts(phase.func), ir, code))
         return _candidate(
             Compiled(self.task.func, scheduled, trace, tuple(kernels), shared), self.task.constants
         )
+
+
+@lru_cache(maxsize=256)
+def _object(ir: str, target: Target) -> bytes:
+    """Kernels that lay constants out are the same in many candidates."""
+    return compile_object(ir, target)
 
 
 def _candidate(compiled: Compiled, constants: frozenset[str]) -> Candidate:
