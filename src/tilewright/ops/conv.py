@@ -20,6 +20,9 @@ from tilewright.ops.window import Window, check_rank
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
+_WIDE = 16  # channels that fill vectors by themselves
+_MAX_WASTE = 1.05  # of multiply-adds, for the sake of one convolution instead of several
+
 
 def contract(
     b: FuncBuilder, x: Buffer, w: Buffer, window: Window, group: int, out: TensorType, name: str
@@ -160,6 +163,44 @@ class Conv(Op):
         yield cls.sample(x.astype(np.float16), w.astype(np.float16), bias.astype(np.float16))
 
 
+def _with_bias(value: Expr, bias: Sequence[Buffer], channel: Expr) -> Expr:
+    for c in bias:
+        value = value + cast(value.dtype, c[channel])
+    return value
+
+
+class _Residues:
+    """Outputs of a transposed convolution whose kernels are multiples of the strides, by their residues modulo these.
+
+    With position + padding = stride·q + r, out[…] is the sum over t of x[…, q - t·dilation] · w[…, r + stride·t]. The
+    `sparse` window has the taps that one residue sees; at place 0 it is at the q of position 0.
+    """
+
+    def __init__(self, window: Window, outputs: Sequence[int]) -> None:
+        axes = list(zip(window.kernel, window.strides, window.dilations, window.before, strict=True))
+        kernel = tuple(k // s for k, s, _, _ in axes)
+        before = tuple((k // s - 1) * d - p // s for k, s, d, p in axes)
+        rank = len(kernel)
+        self.sparse = Window(kernel, (1,) * rank, window.dilations, before, (0,) * rank)
+        self.strides = window.strides
+        self.start = [p % s for _, s, _, p in axes]  # the residue of position 0
+        # How many q there are: for one residue that position 0 has, and for all residues together.
+        self.apart = tuple(-(-n // s) for n, s in zip(outputs, window.strides, strict=True))
+        self.together = tuple(
+            -(-(n + first) // s) for n, first, s in zip(outputs, self.start, window.strides, strict=True)
+        )
+
+    @property
+    def waste(self) -> float:
+        """How much more is computed if all residues are computed for all q."""
+        return math.prod(self.together) / math.prod(self.apart)
+
+    def taps(self, residue: Sequence[Expr], t: Sequence[Expr]) -> list[Expr]:
+        """Where in the kernel tap number t of the window is: from the last one of the residue to the first."""
+        axes = zip(residue, t, self.strides, self.sparse.kernel, strict=True)
+        return [r + (const(count - 1) - k) * s for r, k, s, count in axes]
+
+
 @dataclass(frozen=True, slots=True)
 class ConvTranspose(Op):
     """The transpose of a convolution: each element of x[n, c, …] adds its multiple of the weights
@@ -232,51 +273,90 @@ class ConvTranspose(Op):
         (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
         window = self.window
         axes = zip(window.kernel, window.strides, window.dilations, strict=True)
-        if all(s == 1 or (d == 1 and k % s == 0) for k, s, d in axes):
-            return (self._by_residue(b, x, w, bias, out, name),)
-        return (self._zero_stuffed(b, x, w, bias, out, name),)
+        if not all(s == 1 or (d == 1 and k % s == 0) for k, s, d in axes):
+            return (self._zero_stuffed(b, x, w, bias, out, name),)
+        if self.group == 1 and w.shape[1] >= _WIDE and _Residues(window, out.shape[2:]).waste > _MAX_WASTE:
+            return (self._residue_by_residue(b, x, w, bias, out, name),)
+        return (self._residues_together(b, x, w, bias, out, name),)
 
-    def _by_residue(
+    def _residues_together(
         self, b: FuncBuilder, x: Buffer, w: Buffer, bias: Sequence[Buffer], out: TensorType, name: str
     ) -> Buffer:
-        """Position + padding = stride·q + r: out[…] is the sum over t of x[…, q - t·dilation] · w[…, r + stride·t]."""
+        """All residues are computed for all q, in channels side by side: one plain convolution. Some that belong to
+        positions cut off by the padding are computed in vain.
+        """
         window, strides, wide = self.window, self.window.strides, accumulator(out.dtype)
-        residues, depth, each = math.prod(strides), x.shape[1] // self.group, w.shape[1]
-        kernel = tuple(k // s for k, s in zip(window.kernel, strides, strict=True))
-        first = [p // s for p, s in zip(window.before, strides, strict=True)]
-        start = [p % s for p, s in zip(window.before, strides, strict=True)]  # of the output, in residues
-        sizes = tuple((r + n - 1) // s + 1 for r, n, s in zip(start, out.shape[2:], strides, strict=True))
-        reach = [(k - 1) * d for k, d in zip(kernel, window.dilations, strict=True)]
-        before = tuple(n - q for n, q in zip(reach, first, strict=True))
-        sparse = Window(kernel, (1,) * len(kernel), window.dilations, before, (0,) * len(kernel))
+        r = _Residues(window, out.shape[2:])
+        count, depth, each = math.prod(strides), x.shape[1] // self.group, w.shape[1]
 
         def taps(*i: Expr) -> Expr:
             o, c, t = i[0], i[1], i[2:]
-            at, rest = list[Expr](), o // each % residues
-            for k, s, m in reversed(list(zip(t, strides, kernel, strict=True))):
-                at.append(rest % s + (const(m - 1) - k) * s)
+            residue, rest = list[Expr](), o // each % count
+            for s in reversed(strides):
+                residue.insert(0, rest % s)
                 rest = rest // s
-            return w[(o // (residues * each) * depth + c, o % each, *reversed(at))]
+            return w[(o // (count * each) * depth + c, o % each, *r.taps(residue, t))]
 
         def finished(*i: Expr) -> Expr:
             residue: Expr = const(0)
-            at: list[Expr] = []
-            for p, s, r in zip(i[2:], strides, start, strict=True):
-                residue, at = residue * s + (p + r) % s, [*at, (p + r) // s]
-            channel = (i[1] // each * residues + residue) * each + i[1] % each
-            value: Expr = total[(i[0], channel, *at)]
-            for c in bias:
-                value = value + cast(wide, c[i[1]])
-            return cast(out.dtype, value)
+            for p, s, first in zip(i[2:], strides, r.start, strict=True):
+                residue = residue * s + (p + first) % s
+            channel = (i[1] // each * count + residue) * each + i[1] % each
+            at = [(p + first) // s for p, s, first in zip(i[2:], strides, r.start, strict=True)]
+            return cast(out.dtype, _with_bias(total[(i[0], channel, *at)], bias, i[1]))
 
-        channels = out.shape[1] * residues
-        padded = sparse.pad(b, x, sizes, 0, f"{name}_pad")
+        channels = out.shape[1] * count
+        padded = r.sparse.pad(b, x, r.together, 0, f"{name}_pad")
         weights = b.compute(
-            f"{name}_taps", (channels, depth, *kernel), taps, axes=["o", "i", *window.kernel_axes()]
+            f"{name}_taps", (channels, depth, *r.sparse.kernel), taps, axes=["o", "i", *window.kernel_axes()]
         )
-        each_residue = TensorType(out.dtype, (x.shape[0], channels, *sizes))
-        total = contract(b, padded, weights, sparse, self.group, each_residue, f"{name}_conv")
+        images = TensorType(wide, (x.shape[0], channels, *r.together))
+        total = contract(b, padded, weights, r.sparse, self.group, images, f"{name}_conv")
         return b.compute(name, out.shape, finished, axes=["n", "o", *window.axes()])
+
+    def _residue_by_residue(
+        self, b: FuncBuilder, x: Buffer, w: Buffer, bias: Sequence[Buffer], out: TensorType, name: str
+    ) -> Buffer:
+        """Each residue is a convolution of its own, over just the q that it needs; for one group."""
+        window, strides, wide = self.window, self.window.strides, accumulator(out.dtype)
+        r = _Residues(window, out.shape[2:])
+        rank, names, kernel = len(strides), window.axes(), r.sparse.kernel
+        carry = [(first + s - 1) // s for first, s in zip(r.start, strides, strict=True)]
+
+        def taps(*i: Expr) -> Expr:
+            j, o, c, t = i[:rank], i[rank], i[rank + 1], i[rank + 2 :]
+            residue = [(v + first) % s for v, first, s in zip(j, r.start, strides, strict=True)]
+            return w[(c, o, *r.taps(residue, t))]
+
+        def factors(*i: Expr) -> tuple[Expr, Expr]:
+            n, j, o, q = i[0], i[1 : 1 + rank], i[1 + rank], i[2 + rank : 2 + 2 * rank]
+            c, t = i[2 + 2 * rank], i[3 + 2 * rank :]
+            place = [p + (v + first) // s for p, v, first, s in zip(q, j, r.start, strides, strict=True)]
+            return cast(wide, padded[(n, c, *r.sparse.taps(place, t))]), cast(wide, weights[(*j, o, c, *t)])
+
+        def finished(*i: Expr) -> Expr:
+            j = [p % s for p, s in zip(i[2:], strides, strict=True)]
+            at = [p // s for p, s in zip(i[2:], strides, strict=True)]
+            return cast(out.dtype, _with_bias(total[(i[0], *j, i[1], *at)], bias, i[1]))
+
+        reached = [n + extra for n, extra in zip(r.apart, carry, strict=True)]
+        padded = r.sparse.pad(b, x, reached, 0, f"{name}_pad")
+        residues = [f"r{a}" for a in names]
+        weights = b.compute(
+            f"{name}_taps",
+            (*strides, w.shape[1], w.shape[0], *kernel),
+            taps,
+            axes=[*residues, "o", "i", *window.kernel_axes()],
+        )
+        total = b.reduce(
+            f"{name}_conv",
+            (x.shape[0], *strides, w.shape[1], *r.apart),
+            (w.shape[0], *kernel),
+            factors,
+            "sum",
+            axes=["n", *residues, "o", *names, "i", *window.kernel_axes()],
+        )
+        return b.compute(name, out.shape, finished, axes=["n", "o", *names])
 
     def _zero_stuffed(
         self, b: FuncBuilder, x: Buffer, w: Buffer, bias: Sequence[Buffer], out: TensorType, name: str
@@ -348,6 +428,10 @@ class ConvTranspose(Op):
         yield cls.sample(normal(rng, 1, 2, 4), normal(rng, 2, 1, 3), strides=[3])
         even = normal(rng, 2, 3, 4, 2)
         yield cls.sample(x, even, bias, strides=[2, 2], pads=[1, 0, 1, 0])
+        wide = normal(rng, 2, 16, 4, 4)
+        yield cls.sample(x, wide, normal(rng, 16), strides=[2, 2], pads=[1, 1, 1, 1])
+        yield cls.sample(x, wide, strides=[2, 4], pads=[1, 3, 2, 0], output_padding=[0, 1])
+        yield cls.sample(normal(rng, 2, 2, 4), normal(rng, 2, 16, 6), strides=[3], pads=[2, 1])
         yield cls.sample(x, even, strides=[2, 1], pads=[3, 1, 2, 0], output_padding=[1, 0], dilations=[1, 2])
         yield cls.sample(
             x, normal(rng, 2, 2, 4, 4), normal(rng, 4), group=2, strides=[2, 2], pads=[1, 1, 1, 1]

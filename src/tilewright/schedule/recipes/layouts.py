@@ -107,8 +107,8 @@ def _has_channels(b: Buffer, at: int = 1) -> bool:
 def _channels(block: Block) -> int | None:
     """Where the channels of the block's output are, if it reduces over windows or channels of an image, giving one.
 
-    That is dimension 1, with pixels after it, or dimension 2 after one that goes over groups of channels. An operand
-    with as many pixel dimensions moves with them: through windows (pixel and reduce iterators in one index), or
+    Pixels are after them; before are the batch, and what goes over groups of channels or other parts. An operand with
+    as many pixel dimensions moves with them: through windows (pixel and reduce iterators in one index), or
     reducing its own channels, in which case another operand mixes them. A product of matrices looks like the
     latter where there is a single pixel dimension; it is left as it is.
     """
@@ -116,7 +116,7 @@ def _channels(block: Block) -> int | None:
     if not isinstance(store, Store):
         return None
     reduce = {it.var for it in block.iters if it.kind is IterKind.REDUCE}
-    for at in (1, 2):
+    for at in range(1, len(store.indices) - 1):
         if not _has_channels(store.buffer, at) or not isinstance(store.indices[at], Var):
             continue
         pixels = {v for i in store.indices[at + 1 :] for v in free_vars(i)}
