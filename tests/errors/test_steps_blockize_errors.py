@@ -77,6 +77,11 @@ CASES: dict[str, tuple[Trace, Step, str]] = {
     "the_tile_itself_moved": (DONE, ComputeAt("C_o", "D_i"), "holds loops or blocks of its own"),
     "the_inside_moved_out": (DONE, ComputeAt("C", "D_i"), "inside different blocks"),
     "init_of_the_inside": (DONE, DecomposeReduction("C", "C_i_1"), "C has no init"),
+    "init_of_the_inside_moved_out": (
+        (Split("C_j", (None, 4)), Blockize("C_k")),
+        DecomposeReduction("C", "C_j_1"),
+        "C is inside block C_o, and C_j_1 is outside of that",
+    ),
     "rfactor_of_a_tile": (DONE, Rfactor("C_o", "C_k_0"), "the body of C_o is not one update"),
     "rfactor_inside": (DONE, Rfactor("C", "C_k_1"), "reduce iterators of C are bound by a block around it"),
     "a_cache_of_the_inside": (DONE, CacheWrite("C", "C", Scope.LOCAL), "C has two writers"),
@@ -125,7 +130,7 @@ def test_a_condition_by_way_of_no_iterator() -> None:
         "with init():", "where(k_0 < k_1)\n" + " " * 20 + "with init():"
     )
     e = refused(Blockize("i"), func=parse_func(text))
-    assert "the condition k_0 < k_1 depends on loops inside and outside, and not by way of" in e.message
+    assert "the condition k_0 - k_1 < 0 depends on loops inside and outside, and not by way of" in e.message
 
 
 def test_a_loop_that_feeds_both_kinds_of_iterator() -> None:

@@ -119,6 +119,11 @@ def test_a_split_that_runs_too_far_is_cut_outside() -> None:
     assert "C_o(C_vi_o = C_i_0) where C_i_0 < 2" in outline(func.body)[1]
 
 
+def test_outer_loops_of_one_iteration_are_left_out() -> None:
+    func = check_native(ROUND, Split("C_j", (None, 16)), Split("C_k", (None, 7)), Blockize("C_j_1"))
+    assert [line.strip() for line in outline(func.body)][2] == "C_o(C_vi_o = C_i)"
+
+
 def test_tiles_in_tiles() -> None:
     func = check_native(ROUND, *TILE, Blockize("C_j_1"), Blockize("C_i_1"))
     assert [line.strip().split("(")[0] for line in outline(func.body) if line.strip().startswith("C")] == [

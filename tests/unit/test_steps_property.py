@@ -4,7 +4,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schedule_programs import PROGRAMS, check
 
-from tilewright.schedule.nest import find_loop, path_to
+from tilewright.ir import layout
+from tilewright.schedule.nest import find_block, find_loop, path_to
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
@@ -23,6 +24,7 @@ from tilewright.schedule.steps import (
     ReverseComputeAt,
     Rfactor,
     Split,
+    TransformBlockLayout,
     Unroll,
     Vectorize,
 )
@@ -45,6 +47,7 @@ MOVES = [
     "distribute",
     "merge",
     "blockize",
+    "layout",
 ]
 
 
@@ -54,6 +57,14 @@ def _chains(func: Func) -> list[list[str]]:
         [n.var.name for n in path_to(func.body, b) if isinstance(n, For)] or ["none"]
         for b in blocks(func.body)
     ]
+
+
+@st.composite
+def a_layout(draw: st.DrawFn, rank: int) -> layout.Layout:
+    dim = draw(st.integers(0, max(rank - 1, 0)))
+    first = st.sampled_from([layout.Split(dim, 2), layout.Fuse(dim, 2), layout.Fuse(dim, 1)])
+    order = layout.Reorder(tuple(draw(st.permutations(range(rank)))))
+    return layout.Layout(tuple(draw(st.permutations([order, draw(first)]))[: draw(st.integers(1, 2))]))
 
 
 @st.composite
@@ -85,6 +96,8 @@ def a_step(draw: st.DrawFn, func: Func) -> Step:
             return Rfactor(block, loop)
         case "inline":
             return ComputeInline(block)
+        case "layout":
+            return TransformBlockLayout(block, draw(a_layout(len(find_block(func, block).iters))))
         case "blockize":
             return Blockize(loop)
         case "merge":

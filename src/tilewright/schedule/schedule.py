@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from tilewright.ir.expr import Scope
+from tilewright.ir.expr import Scope, free_vars
 from tilewright.ir.layout import Layout
 from tilewright.schedule.debug import Watch, is_debug_mode
 from tilewright.schedule.excerpt import outline
@@ -49,6 +49,7 @@ from tilewright.schedule.steps import (
     ReverseComputeAt,
     ReverseComputeInline,
     Rfactor,
+    RollingBuffer,
     SampleCategorical,
     SampleComputeLocation,
     SamplePerfectTile,
@@ -56,6 +57,7 @@ from tilewright.schedule.steps import (
     Split,
     Stage,
     Tensorize,
+    TransformBlockLayout,
     TransformLayout,
     Unroll,
     Vectorize,
@@ -230,6 +232,12 @@ class Schedule:
             if isinstance(b.body, For) and b.body.var.name == loop
         )
 
+    def transform_block_layout(self, block: str, layout: Layout) -> tuple[str, ...]:
+        """Returns the new loops."""
+        self.apply(TransformBlockLayout(block, layout))
+        new = next(b for f in self.module.funcs for b in blocks(f.body) if b.name == block)
+        return tuple(v.name for b in new.bindings for v in free_vars(b))
+
     def fuse_iters(self, block: str, iters: Sequence[str]) -> str:
         """Returns the new iterator."""
         return self.apply(FuseIters(block, tuple(iters))).iter
@@ -268,6 +276,10 @@ class Schedule:
     def decompose_padding(self, block: str, loop: str) -> str:
         """Returns the block that fills."""
         return self.apply(DecomposePadding(block, loop)).name
+
+    def rolling_buffer(self, block: str, buffer: str) -> str:
+        """Returns the block that computes the first rows."""
+        return self.apply(RollingBuffer(block, buffer)).head
 
     def transform_layout(self, buffer: str, layout: Layout) -> None:
         self.apply(TransformLayout(buffer, layout))

@@ -26,6 +26,7 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.reverse_compute_inline import ReverseComputeInline
 from tilewright.schedule.steps.rfactor import Rfactor
+from tilewright.schedule.steps.rolling_buffer import RollingBuffer
 from tilewright.schedule.steps.sample_categorical import SampleCategorical
 from tilewright.schedule.steps.sample_compute_location import SampleComputeLocation
 from tilewright.schedule.steps.sample_perfect_tile import SamplePerfectTile
@@ -33,6 +34,7 @@ from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.stage import Stage
 from tilewright.schedule.steps.tensorize import Tensorize
+from tilewright.schedule.steps.transform_block_layout import TransformBlockLayout
 from tilewright.schedule.steps.transform_layout import TransformLayout
 
 STEPS: tuple[type[Step], ...] = (
@@ -59,6 +61,7 @@ STEPS: tuple[type[Step], ...] = (
     ReverseComputeInline,
     # what a block runs over, and the buffers it uses
     Blockize,
+    TransformBlockLayout,
     FuseIters,
     DropUnitIters,
     IterateOver,
@@ -71,6 +74,7 @@ STEPS: tuple[type[Step], ...] = (
     FoldPadding,
     PadEinsum,
     DecomposePadding,
+    RollingBuffer,
     # tensor instructions
     Tensorize,
     # decisions of a search

@@ -129,9 +129,9 @@ def _outer_block(
     inside = {n.var for n in nest}
     outer: list[Expr] = []
     inner: list[Expr] = []
-    for c in conjuncts(block.predicate):
+    for c in conjuncts(simplify(block.predicate)):
         if free_vars(c).isdisjoint(inside):
-            outer.append(simplify(c))
+            outer.append(c)
         else:
             inner.append(_over_iterators(func, block, c, inside, kept, simplify))
     for it, value in zip(iters, bindings, strict=True):  # what a condition of the inner block has kept in
@@ -167,7 +167,7 @@ def _divide(
     form = simplify.linear(binding)
     outer, inner = _sides(func, block, form, inside)
     if not outer:
-        return Division(None, Linear(0, ()), 1, binding)
+        return Division(None, Linear(0, ()), 1, simplify.expr(form))  # loops of one iteration are gone
     if not inner:
         return Division(Iter(Var(name), it.extent, it.kind), form, 1, as_index(0))
     step = math.gcd(*(k for _, k in outer))

@@ -60,11 +60,19 @@ class DecomposeReduction(FuncStep):
         block, loop = find_block(func, self.block), find_loop(func, self.loop)
         if block.init is None:
             raise refusal(func, block, f"{self.block} has no init")
-        below = loops_on(path_to(func.body, block))
-        start = next((d for d, n in enumerate(below) if n is loop), None)
+        path = path_to(func.body, block)
+        start = next((d for d, n in enumerate(path) if n is loop), None)
         if start is None:
             raise refusal(func, loop, f"{self.loop} is not around {self.block}")
-        below = below[start:]
+        between = next((n for n in path[start:-1] if isinstance(n, Block)), None)
+        if between is not None:
+            raise refusal(
+                func,
+                block,
+                f"{self.block} is inside block {between.name}, and {self.loop} is outside of that",
+                hint=f"name a loop inside of {between.name}",
+            )
+        below = loops_on(path[start:])
         self._check_loops(func, block, below)
         init = init_nest(block, block.init, below)
         check_fresh(func, bound_names(init))

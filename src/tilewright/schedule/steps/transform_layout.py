@@ -68,7 +68,7 @@ class TransformLayout(Step):
     def _check_layout(self, buffer: Buffer) -> None:
         shape: Shape = buffer.shape
         for p in self.layout.primitives:
-            wrong = _misfit(p, shape)
+            wrong = misfit(p, shape)
             if wrong is not None:
                 raise ScheduleError(
                     f"{self}: {p} does not fit a shape of {list(shape)}: {wrong}",
@@ -128,7 +128,7 @@ class TransformLayout(Step):
         return out
 
 
-def _misfit(p: Primitive, shape: Shape) -> str | None:
+def misfit(p: Primitive, shape: Shape) -> str | None:
     """Why a layout primitive cannot be applied to `shape`."""
     rank = len(shape)
     match p:
