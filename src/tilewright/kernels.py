@@ -22,9 +22,9 @@ from tilewright.keys import source_digest
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Shelf
-from tilewright.schedule.recipes.default import schedule_func
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
+from tilewright.search.default import schedule_func
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func

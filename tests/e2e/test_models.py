@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from examples.models import mlp, resnet18, transformer_encoder
 from tests.onnx_cases import Model, check_model
-from tilewright.schedule.recipes import default
+from tilewright.search import default
 
 
 @pytest.fixture(autouse=True)

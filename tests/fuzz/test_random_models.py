@@ -13,7 +13,7 @@ import tests.fuzz.campaign as campaign
 from tests.fuzz.minimize import minimize
 from tests.fuzz.rules import random_model
 from tests.onnx_cases import Model, random_feeds
-from tilewright.schedule.recipes import default
+from tilewright.search import default
 
 QUICK = 10  # tests of as many seeds each; together some 20 seconds
 SEEDS = 5

@@ -25,7 +25,7 @@ from tilewright.ops.conv import Conv
 from tilewright.ops.movement import Reshape, reshape_index
 from tilewright.ops.norm import BatchNormalization
 from tilewright.ops.opdef import Array, Kind, Sample, TensorType
-from tilewright.schedule.recipes.default import schedule_func
+from tilewright.search.default import schedule_func
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

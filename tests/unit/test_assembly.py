@@ -13,7 +13,7 @@ from tilewright.codegen.objects import compile_assembly
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Fma, Load, UnaryOp, free_vars, maximum, unary
 from tilewright.ir.expr import walk as walk_expr
-from tilewright.schedule.recipes.default import schedule_func
+from tilewright.search.default import schedule_func
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

@@ -25,7 +25,7 @@ from tilewright.codegen import kernel as codegen_kernel
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
-from tilewright.schedule.recipes.default import schedule_func
+from tilewright.search.default import schedule_func
 from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder

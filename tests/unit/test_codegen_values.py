@@ -21,7 +21,7 @@ from native import (
 
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.ir.dtype import DType
-from tilewright.schedule.recipes.default import schedule_func
+from tilewright.search.default import schedule_func
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

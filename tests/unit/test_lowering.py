@@ -15,8 +15,8 @@ from tilewright.codegen.legalize import legalize
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Fma, Scope, Unary, UnaryOp
 from tilewright.ir.expr import walk as walk_expr
-from tilewright.schedule.recipes.default import schedule_func
 from tilewright.schedule.schedule import Schedule
+from tilewright.search.default import schedule_func
 from tilewright.support.errors import InternalError, ScheduleError
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir import pipeline

@@ -18,12 +18,12 @@ from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Expr, Scope, const, maximum, select
-from tilewright.schedule.recipes import default
-from tilewright.schedule.recipes.default import schedule_func
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.layouts import choose_layouts
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.trace import replay
+from tilewright.search import default
+from tilewright.search.default import schedule_func
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder

@@ -26,7 +26,7 @@ from tilewright.ir.expr import (
     walk,
 )
 from tilewright.ir.rewrite import transform
-from tilewright.schedule.recipes.default import schedule_func
+from tilewright.search.default import schedule_func
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.interp import run_func

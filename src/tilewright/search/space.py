@@ -18,7 +18,9 @@ from tilewright.schedule.schedule import Schedule
 
 Decisions: TypeAlias = Mapping[str, int]
 Points: TypeAlias = NDArray[np.int64]  # one row per point, one column per knob, holding the values chosen
-Costs: TypeAlias = NDArray[np.float64]  # predicted seconds of a run on one core; infinite where there is no schedule
+Costs: TypeAlias = NDArray[
+    np.float64
+]  # predicted seconds of a run on one core; infinite where there is no schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,19 @@
-"""Contractions: sums of products whose operands do not share the output's innermost iterator.
+"""Contractions: sums of products whose operands do not share all of the output's iterators.
 
     C[batch, rows, cols] += A[batch, rows, k] * B[batch, k, cols]        matmul, convolution, dense layers
 
-The tile is the outer product of MR rows and NR columns, held in registers through the whole reduction; its
-epilogue (bias, activation, residual) runs on the registers and stores the result once. B is read in panels
-of NR columns, packed once (at compile time where it is a constant). Rows are cut into tiles of two
-neighbouring sizes, so that every tile is exact.
+The tile is the outer product of some rows and columns, held in registers through the whole reduction; its
+epilogue (bias, activation, residual) runs on the registers and stores the result once. Everything there is to decide
+is in a `Plan`: which iterators make a row and a column, the tile, what is packed, and the order of the loops around.
+The recipe takes steps; it chooses nothing.
 """
 
 import math
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Const, Fma, Load, Var, free_vars
+from tilewright.ir.expr import Const, Expr, Fma, Load, Var, free_vars
 from tilewright.ir.layout import Fuse as FuseDims
-from tilewright.ir.layout import Layout
+from tilewright.ir.layout import Layout, Pad
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.ir.simplify import Interval, Simplifier
@@ -21,7 +21,8 @@ from tilewright.schedule.nest import find_block
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, parallel_prefix, part_size
 from tilewright.schedule.recipes.register_tile import Nest, loops_of, take_epilogue, tile_nest
-from tilewright.schedule.recipes.tiles import Tile, choose_tile, row_tiles
+from tilewright.schedule.recipes.spatial import schedule_spatial
+from tilewright.schedule.recipes.tiles import Tile
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.loop_kind import Vectorize
@@ -35,6 +36,22 @@ from tilewright.tir.stmt import Block, Iter, IterKind, Store
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """How a contraction runs. Counts are of iterators, sizes of elements."""
+
+    swap: bool  # columns are what the operand without the output's innermost iterator has for itself
+    fuse_rows: int  # so many of the last row iterators make one
+    fuse_cols: int
+    rows: int  # of a register tile; its neighbour size takes up what does not divide
+    columns: int
+    pack_a: bool
+    pack_b: bool
+    columns_outside: bool  # panels of columns outside, and rows past each of them; or the other way round
+    chunk: int  # so many rows (columns) of the inner loop are kept together, outside of all; 0: all of them
+    unroll: int  # multiply-adds written out in a step of the reduction loop, at most
+
+
+@dataclass(frozen=True, slots=True)
 class Contraction:
     """A block C[…] = fma(a, b, C[…]) and the roles of its iterators, each in the order of the output's
     dimensions.
@@ -43,14 +60,14 @@ class Contraction:
     block: Block
     store: Store
     a: Load
-    b: Load  # the operand that holds the output's innermost iterator
+    b: Load  # the operand that has the columns
     batch: tuple[Iter, ...]
     rows: tuple[Iter, ...]
     cols: tuple[Iter, ...]
     reduce: tuple[Iter, ...]
 
 
-def try_contraction(block: Block) -> Contraction | None:
+def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
     """The block as a contraction, if it is one with columns of its own (a depthwise convolution has none)."""
     store = block.body
     if not isinstance(store, Store) or not isinstance(store.value, Fma) or block.init is None:
@@ -68,71 +85,72 @@ def try_contraction(block: Block) -> Contraction | None:
     inner = spatial[-1].var if spatial else None
     if inner is None or (inner in uses_a) == (inner in uses_b):
         return None
-    if inner in uses_a:
+    if (inner in uses_a) != swap:
         a, b, uses_a, uses_b = b, a, uses_b, uses_a
     reduce = tuple(it for it in block.iters if it.kind is IterKind.REDUCE)
     if not reduce or not all(it.var in uses_a and it.var in uses_b for it in reduce):
         return None
     rows = tuple(it for it in spatial if it.var in uses_a and it.var not in uses_b)
-    return Contraction(
-        block,
-        store,
-        a,
-        b,
-        tuple(it for it in spatial if (it.var in uses_a) == (it.var in uses_b)),
-        rows,
-        tuple(it for it in spatial if it.var in uses_b and it.var not in uses_a),
-        reduce,
-    )
+    cols = tuple(it for it in spatial if it.var in uses_b and it.var not in uses_a)
+    if not cols:
+        return None
+    batch = tuple(it for it in spatial if (it.var in uses_a) == (it.var in uses_b))
+    return Contraction(block, store, a, b, batch, rows, cols, reduce)
 
 
-def schedule_contraction(s: Draft, name: str, target: Target, constants: frozenset[str]) -> None:
-    """Tile the contraction block `name`, with what consumes its result, for one core of `target`."""
-    c = _contraction(s.func, name)
+def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> None:
+    """Tile the contraction block `name`, with what consumes its result, as `plan` says."""
+    c = _contraction(s.func, name, plan.swap)
     epilogue = take_epilogue(s, name, c.store.buffer)
-    _fuse_rows(s, c, epilogue)
+    if plan.fuse_rows > 1:
+        _fuse_group(s, name, epilogue, c.rows[len(c.rows) - plan.fuse_rows :])
+    column = c.cols[-1].var.name
+    if plan.fuse_cols > 1:
+        column = _fuse_group(s, name, epilogue, c.cols[len(c.cols) - plan.fuse_cols :])
+    _columns_last(s, name, column)
     c = _contraction(s.func, name)
-    tile = choose_tile(c.rows[-1].extent if c.rows else 1, c.cols[-1].extent, target, c.b.dtype.bytes)
-    reduce = _reduction_order(c)
-    _pack_columns(s, c, reduce, tile, constants, target)
+    reduce = reduction_order(c)
+    if plan.pack_b:
+        _pack_columns(s, c, reduce, min(plan.columns, c.cols[-1].extent))
+    if plan.pack_a:
+        _pack_rows(s, c, reduce, target)
     c = _contraction(s.func, name)
-    _tile(s, c, epilogue, reduce, tile, target)
+    _tile(s, c, epilogue, reduce, plan, target)
 
 
-def _contraction(func: Func, name: str) -> Contraction:
-    found = try_contraction(find_block(func, name))
+def _contraction(func: Func, name: str, swap: bool = False) -> Contraction:
+    found = try_contraction(find_block(func, name), swap)
     assert found is not None, name
     return found
 
 
-def _fuse_rows(s: Draft, c: Contraction, epilogue: str) -> None:
-    """Make one row iterator of several where tiles along the last alone would be small, or nothing is lost
-    by it.
+def _fuse_group(s: Draft, block: str, epilogue: str, group: tuple[Iter, ...]) -> str:
+    """Make one iterator of several, in the block, in what consumes its result, and in the accumulator between; returns
+    that of the block.
     """
-    if len(c.rows) < 2:
-        return
-    if min(row_tiles(c.rows[-1].extent)) >= 5 and not _linear_when_fused(c):
-        return
-    positions = [c.store.indices.index(it.var) for it in c.rows]
-    if positions != list(range(positions[0], positions[0] + len(positions))):
-        return
-    follower = find_block(s.func, epilogue)
-    s.apply(FuseIters(c.block.name, tuple(it.var.name for it in c.rows)))
-    s.apply(FuseIters(epilogue, tuple(follower.iters[p].var.name for p in positions)))
-    accumulator = find_block(s.func, c.block.name).body
+    accumulator = find_block(s.func, block).body
     assert isinstance(accumulator, Store)
-    s.apply(TransformLayout(accumulator.buffer.name, Layout((FuseDims(positions[0], len(positions)),))))
+    at = [accumulator.indices.index(it.var) for it in group]
+    follower = find_block(s.func, epilogue)
+    fused = s.apply(FuseIters(block, tuple(it.var.name for it in group)))
+    s.apply(FuseIters(epilogue, tuple(follower.iters[p].var.name for p in at)))
+    rank = len(accumulator.indices)
+    order = [*(d for d in range(rank) if d not in at[1:] and d < at[0]), *at]
+    order += [d for d in range(rank) if d not in order]
+    fuse = FuseDims(order.index(at[0]), len(at))
+    moves = (fuse,) if order == list(range(rank)) else (ReorderDims(tuple(order)), fuse)
+    s.apply(TransformLayout(accumulator.buffer.name, Layout(moves)))
+    return fused.iter
 
 
-def _linear_when_fused(c: Contraction) -> bool:
-    """Are the addresses of A an arithmetic progression along all rows together?"""
-    steps = address_steps(c.a, c.block)
-    expected = steps.get(c.rows[-1].var, 0)
-    for inner, outer in zip(reversed(c.rows), reversed(c.rows[:-1]), strict=False):
-        expected *= inner.extent
-        if steps.get(outer.var) != expected:
-            return False
-    return True
+def _columns_last(s: Draft, block: str, column: str) -> None:
+    """A register holds neighbouring columns: they are the accumulator's last dimension."""
+    store = find_block(s.func, block).body
+    assert isinstance(store, Store)
+    (at,) = [d for d, i in enumerate(store.indices) if isinstance(i, Var) and i.name == column]
+    if at != len(store.indices) - 1:
+        order = (*(d for d in range(len(store.indices)) if d != at), at)
+        s.apply(TransformLayout(store.buffer.name, Layout((ReorderDims(order),))))
 
 
 def address_steps(load: Load, block: Block) -> dict[Var, int]:
@@ -146,7 +164,7 @@ def address_steps(load: Load, block: Block) -> dict[Var, int]:
     return steps
 
 
-def _reduction_order(c: Contraction) -> tuple[Iter, ...]:
+def reduction_order(c: Contraction) -> tuple[Iter, ...]:
     """Innermost the iterator that walks A in the smallest steps and on which neighbouring rows do not
     overlap.
 
@@ -165,57 +183,99 @@ def _reduction_order(c: Contraction) -> tuple[Iter, ...]:
     return tuple(sorted(c.reduce, key=key))
 
 
-def _pack_columns(
-    s: Draft, c: Contraction, reduce: tuple[Iter, ...], tile: Tile, constants: frozenset[str], target: Target
-) -> None:
-    """Copy B into panels [batch, other columns, column panel, k…, NR], unless it can be read in place."""
-    col = c.cols[-1]
-    steps = address_steps(c.b, c.block)
-    rows = math.prod(it.extent for it in c.rows)
-    lanes = target.lanes(c.b.dtype.bytes)
-    in_place = steps.get(col.var) == 1
-    if c.b.buffer.name not in constants and in_place:
-        spread = max((steps.get(it.var, 0) for it in reduce), default=0) * c.b.dtype.bytes
-        # A panel row per page or per power of two misses caches and TLB; a few row tiles do not pay for a copy.
-        if rows < 8 * tile.rows or spread < 1024:
-            return
-    if col.extent < lanes and c.b.buffer.name not in constants and in_place:
-        return
-    used = {v for i in c.b.indices for v in free_vars(i)}
+# --------------------------------------------------------------------------------------------------------- packing
+
+
+def _used(load: Load) -> set[Var]:
+    return {v for i in load.indices for v in free_vars(i)}
+
+
+def _pack_columns(s: Draft, c: Contraction, reduce: tuple[Iter, ...], width: int) -> None:
+    """Copy B into panels [batch, other columns, column panel, k…, width]."""
+    col, used = c.cols[-1], _used(c.b)
     outer = [it for it in (*c.batch, *c.cols[:-1]) if it.var in used]
     order = (*outer, *reduce, col)
     copy = s.apply(Reindex(c.block.name, c.b.buffer.name, tuple(it.var.name for it in order)))
-    at, width = len(order) - 1, min(tile.columns, col.extent)
-    panel = at  # the split dimension moves in front of the reduction
-    dims = [*range(len(outer)), panel, *range(len(outer), at), at + 1]
+    at = len(order) - 1
+    dims = [
+        *range(len(outer)),
+        at,
+        *range(len(outer), at),
+        at + 1,
+    ]  # the panels move in front of the reduction
     s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, width), ReorderDims(tuple(dims))))))
-    _schedule_pack(s, copy, len(outer), width)
-
-
-def _schedule_pack(s: Draft, copy: Reindex, outer: int, width: int) -> None:
-    """Write the panels one after the other, each in order."""
     *above, last = copy.loops
     lanes = s.apply(Split(last, (None, width)))
-    order = (*above[:outer], lanes.names[0], *above[outer:], lanes.names[1])
-    s.apply(Reorder(order))
+    loops = (*above[: len(outer)], lanes.names[0], *above[len(outer) :], lanes.names[1])
+    s.apply(Reorder(loops))
     s.apply(Vectorize(lanes.names[1]))
-    parallel_prefix(s, order[: outer + 1])
+    parallel_prefix(s, loops[: len(outer) + 1])
+
+
+_LINE_BYTES = 64
+_SET_BYTES = 4096  # addresses this far apart fall into one set of a first-level cache
+
+
+def _pack_rows(s: Draft, c: Contraction, reduce: tuple[Iter, ...], target: Target) -> None:
+    """Copy A into rows [batch, rows…, k…] that follow each other, a line apart where they would share cache sets."""
+    used = _used(c.a)
+    order = [it for it in (*c.batch, *c.rows) if it.var in used] + list(reduce)
+    copy = s.apply(Reindex(c.block.name, c.a.buffer.name, tuple(it.var.name for it in order)))
+    bytes_each = c.a.dtype.bytes
+    if math.prod(it.extent for it in reduce) * bytes_each % _SET_BYTES == 0 and len(reduce) == 1:
+        s.apply(TransformLayout(copy.copy, Layout((Pad(len(order) - 1, 0, _LINE_BYTES // bytes_each),))))
+    schedule_spatial(s, copy.copy, target)
+
+
+# ------------------------------------------------------------------------------------------------------------ loops
 
 
 def _tile(
-    s: Draft, c: Contraction, epilogue: str, reduce: tuple[Iter, ...], tile: Tile, target: Target
+    s: Draft, c: Contraction, epilogue: str, reduce: tuple[Iter, ...], plan: Plan, target: Target
 ) -> None:
     loops = loops_of(c.block)
     outer = tuple(loops[it.var] for it in (*c.batch, *c.cols[:-1]))
-    *outer_rows, row = [loops[it.var] for it in c.rows] or [s.apply(AddUnitLoop(c.block.name)).loop]
+    *others, row = [loops[it.var] for it in c.rows] or [s.apply(AddUnitLoop(c.block.name)).loop]
     col = loops[c.cols[-1].var]
-    weights = c.b.dtype.bytes * math.prod(it.extent for it in (*c.cols, *c.reduce))
-    # Columns outermost keep a panel of B close and stream A past it; rows outermost keep all of B in L2.
-    columns_first = weights > target.l2_bytes // 2
-    outside = (*outer, col, *outer_rows, row) if columns_first else (*outer, *outer_rows, row, col)
-    if outside[0] == row and s.loop(row).extent >= ENOUGH_PARTS * 4 * tile.rows:
+    inner = row if plan.columns_outside else col
+    chunks: tuple[str, ...] = ()
+    if plan.chunk and plan.chunk < s.loop(inner).extent:
+        chunk, rest = s.apply(Split(inner, (None, plan.chunk))).names
+        chunks = (chunk,)
+        row, col = (rest, col) if plan.columns_outside else (row, rest)
+    if plan.columns_outside:
+        outside = (*outer, *others, *chunks, col, row) if chunks else (*outer, col, *others, row)
+    else:
+        outside = (*outer, *chunks, *others, row, col)
+    if outside[0] == row and s.loop(row).extent >= ENOUGH_PARTS * 4 * plan.rows:
         # Parts of many tiles: a tile with a short reduction is over before a part of its own has begun.
-        chunk, row = s.apply(Split(row, (None, part_size(s.loop(row).extent)))).names
-        outside = (chunk, row, col)
+        part, row = s.apply(Split(row, (None, part_size(s.loop(row).extent)))).names
+        outside = (part, row, *outside[1:])
     nest = Nest(c.block.name, epilogue, outside, row, col, tuple(loops[it.var] for it in reduce))
-    tile_nest(s, nest, tile, target.lanes(c.b.dtype.bytes))
+    lanes = target.lanes(c.b.dtype.bytes)
+    tile_nest(s, nest, Tile(plan.rows, plan.columns), lanes, plan.unroll)
+
+
+def strides_along(load: Load, block: Block, group: tuple[Iter, ...]) -> int | None:
+    """How far the address moves per step along all of `group` as one iterator; None if not by the same everywhere."""
+    if not group:
+        return 0
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    wanted = {it.var for it in group}
+    for index in load.indices:
+        if any(
+            not isinstance(atom, Var) and _mentions(atom, wanted) for atom, _ in simplify.linear(index).terms
+        ):
+            return None
+    steps = address_steps(load, block)
+    expected = steps.get(group[-1].var, 0)
+    first = expected
+    for inner, outer in zip(reversed(group), reversed(group[:-1]), strict=False):
+        expected *= inner.extent
+        if steps.get(outer.var, 0) != expected:
+            return None
+    return first
+
+
+def _mentions(e: Expr, wanted: set[Var]) -> bool:
+    return not wanted.isdisjoint(free_vars(e))

@@ -35,8 +35,6 @@ from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.tir.stmt import Block, For, LoopKind, Store, walk
 
-_MAX_UNROLLED = 64  # multiply-adds written out in a reduction loop
-
 
 @dataclass(frozen=True, slots=True)
 class Nest:
@@ -75,9 +73,9 @@ def take_epilogue(s: Draft, block: str, buffer: Buffer) -> str:
     return s.apply(CacheWrite(block, buffer.name, Scope.REGISTER)).copy
 
 
-def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int) -> None:
+def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int, unroll: int = 64) -> None:
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
-    workers.
+    workers. At most `unroll` multiply-adds are written out in a step of the reduction.
     """
     cuts = {
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
@@ -100,7 +98,7 @@ def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int) -> None:
             (row, height), (col, width) = tile_loops[nest.row], tile_loops[nest.col]
             if first == nest.row:
                 s.apply(Reorder((row, col)))
-            _register_tile(s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes)
+            _register_tile(s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes, unroll)
     if work < PARALLEL_STEPS:
         return
     for n in top_level(s.func):
@@ -162,6 +160,7 @@ def _register_tile(
     sizes: tuple[int, int],
     reduce: tuple[str, ...],
     lanes: int,
+    unroll: int,
 ) -> None:
     """Part the epilogue from the reduction, turn the reduction inside out, and write the tile out in
     registers.
@@ -169,7 +168,7 @@ def _register_tile(
     (row, col), (height, width) = tile, sizes
     store_col = s.apply(Distribute(col)).part(1)
     store_row = s.apply(Distribute(row)).part(1)
-    reduce = _unroll_reduction(s, reduce, height * -(-width // lanes))
+    reduce = _unroll_reduction(s, reduce, height * -(-width // lanes), unroll)
     s.apply(Reorder((*reduce, row, col)))
     _write_out(s, row, col, width, lanes)
     if 4 <= height <= lanes and width % lanes == 0 and _is_turned(s, p.epilogue, store_row, store_col):
@@ -212,17 +211,17 @@ def _is_turned(s: Draft, epilogue: str, row: str, col: str) -> bool:
     return steps.get(Var(row)) == 1 and steps.get(Var(col)) != 1 and row not in rest
 
 
-def _unroll_reduction(s: Draft, loops: tuple[str, ...], work: int) -> tuple[str, ...]:
+def _unroll_reduction(s: Draft, loops: tuple[str, ...], work: int, most: int) -> tuple[str, ...]:
     """Write out steps of the innermost loops while the code stays short; the loops as they are now."""
     done: list[str] = []
     for name in reversed(loops):
         extent = s.loop(name).extent
-        if extent * work <= _MAX_UNROLLED:
+        if extent * work <= most:
             s.apply(Unroll(name))
             work *= extent
             done.insert(0, name)
             continue
-        factor = max(u for u in range(1, 9) if extent % u == 0 and (u == 1 or u * work <= _MAX_UNROLLED))
+        factor = max(u for u in range(1, 9) if extent % u == 0 and (u == 1 or u * work <= most))
         if factor > 1:
             steps = s.apply(Split(name, (None, factor)))
             s.apply(Unroll(steps.names[1]))

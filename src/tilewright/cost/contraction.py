@@ -1,0 +1,195 @@
+"""The time of a tiled contraction, in closed form over arrays of candidates.
+
+    cycles = steps of the register tiles (arithmetic, loads, latency; edges count as what they are)
+           + bytes that come from farther than the first-level cache
+           + packing what is not packed at compile time
+           + starting and storing each tile
+
+`Form` has what is the same for all candidates that fuse the same iterators; `Choices` are arrays with an entry per
+candidate. Infinite where there is no such schedule.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.cost.machine import Array, Machine
+
+Ints = NDArray[np.int64]
+
+_LINE_BYTES = 64
+_SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache
+_TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
+_SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
+_FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
+_PREFETCHED_STEP = 512  # bytes: the prefetcher follows rows up to this far apart
+_PART_START = 400.0  # cycles to fetch a part of the work
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A contraction by numbers. Steps are in elements, None where an address does not move linearly."""
+
+    batch: int  # iterations outside of rows and columns
+    other_rows: int  # rows that are not part of a tile's row
+    rows: int
+    cols: int
+    k: int
+    k_inner: int  # extent of the innermost reduction loop
+    a_row_step: int | None
+    a_k_step: int  # the smallest along any reduction loop
+    b_col_step: int | None
+    b_k_step: int  # the largest along the inner reduction loops
+    out_col_step: int | None
+    a_constant: bool
+    b_constant: bool
+    a_elements: int
+    b_elements: int
+    bytes_each: int = 4
+    epilogue_loads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    rows: Ints
+    vectors: Ints
+    pack_a: NDArray[np.bool_]
+    pack_b: NDArray[np.bool_]
+    columns_outside: NDArray[np.bool_]
+    chunk: Ints
+    unroll: Ints
+
+
+def contraction_seconds(f: Form, c: Choices, m: Machine, threads: int = 1) -> Array:
+    lanes = m.lanes * 4 // f.bytes_each
+    rows_in = np.where(c.columns_outside & (c.chunk > 0), c.chunk, f.rows)
+    cols_in = np.where(~c.columns_outside & (c.chunk > 0), c.chunk, f.cols)
+    chunks = (f.rows // rows_in) * (f.cols // cols_in)
+    repeats = np.float64(f.batch * f.other_rows) * chunks
+    # Tiles of one chunk: two neighbouring heights; full widths, whole vectors, and a part of one.
+    n_rows = -(-rows_in // c.rows)
+    low, more = rows_in // n_rows, rows_in % n_rows
+    width = c.vectors * lanes
+    full, rest = cols_in // width, cols_in % width
+    whole, part = rest // lanes, (rest % lanes > 0).astype(np.int64)
+    cycles = np.zeros(len(c.rows))
+    for height, n_high in ((low + 1, more), (low, n_rows - more)):
+        for vectors, n_wide in (
+            (c.vectors, full),
+            (whole, (whole > 0).astype(np.int64)),
+            (np.ones_like(part), part),
+        ):
+            n = np.float64(1) * n_high * n_wide
+            cycles += n * (f.k * _step(height, vectors, c, f, m) + _edges(height, vectors, lanes, f))
+    cycles *= repeats
+    cycles += _traffic(f, c, m, n_rows, full + (whole > 0) + part, width, chunks)
+    cycles += _packing(f, c, m)
+    cycles = np.where(_is_possible(f, c, m, rows_in, cols_in), cycles, np.inf)
+    return _shared(f, c, cycles, n_rows, full + (whole > 0) + part, chunks, threads) / m.hertz
+
+
+def _step(height: Ints, vectors: Ints, c: Choices, f: Form, m: Machine) -> Array:
+    """Cycles of one reduction step of a tile."""
+    work = height * vectors
+    loads = (height + vectors) / m.loads_per_cycle
+    written_out = np.clip(c.unroll // np.maximum(work, 1), 1, f.k_inner)
+    uops = (work + height + vectors + 2.0 / written_out) / m.uops_per_cycle
+    busy = np.maximum(np.maximum(work / m.fma_per_cycle, loads), uops)
+    # Loads and multiply-adds do not overlap perfectly; a dependent chain cannot be overlapped at all.
+    # A vector of B comes from farther than an element of A.
+    return np.maximum(busy + 0.12 * loads + 0.1 * vectors, m.fma_latency)
+
+
+def _edges(height: Ints, vectors: Ints, lanes: int, f: Form) -> Array:
+    """Cycles to start and to store a tile."""
+    work = np.float64(1) * height * vectors
+    store = 1.0 if f.out_col_step == 1 else _SCATTERED_STORE * lanes
+    return _TILE_START + work * (0.5 + store + 0.5 * f.epilogue_loads)
+
+
+def _traffic(
+    f: Form,
+    c: Choices,
+    m: Machine,
+    n_rows: Ints,
+    n_cols: Ints,
+    width: Ints,
+    chunks: Ints,
+) -> Array:
+    """Cycles for what does not come from the first-level cache."""
+    each = np.float64(f.bytes_each)
+    panel, panel_floor = _panel_bytes(f, c, m, width)
+    band, band_floor = _band_bytes(f, c, m)
+    all_a, all_b = f.a_elements * each, f.k * f.cols * each * f.batch
+    inside_a, inside_b = band * n_rows, panel * n_cols
+    outer = np.float64(f.batch * f.other_rows) * chunks
+    # The outer operand of the two stays while the inner one passes by.
+    b_again = m.per_byte(np.where(c.columns_outside, panel + 2 * band, inside_b + band))
+    a_again = m.per_byte(np.where(c.columns_outside, inside_a + panel, band + 2 * panel))
+    b_again, a_again = np.maximum(b_again, panel_floor), np.maximum(a_again, band_floor)
+    b_new = np.maximum(m.per_byte(np.full_like(panel, all_b)) - b_again, 0.0)
+    a_new = np.maximum(m.per_byte(np.full_like(band, all_a)) - a_again, 0.0)
+    again = outer * n_rows * n_cols * (panel * b_again + band * a_again)
+    new = outer * np.where(c.columns_outside, n_cols * panel * b_new, n_rows * band * a_new)
+    return again + new
+
+
+def _panel_bytes(f: Form, c: Choices, m: Machine, width: Ints) -> tuple[Array, Array]:
+    """Bytes that come with the columns of B for a tile, and what each costs at least."""
+    panel = np.float64(f.k * f.bytes_each) * width
+    step = f.b_k_step * f.bytes_each
+    floor = 0.0 if step <= _PREFETCHED_STEP else _FAR_ROWS if step % _SET_BYTES else 2 * _FAR_ROWS
+    return panel, np.where(c.pack_b, 0.0, floor)
+
+
+def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[Array, Array]:
+    """Bytes that come with the rows of A for a tile, and what each costs at least: whole lines, if k is not along them."""
+    packed = np.float64(f.k * f.bytes_each) * c.rows
+    if f.a_k_step * f.bytes_each < _LINE_BYTES or f.k == 1:
+        return packed, np.zeros(len(c.rows))
+    lines = -(-c.rows * f.bytes_each // _LINE_BYTES) if f.a_row_step == 1 else c.rows
+    floor = m.from_memory if f.a_k_step * f.bytes_each % _SET_BYTES == 0 else m.from_l2
+    loose = np.float64(f.k * _LINE_BYTES) * lines
+    return np.where(c.pack_a, packed, loose), np.where(c.pack_a, 0.0, floor)
+
+
+def _packing(f: Form, c: Choices, m: Machine) -> Array:
+    """Cycles to copy the operands that are packed, where that is done at run time."""
+    each = f.bytes_each
+    b_bytes = np.float64(f.batch * f.k * f.cols * each)
+    a_bytes = np.float64(f.batch * f.other_rows * f.rows * f.k * each)
+    # A panel that is not full is copied lane by lane, with a mask.
+    masked = np.where(f.cols % (c.vectors * (m.lanes * 4 // each)) == 0, 1.0, 2.0)
+    b = masked * (0.0 if f.b_constant else _copy(b_bytes, f.b_col_step == 1, each, m))
+    a = 0.0 if f.a_constant else _copy(a_bytes, f.a_k_step == 1, each, m)
+    return c.pack_b * b + c.pack_a * a
+
+
+def _copy(nbytes: np.float64, is_contiguous: bool, each: int, m: Machine) -> float:
+    moved = np.full(1, 2 * nbytes)
+    per_element = 0.25 if is_contiguous else 1.6
+    return float(nbytes / each * per_element + (2 * nbytes * m.per_byte(moved))[0])
+
+
+def _is_possible(f: Form, c: Choices, m: Machine, rows_in: Ints, cols_in: Ints) -> NDArray[np.bool_]:
+    work = c.rows * c.vectors
+    fits = work + c.vectors + 1 <= m.registers
+    sized = (
+        (c.rows <= f.rows)
+        & (rows_in * (f.rows // rows_in) == f.rows)
+        & (cols_in * (f.cols // cols_in) == f.cols)
+    )
+    chunked = (c.chunk == 0) | (c.chunk < np.where(c.columns_outside, f.rows, f.cols))
+    readable = c.pack_b | (f.b_col_step == 1)
+    return fits & sized & chunked & readable
+
+
+def _shared(
+    f: Form, c: Choices, cycles: Array, n_rows: Ints, n_cols: Ints, chunks: Ints, threads: int
+) -> Array:
+    """The time of the slowest of `threads` cores that share the parts."""
+    if threads == 1:
+        return cycles
+    parts = np.minimum(f.batch * f.other_rows * chunks * np.where(c.columns_outside, n_cols, n_rows), 16.0)
+    return cycles * np.ceil(parts / threads) / parts + _PART_START * parts / threads

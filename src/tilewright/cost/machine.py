@@ -1,0 +1,55 @@
+"""What a core does in a cycle, as far as the cost of a schedule depends on it.
+
+Figures are per core and approximate: they rank schedules, they do not predict clocks. Caches count as a little smaller
+than they are, since other data passes through them too.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.target.target import Target
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    lanes: int  # 32-bit elements of a vector
+    registers: int
+    hertz: float = 3.3e9
+    fma_per_cycle: float = 2.0
+    loads_per_cycle: float = 2.0
+    uops_per_cycle: float = 5.5
+    fma_latency: float = 4.0
+    l1_bytes: float = 24 * 1024
+    l2_bytes: float = 400 * 1024
+    l3_bytes: float = 8 * 1024 * 1024
+    # Cycles a byte costs beyond a load that hits the first-level cache, by where it comes from.
+    from_l2: float = 0.003
+    from_l3: float = 0.012
+    from_memory: float = 0.05
+
+    def per_byte(self, footprint: Array) -> Array:
+        """Cycles per byte for data that is read again after `footprint` bytes of other data."""
+        return np.where(
+            footprint <= self.l1_bytes,
+            0.0,
+            np.where(
+                footprint <= self.l2_bytes,
+                self.from_l2,
+                np.where(footprint <= self.l3_bytes, self.from_l3, self.from_memory),
+            ),
+        )
+
+
+def machine_of(target: Target) -> Machine:
+    return Machine(
+        lanes=target.lanes(4),
+        registers=target.vector_registers,
+        l1_bytes=0.75 * target.l1_bytes,
+        l2_bytes=0.8 * target.l2_bytes,
+        # A shared cache is shared with neighbours that cannot be seen: half, and no more than a few MiB a core.
+        l3_bytes=min(0.5 * target.l3_bytes, 12 * 1024 * 1024),
+    )

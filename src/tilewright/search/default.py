@@ -1,0 +1,91 @@
+"""The schedule of any Func, without measuring anything: the cheapest point of the first rule that fits it.
+
+Rules assume more of a Func than that it is correct, and a step refuses what it cannot prove. So there is a ladder:
+where one rule meets a refusal, the next starts over from the Func as it was given. The last takes no step at all.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.lanes import is_lane_reduction, schedule_lanes
+from tilewright.schedule.recipes.rows import schedule_rows
+from tilewright.schedule.recipes.spatial import schedule_spatial
+from tilewright.search.contraction_space import contraction_space
+from tilewright.search.prepare import prepared, schedule_rest
+from tilewright.search.space import Decisions, Space
+from tilewright.support.errors import ScheduleError
+from tilewright.target.target import Target
+from tilewright.tir.func import Func, single
+from tilewright.tir.stmt import blocks
+
+_log = logging.getLogger(__name__)
+
+Recipe: TypeAlias = Callable[[Func, Target], Draft]
+
+_TRIED = 4  # points of a space that are built before the next rule has its turn
+
+
+def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> tuple[Space, ...]:
+    """The design spaces of `func`; `constants` names the params whose values are known at compile time."""
+    found = contraction_space(func, target, constants)
+    return () if found is None else (found,)
+
+
+def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Draft:
+    """Schedule `func` for `target`; `constants` names the params whose values are known at compile time."""
+    for draft in _attempts(func, target, constants):
+        try:
+            return draft()
+        except ScheduleError as e:
+            _log.debug("%s: another schedule is taken: %s", func.name, e)
+    return Draft(single(func))
+
+
+def _attempts(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Callable[[], Draft]]:
+    for space in spaces(func, target, constants):
+        points, _ = space.ranked()
+        for point in points[:_TRIED]:
+            yield lambda space=space, point=point: _built(space, space.decisions(point))
+    for recipe in LADDER:
+        yield lambda recipe=recipe: recipe(func, target)
+
+
+def _built(space: Space, decisions: Decisions) -> Draft:
+    s = space.build(decisions)
+    assert isinstance(s, Draft)
+    return s
+
+
+def by_structure(func: Func, target: Target) -> Draft:
+    """Reductions in lanes or by rows, and the rest in memory order."""
+    s = prepared(func)
+    before = {b.name for b in blocks(s.func.body)}
+    reductions = [b for b in blocks(s.func.body) if b.is_reduction]
+    match reductions:
+        case [block] if is_lane_reduction(block):
+            schedule_lanes(s, block.name, target)
+            schedule_rest(s, before, target)
+        case []:
+            schedule_rest(s, before, target)
+        case _:
+            schedule_rows(s, target)
+    return s
+
+
+def block_by_block(func: Func, target: Target) -> Draft:
+    """Every block stays in its own nest: without a reduction in memory order, with one as it is written."""
+    s = prepared(func)
+    for block in list(blocks(s.func.body)):
+        if not block.is_reduction:
+            kept = s.module, s.trace
+            try:
+                schedule_spatial(s, block.name, target)
+            except ScheduleError as e:
+                s.module, s.trace = kept
+                _log.debug("%s stays as it is: %s", block.name, e)
+    return s
+
+
+LADDER: tuple[Recipe, ...] = (by_structure, block_by_block)
