@@ -24,10 +24,10 @@ from tilewright.ir.layout import Layout
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.runtime.loader import Code
-from tilewright.schedule.recipes.default import schedule_func
 from tilewright.schedule.recipes.tiles import row_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.distribute import Distribute
+from tilewright.search.default import schedule_func
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single

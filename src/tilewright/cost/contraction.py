@@ -144,7 +144,9 @@ def _panel_bytes(f: Form, c: Choices, m: Machine, width: Ints) -> tuple[Array, A
 
 
 def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[Array, Array]:
-    """Bytes that come with the rows of A for a tile, and what each costs at least: whole lines, if k is not along them."""
+    """Bytes that come with the rows of A for a tile, and what each costs at least. They are whole lines if k is not
+    along them.
+    """
     packed = np.float64(f.k * f.bytes_each) * c.rows
     if f.a_k_step * f.bytes_each < _LINE_BYTES or f.k == 1:
         return packed, np.zeros(len(c.rows))
