@@ -5,7 +5,7 @@ where one rule meets a refusal, the next starts over from the Func as it was giv
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 from tilewright.schedule.recipes.draft import Draft
@@ -22,9 +22,9 @@ from tilewright.tir.stmt import blocks
 
 _log = logging.getLogger(__name__)
 
-Recipe: TypeAlias = Callable[[Func, Target], Draft]
+Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Draft]
 
-_TRIED = 4  # points of a space that are built before the next rule has its turn
+_TRIED = 4  # points of a space that are built before another rule has its turn
 
 
 def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> tuple[Space, ...]:
@@ -35,31 +35,22 @@ def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) 
 
 def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Draft:
     """Schedule `func` for `target`; `constants` names the params whose values are known at compile time."""
-    for draft in _attempts(func, target, constants):
+    for recipe in LADDER:
         try:
-            return draft()
+            return recipe(func, target, constants)
         except ScheduleError as e:
-            _log.debug("%s: another schedule is taken: %s", func.name, e)
+            _log.debug("%s: %s is not for it: %s", func.name, recipe.__name__, e)
     return Draft(single(func))
 
 
-def _attempts(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Callable[[], Draft]]:
+def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft:
+    """The cheapest point of a design space; else reductions in lanes or by rows, and the rest in memory order."""
     for space in spaces(func, target, constants):
-        points, _ = space.ranked()
-        for point in points[:_TRIED]:
-            yield lambda space=space, point=point: _built(space, space.decisions(point))
-    for recipe in LADDER:
-        yield lambda recipe=recipe: recipe(func, target)
-
-
-def _built(space: Space, decisions: Decisions) -> Draft:
-    s = space.build(decisions)
-    assert isinstance(s, Draft)
-    return s
-
-
-def by_structure(func: Func, target: Target) -> Draft:
-    """Reductions in lanes or by rows, and the rest in memory order."""
+        for point in space.ranked()[0][:_TRIED]:
+            try:
+                return _built(space, space.decisions(point))
+            except ScheduleError as e:
+                _log.debug("%s: %s cannot be %s: %s", func.name, space.rule, space.decisions(point), e)
     s = prepared(func)
     before = {b.name for b in blocks(s.func.body)}
     reductions = [b for b in blocks(s.func.body) if b.is_reduction]
@@ -74,7 +65,13 @@ def by_structure(func: Func, target: Target) -> Draft:
     return s
 
 
-def block_by_block(func: Func, target: Target) -> Draft:
+def _built(space: Space, decisions: Decisions) -> Draft:
+    s = space.build(decisions)
+    assert isinstance(s, Draft)
+    return s
+
+
+def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Draft:
     """Every block stays in its own nest: without a reduction in memory order, with one as it is written."""
     s = prepared(func)
     for block in list(blocks(s.func.body)):
