@@ -50,7 +50,10 @@ class FoldPadding(Step):
             raise refusal(
                 func, block, f"{self}: the block does not put one buffer into the middle of a constant"
             )
-        own_nest(func, block)
+        try:
+            own_nest(func, block)
+        except ScheduleError as e:
+            raise ScheduleError(f"{self}: {e.message}", where=e.where, hint=e.hint) from None
         assert isinstance(block.body, Store)
         if padding.source not in module.temps or block.body.buffer not in func.locals:
             raise refusal(func, block, f"{self}: {padding.source.name} is not a buffer between kernels")

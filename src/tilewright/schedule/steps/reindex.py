@@ -8,7 +8,8 @@
 
 The copy has one dimension per named iterator, whatever index arithmetic the operand was read through, so a
 layout change of it is a change of these dimensions. Where the operand is a constant, the copy is made at
-compile time. The block reads the buffer through one index map that uses exactly the named iterators.
+compile time. The block reads the buffer through one index map that uses exactly the named iterators, and what it
+reads can be read in front of its nest (`schedule/early_read.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, free_vars, loads
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.rewrite import transform
+from tilewright.schedule.early_read import check_early_read
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import check_fresh, find_block
 from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
@@ -57,13 +59,14 @@ class Reindex(FuncStep):
         load = read.pop()
         by_name = {it.var.name: it for it in block.iters}
         used = {v.name for i in load.indices for v in free_vars(i)}
-        if used != set(self.iters) or len(self.iters) != len(used):
+        if used != set(self.iters) or len(self.iters) != len(used) or not used <= by_name.keys():
             raise refusal(
                 func,
                 block,
                 f"{self}: {self.buffer} is indexed by {', '.join(sorted(used))}",
                 hint="name exactly these",
             )
+        check_early_read(func, block, load)
         old = [by_name[n] for n in self.iters]
         copied = Buffer(self.copy, tuple(it.extent for it in old), load.dtype, Scope.GLOBAL)
         fresh = {it.var: Var(f"{self.copy}_{it.var.name}") for it in old}

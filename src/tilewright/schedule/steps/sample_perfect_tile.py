@@ -20,6 +20,8 @@ from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Module
 
+_MAX_PARTS = 16  # more levels than any memory has; the number of choices grows with its power
+
 
 @dataclass(frozen=True, slots=True)
 class SamplePerfectTile(SamplingStep):
@@ -35,6 +37,8 @@ class SamplePerfectTile(SamplingStep):
 
     def choices(self, module: Module) -> tuple[tuple[int, ...], ...]:
         extent = self._extent(module)
+        if not 1 <= self.parts <= _MAX_PARTS:
+            raise ScheduleError(f"{self}: a loop is tiled into 1 to {_MAX_PARTS} parts, not {self.parts}")
         found = tuple(f for f in factorizations(extent, self.parts) if f[-1] <= self.max_innermost)
         if not found:
             raise ScheduleError(

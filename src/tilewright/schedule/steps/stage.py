@@ -9,18 +9,22 @@
 `position` is the way from the stored value to the operand: the number of the child at each node (a factor of an fma is
 (0,) or (1,)). The new buffer has a dimension for each of `iters`, which are exactly the iterators that the operand
 depends on. Unlike Reindex, the operand may be any expression: padding that was inlined, a product of several factors,
-or one of two loads of the same buffer. It must not read what the block writes.
+or one of two loads of the same buffer. It must not read what the block writes, and what it reads can be read in front
+of the nest (`schedule/early_read.py`).
 """
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, free_vars, loads
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, cast, free_vars, loads
 from tilewright.ir.rewrite import substitute
+from tilewright.schedule.early_read import check_early_read
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import check_fresh, find_block
 from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.reindex import insert_before
+from tilewright.tir.analysis.value_range import fits
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, Store
 
@@ -30,6 +34,7 @@ class Stage(FuncStep):
     block: str
     position: tuple[int, ...]
     iters: tuple[str, ...]
+    dtype: DType | None = None
 
     def anchor(self) -> str:
         return self.block
@@ -54,13 +59,17 @@ class Stage(FuncStep):
         if any(ld.buffer is store.buffer for ld in loads(operand)):
             raise refusal(func, block, f"this operand reads {store.buffer.name}, which the block writes")
         used = {v.name for v in free_vars(operand)}
-        if used != set(self.iters) or len(self.iters) != len(used):
+        kept = operand.dtype if self.dtype is None else self.dtype
+        if kept is not operand.dtype and not fits(operand, kept):
+            raise refusal(func, block, f"not every value of this {operand.dtype} fits {kept}")
+        by_name = {it.var.name: it for it in block.iters}
+        if used != set(self.iters) or len(self.iters) != len(used) or not used <= by_name.keys():
             raise refusal(
                 func, block, f"the operand depends on {', '.join(sorted(used))}", hint="name exactly these"
             )
-        by_name = {it.var.name: it for it in block.iters}
+        check_early_read(func, block, operand)
         old = [by_name[n] for n in self.iters]
-        staged = Buffer(self.copy, tuple(it.extent for it in old), operand.dtype, Scope.GLOBAL)
+        staged = Buffer(self.copy, tuple(it.extent for it in old), kept, Scope.GLOBAL)
         fresh: dict[Var, Expr] = {it.var: Var(f"{self.copy}_{it.var.name}") for it in old}
         iters = tuple(Iter(Var(f"{self.copy}_{it.var.name}"), it.extent) for it in old)
         check_fresh(func, (self.copy, *self.loops, *(it.var.name for it in iters)))
@@ -68,9 +77,10 @@ class Stage(FuncStep):
             self.copy,
             iters,
             tuple(Var(n) for n in self.loops),
-            Store(staged, tuple(it.var for it in iters), substitute(operand, fresh)),
+            Store(staged, tuple(it.var for it in iters), cast(kept, substitute(operand, fresh))),
         )
-        value = _put(store.value, self.position, Load(staged, tuple(it.var for it in old)))
+        read = cast(operand.dtype, Load(staged, tuple(it.var for it in old)))
+        value = _put(store.value, self.position, read)
         reading = replace(block, body=Store(store.buffer, store.indices, value))
         func = replace(replace_own_nest(func, block, reading), locals=(*func.locals, staged))
         return func.with_body(insert_before(func.body, find_block(func, self.block), under_own_loops(first)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope
 from tilewright.ir.rewrite import transform as transform_expr
-from tilewright.support.errors import InternalError
+from tilewright.support.errors import InternalError, ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_allocations import accesses, place_allocations, separate_buffers
 from tilewright.tir.rewrite import map_exprs, replace_buffers, transform
@@ -48,17 +48,19 @@ def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
         if isinstance(nest, For) and nest.kind is LoopKind.PARALLEL:
             while isinstance(body, Alloc):  # at the top: not inside an iteration
                 if body.buffer.scope is not Scope.GLOBAL:
-                    raise InternalError(
+                    raise ScheduleError(
                         f"{func.name}: {body.buffer.name} in {body.buffer.scope.value} scope is carried between "
-                        f"iterations of the parallel loop {nest.var.name}"
+                        f"iterations of the parallel loop {nest.var.name}",
+                        hint="set the scope of the buffer to global, or make another loop parallel",
                     )
                 shared.append(body.buffer)
                 body = body.body
         placed.append(_privatise(body))
     crossing = [b for b in shared if b.scope is not Scope.GLOBAL]
     if crossing:
-        raise InternalError(
-            f"{func.name}: {crossing[0].name} in {crossing[0].scope.value} scope is used by two nests"
+        raise ScheduleError(
+            f"{func.name}: {crossing[0].name} in {crossing[0].scope.value} scope is used by two nests",
+            hint="move what writes it and what reads it into one nest, or set its scope to global",
         )
     known = (*func.params, *shared)
     phases = [
