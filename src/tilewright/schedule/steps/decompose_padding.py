@@ -50,7 +50,7 @@ from tilewright.schedule.nest import (
 )
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import map_exprs, substitute
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Iter, Store, seq
 
@@ -176,11 +176,12 @@ def _copy(func: Func, block: Block, store: Store, below: list[For], inside: Mapp
     stays = inside_domain(iters, bindings)  # of shrunk loops this is simplified away
     if any(simplify(c) is FALSE for c in stays):
         raise _nothing_left(func, block)
+    shifted = Simplifier({it.var: Interval(0, it.extent - 1) for it in iters})
     inner = replace(
         block,
         iters=tuple(iters),
         bindings=tuple(bindings),
-        body=substitute(store, values),
+        body=map_exprs(substitute(store, values), shifted),
         predicate=logical_and(*others, *stays),
     )
     nest = wrap([replace(n, extent=shrunk.get(n.var, n.extent)) for n in below], inner)
