@@ -21,7 +21,6 @@ from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
 _WIDE = 16  # channels that fill vectors by themselves
-_MAX_WASTE = 1.05  # of multiply-adds, for the sake of one convolution instead of several
 
 
 def contract(
@@ -190,11 +189,6 @@ class _Residues:
             -(-(n + first) // s) for n, first, s in zip(outputs, self.start, window.strides, strict=True)
         )
 
-    @property
-    def waste(self) -> float:
-        """How much more is computed if all residues are computed for all q."""
-        return math.prod(self.together) / math.prod(self.apart)
-
     def taps(self, residue: Sequence[Expr], t: Sequence[Expr]) -> list[Expr]:
         """Where in the kernel tap number t of the window is: from the last one of the residue to the first."""
         axes = zip(residue, t, self.strides, self.sparse.kernel, strict=True)
@@ -275,15 +269,15 @@ class ConvTranspose(Op):
         axes = zip(window.kernel, window.strides, window.dilations, strict=True)
         if not all(s == 1 or (d == 1 and k % s == 0) for k, s, d in axes):
             return (self._zero_stuffed(b, x, w, bias, out, name),)
-        if self.group == 1 and w.shape[1] >= _WIDE and _Residues(window, out.shape[2:]).waste > _MAX_WASTE:
+        if self.group == 1 and w.shape[1] >= _WIDE:
             return (self._residue_by_residue(b, x, w, bias, out, name),)
         return (self._residues_together(b, x, w, bias, out, name),)
 
     def _residues_together(
         self, b: FuncBuilder, x: Buffer, w: Buffer, bias: Sequence[Buffer], out: TensorType, name: str
     ) -> Buffer:
-        """All residues are computed for all q, in channels side by side: one plain convolution. Some that belong to
-        positions cut off by the padding are computed in vain.
+        """All residues are computed for all q, in channels side by side: one plain convolution, which fills vectors
+        even with few channels. Some that belong to positions cut off by the padding are computed in vain.
         """
         window, strides, wide = self.window, self.window.strides, accumulator(out.dtype)
         r = _Residues(window, out.shape[2:])

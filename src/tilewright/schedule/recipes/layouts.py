@@ -8,7 +8,7 @@ Inputs and outputs of the Module keep the layout that the caller knows.
 
 from collections.abc import Collection, Iterator
 
-from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, free_vars, loads
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, Reorder, Split
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.step import Step
@@ -16,23 +16,27 @@ from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module
-from tilewright.tir.stmt import Block, IterKind, Store, blocks
+from tilewright.tir.stmt import Block, IterKind, Store, blocks, stmt_exprs
 
 _MIN_CHANNELS = 8  # fewer would not fill a vector
+_MIN_PIXELS = 32  # in a row: of fewer, too many would be outside of whole vectors
 
 
 def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
     """Channels last where that pays; the module and the steps taken."""
     fixed = {*module.inputs, *module.outputs, *(c.buffer for c in module.constants)}
+    alone: list[Block] = []
     chosen: dict[Buffer, int] = {}  # and which of its dimensions has the channels
     for func in module.funcs:
         for block in blocks(func.body):
             at = _channels(block) if block.is_reduction else None
             if at is not None and not _stands_alone(func, block, at, fixed):
                 chosen.update((b, d) for b, d in _images(block, at) if b not in fixed)
+            elif at is not None and at > 1:
+                alone.append(block)
     _spread(module, chosen, fixed)
     steps: list[Step] = []
-    for step in _phases(module, chosen):
+    for step in (*_phases(module, chosen), *map(_channels_first, alone)):
         module = step.apply(module)
         steps.append(step)
     for b, at in chosen.items():
@@ -58,6 +62,15 @@ def _paddings(module: Module) -> list[FoldPadding]:
             if padding is not None and padding.source in module.temps:
                 found.setdefault(padding.source.name, []).append(block.name)
     return [FoldPadding(names[0]) for names in found.values() if len(names) == 1]
+
+
+def _channels_first(block: Block) -> TransformLayout:
+    """Parts of the output that are interleaved in the end are computed next to each other, channel by channel."""
+    at = _channels(block)
+    assert isinstance(block.body, Store) and at is not None
+    rank = len(block.body.indices)
+    order = (0, at, *range(1, at), *range(at + 1, rank))
+    return TransformLayout(block.body.buffer.name, Layout((Reorder(order),)))
 
 
 def _phases(module: Module, chosen: Collection[Buffer]) -> list[TransformLayout]:
@@ -133,9 +146,10 @@ def _channels(block: Block) -> int | None:
 
 
 def _stands_alone(func: Func, block: Block, at: int, fixed: set[Buffer]) -> bool:
-    """Is the block best left as it is: each channel for itself, between fixed layouts?
+    """Is the block best left as it is, between fixed layouts?
 
-    Then pixels fill vectors as well as channels would, and nothing need be transposed on the way in and out.
+    That is so where pixels fill vectors as well as channels would, and nothing need be transposed on the way in and
+    out: where each channel is for itself, and where the result is interleaved anyway, along the pixels.
     """
     assert isinstance(block.body, Store)
     rank = len(block.body.indices) - at + 1
@@ -144,11 +158,23 @@ def _stands_alone(func: Func, block: Block, at: int, fixed: set[Buffer]) -> bool
     channel, last = block.body.indices[at], block.body.indices[-1]
     images = [ld for ld in loads(block.body.value) if ld.buffer is not block.body.buffer]
     depthwise = all(channel in {v for i in ld.indices for v in free_vars(i)} for ld in images)
+    if not depthwise and not (
+        _is_interleaved(func, block.body.buffer) and block.body.buffer.shape[-1] >= _MIN_PIXELS
+    ):
+        return False
     # Strides cost nothing where the image is copied before, to have a border: see `_phases`.
-    return depthwise and any(
+    return any(
         _stride(block, ld, last) == 1 or (_stride(block, ld, last) > 1 and ld.buffer in func.locals)
         for ld in images
     )
+
+
+def _is_interleaved(func: Func, buffer: Buffer) -> bool:
+    """Do the readers of the buffer run along its last dimension in steps of less than an element?"""
+    read = [
+        ld for b in blocks(func.body) if not b.is_reduction for e in stmt_exprs(b.body) for ld in loads(e)
+    ]
+    return any(ld.buffer is buffer and not isinstance(ld.indices[-1], Var | Const) for ld in read)
 
 
 def _spread(module: Module, chosen: dict[Buffer, int], fixed: set[Buffer]) -> None:
