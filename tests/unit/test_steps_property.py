@@ -14,15 +14,21 @@ from tilewright.schedule.steps import (
     Blockize,
     ComputeAt,
     ComputeInline,
+    DecomposePadding,
     DecomposeReduction,
     Distribute,
     Fuse,
     LoopPartition,
     Merge,
+    PadEinsum,
     Parallel,
     Reorder,
     ReverseComputeAt,
     Rfactor,
+    RollingBuffer,
+    SampleCategorical,
+    SampleComputeLocation,
+    SamplePerfectTile,
     Split,
     TransformBlockLayout,
     Unroll,
@@ -30,7 +36,7 @@ from tilewright.schedule.steps import (
 )
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, single
-from tilewright.tir.stmt import For, blocks, loops
+from tilewright.tir.stmt import For, Store, blocks, loops, walk
 
 MOVES = [
     "split",
@@ -48,6 +54,10 @@ MOVES = [
     "merge",
     "blockize",
     "layout",
+    "pad",
+    "pad_apart",
+    "roll",
+    "sample",
 ]
 
 
@@ -98,6 +108,21 @@ def a_step(draw: st.DrawFn, func: Func) -> Step:
             return ComputeInline(block)
         case "layout":
             return TransformBlockLayout(block, draw(a_layout(len(find_block(func, block).iters))))
+        case "pad":
+            count = len(find_block(func, block).iters)
+            return PadEinsum(block, tuple(draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))))
+        case "pad_apart":
+            return DecomposePadding(block, loop)
+        case "roll":
+            stored = [n.buffer.name for n in walk(find_block(func, block)) if isinstance(n, Store)]
+            return RollingBuffer(block, stored[0])
+        case "sample":
+            parts = tuple(d for d in range(1, extent + 1) if extent % d == 0)
+            inner = draw(st.sampled_from(parts or (1,)))
+            tile = SamplePerfectTile(loop, 2, 8, (extent // inner, inner))
+            place = SampleComputeLocation(block, draw(st.sampled_from(["root", "inline", loop])))
+            either = SampleCategorical(((Unroll(loop),), (Split(loop, (None, 2)),)), draw(st.integers(0, 1)))
+            return draw(st.sampled_from([tile, place, either]))
         case "blockize":
             return Blockize(loop)
         case "merge":
