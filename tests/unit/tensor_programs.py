@@ -109,13 +109,21 @@ def conv(
     return b.finish(b.reduce("Y", (2, group, outputs, *out), (inputs, *kernel), taps, axes=axes))
 
 
-def quantized(m: int, n: int, k: int, x_type: DType, w_type: DType, *, turned: bool = False) -> Func:
+def quantized(
+    m: int, n: int, k: int, x_type: DType, w_type: DType, *, turned: bool = False, zero_points: bool = False
+) -> Func:
     """Sums of products of narrow integers."""
     b = FuncBuilder("quantized")
     x, w = b.param("X", (m, k), x_type), b.param("W", (n, k), w_type)
+    x_zero, w_zero = (b.param("XZ", (), x_type), b.param("WZ", (n,), w_type)) if zero_points else (None, None)
+
+    def wide(e: Expr) -> Expr:
+        return cast(DType.I32, e)
 
     def product(i: Expr, j: Expr, k: Expr) -> Expr:
-        p, q = cast(DType.I32, x[i, k]), cast(DType.I32, w[j, k])
+        p, q = wide(x[i, k]), wide(w[j, k])
+        if x_zero is not None and w_zero is not None:
+            p, q = p - wide(x_zero[()]), q - wide(w_zero[j])
         return q * p if turned else p * q
 
     return b.finish(b.reduce("Y", (m, n), (k,), product))

@@ -2,9 +2,11 @@
 
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
+from aarch64 import needs_qemu, run_aarch64
 from native import BEST, HAS_AVX2, run_native
 from tensor_programs import block_of, conv, einsum, quantized, same_order
 
@@ -51,9 +53,11 @@ def inputs(func: Func) -> list[np.ndarray]:
     rng = np.random.default_rng(3)
     given = [p for p in func.params if p not in func.outputs]
     return [
-        (rng.standard_normal(p.shape) if p.dtype.is_float else rng.integers(-100, 100, p.shape)).astype(
-            p.dtype.numpy
-        )
+        (
+            rng.standard_normal(p.shape)
+            if p.dtype.is_float
+            else rng.integers(-100 if p.dtype.is_signed else 0, 100, p.shape)
+        ).astype(p.dtype.numpy)
         for p in given
     ]
 
@@ -151,6 +155,48 @@ def test_products_of_pairs(shape: tuple[int, int, int]) -> None:
     for m in found(func, "Y", DOT):
         done = build(func, "Y", m, DOT)
         assert any(isinstance(n, Emit) and n.intrinsic == DOT.name for n in walk(done.body))
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8), (3, 13, 5)])
+def test_bytes_with_zero_points_become_products_of_pairs(shape: tuple[int, int, int]) -> None:
+    func = quantized(*shape, DType.U8, DType.I8, zero_points=True)
+    for m in found(func, "Y", DOT):
+        done = build(func, "Y", m, DOT)
+        assert any(isinstance(n, Emit) and n.intrinsic == DOT.name for n in walk(done.body))
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8), (3, 5, 11)])
+@pytest.mark.parametrize(
+    ("name", "x_type", "w_type"),
+    [
+        ("arm.i8i8.sdot", DType.I8, DType.I8),
+        ("arm.u8i8.usdot", DType.U8, DType.I8),
+        ("arm.i8i8.smmla", DType.I8, DType.I8),
+        ("arm.u8u8.ummla", DType.U8, DType.U8),
+    ],
+)
+def test_products_of_bytes_on_arm(
+    name: str, x_type: DType, w_type: DType, shape: tuple[int, int, int]
+) -> None:
+    func = quantized(*shape, x_type, w_type)
+    for m in found(func, "Y", intrinsic(name)):
+        done = build(func, "Y", m, intrinsic(name), native=False)
+        assert any(isinstance(n, Emit) and n.intrinsic == name for n in walk(done.body))
+
+
+@needs_qemu
+@pytest.mark.parametrize("name", ["arm.i8i8.sdot", "arm.i8i8.smmla", "arm.f32.tile_4x8"])
+def test_arm_code_of_a_mapping(name: str, tmp_path: Path) -> None:
+    func = (
+        quantized(3, 10, 11, DType.I8, DType.I8)
+        if "i8" in name
+        else einsum("mk,kn->mn", {"m": 5, "k": 3, "n": 9})
+    )
+    block = "Y" if "i8" in name else "Z"
+    mapping = next(iter(found(func, block, intrinsic(name))))
+    done = build(func, block, mapping, intrinsic(name), native=False)
+    given = inputs(func)
+    np.testing.assert_array_equal(run_aarch64(done, given, tmp_path)[0], run_func(done, *given)[0])
 
 
 def test_what_follows_the_product_is_done_on_registers() -> None:

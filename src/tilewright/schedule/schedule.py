@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope, free_vars
 from tilewright.ir.layout import Layout
 from tilewright.schedule.debug import Watch, is_debug_mode
@@ -252,9 +253,11 @@ class Schedule:
         """Returns the block that makes the copy."""
         return self.apply(Reindex(block, buffer, tuple(iters))).copy
 
-    def stage(self, block: str, position: Sequence[int], iters: Sequence[str]) -> str:
+    def stage(
+        self, block: str, position: Sequence[int], iters: Sequence[str], dtype: DType | None = None
+    ) -> str:
         """Returns the block that computes the operand."""
-        return self.apply(Stage(block, tuple(position), tuple(iters))).copy
+        return self.apply(Stage(block, tuple(position), tuple(iters), dtype)).copy
 
     def cache_read(self, block: str, buffer: str, scope: Scope) -> str:
         """Returns the block that makes the copy."""

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from tilewright.ir import layout
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import STEPS, SampleCategorical
@@ -25,7 +26,7 @@ Trace: TypeAlias = tuple[Step, ...]
 
 # What may stand inside a step. A layout's Split is not the step Split: the place tells which is meant.
 VALUES: tuple[type, ...] = (layout.Layout, layout.Split, layout.Reorder, layout.Fuse, layout.Pad)
-ENUMS: tuple[type[Enum], ...] = (Scope,)
+ENUMS: tuple[type[Enum], ...] = (Scope, DType)
 HOLD_STEPS: tuple[type[Step], ...] = (SampleCategorical,)  # inside these stand steps
 
 _STEPS = {c.__name__: c for c in STEPS}

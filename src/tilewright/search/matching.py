@@ -7,7 +7,8 @@
 Types are equal to the bit, and so are roundings: `fma(a, b, c)` and `a * b + c` are different computations. Operands of
 commutative operations may change places, so one block can match in several ways. What stands for an operand of the
 intrinsic is most often a load, but any expression of its type will do (padding that was inlined, a product of three
-factors): then the operand has to be computed into a buffer first.
+factors): then the operand has to be computed into a buffer first. Where the intrinsic widens an integer, so may the
+block, from another type or from an expression whose values fit: `i32(x) - zero_point` of bytes is an i16 for it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.rewrite import transform
 from tilewright.target.intrinsic import Intrinsic
+from tilewright.tir.analysis.value_range import fits
 from tilewright.tir.printer import print_expr
 from tilewright.tir.stmt import Block, Store, blocks
 
@@ -105,8 +107,12 @@ def _unify(
                 yield from _unify_all((p.a, p.b), (e.b, e.a), output, here, bound)
         case (Unary(), Unary()) if p.op is e.op:
             yield from _unify(p.a, e.a, output, here, bound)
-        case (Cast(), Cast()) | (Bitcast(), Bitcast()):
+        case (Bitcast(), Bitcast()):
             yield from _unify(p.a, e.a, output, here, bound)
+        case (Cast(), Cast()) if e.a.dtype is p.a.dtype:
+            yield from _unify(p.a, e.a, output, here, bound)
+        case (Cast(a=Load()), _) if fits(e, p.a.dtype):
+            yield from _unify(p.a, Cast(p.a.dtype, e), output, here, bound)
         case (Const(), Const()) if p is e:
             yield bound
         case _:

@@ -13,7 +13,8 @@ Every step checks itself, so a mapping that a step refuses raises ScheduleError 
 import math
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, Var, free_vars, loads, walk
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Cast, Const, Expr, Load, Scope, Var, free_vars, loads, walk
 from tilewright.ir.layout import Fuse as FuseDims
 from tilewright.ir.layout import Layout, Primitive
 from tilewright.ir.layout import Reorder as ReorderDims
@@ -85,8 +86,15 @@ class _Nest:
 class _Materializer:
     def __init__(self, schedule: Schedule, block: str, mapping: Mapping, intrinsic: Intrinsic) -> None:
         self._s, self._name, self._mapping, self._intrinsic = schedule, block, mapping, intrinsic
-        # Where the operands are in the stored value. The steps below change indices, never this.
-        self._positions = [position_of(self._store.value, e) for e in mapping.operands]
+        # Where the operands are in the stored value. The steps below change indices, never this; an operand that is
+        # to be kept in another type is below the cast after that.
+        self._positions: list[tuple[int, ...]] = []
+        self._narrow: dict[int, DType] = {}
+        for n, e in enumerate(mapping.operands):
+            if isinstance(e, Cast) and not any(x is e for x in walk(self._store.value)):
+                self._narrow[n] = e.dtype
+                e = e.a
+            self._positions.append(position_of(self._store.value, e))
 
     def run(self) -> None:
         own_nest(self._func, self._block)
@@ -220,7 +228,10 @@ class _Materializer:
         if isinstance(e, Load) and sum(ld.buffer is e.buffer for ld in loads(self._store.value)) == 1:
             copy = self._s.apply(Reindex(self._name, e.buffer.name, iters)).copy
         else:
-            copy = self._s.apply(Stage(self._name, self._positions[operand], iters)).copy
+            narrow = self._narrow.pop(operand, None)
+            copy = self._s.apply(Stage(self._name, self._positions[operand], iters, narrow)).copy
+            if narrow is not None:
+                self._positions[operand] += (0,)
         for ld in loads(e):
             writers = [b for b in blocks(self._func.body) if ld.buffer in _written(b)]
             if len(writers) == 1 and not writers[0].is_reduction:
