@@ -30,6 +30,7 @@ from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
 from tilewright.schedule.recipes.layouts import choose_layouts
+from tilewright.search.default import spaces
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
@@ -48,13 +49,13 @@ from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Branch, Call, External, Module, Program, Sequence, While
 from tilewright.tir.memory_plan import plan_memory
-from tilewright.tuned import Tuned, no_spaces
+from tilewright.tuned import Spaces, Tuned
 from tilewright.version import __version__
 from tilewright.workers import Workers
 
 _log = logging.getLogger("tilewright")
 
-SPACES = no_spaces  # in which choices of the database are points
+SPACES: Spaces = spaces  # in which choices of the database are points
 
 Model: TypeAlias = str | Path | bytes | ModelProto
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]

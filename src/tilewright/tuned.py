@@ -11,6 +11,7 @@ from typing import TypeAlias
 from tilewright.keys import rules_digest, target_digest
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.database import Choice, Database, Scope, choices_digest, default_database
+from tilewright.search.default import spaces
 from tilewright.search.space import Space
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
@@ -21,10 +22,6 @@ _log = logging.getLogger("tilewright")
 Spaces: TypeAlias = Callable[[Func, Target, frozenset[str]], Sequence[Space]]
 
 
-def no_spaces(func: Func, target: Target, constants: frozenset[str]) -> Sequence[Space]:
-    return ()
-
-
 def tuning_scope(target: Target) -> Scope:
     """The rows of the database that count for a target, with the rules as they are now."""
     return Scope(target_digest(target), rules_digest())
@@ -33,7 +30,7 @@ def tuning_scope(target: Target) -> Scope:
 class Tuned:
     """The choices for one target. It remembers which were asked for."""
 
-    def __init__(self, target: Target, database: Database | None = None, spaces: Spaces = no_spaces) -> None:
+    def __init__(self, target: Target, database: Database | None = None, spaces: Spaces = spaces) -> None:
         self._target, self._spaces = target, spaces
         self._database = default_database() if database is None else database
         self._scope = tuning_scope(target) if self._database.exists else None
