@@ -540,3 +540,10 @@ def test_a_refused_step_leaves_the_module_alone() -> None:
     with pytest.raises(ScheduleError):
         ComputeInline("C").apply(module)
     assert module.funcs[0] is before
+
+
+def test_consumer_that_is_alone() -> None:
+    b = FuncBuilder("alone")
+    x = b.param("X", (4,), I32)
+    f = b.finish(b.compute("Y", (4,), lambda i: x[i]))
+    assert "block 'Y' is alone in alone" in refused(f, ReverseComputeAt("Y", "Y_i"))

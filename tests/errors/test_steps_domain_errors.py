@@ -8,6 +8,7 @@ from tilewright.schedule.steps import (
     AddUnitLoop,
     Distribute,
     DropUnitIters,
+    FoldPadding,
     FuseIters,
     IterateOver,
     Reindex,
@@ -119,3 +120,24 @@ def test_distribute_what_is_carried_between_iterations() -> None:
 def test_distribute_independent_iterations() -> None:
     module = Distribute("i").apply(single(parse_func(CARRIED.replace("INDEX", "dv"))))
     assert module.func_of_loop("i_d1") is not None
+
+
+def test_drop_unit_iters_of_a_reduction_whose_init_stores_elsewhere() -> None:
+    func = parse_func("""
+@func
+def f(A: f32[4, 1], S: out(f32[5])):
+    for i in range(4):
+        for k in range(1):
+            with block("S"):
+                vi = spatial(4, i)
+                vk = reduce(1, k)
+                with init():
+                    S[vi + 1] = 0
+                S[vi] = S[vi] + A[vi, vk]
+""")
+    text = refused(DropUnitIters("S"), func=func)
+    assert "the init of block 'S' does not store what its body updates" in text
+
+
+def test_fold_padding_of_no_such_block() -> None:
+    assert "no block is named 'X'" in refused(FoldPadding("X"))

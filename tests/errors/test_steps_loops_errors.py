@@ -256,3 +256,43 @@ def f(X: f32[8, 4], Y: out(f32[8]), Z: out(f32[8, 4])):
     assert (
         "Z uses Y inside k, before the reduction is complete" in refused(Rfactor("Y", "k"), func=func).message
     )
+
+
+SUMS = """
+@func
+def sums(A: f32[4, 6], S: out(f32[4])):
+    for n in range(2):
+        for i in range(4):
+            for k in range(6):
+                with block("S"):
+                    vi = spatial(4, i)
+                    vk = reduce(6, k)
+                    with init():
+                        S[vi] = 0
+                    S[vi] = S[vi] + A[vi, vk]
+"""
+
+
+def test_a_loop_where_a_block_is_meant() -> None:
+    e = refused(DecomposeReduction("C_i", "C_k"))
+    assert "gemm has no block 'C_i'" in e.message
+    assert e.hint == "its blocks are: C, D"
+
+
+def test_decompose_of_a_reduction_that_runs_backwards() -> None:
+    func = parse_func(SUMS.replace("reduce(6, k)", "reduce(6, 5 - k)"))
+    e = refused(DecomposeReduction("S", "k"), func=func)
+    assert "the reduce iterators of S are not all 0 where its loops are" in e.message
+
+
+def test_rfactor_under_a_condition_on_both_kinds_of_loop() -> None:
+    func = parse_func(SUMS.replace("with init", "where(i + k < 7)\n                    with init"))
+    assert (
+        "the predicate of S mixes spatial and reduce loops" in refused(Rfactor("S", "k"), func=func).message
+    )
+
+
+def test_rfactor_under_a_condition_on_a_loop_that_repeats_it() -> None:
+    func = parse_func(SUMS.replace("with init", "where(0 < n)\n                    with init"))
+    e = refused(Rfactor("S", "k"), func=func)
+    assert "the predicate of S is over loops that feed none of its iterators" in e.message
