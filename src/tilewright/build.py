@@ -47,7 +47,6 @@ from tilewright.tir.interp import interpret as run_interpreter
 from tilewright.tir.interp import unwritten
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.pipeline import lower
-from tilewright.tir.stmt import loops
 from tilewright.version import __version__
 
 Array: TypeAlias = NDArray[Any]
@@ -63,13 +62,6 @@ def build(program: Program, target: str | Target = "native", threads: int | None
     """
     func = _func(program)
     machine = resolve_target(target)
-    axis = next((n for n in loops(func.body) if n.kind.is_thread_axis), None)
-    if axis is not None:
-        raise UserError(
-            f"{func.name}: the loop {axis.var.name} is bound to {axis.kind.value}, and there is no GPU code generator",
-            where=f"for {axis.var.name} in {axis.kind.value}({axis.extent}):",
-            hint="run the program with tw.interpret, or make the loop parallel instead",
-        )
     phases, shared = lower(func, legalize(machine))
     kernels: list[Kernel] = []
     for n, phase in enumerate(phases):

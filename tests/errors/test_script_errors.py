@@ -222,6 +222,30 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "(lambda: 0.0)()",
     ),
     "alloc without a type": ("T = alloc()\n" + FILL, "alloc takes a type and a scope", "alloc()"),
+    "alloc in a loop": (
+        "for i in range(8):\n    T = alloc(f32[8])\n    C[i, 0] = 0.0",
+        "allocated outside of loops",
+        "T = alloc(f32[8])",
+    ),
+    "init under a condition": (
+        "for i, j, k in grid(8, 8, 8):\n    if A[i, k] > 0.0:\n        with init():\n            C[i, j] = 0.0\n"
+        "        C[i, j] += A[i, k]",
+        "`init` does not stand under `if`",
+        "with init():",
+    ),
+    "two blocks of one name": (
+        'for i in range(8):\n    with block("b"):\n        v = spatial(8, i)\n        C[v, 0] = 0.0\n'
+        '    with block("b"):\n        w = spatial(8, i)\n        C[w, 1] = 0.0',
+        "there is a block 'b' already",
+        'with block("b"):',
+    ),
+    "loop variable in a block": (
+        'for i in range(8):\n    with block("b"):\n        v = spatial(8, i)\n        C[v, i] = 0.0',
+        "i is not visible here in block b",
+        'with block("b"):',
+    ),
+    "slice": ("for i in range(8):\n    C[i, 0] = A[i, :]", "not an expression", ":"),
+    "attribute of a buffer": ("for i in range(8):\n    C[i, 0] = A.T[i, 0]", "a buffer is expected", "A.T"),
     "type of an allocation": ("T = alloc(8)\n" + FILL, "a type is expected", "8"),
 }
 

@@ -166,6 +166,21 @@ def test_one_store_under_a_condition_on_itself(sound: Sound) -> None:
     assert c.tolist() == [1, 0, 3, 0]
 
 
+def test_init_in_front_of_a_condition(sound: Sound) -> None:
+    @tw.func
+    def f(A: tw.f32[M, N], C: tw.out(tw.f32[M])):
+        for i, k in tw.grid(M, N):
+            with tw.init():
+                C[i] = 0.0
+            if A[i, k] > 0.0:
+                C[i] += A[i, k]
+
+    (block,) = blocks(sound(f).body)
+    assert block.init is not None and isinstance(block.body, If)
+    a = normal(M, N)
+    np.testing.assert_allclose(tw.interpret(f, a), np.maximum(a, 0).sum(1), rtol=1e-5)
+
+
 # ----------------------------------------------------------------------------------------------------- constants
 
 
@@ -295,6 +310,16 @@ def test_functions_of_expressions(sound: Sound) -> None:
     np.testing.assert_allclose(tw.interpret(sound(f), a), t**2 + np.tanh(t) + np.round(t), rtol=1e-6)
 
 
+def test_python_ways_to_write_select_and_pow(sound: Sound) -> None:
+    @tw.func
+    def f(A: tw.f32[4], C: tw.out(tw.f32[4])):
+        for i in range(4):
+            C[i] = A[i] ** 2.0 if A[i] > 0.0 else -A[i]
+
+    a = np.array([4, -0.5, 0.25, -3], np.float32)
+    np.testing.assert_allclose(tw.interpret(sound(f), a), [16, 0.5, 0.0625, 3], rtol=1e-6)
+
+
 # ------------------------------------------------------------------------------------------------ the explicit form
 
 
@@ -321,6 +346,23 @@ def test_explicit_blocks(sound: Sound) -> None:
     c, d = tw.interpret(f, a, b)
     np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(d, np.maximum(c, 0))
+
+
+def test_loops_inside_a_block(sound: Sound) -> None:
+    @tw.func
+    def f(A: tw.f32[M, N], C: tw.out(tw.f32[M])):
+        for i in range(M):
+            with tw.block("row"):
+                v = tw.spatial(M, i)
+                C[v] = 0.0
+                for j, k in tw.grid(2, N // 2):
+                    C[v] += A[v, j * (N // 2) + k]
+        for i in range(M):
+            C[i] *= 2.0
+
+    assert loop_names(sound(f)) == ["row_i", "j", "k", "C_i"]
+    a = normal(M, N)
+    np.testing.assert_allclose(tw.interpret(f, a), 2 * a.sum(1), rtol=1e-5, atol=1e-6)
 
 
 def test_printed_text_pasted_into_a_file(sound: Sound) -> None:

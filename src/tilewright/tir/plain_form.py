@@ -54,11 +54,14 @@ _STATEMENTS = "loops, `with block(…)`, `with init()`, `if`, stores `A[i] = …
 
 @dataclass(slots=True)
 class Plain:
-    """Rewrites the body of one function. `made` has the store that each block was made from."""
+    """Rewrites the body of one function. `made` has the store that each block was made from, `explicit` the blocks that
+    are written out.
+    """
 
     buffers: frozenset[str]  # parameters and allocations
     fail: Fail
     made: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
+    explicit: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
     _blocks: dict[ast.stmt, str] = field(default_factory=dict[ast.stmt, str])
     _taken: set[str] = field(default_factory=set[str])
     _repeated: set[str] = field(default_factory=set[str])
@@ -104,26 +107,31 @@ class Plain:
     # ---------------------------------------------------------------------------------- loops of one variable each
 
     def _loops(
-        self, body: Iterable[ast.stmt], names: Mapping[str, ast.expr], around: tuple[str, ...]
+        self,
+        body: Iterable[ast.stmt],
+        names: Mapping[str, ast.expr],
+        around: tuple[str, ...],
+        block: str = "",
     ) -> list[ast.stmt]:
         """Grids taken apart, loops renamed, `a += b` written out, abbreviated numbers put in. `names` has what names
-        stand for from here on; `around` are the loops.
+        stand for from here on; `around` are the loops, and `block` the block that is written out around.
         """
         names, inherited = dict(names), frozenset(names)
         out: list[ast.stmt] = []
         for s in body:
             match s:
                 case ast.For():
-                    out.append(self._loop(s, names, around))
+                    out.append(self._loop(s, names, around, block))
                 case ast.AugAssign(target=ast.Subscript() as target, op=op, value=value):
                     self._check_target(target)
                     read = copy.copy(target)
                     read.ctx = ast.Load()
-                    whole = at(s, ast.BinOp(read, op, value))
-                    new = renamed(at(s, ast.Assign([target], whole)), names)
+                    new = renamed(at(s, ast.Assign([target], at(s, ast.BinOp(read, op, value)))), names)
                     out.append(moved(s, self._blocks, new))
                 case ast.AugAssign(target=target):
                     self._cannot_update(target)
+                case ast.Assign(value=ast.Call(func=ast.Name(id="alloc"))):
+                    self.fail(s, "buffers are allocated outside of loops and conditions", None)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if number_of(value) is not None:
                     self._check_free(s, name, around, inherited)
                     names[name] = value
@@ -141,20 +149,22 @@ class Plain:
                     self.fail(s, "a local buffer is made by `T = tw.alloc(tw.f32[8, 8])`", None)
                 case ast.If():
                     test = renamed(s.test, names)
-                    then, other = (self._loops(b, names, around) for b in (s.body, s.orelse))
+                    then, other = (self._loops(b, names, around, block) for b in (s.body, s.orelse))
                     out.append(at(s, ast.If(test, then, other)))
                 case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="block")))]):
-                    out.append(self._explicit(s, names))
+                    out.append(self._explicit(s, names, around))
                 case ast.With():
                     items = [renamed(i, names) for i in s.items]
-                    out.append(at(s, ast.With(items, self._loops(s.body, names, around))))
+                    out.append(at(s, ast.With(items, self._loops(s.body, names, around, block))))
                 case ast.Pass():
                     out.append(s)
                 case _:
                     self._unsupported(s)
         return out
 
-    def _loop(self, s: ast.For, names: Mapping[str, ast.expr], around: tuple[str, ...]) -> ast.stmt:
+    def _loop(
+        self, s: ast.For, names: Mapping[str, ast.expr], around: tuple[str, ...], block: str
+    ) -> ast.stmt:
         targets = s.target.elts if isinstance(s.target, ast.Tuple) else [s.target]
         if s.orelse:
             self.fail(s.orelse[0], "a loop has no else", None)
@@ -179,9 +189,8 @@ class Plain:
                 )
         inside = dict(names)
         heads: list[tuple[ast.For, str]] = []
-        prefix = next((self._blocks[x] for x in stores(s.body)), "") or next(
-            (n for x in s.body for n in block_names(x)), "loop"
-        )
+        found = [*(self._blocks[x] for x in stores(s.body) if x in self._blocks), block]
+        prefix = found[0] or next((n for x in s.body for n in block_names(x)), "loop")
         for target, call in zip(targets, ranges, strict=True):
             if not isinstance(target, ast.Name):
                 self.fail(target, "a loop variable is a name", None)
@@ -197,7 +206,7 @@ class Plain:
                 var if first == 0 else at(target, ast.BinOp(var, ast.Add(), at(target, ast.Constant(first))))
             )
             heads.append((at(s, ast.For(at(target, ast.Name(word, ast.Store())), call, [], [])), word))
-        nest: list[ast.stmt] = self._loops(s.body, inside, around)
+        nest: list[ast.stmt] = self._loops(s.body, inside, around, block)
         for head, _ in reversed(heads):
             head.body = nest
             nest = [head]
@@ -221,40 +230,45 @@ class Plain:
             self.fail(call, f"the extent is {end - first}", "extents are not negative")
         return at(call, ast.Call(call.func, [at(call, ast.Constant(end - first))], call.keywords)), first
 
-    def _explicit(self, s: ast.With, names: Mapping[str, ast.expr]) -> ast.stmt:
+    def _explicit(self, s: ast.With, names: Mapping[str, ast.expr], around: tuple[str, ...]) -> ast.stmt:
         """A block written out: its iterators get unique names too."""
         prefix = next(block_names(s), "block")
+        if prefix in self.explicit:
+            self.fail(s, f"there is a block {prefix!r} already", None)
+        self.explicit[prefix] = s
         inside = dict(names)
+        head: list[ast.stmt] = []
         for x in s.body:
             match x:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=kind))) if (
-                    kind in ITERS and name in self._repeated
+                    kind in ITERS
                 ):
                     inside[name] = at(x, ast.Name(self._fresh(name, prefix), ast.Load()))
+                    # Bindings are over loops: the iterators are not yet known.
+                    target = at(x, ast.Name(self._word(inside[name]), ast.Store()))
+                    head.append(at(x, ast.Assign([target], renamed(x.value, names))))
+                case ast.Expr(value=ast.Call(func=ast.Name(id="where" | "reads" | "writes" as word))):
+                    head.append(renamed(x, names if word == "where" else inside))
                 case _:
-                    pass
-        items = [renamed(i, names) for i in s.items]
-        return at(s, ast.With(items, [renamed(self._written_out(x), inside) for x in s.body]))
+                    break
+        rest = self._loops(s.body[len(head) :], inside, around, prefix)
+        return at(s, ast.With([renamed(i, names) for i in s.items], [*head, *rest]))
 
-    def _written_out(self, s: ast.stmt) -> ast.stmt:
-        match s:
-            case ast.AugAssign(target=ast.Subscript() as target, op=op, value=value):
-                read = copy.copy(target)
-                read.ctx = ast.Load()
-                return at(s, ast.Assign([target], at(s, ast.BinOp(read, op, value))))
-            case ast.AugAssign(target=target):
-                self._cannot_update(target)
-            case _:
-                return s
+    @staticmethod
+    def _word(node: ast.expr) -> str:
+        assert isinstance(node, ast.Name)
+        return node.id
 
     # ------------------------------------------------------------------------------------------ blocks for stores
 
-    def _statements(self, body: Sequence[ast.stmt], place: "_Place") -> list[ast.stmt]:
+    def _statements(
+        self, body: Sequence[ast.stmt], place: "_Place", init: ast.With | None = None
+    ) -> list[ast.stmt]:
+        """`init` belongs to the first statement."""
         place = place.copy()
         out: list[ast.stmt] = []
-        init: ast.With | None = None
         for s in body:
-            if init is not None and s not in self._blocks:
+            if init is not None and not self._is_update(s):
                 self.fail(init, "`init` comes right before the update that it belongs to", None)
             match s:
                 case ast.Assign(targets=[ast.Subscript()]) if s in self._blocks:
@@ -280,10 +294,13 @@ class Plain:
                         inner = place.copy()
                         inner.conds.append(cond)
                         inner.depth += 1
-                        out += self._statements(branch, inner)
+                        out += self._statements(branch, inner, init if branch is then else None)
+                    init = None
                     place.stored(buffer_of(x) for x in all_stores([*then, *other]))
                     place.rebound(bound_in([*then, *other]))
                 case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="init"), args=[]))]):
+                    if place.conds:
+                        self.fail(s, "`init` does not stand under `if`", "put it in front of the condition")
                     init = s
                 case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="block")))]):
                     if place.conds:
@@ -298,6 +315,14 @@ class Plain:
         if init is not None:
             self.fail(init, "`init` comes right before the update that it belongs to", None)
         return out or [ast.Pass()]
+
+    def _is_update(self, s: ast.stmt) -> bool:
+        """Is this one store, perhaps under conditions?"""
+        match s:
+            case ast.If(body=[inner], orelse=[]):
+                return self._is_update(inner)
+            case _:
+                return s in self._blocks
 
     def _block(self, s: ast.Assign, place: "_Place", init: ast.With | None) -> ast.stmt:
         name = self._blocks[s]

@@ -35,7 +35,7 @@ from tilewright.tir.plain_form import Plain
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.script_names import Resolve, bound_names, fold_integer
 from tilewright.tir.stmt import Block, IterKind, Seq, Stmt, Store, blocks, walk
-from tilewright.tir.syntax_tree import all_stores, buffer_of
+from tilewright.tir.syntax_tree import all_stores, allocated_names, buffer_of
 from tilewright.tir.verify import verify_func
 
 _COMMUTE = frozenset(
@@ -140,11 +140,7 @@ class _ScriptParser(FuncParser):
         body = d.body[1:] if _is_docstring(d.body[0]) else d.body
         first, body, last = self._frame(body)
         allocs = [s for s in body if _is_alloc(s)]
-        names = [a.arg for a in d.args.args] + [
-            s.targets[0].id
-            for s in allocs
-            if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
-        ]
+        names = [*(a.arg for a in d.args.args), *allocated_names(body)]
         plain = Plain(frozenset(names), self.fail)
         if not last:  # a printed program that returns its outputs in another order
             self._check_inputs(d, body)
@@ -153,7 +149,7 @@ class _ScriptParser(FuncParser):
         d.body = [*first, *allocs, *rewritten, *last] or [ast.Pass()]
         made = self.func(d)
         made = made.with_body(self._with_kinds(made.body, plain.made))
-        self._verify(made, d, plain.made)
+        self._verify(made, d, plain.made | plain.explicit)
         return made
 
     def _check_signature(self, d: ast.FunctionDef) -> None:
@@ -236,7 +232,7 @@ class _ScriptParser(FuncParser):
                 at,
                 f"every iteration of {loops} stores to the same element of {store.buffer.name}, and the order matters",
                 f"a reduction is an update: {store.buffer.name}[…] += …, = max({store.buffer.name}[…], …), "
-                "= tw.fma(a, b, …)",
+                "= tw.fma(a, b, …); a temporary has an index for each loop",
             )
         if block.init is not None:
             self._check_init(block, store, bool(repeated), at)
@@ -255,14 +251,14 @@ class _ScriptParser(FuncParser):
             if n.indices != store.indices:
                 self.fail(at, f"its init stores to another element of {store.buffer.name}")
 
-    def _verify(self, func: Func, d: ast.FunctionDef, made: Mapping[str, ast.stmt]) -> None:
-        """What the rules of programs forbid, at the store that broke them where that can be told."""
+    def _verify(self, func: Func, d: ast.FunctionDef, places: Mapping[str, ast.stmt]) -> None:
+        """What the rules of programs forbid, at the block that broke them where that can be told."""
         for b in blocks(func.body):
             alone = replace(func, body=_only(func.body, b))
             stored = {n.buffer for n in walk(alone.body) if isinstance(n, Store)}
             alone = replace(alone, outputs=tuple(p for p in func.params if p in stored))
-            if b.name in made:
-                self._verified(alone, made[b.name])
+            if b.name in places:
+                self._verified(alone, places[b.name])
         self._verified(func, d)
 
     def _verified(self, func: Func, at: ast.stmt) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
 from tilewright.tir.expr_parser import number_of
+from tilewright.tir.syntax_tree import at
 from tilewright.tir.words import TypeWord, Word
 
 Fail: TypeAlias = Callable[[ast.AST | None, str, str | None], NoReturn]
@@ -128,11 +129,18 @@ class Resolve(ast.NodeTransformer):
         a, b = number_of(node.left), number_of(node.right)
         is_known = not self._known.isdisjoint({node.left, node.right})
         if a is None or b is None or not is_known or type(node.op) not in _INFIX:
+            if isinstance(node.op, ast.Pow):
+                return at(node, ast.Call(ast.Name("pow", ast.Load()), [node.left, node.right], []))
             return node
         value = _fold(node.op, a, b)
         if value is None:
             self._fail(node, f"{ast.unparse(node)} has no value", None)
         return self._literal(node, value)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        """`a if cond else b` is a select."""
+        parts = [self.visit(n) for n in (node.test, node.body, node.orelse)]
+        return at(node, ast.Call(ast.Name("select", ast.Load()), parts, []))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         node.operand = self.visit(node.operand)

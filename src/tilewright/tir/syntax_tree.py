@@ -78,6 +78,20 @@ def loop_names(s: ast.stmt) -> Iterator[str]:
                 pass
 
 
+def allocated_names(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """The buffers that `T = alloc(…)` and, in lowered programs, `with alloc(…) as T` make."""
+    for n in (n for s in body for n in ast.walk(s)):
+        match n:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="alloc"))):
+                yield name
+            case ast.withitem(
+                context_expr=ast.Call(func=ast.Name(id="alloc")), optional_vars=ast.Name(id=name)
+            ):
+                yield name
+            case _:
+                pass
+
+
 def bound_in(body: Iterable[ast.stmt]) -> set[str]:
     return {
         n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
