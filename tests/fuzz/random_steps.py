@@ -11,6 +11,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from tilewright.ir import layout as layouts
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Load, Scope, free_vars
 from tilewright.ir.expr import loads as loads_of
 from tilewright.ir.layout import Layout
@@ -141,7 +142,10 @@ class Draw:
     def layout(self) -> Layout:
         known: dict[str, Buffer] = {b.name: b for b in (*self.func.params, *self.func.locals)}
         buffer = known.get(self.fields.get("buffer", ""))
-        shape = list(buffer.shape) if buffer is not None else [2, 3]
+        block = self._block()
+        shape = (
+            list(buffer.shape) if buffer is not None else [it.extent for it in block.iters] if block else [2]
+        )
         moves: list[Any] = []
         for _ in range(self.rng.randint(1, 2)):
             rank = len(shape) + (self.rng.random() < 0.05)  # sometimes of a dimension that is not there
@@ -196,12 +200,13 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "parts": lambda d: d.rng.choice((0, 1, 2, 2, 3)),
     "max_innermost": lambda d: d.rng.choice((1, 4, 16)),
     "decision": lambda d: None,
+    "dtype": lambda d: d.rng.choice((None, None, *DType)),
 }
 
 
 def random_step(rng: random.Random, module: Module, classes: tuple[type[Step], ...] = STEPS) -> Step:
     """Some step, often a legal one."""
-    cls = rng.choice(classes)
+    cls = rng.choice([c for c in classes if all(f.name in FIELDS for f in fields(c))])
     draw = Draw(rng, module)
     names = [f.name for f in fields(cls)]
     junk = rng.choice(names) if rng.random() < 0.05 else None
