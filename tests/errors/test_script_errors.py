@@ -150,8 +150,18 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     ),
     "order that matters": (
         "for i, j, k in grid(8, 8, 8):\n    C[i, j] = A[i, k]",
-        "every iteration of k stores to the same element of C, and the order matters",
+        "iterations of k may store to the same element of C",
         "C[i, j] = A[i, k]",
+    ),
+    "two iterations to an element": (
+        "for i, j in grid(8, 8):\n    C[i // 2, j] = A[i, j]",
+        "iterations of i may store to the same element of C",
+        "C[i // 2, j] = A[i, j]",
+    ),
+    "diagonals": (
+        "for i, j in grid(4, 4):\n    C[i + j, 0] = A[i, j]",
+        "iterations of i, j may store to the same element of C",
+        "C[i + j, 0] = A[i, j]",
     ),
     "recurrence": (
         "for i, j, k in grid(8, 8, 8):\n    C[i, j] = C[i, j] * x[k] + A[i, k]",

@@ -16,7 +16,7 @@ addition, rounded one by one; `tw.fma` rounds once.
 
 The kinds of a block's iterators follow from its store: a loop that does not choose the element is a reduction. Such a
 store must be an update whose order does not matter (`C[i] += …`, `max(C[i], …)`), since schedule steps take that for
-granted; anything else is refused here.
+granted, and any other store must reach an element only once; what does not is refused here.
 """
 
 import ast
@@ -28,10 +28,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Fma, Load, free_vars, loads
+from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.support.errors import InternalError, UserError
+from tilewright.tir.analysis.affine import determined
 from tilewright.tir.func import Func
 from tilewright.tir.parser import FuncParser
 from tilewright.tir.plain_form import Plain
+from tilewright.tir.printer import print_expr
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.script_names import Resolve, bound_names, fold_integer
 from tilewright.tir.stmt import Block, IterKind, Seq, Stmt, Store, blocks, walk
@@ -222,22 +225,29 @@ class _ScriptParser(FuncParser):
         store = next(n for n in walk(block.body) if isinstance(n, Store))
         chosen = {v for i in store.indices for v in free_vars(i)}
         repeated = [it for it in block.iters if it.var not in chosen and it.extent > 1]
-        if repeated and not _is_update(store):
-            loops = ", ".join(
-                v.name
-                for it, v in zip(block.iters, block.bindings, strict=True)
-                if it in repeated and isinstance(v, type(it.var))
-            )
-            self.fail(
-                at,
-                f"every iteration of {loops} stores to the same element of {store.buffer.name}, and the order matters",
-                f"a reduction is an update: {store.buffer.name}[…] += …, = max({store.buffer.name}[…], …), "
-                "= tw.fma(a, b, …); a temporary has an index for each loop",
-            )
+        if not _is_update(store):
+            self._check_apart(block, store, at)
         if block.init is not None:
             self._check_init(block, store, bool(repeated), at)
         iters = tuple(replace(it, kind=IterKind.REDUCE) if it in repeated else it for it in block.iters)
         return replace(block, iters=iters)
+
+    def _check_apart(self, block: Block, store: Store, at: ast.stmt) -> None:
+        """Each element is stored to once."""
+        simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+        known = determined(store.indices, simplify)
+        free = [it for it in block.iters if it.var not in known and it.extent > 1]
+        if not free:
+            return
+        bound = dict(zip(block.iters, block.bindings, strict=True))
+        loops = ", ".join(print_expr(bound[it]) for it in free)
+        name = store.buffer.name
+        self.fail(
+            at,
+            f"iterations of {loops} may store to the same element of {name}, and then the order matters",
+            f"a reduction is an update: {name}[…] += …, = max({name}[…], …), = tw.fma(a, b, …); "
+            "a temporary has an index for each loop; a block that is written out promises that it is all right",
+        )
 
     def _check_init(self, block: Block, store: Store, is_reduction: bool, at: ast.stmt) -> None:
         if not is_reduction:
