@@ -46,6 +46,9 @@ REGISTERS = (
 )
 
 
+LANES = (Reorder(("C_k", "C_j_0", "C_i", "C_j_1")), Vectorize("C_j_0"))
+
+
 def refused(step: Step, *before: Step, func: Func | None = None) -> str:
     module = replay(single(func or gemm()), before)
     with pytest.raises(ScheduleError) as e:
@@ -162,6 +165,11 @@ def test_a_loop_that_runs_at_once() -> None:
     assert "C_j is vectorized already" in text
     shared = (Reorder(("C_k", "C_i", "C_j")), DecomposeReduction("C", "C_k"), Parallel("C_i"))
     assert "C_i is parallel already" in refused(Tensorize("C_k", TILE), *shared)
+
+
+def test_lanes_of_lanes() -> None:
+    text = refused(Tensorize("C_i", "x86.f32.tile_6x8"), *REGISTERS, Split("C_j", (2, 8)), *LANES)
+    assert "it is inside the vectorized loop C_j_0" in text
 
 
 def test_twice() -> None:

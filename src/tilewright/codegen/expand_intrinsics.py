@@ -15,20 +15,21 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.passes.unroll_loops import unroll_loops
 from tilewright.tir.rewrite import transform
-from tilewright.tir.stmt import Emit, For, LoopKind, Stmt
+from tilewright.tir.stmt import Emit, For, LoopKind, Stmt, walk
 
 
 def expand_intrinsics(func: Func, target: Target) -> Func:
     def expand(s: Stmt) -> Stmt | None:
-        if not isinstance(s, Emit):
-            return None
-        intrinsic = find_intrinsic(s.intrinsic)
-        if intrinsic is not None and intrinsic.features <= target.features:
-            return None
-        return transform(s.body, _unrolled)
+        return transform(s.body, _unrolled) if isinstance(s, Emit) and _is_missing(s, target) else None
 
-    expanded = func.with_body(transform(func.body, expand))
-    return func if expanded is func else unroll_loops(expanded)
+    if not any(isinstance(s, Emit) and _is_missing(s, target) for s in walk(func.body)):
+        return func
+    return unroll_loops(func.with_body(transform(func.body, expand)))
+
+
+def _is_missing(s: Emit, target: Target) -> bool:
+    intrinsic = find_intrinsic(s.intrinsic)
+    return intrinsic is None or not intrinsic.features <= target.features
 
 
 def _unrolled(s: Stmt) -> Stmt | None:

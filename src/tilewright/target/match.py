@@ -18,6 +18,7 @@ from typing import TypeAlias
 from tilewright.ir.expr import (
     Binary,
     BinaryOp,
+    Bitcast,
     Buffer,
     Cast,
     Const,
@@ -104,11 +105,11 @@ def _bind(pattern: Expr, e: Expr, known: _Bound) -> Iterator[_Bound]:
                 yield {**known, pattern.buffer: e}
             return
         case Const():
-            if isinstance(e, Const) and e.value == pattern.value:
+            if e is pattern:
                 yield known
             return
-        case Cast():
-            same = isinstance(e, Cast) and e.dtype is pattern.dtype
+        case Cast() | Bitcast():
+            same = type(e) is type(pattern) and e.dtype is pattern.dtype
         case Binary() | Unary():
             same = type(e) is type(pattern) and getattr(e, "op", None) is pattern.op
         case _:

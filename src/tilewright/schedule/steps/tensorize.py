@@ -14,7 +14,8 @@
 
 `at` is the outermost loop of the nest, or a block that holds a nest and nothing else (as Blockize makes them). Inside
 is one block: an update without init (DecomposeReduction first) or one that is all spatial, without a predicate, whose
-body is one store. `target/match.py` tells when it computes what the intrinsic means. Loops around the nest stay: a
+body is one store. It is not inside a vectorized loop. `target/match.py` tells when it computes what the intrinsic
+means. Loops around the nest stay: a
 reduction may be inside or outside of it, if the intrinsic takes any number of steps.
 
 An intrinsic with a body gets its loops in the body's order and kinds. A loop that the body splits gets the names
@@ -88,10 +89,13 @@ class Tensorize(FuncStep):
 
 def _leaf(func: Func, root: Stmt, nest: Sequence[For]) -> tuple[Block, Store]:
     """The one block in the nest, and its store over loop variables."""
-    around = [n for n in path_to(func.body, root)[:-1] if isinstance(n, Emit)]
+    around = path_to(func.body, root)[:-1]
     block = nest[-1].body if nest else root
-    if around or isinstance(block, Emit):
+    if isinstance(block, Emit) or any(isinstance(n, Emit) for n in around):
         raise refusal(func, root, "this nest is a tensor intrinsic already")
+    lanes = next((n for n in around if isinstance(n, For) and n.kind is LoopKind.VECTORIZED), None)
+    if lanes is not None:
+        raise refusal(func, root, f"it is inside the vectorized loop {lanes.var.name}")
     if not isinstance(block, Block):
         raise refusal(func, root, "there is more than one block in the nest", hint="distribute the loops")
     if block.init is not None:
