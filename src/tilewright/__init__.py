@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilewright.ir.layout import Layout
     from tilewright.runtime.session import Bound, Session
     from tilewright.schedule.schedule import Schedule
+    from tilewright.search.tensorize import auto_tensorize
     from tilewright.tir.func import Func, Module
     from tilewright.tir.script import func
     from tilewright.tir.words import abs_ as abs
@@ -93,6 +94,7 @@ __all__ = [
     "__version__",
     "abs",
     "alloc",
+    "auto_tensorize",
     "bf16",
     "bitcast",
     "block",
@@ -157,6 +159,7 @@ _HOMES = {
     "Scope": "tilewright.ir.expr",
     "Session": "tilewright.runtime.session",
     "Timing": "tilewright.build",
+    "auto_tensorize": "tilewright.search.tensorize",
     "TuneResult": "tilewright.tuning",
     "build": "tilewright.build",
     "compile": "tilewright.compiler",

@@ -14,6 +14,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Fma, Load, loads, maximum
 from tilewright.ops.conv import ConvTranspose
 from tilewright.ops.window import Window
+from tilewright.schedule.nest import loops_above
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace, replay
 from tilewright.search.mapping import Mapping, Mappings, mappings
@@ -29,7 +30,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import Emit, Store, blocks, walk
+from tilewright.tir.stmt import Emit, LoopKind, Store, blocks, walk
 from tilewright.tir.verify import verify_func
 
 
@@ -155,6 +156,14 @@ def test_products_of_pairs(shape: tuple[int, int, int]) -> None:
     for m in found(func, "Y", DOT):
         done = build(func, "Y", m, DOT)
         assert any(isinstance(n, Emit) and n.intrinsic == DOT.name for n in walk(done.body))
+
+
+def test_a_single_instruction_runs_on_several_accumulators() -> None:
+    func = quantized(8, 16, 6, DType.I16, DType.I16)
+    done = build(func, "Y", next(iter(found(func, "Y", DOT))), DOT)
+    (emit,) = (n for n in walk(done.body) if isinstance(n, Emit))
+    unrolled = [n.extent for n in loops_above(done, emit) if n.kind is LoopKind.UNROLLED]
+    assert unrolled == [4, 2]
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 8), (3, 13, 5)])

@@ -35,6 +35,7 @@ _CALL = 6.0  # cycles to come to a tile: addresses, loop counters
 _ELEMENT = 1.2  # cycles to move one element by itself
 _VECTOR = 0.7  # cycles to move a vector
 _MAX_ROWS = 8
+_REPEATED = (4, 2)
 _PAGE, _LINE = 4096, 64  # bytes
 
 
@@ -97,7 +98,11 @@ class _Form:
         spatial = [r for r in self._roles if r.kind is IterKind.SPATIAL]
         columns = self._columns().tile
         rows = math.prod(r.tile for r in spatial if r is not self._columns())
-        return max(1, rows), max(1, -(-columns // self._lanes))
+        vectors = max(1, -(-columns // self._lanes))
+        if self._intrinsic.emitter is not None:
+            # A single instruction is repeated on several accumulators where extents allow it; most do.
+            return max(rows, _REPEATED[0]), max(vectors, _REPEATED[1])
+        return max(1, rows), vectors
 
     def _columns(self) -> Role:
         """The role that indexes the last dimension of the output."""
@@ -191,8 +196,12 @@ class _Form:
     def _calls(self, points: int) -> Array:
         """How often the intrinsic is entered: tiles, times the loops of the reduction that are left outside."""
 
+        repeated = self._intrinsic.emitter is not None
+
         def steps(g: Group) -> float:
-            done = g.padded if g.role.free else g.role.tile
+            # Single instructions follow one another in a loop of ours, as the steps of a tile do in its own.
+            steps_inside = g.role.free or (repeated and g.role.kind is IterKind.REDUCE)
+            done = g.padded if steps_inside else g.role.tile
             return g.padded / g.extent / done
 
         return points * self._product(range(len(self._roles)), steps)

@@ -10,6 +10,7 @@
 Every step checks itself, so a mapping that a step refuses raises ScheduleError and the schedule stays as it was.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.recipes.inline import single_consumer
 from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, PARALLEL_STEPS
 from tilewright.schedule.recipes.register_tile import loops_of
+from tilewright.schedule.recipes.tiles import tile_time
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
@@ -51,6 +53,7 @@ from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store, blocks
 
 _COPY_LANES = 8
+_REGISTERS = 16  # vector registers that every target has
 _UNROLLED = 64  # instructions written out in a reduction loop
 
 
@@ -79,6 +82,7 @@ class _Nest:
 
     spatial: list[str]  # around the tiles, with the tiles themselves
     reduce: list[str]  # around the intrinsic, inside the tiles
+    copies: list[str]  # of the intrinsic that run side by side, unrolled
     steps: list[str]  # of the intrinsic's reduction
     tile: list[str]  # of the intrinsic's part of the output
 
@@ -311,6 +315,7 @@ class _Materializer:
             [loops[it.var.name] for it in left if it.kind is IterKind.REDUCE],
             [],
             [],
+            [],
         )
         if all(g.padded == g.role.tile or _all_free(g) for g in self._mapping.groups) and not nest.spatial:
             nest.spatial.append(self._s.apply(AddUnitLoop(self._name)).loop)
@@ -319,7 +324,29 @@ class _Materializer:
             tiles, inside = self._cut(a, [loops[n] for n in a.iters])
             (nest.spatial if spatial else nest.reduce).extend(tiles)
             (nest.tile if spatial else nest.steps).extend(inside)
+        if self._intrinsic.emitter is not None:
+            self._repeat(nest)
         return nest
+
+    def _repeat(self, nest: _Nest) -> None:
+        """Let a single instruction run on several accumulators in turn: each waits for its last result.
+
+        The last two loops around the tiles become a block of rows and vectors; that is the one whose steps are the
+        quickest of those that divide them.
+        """
+        rows, vectors = ["", "", *nest.spatial][-2:]
+        extents = [find_loop(self._func, n).extent if n else 1 for n in (rows, vectors)]
+        fitting = [
+            (tile_time(r, v), r, v)
+            for r, v in itertools.product(*([d for d in range(1, 9) if n % d == 0] for n in extents))
+            if r * v + v + 1 <= _REGISTERS
+        ]
+        _, r, v = min(fitting)
+        for name, factor in ((rows, r), (vectors, v)):
+            if factor > 1:
+                outer, inner = self._s.apply(Split(name, (None, factor))).names
+                nest.spatial[nest.spatial.index(name)] = outer
+                nest.copies.append(inner)
 
     def _cut(self, axis: _Axis, loops: list[str]) -> tuple[list[str], list[str]]:
         """The loops that count tiles of a group, and those inside a tile."""
@@ -338,13 +365,15 @@ class _Materializer:
 
     def _tile(self, nest: _Nest, epilogue: str) -> None:
         work = math.prod(it.extent for it in self._block.iters)
-        self._s.apply(Reorder((*nest.spatial, *nest.reduce, *nest.steps, *nest.tile)))
+        self._s.apply(Reorder((*nest.spatial, *nest.reduce, *nest.copies, *nest.steps, *nest.tile)))
         self._s.apply(ReverseComputeAt(epilogue, nest.spatial[-1]))
         reduce = (*nest.reduce, *nest.steps)
         if self._block.init is not None:
             init = self._s.apply(DecomposeReduction(self._name, reduce[0])).name
             self._write_out(init)
         self._write_out(epilogue)
+        for n in nest.copies:
+            self._s.apply(Unroll(n))
         self._unroll(nest)
         inside = (*nest.steps, *nest.tile)
         self._s.apply(Tensorize(inside[0] if inside else self._name, self._intrinsic.name))
@@ -355,7 +384,7 @@ class _Materializer:
         """Write out a few steps of a free reduction."""
         if not self._intrinsic.free or not nest.steps:
             return
-        size = math.prod(find_loop(self._func, n).extent for n in nest.tile) // max(1, self._lanes(1))
+        size = math.prod(find_loop(self._func, n).extent for n in nest.tile) // self._lanes()
         extent = find_loop(self._func, nest.steps[-1]).extent
         factor = max((u for u in (2, 4, 8) if extent % u == 0 and u * size <= _UNROLLED), default=1)
         if 1 < factor < extent:
@@ -384,11 +413,11 @@ class _Materializer:
         own = [n for n in loops_above(self._func, block) if n.var.name not in self._around()]
         feeding = [b for it, b in zip(block.iters, block.bindings, strict=True) if it.var in last]
         columns = {n.var.name for n in own if any(n.var in free_vars(b) for b in feeding)}
-        order = sorted((n.var.name for n in own), key=lambda n: n in columns)
+        order = sorted(own, key=lambda n: n.var.name in columns)
         if len(order) > 1:
-            self._s.apply(Reorder(tuple(order)))
-        for n in own:
-            if n.var.name in columns and n.extent > 1:
+            self._s.apply(Reorder(tuple(n.var.name for n in order)))
+        for n in order:
+            if n is order[-1] and n.var.name in columns and n.extent > 1:
                 self._in_vectors(n)
             elif n.extent > 1:
                 self._s.apply(Unroll(n.var.name))
@@ -397,20 +426,20 @@ class _Materializer:
         return {n.var.name for n in loops_above(self._func, self._block)}
 
     def _in_vectors(self, loop: For) -> None:
-        lanes = self._lanes(loop.extent)
+        lanes = self._lanes()
         name = loop.var.name
         if loop.extent > lanes:
             outer, name = self._s.apply(Split(name, (None, lanes))).names
             self._s.apply(Unroll(outer))
         self._s.apply(Vectorize(name))
 
-    def _lanes(self, columns: int) -> int:
+    def _lanes(self) -> int:
         """The width of the vectors that the intrinsic has its columns in."""
-        last = next(v for v in reversed(self._intrinsic.dims[0]) if v is not None)
+        last = self._dims(0)[-1]
         for part in self._intrinsic.body or ():
             if part.loop == last.name and part.kind is LoopKind.VECTORIZED and part.extent is not None:
                 return part.extent
-        return columns
+        return next(n.extent for n in self._intrinsic.loops if n.var is last)
 
 
 def position_of(value: Expr, operand: Expr) -> tuple[int, ...]:
