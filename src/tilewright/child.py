@@ -54,6 +54,7 @@ class Child:
             stdout=subprocess.PIPE,
             bufsize=0,
             env=environment,
+            process_group=0,  # a Ctrl-C at the terminal is for the one who started it
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._sink, self.source = self._process.stdin, self._process.stdout.fileno()

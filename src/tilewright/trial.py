@@ -321,10 +321,9 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 def settle_as_child() -> BinaryIO:
     """What every child does first; returns where its answers go.
 
-    Ctrl-C reaches all of a terminal, and the one who started us decides. If that one is gone, so are we, even in the
-    middle of native code. Whatever a library prints must not end up among the answers.
+    If the one who started us is gone, so are we, even in the middle of native code. Whatever a library prints must not
+    end up among the answers.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

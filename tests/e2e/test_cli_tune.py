@@ -1,6 +1,11 @@
 """`tilewright tune` as users meet it: what it prints, what it keeps, and with which status it ends."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
+from examples.models import mlp
 from tests.tile_space import tile_spaces
 from tilewright.cli.main import main
 from tilewright.cli.status import Status
@@ -83,6 +89,28 @@ def test_ctrl_c_shows_what_was_found_and_ends_with_130(model: Path, monkeypatch:
     result = call("tune", model, *SHAPE, status=Status.INTERRUPTED)
     assert "what was measured is kept" in result.stderr
     assert "0 of 1 kernels are better" in result.stdout
+
+
+def test_a_real_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    """The signal reaches the whole group, as from a terminal."""
+    path = tmp_path / "mlp.onnx"
+    path.write_bytes(mlp((32, 64, 32)).SerializeToString())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tilewright", "tune", str(path), "--budget", "1h"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    end = time.monotonic() + 60
+    while not (pids := children.read_text().split()) and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == Status.INTERRUPTED, err
+    assert b"what was measured is kept" in err and b"kernels are better" in out and b"Traceback" not in err
+    assert pids and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_mistakes(model: Path) -> None:
