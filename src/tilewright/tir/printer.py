@@ -60,7 +60,8 @@ from tilewright.ir.expr import (
     loads,
 )
 from tilewright.ir.expr import walk as walk_expr
-from tilewright.tir.analysis.accesses import reads, writes
+from tilewright.tir.analysis.accesses import reads, touched, writes
+from tilewright.tir.analysis.regions import Region
 from tilewright.tir.literals import literal_text
 from tilewright.tir.program import Branch, Call, External, Program, While
 from tilewright.tir.program import Sequence as ProgramSequence
@@ -76,6 +77,7 @@ from tilewright.tir.stmt import (
     Seq,
     Stmt,
     Store,
+    children,
     stmt_exprs,
     walk,
 )
@@ -326,11 +328,9 @@ class _Printer:
             self.line(depth + 1, self._iter(it, self.expr(binding, shared)))
         if s.predicate is not TRUE:
             self.line(depth + 1, f"where({self.expr(s.predicate, shared)})")
-        visible = {it.var for it in s.iters}
-        for word, accesses in (("reads", reads(s)), ("writes", writes(s))):
-            whole = dict.fromkeys(self._summary(a, visible) for a in accesses)
-            if whole:
-                self.line(depth + 1, f"{word}({', '.join(whole)})")
+        for word, accesses in zip(("reads", "writes"), self._accesses(s), strict=True):
+            if accesses:
+                self.line(depth + 1, f"{word}({', '.join(dict.fromkeys(accesses))})")
         if s.init is not None:
             self.line(depth + 1, "with init():")
             self.stmt(s.init, depth + 2)
@@ -338,6 +338,27 @@ class _Printer:
 
     def _iter(self, it: Iter, binding: str) -> str:
         return f"{self._names[it.var]} = {it.kind.value}({it.extent}, {binding})"
+
+    def _accesses(self, s: Block) -> tuple[list[str], list[str]]:
+        """What the block reads and writes: elements, or boxes of them if there are loops in it."""
+        if any(isinstance(n, For | Block) for part in children(s) for n in walk(part)):
+            both = [sorted(boxes.items(), key=lambda b: b[0].name) for boxes in touched(s)]
+            read, written = ([self._box(b, spans) for b, spans in boxes] for boxes in both)
+            return read, written
+        visible = {it.var for it in s.iters}
+        return [self._summary(a, visible) for a in reads(s)], [self._summary(a, visible) for a in writes(s)]
+
+    def _box(self, buffer: Buffer, spans: Region) -> str:
+        """A[i * 4:i * 4 + 4, :], with one index where there is one element."""
+        parts: list[str] = []
+        for span, size in zip(spans, buffer.shape, strict=True):
+            if any(True for _ in loads(span.min)):
+                return f"{self._names[buffer]}[...]"
+            start = self.expr(span.min, {})
+            end = self.expr(span.min + span.extent, {})
+            whole = span.extent == size > 1
+            parts.append(":" if whole else start if span.extent == 1 else f"{start}:{end}")
+        return f"{self._names[buffer]}[{', '.join(parts) or '()'}]"
 
     def _summary(self, access: Load, visible: set[Var]) -> str:
         """An access in terms of the block's iterators; all of the buffer if it takes more than that to say."""

@@ -1,10 +1,14 @@
 """What one block reads and writes, as it is written in its body.
 
 The accesses are over the iterators of the block (and of loops inside it); `regions` has them from outside, over loop
-variables.
+variables. A block with loops of its own touches boxes: `touched` tells them over its iterators.
 """
 
-from tilewright.ir.expr import Load, loads
+from tilewright.ir.expr import Buffer, Load, loads
+from tilewright.ir.simplify import Simplifier
+from tilewright.tir.analysis.regions import Region, covering_region, loop_extents
+from tilewright.tir.analysis.regions import accesses as seen_from_outside
+from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Store, children, stmt_exprs, walk
 
 
@@ -24,6 +28,21 @@ def writes(block: Block) -> tuple[Load, ...]:
     """The distinct elements that the init and the body store to, in program order."""
     stores = (s for part in children(block) for s in walk(part) if isinstance(s, Store))
     return tuple(dict.fromkeys(Load(s.buffer, s.indices) for s in stores))
+
+
+def touched(block: Block) -> tuple[dict[Buffer, Region], dict[Buffer, Region]]:
+    """The box of each buffer that the init and the body read, and of each that they write."""
+    simplify = Simplifier(ranges(block))
+    inside = [a for part in children(block) for a in seen_from_outside(part)]
+    ranging = {v: n for part in children(block) for v, n in loop_extents(part).items()}
+    found: list[dict[Buffer, Region]] = []
+    for is_write in (False, True):
+        chosen = [a for a in inside if a.is_write is is_write]
+        boxes = {
+            b: covering_region(chosen, b, ranging, simplify) for b in dict.fromkeys(a.buffer for a in chosen)
+        }
+        found.append({b: box for b, box in boxes.items() if box is not None})
+    return found[0], found[1]
 
 
 def _name(load: Load) -> str:
