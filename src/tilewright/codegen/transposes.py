@@ -23,7 +23,7 @@ def can_turn(dtype: DType, width: int, rows: int) -> bool:
 def turn(b: TextBuilder, rows: Sequence[Val]) -> list[Val]:
     """The columns of vectors that all have the same number of elements, at least as many as there are vectors."""
     dtype, width = rows[0].dtype, rows[0].lanes
-    near = max(1, _NEAR_BYTES // dtype.bytes)
+    near = min(width, max(1, _NEAR_BYTES // dtype.bytes))
     missing = [Val("poison", dtype, width)] * (width - len(rows))
     # With each vector goes which column its elements are of.
     groups = [[(v, list(range(width)))] for v in (*rows, *missing)]
