@@ -48,9 +48,8 @@ class Draw:
         if block is not None and self.rng.random() < 0.7:  # one around the block, or around a block near it
             near = [n for n in path_to(self.func.body, block) if isinstance(n, For)]
             others = [n for n in self.loops if not any(n is m for m in near)]
-            return self.pick(
-                near if self.rng.random() < 0.5 else others or near, self.loops and self.loops[0]
-            ).var.name
+            some = near if self.rng.random() < 0.5 else others
+            return self.pick(n.var.name for n in some or self.loops)
         return self.pick(n.var.name for n in self.loops)
 
     def block(self) -> str:
