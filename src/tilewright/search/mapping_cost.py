@@ -1,6 +1,7 @@
 """What a mapping costs, in a closed form over all mappings of a match at once.
 
     seconds = work in whole tiles · time of a step          (what is padding of that is `waste`)
+            + waiting for operands that are read in place and lie far apart
             + calls · what a call costs                     (short reductions, and loops left outside)
             + copies of operands that are not in place
             + stores of results, one by one where the columns are not contiguous
@@ -45,13 +46,14 @@ class Terms:
 
     compute: Array  # useful work
     waste: Array  # work on padding
+    far: Array  # waiting for operands in place that lie far apart
     calls: Array
     copies: tuple[Array, ...]  # of each operand; 0 for the output, and where it is in place or constant
     stores: Array
 
     @property
     def seconds(self) -> Array:
-        total = self.compute + self.waste + self.calls + self.stores + sum(self.copies, np.float64(0))
+        total = sum((self.waste, self.far, self.calls, self.stores, *self.copies), self.compute)
         return np.asarray(total, np.float64) / HERTZ
 
 
@@ -87,7 +89,8 @@ class _Form:
         copies = tuple(self._copy(p) for p in range(len(self._choice.match.operands)))
         return Terms(
             useful,
-            useful * (whole - 1) + useful * whole * far,
+            useful * (whole - 1),
+            useful * whole * far,
             self._calls(points) * _CALL + self._tiles(points) * rows * vectors,
             copies,
             self._stores(),

@@ -106,6 +106,7 @@ def _candidate(
     parts = [
         ("work", terms.compute),
         ("padding", terms.waste),
+        ("waiting", terms.far),
         ("calls", terms.calls),
         ("stores", terms.stores),
     ]
@@ -149,15 +150,24 @@ class Tensorization:
         """The best mapping of each other intrinsic, and other mappings of the chosen one."""
         if self.chosen is None:
             return
-        told: dict[str, int] = {}
+        same = others = equal = 0
+        seen = {self.chosen.intrinsic.name}
         for c in self.ranking.candidates:
             if c is self.chosen or any(c is r for r, _ in self.refused):
                 continue
-            same = c.intrinsic.name == self.chosen.intrinsic.name
-            told[c.intrinsic.name] = told.get(c.intrinsic.name, 0) + 1
-            if told[c.intrinsic.name] > (_TOLD if same else 1) or sum(told.values()) > 2 * _TOLD:
-                continue
-            yield f"  +{_time(c.seconds - self.chosen.seconds)} {c}: {_difference(c, self.chosen)}"
+            if c.intrinsic.name == self.chosen.intrinsic.name:
+                is_equal = _is_equal(c, self.chosen)
+                equal += is_equal
+                same += not is_equal
+                told = not is_equal and same <= _TOLD
+            else:
+                told = c.intrinsic.name not in seen and others < _TOLD
+                others += told
+                seen.add(c.intrinsic.name)
+            if told:
+                yield f"  +{_time(c.seconds - self.chosen.seconds)} {c}: {_difference(c, self.chosen)}"
+        if equal:
+            yield f"  {equal} or more other mappings to this intrinsic should take about as long"
 
     def _refusals(self) -> Iterator[str]:
         for c, reason in self.refused:
@@ -205,12 +215,16 @@ def auto_tensorize(
 # ----------------------------------------------------------------------------------------------------------- words
 
 
+def _is_equal(a: Candidate, b: Candidate) -> bool:
+    return abs(a.seconds - b.seconds) < 0.01 * b.seconds
+
+
 def _difference(loser: Candidate, winner: Candidate) -> str:
     """What the loser spends more on, the most first."""
     theirs = dict(winner.parts)
     more = sorted(((t - theirs.get(n, 0.0), n) for n, t in loser.parts), reverse=True)
     gap = loser.seconds - winner.seconds
-    if gap < 0.01 * winner.seconds:
+    if _is_equal(loser, winner):
         return "about the same"
     return ", ".join(f"{n} +{_time(t)}" for t, n in more[:2] if t > 0.1 * gap)
 
