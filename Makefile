@@ -46,6 +46,7 @@ demo: $(INSTALLED) ## compile a ResNet-18, run it, and compare it with ONNX Runt
 bench: $(INSTALLED) ## measure this machine, kernels, models and call overhead; writes docs/results/
 	$(BIN)/python -m benchmarks.peak
 	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.int8_gemm
 	$(BIN)/python -m benchmarks.models
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.compile_time
