@@ -9,8 +9,11 @@ The recipe takes steps; it chooses nothing.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Fma, Load, Var, free_vars
 from tilewright.ir.layout import Fuse as FuseDims
 from tilewright.ir.layout import Layout, Pad
@@ -30,6 +33,7 @@ from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
+from tilewright.target.intrinsics import intrinsics_of
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, Store
@@ -253,7 +257,19 @@ def _tile(
         outside = (part, row, *outside[1:])
     nest = Nest(c.block.name, epilogue, outside, row, col, tuple(loops[it.var] for it in reduce))
     lanes = target.lanes(c.b.dtype.bytes)
-    tile_nest(s, nest, Tile(plan.rows, plan.columns), lanes, plan.unroll)
+    tile_nest(s, nest, Tile(plan.rows, plan.columns), lanes, plan.unroll, register_tiles(target, c.b.dtype))
+
+
+@lru_cache(maxsize=16)
+def register_tiles(target: Target, dtype: DType) -> Mapping[tuple[int, int], str]:
+    """The target's intrinsics for C[rows, columns] += A[rows, k] · B[k, columns] with any k, by rows and columns."""
+    found: dict[tuple[int, int], str] = {}
+    for i in intrinsics_of(target):
+        c, *operands = i.meaning.params
+        tile = i.body is not None and len(c.shape) == 2 and len(operands) == 2 and i.free
+        if tile and all(b.dtype is dtype for b in i.meaning.params):
+            found[c.shape[0], c.shape[1]] = i.name
+    return found
 
 
 def strides_along(load: Load, block: Block, group: tuple[Iter, ...]) -> int | None:

@@ -12,7 +12,9 @@ inside.
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tilewright.ir.expr import Buffer, Expr, Scope, Var, as_index, free_vars
 from tilewright.ir.rewrite import substitute
@@ -33,7 +35,10 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.tensorize import Tensorize
 from tilewright.tir.stmt import Block, For, LoopKind, Store, walk
+
+NO_INTRINSICS: Mapping[tuple[int, int], str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,17 @@ def take_epilogue(s: Draft, block: str, buffer: Buffer) -> str:
     return s.apply(CacheWrite(block, buffer.name, Scope.REGISTER)).copy
 
 
-def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int, unroll: int = 64) -> None:
+def tile_nest(
+    s: Draft,
+    nest: Nest,
+    tile: Tile,
+    lanes: int,
+    unroll: int = 64,
+    intrinsics: Mapping[tuple[int, int], str] = NO_INTRINSICS,
+) -> None:
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
-    workers. At most `unroll` multiply-adds are written out in a step of the reduction.
+    workers. At most `unroll` multiply-adds are written out in a step of the reduction. `intrinsics` has the register
+    tiles of the target by rows and columns.
     """
     cuts = {
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
@@ -98,7 +111,9 @@ def tile_nest(s: Draft, nest: Nest, tile: Tile, lanes: int, unroll: int = 64) ->
             (row, height), (col, width) = tile_loops[nest.row], tile_loops[nest.col]
             if first == nest.row:
                 s.apply(Reorder((row, col)))
-            _register_tile(s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes, unroll)
+            _register_tile(
+                s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes, unroll, intrinsics
+            )
     if work < PARALLEL_STEPS:
         return
     for n in top_level(s.func):
@@ -161,6 +176,7 @@ def _register_tile(
     reduce: tuple[str, ...],
     lanes: int,
     unroll: int,
+    intrinsics: Mapping[tuple[int, int], str],
 ) -> None:
     """Part the epilogue from the reduction, turn the reduction inside out, and write the tile out in
     registers.
@@ -170,19 +186,28 @@ def _register_tile(
     store_row = s.apply(Distribute(row)).part(1)
     reduce = _unroll_reduction(s, reduce, height * -(-width // lanes), unroll)
     s.apply(Reorder((*reduce, row, col)))
-    _write_out(s, row, col, width, lanes)
+    if sizes in intrinsics:
+        s.apply(DecomposeReduction(p.block, reduce[0]))
+        _write_out(s, f"{row}_init" if height > 1 else None, f"{col}_init", width, lanes)
+        if not s.attempt(Tensorize(row, intrinsics[sizes])):
+            _write_out(
+                s, row, col, width, lanes
+            )  # rows are not a line through A: the same code without its name
+    else:
+        _write_out(s, row, col, width, lanes)
+        s.apply(DecomposeReduction(p.block, reduce[0]))
     if 4 <= height <= lanes and width % lanes == 0 and _is_turned(s, p.epilogue, store_row, store_col):
         s.apply(Reorder((store_col, store_row)))
         s.apply(Unroll(store_col))
         s.apply(Vectorize(store_row))
     else:
         _write_out(s, store_row, store_col, width, lanes)
-    s.apply(DecomposeReduction(p.block, reduce[0]))
 
 
-def _write_out(s: Draft, row: str, col: str, width: int, lanes: int) -> None:
+def _write_out(s: Draft, row: str | None, col: str, width: int, lanes: int) -> None:
     """Columns in vectors, and all of them next to each other."""
-    s.apply(Unroll(row))
+    if row is not None:
+        s.apply(Unroll(row))
     if width > lanes:
         vectors = s.apply(Split(col, (None, lanes)))
         s.apply(Unroll(vectors.names[0]))
