@@ -121,7 +121,7 @@ class TaskTuner:
     trace: str = ""  # of what is chosen
     failures: Counter[str] = field(default_factory=Counter[str])
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    _evolution: Evolution = field(default_factory=lambda: Evolution(()))
+    _evolution: Evolution | None = None
     _built: dict[Proposal, Built] = field(default_factory=dict[Proposal, Built])
     _default: Candidate | None = None
     _default_trace: str = ""
@@ -133,8 +133,20 @@ class TaskTuner:
         return self._experiment is not None
 
     @property
+    def evolution(self) -> Evolution:
+        """Over the design spaces of the task, which are found when they are first asked for."""
+        if self._evolution is None:
+            try:
+                self._evolution = Evolution(self.task.design_spaces(), self.seed)
+            except UserError as e:
+                self._evolution = Evolution(())
+                self._give_up(e.message)
+        return self._evolution
+
+    @property
     def points(self) -> int:
-        return self._evolution.size
+        """How many were ranked; 0 before anybody has asked for them."""
+        return 0 if self._evolution is None else self._evolution.size
 
     def estimate(self) -> float:
         """Seconds that the Func may take, before anything is measured: only to weigh tasks against each other."""
@@ -152,11 +164,6 @@ class TaskTuner:
         self._experiment = Experiment(
             inputs, outputs, tools.driver, self.threads, tolerance(func), memory, self.seed
         )
-        try:
-            self._evolution = Evolution(self.task.design_spaces(), self.seed)
-        except UserError as e:
-            self._give_up(e.message)
-            return
         plain, default = tools.candidates.build(self.task, [(PLAIN, {}), (DEFAULT, {})])
         if default.candidate is None:
             self._give_up(f"the default schedule cannot be built: {default.message}")
@@ -206,10 +213,10 @@ class TaskTuner:
         for m in self.tools.database.measurements(self.tools.scope, self.task.key):
             if m.purpose != "trial" or m.threads != self.threads:
                 continue
-            p = self._evolution.find(m.rule, m.decisions)
+            p = self.evolution.find(m.rule, m.decisions)
             if p is not None:
                 good = m.status == Status.OK.value and m.seconds is not None
-                self._evolution.tell(p, m.seconds if good and m.seconds is not None else math.inf)
+                self.evolution.tell(p, m.seconds if good and m.seconds is not None else math.inf)
 
     # ----------------------------------------------------------------------------------------------------- measuring
 
@@ -221,11 +228,11 @@ class TaskTuner:
     def run_batch(self, count: int, is_current: bool, deadline: float) -> None:
         """Build and time up to `count` candidates. `is_current`: the last batch was of this task too."""
         before = self.best_seconds
-        proposals = self._evolution.propose(count)
+        proposals = self.evolution.propose(count)
         if not proposals:
             self.is_done = True
             return
-        points = [(self._evolution.rule(p), self._evolution.decisions(p)) for p in proposals]
+        points = [(self.evolution.rule(p), self.evolution.decisions(p)) for p in proposals]
         built = self.tools.candidates.build(self.task, points)
         if not is_current:
             self._enter()
@@ -243,9 +250,9 @@ class TaskTuner:
         if outcome.status is not Status.OK:
             self.failures[outcome.status.value] += 1
             _log.debug("%s: %s: %s", self.name, outcome.status.value, outcome.message)
-        rule, decisions = self._evolution.rule(p), self._evolution.decisions(p)
+        rule, decisions = self.evolution.rule(p), self.evolution.decisions(p)
         self._record("trial", rule, decisions, outcome, made.trace)
-        self._evolution.tell(p, outcome.seconds)
+        self.evolution.tell(p, outcome.seconds)
         if outcome.status is Status.OK:
             self._keep(p, made)
         if outcome.seconds < self.best_seconds:
@@ -255,7 +262,7 @@ class TaskTuner:
     def _keep(self, p: Proposal, made: Built) -> None:
         """The code of those that may take part in the last comparison."""
         self._built[p] = made
-        finalists = set(self._evolution.winners(FINALISTS))
+        finalists = set(self.evolution.winners(FINALISTS))
         self._built = {q: b for q, b in self._built.items() if q in finalists}
 
     def _time(self, candidate: Candidate) -> Outcome:
@@ -293,8 +300,8 @@ class TaskTuner:
     def is_worth_comparing(self) -> bool:
         return (
             not self.problem
-            and self._evolution.best is not None
-            and self._evolution.best[1] < _WORTH_COMPARING * self.default_seconds
+            and self.evolution.best is not None
+            and self.evolution.best[1] < _WORTH_COMPARING * self.default_seconds
         )
 
     def finish(self, seconds: float) -> None:
@@ -324,9 +331,9 @@ class TaskTuner:
 
     def _finalists(self) -> list[tuple[Proposal, Built]]:
         """The best few with their code, which is built again for those of earlier tunings."""
-        winners = self._evolution.winners(FINALISTS)
+        winners = self.evolution.winners(FINALISTS)
         missing = [p for p in winners if p not in self._built]
-        points = [(self._evolution.rule(p), self._evolution.decisions(p)) for p in missing]
+        points = [(self.evolution.rule(p), self.evolution.decisions(p)) for p in missing]
         rebuilt = dict(zip(missing, self.tools.candidates.build(self.task, points), strict=True))
         found = [(p, self._built.get(p) or rebuilt[p]) for p in winners]
         return [(p, b) for p, b in found if b.candidate is not None]
@@ -351,12 +358,12 @@ class TaskTuner:
 
     def _choose_point(self, p: Proposal, seconds: float, trace: str) -> None:
         self.best_seconds, self.trace = seconds, trace
-        self.chosen = self._evolution.rule(p), self._evolution.decisions(p)
+        self.chosen = self.evolution.rule(p), self.evolution.decisions(p)
         self._record("choice", *self.chosen, Outcome(Status.OK, seconds), trace)
 
     def settle(self) -> None:
         """Choose without measuring any more: only what is better by far."""
-        best = self._evolution.best
+        best = None if self._evolution is None else self._evolution.best
         if self.problem or best is None or best[1] >= 0.9 * self.default_seconds:
             self.best_seconds = self.default_seconds
             return

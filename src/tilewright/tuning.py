@@ -255,7 +255,9 @@ class Tuning:
 
     def _search(self) -> None:
         total = sum(t.calls * t.estimate() for t in self.tuners)
-        worthy = [t for t in self.tuners if t.calls * t.estimate() >= _NEGLIGIBLE * total]
+        worthy = [
+            t for t in self.tuners if t.calls * t.estimate() >= _NEGLIGIBLE * total and self._has_points(t)
+        ]
         worthy.sort(key=lambda t: -t.calls * t.estimate())
         for t in worthy:  # all that count, once
             if not self._goes_on():
@@ -268,6 +270,10 @@ class Tuning:
             if not left:
                 return
             self._batch(max(left, key=_promise))
+
+    def _has_points(self, t: TaskTuner) -> bool:
+        """Where no rule spans a space there is nothing to search; of a single Func the time is still of interest."""
+        return t.evolution.size > 0 or len(self.tuners) == 1
 
     def _goes_on(self) -> bool:
         return self.trials < self._limit and self.elapsed + self._reserve() < self.budget

@@ -121,8 +121,8 @@ def _show(result: TuneResult) -> None:
     better = sum(t.chosen is not None for t in measured)
     click.echo()
     click.echo(
-        f"{better} of {len(result.tasks)} kernels are better; a run: {milliseconds(result.default_seconds)} before,"
-        f" {milliseconds(result.best_seconds)} now"
+        f"{better} of {len(result.tasks)} kernels are better; those measured take"
+        f" {milliseconds(result.best_seconds)} in a run, {milliseconds(result.default_seconds)} by default"
     )
     failures = failures_text(result.failures)
     click.echo(f"{result.trials} trials in {result.elapsed:.0f} s{f', {failures}' if failures else ''}")
