@@ -1,10 +1,10 @@
 """The blocks of a Func where they stand: what is around each, and what it reads and writes there.
 
 A site is a block with the loops and blocks around it. What is known of a site depends on the block and on the
-variables, extents and kinds of those loops, and on nothing else of the program. `key` is made of exactly that: the
-block by identity (statements are frozen, and unchanged ones stay the same objects from step to step) and the loops
-by value (a loop is rebuilt whenever something below it changes). Equal keys mean equal sites, so what was found out
-about one holds for the other.
+variables and extents of those loops, and on nothing else of the program. `key` is made of exactly that: the block by
+identity (statements are frozen, and unchanged ones stay the same objects from step to step) and the loops by value
+(a loop is rebuilt whenever something below it changes). Equal keys mean equal sites, so what was found out about one
+holds for the other.
 """
 
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def _visit(
         found.append(Site(s, len(found), path, key))
         path = (*path, s)
     elif isinstance(s, For):
-        key = (*key, s.var, s.extent, s.kind)
+        key = (*key, s.var, s.extent)
         path = (*path, s)
     elif isinstance(s, Store) and not any(isinstance(n, Block) for n in path):
         loose.append(s)

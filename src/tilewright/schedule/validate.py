@@ -151,9 +151,10 @@ class Validator:
         return found
 
     def cover(self, reader: Site, reads: Sequence[Access], writers: Sequence[Writer]) -> Verdict:
-        where = tuple(
-            [(*w.site.key, len(w.shared), w.site.position < reader.position) for w in writers],
-        )
+        where = [
+            (*w.site.key, w.site.position < reader.position, *[n.kind.is_at_once for n in w.shared])
+            for w in writers
+        ]
         key = (reader.key, (reads[0].buffer,), *where)
         found = self._covers.get(key)
         if found is None:
@@ -178,6 +179,7 @@ class _Validation:
     def __init__(self, func: Func, known: Validator) -> None:
         self._func, self._known = func, known
         self._sites: Sites = sites(func)
+        self._scopes = {id(b) for s in self._sites.all for b in s.outer}  # blocks with blocks inside
         self._uses: dict[Buffer, list[_Use]] = {}
         self._problems: list[Problem] = []
 
@@ -200,7 +202,7 @@ class _Validation:
         self._check_outputs()
         scopes = {self._func.name: self._stage_pipeline(None, covers)}
         for site in self._sites.all:
-            if self._sites.inside(site.block):
+            if id(site.block) in self._scopes:
                 scopes[site.block.name] = self._stage_pipeline(site.block, covers)
         return Validity(self._func, blocks, scopes, self._threading(), tuple(self._problems))
 
@@ -242,10 +244,15 @@ class _Validation:
         written = {a.buffer for a in self._known.accesses(site) if a.is_write}
         return all(not u.stores or u.site is site for b in written for u in self._uses[b])
 
+    def _below(self, block: Block) -> list[Site]:
+        """The blocks inside a block."""
+        if id(block) not in self._scopes:
+            return []
+        return [s for s in self._sites.all if any(n is block for n in s.outer)]
+
     def _kind(self, site: Site, affine: Verdict) -> tuple[BlockKind, str]:
         block = site.block
-        inner = [s for s in self._sites.all if any(n is block for n in s.path)]
-        mine = [site, *inner]
+        mine = [site, *self._below(block)]
         written = {a.buffer for s in mine for a in self._known.accesses(s) if a.is_write}
         for buffer in written:
             for u in self._uses[buffer]:
