@@ -105,14 +105,55 @@ def test_a_loop_that_moves_two_iterators() -> None:
     assert "D_i feeds 2 iterators of T" in refused(ROLL, AT, func=func)
 
 
-def test_inputs_that_are_computed_in_the_loop() -> None:
+def chain() -> Func:
     b = FuncBuilder("chain")
     x = b.param("X", (10,), DType.F32)
     s = b.compute("S", (10,), lambda i: x[i] * 2.0)
     t = b.compute("T", (9,), lambda i: s[i] + s[i + 1])
-    func = b.finish(b.compute("D", (8,), lambda i: t[i] + t[i + 1]))
-    text = refused(ROLL, AT, ComputeAt("S", "D_i"), func=func)
+    return b.finish(b.compute("D", (8,), lambda i: t[i] + t[i + 1]))
+
+
+def test_inputs_that_are_computed_in_the_loop() -> None:
+    text = refused(ROLL, AT, ComputeAt("S", "D_i"), func=chain())
     assert "S writes what T reads, and not before D_i" in text
+    assert "roll S first" in text
+
+
+# Rows of S go round in y, as if they were rolled.
+GOES_ROUND = """
+@func
+def goes_round(X: f32[12], D: out(f32[8])):
+    S = alloc(f32[3])
+    T = alloc(f32[12])
+    for h in range(AHEAD):
+        with block("head"):
+            hv = spatial(12, h)
+            S[hv % 3] = X[hv]
+    for y in range(8):
+        with block("S"):
+            sv = spatial(12, y + 2)
+            S[sv % 3] = X[sv]
+        for t in range(2):
+            with block("T"):
+                tv = spatial(12, y + t)
+                T[tv] = S[(tv + OFFSET) % 3]
+        with block("D"):
+            dv = spatial(8, y)
+            D[dv] = T[dv] + T[dv + 1]
+"""
+
+
+def goes_round(offset: int, ahead: int = 2) -> Func:
+    return parse_func(GOES_ROUND.replace("OFFSET", str(offset)).replace("AHEAD", str(ahead)))
+
+
+def test_inputs_that_go_round_in_the_loop() -> None:
+    replay(single(goes_round(1)), (ROLL,))
+
+
+@pytest.mark.parametrize(("offset", "ahead"), [(2, 2), (1, 1)], ids=["outside the window", "rows missing"])
+def test_inputs_that_go_round_in_another_way(offset: int, ahead: int) -> None:
+    assert "S writes what T reads" in refused(ROLL, func=goes_round(offset, ahead))
 
 
 BY_HAND = """

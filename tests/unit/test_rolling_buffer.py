@@ -8,6 +8,7 @@ from schedule_programs import check, outline
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scope, Var, as_index, const, logical_and, select
 from tilewright.schedule.nest import find_block, find_loop
+from tilewright.schedule.rolled import try_rolled
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
@@ -22,10 +23,11 @@ from tilewright.schedule.steps import (
 )
 from tilewright.schedule.trace import replay
 from tilewright.support.errors import ScheduleError
+from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import Stmt, loops, walk
+from tilewright.tir.stmt import For, Stmt, Store, loops, walk
 
 AT: tuple[Step, ...] = (ComputeAt("T", "D_i"), RollingBuffer("T", "T"))
 
@@ -75,6 +77,15 @@ def batch(dtype: DType = DType.I32) -> Func:
     x = b.param("X", (3, 8, 4), dtype)
     t = b.compute("T", (3, 8, 4), lambda n, i, j: x[n, i, j] * 3)
     return b.finish(b.compute("D", (3, 6, 4), lambda n, i, j: t[n, i, j] + t[n, i + 1, j] + t[n, i + 2, j]))
+
+
+def chain(stride: int = 1, dtype: DType = DType.I32) -> Func:
+    """Three stencils, one on the other."""
+    b = FuncBuilder("chain")
+    x = b.param("X", (9 * stride + 7, 5), dtype)
+    s = b.compute("S", (9 * stride + 5, 5), lambda i, j: x[i, j] + x[i + 2, j])
+    t = b.compute("T", (9 * stride + 3, 5), lambda i, j: s[i, j] + s[i + 1, j] * 3 + s[i + 2, j])
+    return b.finish(b.compute("D", (10, 5), lambda i, j: t[i * stride, j] + t[i * stride + 2, j]))
 
 
 def runs(func: Func, block: str) -> int:
@@ -161,6 +172,46 @@ def test_in_a_loop_over_images() -> None:
     assert [n.var.name for n in loops(done.body)][:2] == ["D_n", f"{head[:1]}_0_head"]
 
 
+CHAIN: tuple[Step, ...] = (
+    ComputeAt("T", "D_i"),
+    ComputeAt("S", "D_i"),
+    RollingBuffer("S", "S"),
+    RollingBuffer("T", "T"),
+)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_chain_rolls_from_its_start(stride: int) -> None:
+    done = check(chain(stride), *CHAIN)
+    assert (local(done, "S"), local(done, "T")) == ((5, 5), (3, 5))
+    assert runs(done, "S") == (9 * stride + 5) * 5
+    assert runs(done, "T") == (9 * stride + 3) * 5
+
+
+def test_a_chain_of_tiles_rolls() -> None:
+    done = check(
+        chain(),
+        Split("D_i", (None, 4)),
+        ComputeAt("T", "D_i_0"),
+        ComputeAt("S", "D_i_0"),
+        RollingBuffer("S", "S"),
+        RollingBuffer("T", "T"),
+    )
+    assert (local(done, "S"), local(done, "T")) == ((8, 5), (6, 5))
+
+
+@pytest.mark.parametrize(("offset", "there"), [(0, True), (1, True), (2, False)])
+def test_rows_that_are_there_before_the_loop(offset: int, there: bool) -> None:
+    done = check(blur(), *AT)
+    rolled = try_rolled(done, Dataflow(done), done.locals[0], find_loop(done, "D_i"))
+    assert rolled is not None
+    assert (rolled.rows, rolled.step, rolled.new) == (3, 1, 2)
+    row = Store(
+        done.params[1], (as_index(0), as_index(0)), rolled.buffer[(as_index(offset) + Var("h")) % 3, 0]
+    )
+    assert rolled.reads_ahead_only(For(Var("h"), 1, row)) == there
+
+
 TRACES: dict[str, tuple[Func, tuple[Step, ...]]] = {
     "blur": (blur(dtype=DType.F32), AT),
     "taps": (blur(7, 5, 2, DType.F32), AT),
@@ -171,6 +222,8 @@ TRACES: dict[str, tuple[Func, tuple[Step, ...]]] = {
     ),
     "padded": (padded(1, DType.F32), AT),
     "outside": (padded(2, DType.F32), AT),
+    "chain": (chain(1, DType.F32), CHAIN),
+    "chain_stride": (chain(2, DType.F32), CHAIN),
     "batch": (batch(DType.F32), (*AT, Parallel("D_n"))),
     "local": (blur(dtype=DType.F32), (*AT, SetScope("T", Scope.LOCAL))),
     "local_batch": (batch(DType.F32), (*AT, SetScope("T", Scope.LOCAL), Parallel("D_n"))),

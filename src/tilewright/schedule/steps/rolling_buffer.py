@@ -19,16 +19,15 @@ Preconditions, so that no row is wanted before it is there or after it is gone:
 - One iterator of the block moves with the loop, by a constant number of rows per iteration, and starts at a constant:
   it is bound to c·y + t + constant, where t is a loop of the block that feeds nothing else.
 - It chooses one index of the store, as it is or shifted by a constant. Consumers read inside the window.
-- What the block reads is complete before the loop, so that rows do not depend on when they are computed.
+- What the block reads is complete before the loop, or goes round in it too: so rows do not depend on when they are
+  computed. In a chain, roll the first buffer first.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, free_vars, logical_and
-from tilewright.ir.rewrite import Memo
-from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.expr import Buffer, Expr, Var, free_vars, logical_and
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.domain import inside_domain, other_conditions
 from tilewright.schedule.excerpt import refusal
@@ -53,11 +52,11 @@ from tilewright.schedule.nest import (
     swap_stmt,
     wrap,
 )
+from tilewright.schedule.rolled import Rolled, going_round, try_rolled
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, accesses, box, contains, loop_extents
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, transform
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Emit, For, IterKind, LoopKind, Seq, Stmt, Store, seq, walk
 
@@ -100,12 +99,19 @@ class RollingBuffer(FuncStep):
         check_not_in_place(func, flow, block)
         check_not_nested(func, block)
         loop, own = _place(func, block)
-        _check_order(func, flow, block, loop)
+        inputs = _check_order(func, flow, block, loop)
         simplify = Simplifier(ranges(func.body))
         window = _window(func, block, buffer, loop, own, simplify)
         _check_reads(func, block, buffer, loop, window, simplify)
 
         ahead, rolled = _parts(block, own, window)
+        late = next((r for r in inputs if ahead is not None and not r.reads_ahead_only(ahead)), None)
+        if late is not None:
+            raise refusal(
+                func,
+                block,
+                f"the first rows of {self.buffer} need more of {late.buffer.name} than is there before {loop.var.name}",
+            )
         body: Stmt = swap_stmt(loop, own[0], rolled)
         new: set[str] = set()
         if ahead is not None:
@@ -119,7 +125,7 @@ class RollingBuffer(FuncStep):
             tuple(window.rows if d == window.dim else n for d, n in enumerate(buffer.shape))
         )
         known = Simplifier(ranges_above(path_to(func.body, loop)[:-1]) | ranges(body))
-        body = simplify_nest(_going_round(body, buffer, small, window.dim), known)
+        body = simplify_nest(going_round(body, buffer, small, window.dim), known)
         func = replace(func, locals=tuple(small if b is buffer else b for b in func.locals))
         return replace_stmt(func, loop, body)
 
@@ -153,8 +159,10 @@ def _place(func: Func, block: Block) -> tuple[For, list[For]]:
     return loop, own
 
 
-def _check_order(func: Func, flow: Dataflow, block: Block, loop: For) -> None:
-    """Consumers come after the block in each iteration of `loop`, and what it reads is complete before the loop."""
+def _check_order(func: Func, flow: Dataflow, block: Block, loop: For) -> list[Rolled]:
+    """Consumers come after the block in each iteration of `loop`. What it reads is complete before the loop, or goes
+    round in it: those are returned.
+    """
     consumers = flow.consumers(block)
     if not consumers:
         raise refusal(func, block, f"nothing in {func.name} reads what {block.name} writes")
@@ -166,14 +174,25 @@ def _check_order(func: Func, flow: Dataflow, block: Block, loop: For) -> None:
                 f"{c.name} does not read after {block.name} inside {loop.var.name}",
                 hint="move it there",
             )
-    for p in flow.producers(block):
-        if holds(loop, p) or flow.position(p) > flow.position(block):
+    inputs: list[Rolled] = []
+    for buffer in flow.reads(block):
+        late = [w for w in flow.writers(buffer) if w is not block and not _is_before(flow, w, block, loop)]
+        if not late:
+            continue
+        rolled = try_rolled(func, flow, buffer, loop)
+        if rolled is None or flow.position(late[0]) > flow.position(block):
             raise refusal(
                 func,
-                p,
-                f"{p.name} writes what {block.name} reads, and not before {loop.var.name}",
-                hint=f"compute {p.name} before the loop, or inline it",
+                late[0],
+                f"{late[0].name} writes what {block.name} reads, and not before {loop.var.name}",
+                hint=f"roll {buffer.name} first, or compute {late[0].name} before the loop",
             )
+        inputs.append(rolled)
+    return inputs
+
+
+def _is_before(flow: Dataflow, writer: Block, block: Block, loop: For) -> bool:
+    return not holds(loop, writer) and flow.position(writer) < flow.position(block)
 
 
 def _window(
@@ -295,19 +314,3 @@ def _part(block: Block, own: Sequence[For], window: _Window, binding: Expr, rows
     )
     loops = [replace(n, extent=rows) if n is window.own else n for n in own]
     return wrap(loops, inner)
-
-
-def _going_round(body: Stmt, old: Buffer, new: Buffer, dim: int) -> Stmt:
-    """Accesses to `old` become accesses to `new`, with remainders as indices of dimension `dim`."""
-    memo: Memo = {}
-
-    def place(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(i % new.shape[dim] if d == dim else i for d, i in enumerate(indices))
-
-    def load(n: Expr) -> Expr | None:
-        return Load(new, place(n.indices)) if isinstance(n, Load) and n.buffer is old else None
-
-    def store(n: Stmt) -> Stmt | None:
-        return Store(new, place(n.indices), n.value) if isinstance(n, Store) and n.buffer is old else None
-
-    return transform(map_exprs(body, lambda e: transform_expr(e, load, memo)), store)
