@@ -13,6 +13,7 @@ from tilewright.support.errors import InternalError
 from tilewright.target import intrinsics
 from tilewright.target.intrinsic import ANYWHERE, EmitContext, Intrinsic, Operand, state
 from tilewright.target.target import AVX2, BASELINE
+from tilewright.tir.passes.unroll_loops import unroll_loops
 
 pytestmark = pytest.mark.skipif(not HAS_AVX2, reason="this machine has no AVX2")
 
@@ -130,12 +131,26 @@ def test_without_the_instruction_in_the_middle_of_registers() -> None:
     check(program(text), BASELINE)
 
 
+REARRANGED = (
+    "other elements of B than its body does: a step rearranged the buffer or the body after Tensorize"
+)
+
+
 def test_a_buffer_that_was_rearranged_after_tensorize() -> None:
     body = dot("Y").replace("B[0, jY, kY]", "B[kY, jY, 0]")
-    with pytest.raises(
-        InternalError, match="elements of B that are not those of its operand: the buffer was rearranged"
-    ):
+    with pytest.raises(InternalError, match=REARRANGED):
         kernel_ir(program(HEAD + indented(body, 1)))
+
+
+def test_a_body_that_does_more() -> None:
+    body = dot("Y") + "    Y[9] = cast(i32, B[4, 0, 0])\n"
+    with pytest.raises(InternalError, match="other elements of Y than its body does"):
+        kernel_ir(program(HEAD + indented(body, 1)))
+
+
+def test_a_body_that_was_unrolled() -> None:
+    body = dot("Y").replace("for kY in range(2)", "for kY in unrolled(2)")
+    check(unroll_loops(program(HEAD + indented(body, 1))), AVX2)
 
 
 def test_neighbours_at_a_distance_that_changes() -> None:

@@ -7,16 +7,19 @@ elements that the body touches. A step that rearranged a buffer after Tensorize 
 
 from collections.abc import Sequence
 from itertools import product
+from typing import TypeAlias
 
 from tilewright.codegen.expressions import ExprEmitter
 from tilewright.codegen.registers import RegisterFile
 from tilewright.codegen.values import Val, llvm_type, memory_type
-from tilewright.ir.expr import Buffer, Indices, Load, Scope, Var, loads
+from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope, Var, loads
 from tilewright.ir.simplify import Linear
 from tilewright.support.errors import InternalError
 from tilewright.target.intrinsic import EmitContext, Intrinsic
 from tilewright.target.intrinsics import find_intrinsic
 from tilewright.tir.stmt import Emit, For, Store, walk
+
+_Terms: TypeAlias = tuple[tuple[Expr, int], ...]
 
 
 def intrinsic_of(s: Emit) -> Intrinsic:
@@ -59,25 +62,27 @@ class _Place:
 
 
 def _check_places(s: Emit, places: Sequence[_Place], e: ExprEmitter) -> None:
-    """Each access of the body runs over the elements of an operand."""
+    """The body touches the elements of the operands, and no others. (Steps may have unrolled its loops.)"""
     extents = {n.var: n.extent for n in walk(s.body) if isinstance(n, For)}
     accesses: set[tuple[Buffer, Indices]] = set()
     for n in walk(s.body):
         if isinstance(n, Store):
             accesses.add((n.buffer, n.indices))
             accesses |= {(x.buffer, x.indices) for x in loads(n.value)}
+    wanted: dict[tuple[Buffer, _Terms], set[int]] = {}
+    for p in places:
+        wanted.setdefault((p.buffer, p.base.terms), set()).update(p.base.const + i for i in p.offsets)
+    touched: dict[tuple[Buffer, _Terms], set[int]] = {}
     for buffer, indices in accesses:
         form = e.simplify.linear(e.flat_index(buffer, indices))
-        inside = [(k, extents[a]) for a, k in form.terms if isinstance(a, Var) and a in extents]
+        inside = [range(0, k * extents[a], k) for a, k in form.terms if isinstance(a, Var) and a in extents]
         outside = tuple((a, k) for a, k in form.terms if a not in extents)
-        touched = {sum(x) for x in product(*(range(0, k * n, k) for k, n in inside))}
-        if not any(
-            p.buffer is buffer and p.base == Linear(form.const, outside) and touched == set(p.offsets)
-            for p in places
-        ):
+        touched.setdefault((buffer, outside), set()).update(form.const + sum(x) for x in product(*inside))
+    for key in (*wanted, *touched):
+        if wanted.get(key) != touched.get(key):
             raise InternalError(
-                f"{s.intrinsic} uses elements of {buffer.name} that are not those of its operand: the buffer was "
-                "rearranged after Tensorize"
+                f"{s.intrinsic} is to use other elements of {key[0].name} than its body does: a step rearranged the "
+                "buffer or the body after Tensorize"
             )
 
 
