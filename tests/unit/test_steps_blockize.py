@@ -151,6 +151,13 @@ def test_parts_of_a_partitioned_loop() -> None:
     )
 
 
+def test_a_part_of_a_reduction_is_valid() -> None:
+    s = Schedule(ROUND, debug=True)
+    first, _ = s.loop_partition("C_k", (4,))
+    _, inner = s.split(first, (None, 2))
+    assert s.blockize(inner) == "C_p0_o"
+
+
 def test_a_window() -> None:
     func = check_native(conv(), Reorder(("Y_c", "Y_r", "Y_s", "Y_o", "Y_h", "Y_v")), Blockize("Y_o"))
     assert outline(func.body)[7].strip().startswith("Y_o(Y_vc_o = reduce(Y_c), Y_vr_o = reduce(Y_r)")

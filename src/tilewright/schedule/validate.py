@@ -241,8 +241,9 @@ class _Validation:
 
     def _writes_alone(self, site: Site) -> bool:
         """Does no other block write what this one writes?"""
-        written = {a.buffer for a in self._known.accesses(site) if a.is_write}
-        return all(not u.stores or u.site is site for b in written for u in self._uses[b])
+        mine = [site, *self._below(site.block)]
+        written = {a.buffer for s in mine for a in self._known.accesses(s) if a.is_write}
+        return all(not u.stores or any(u.site is s for s in mine) for b in written for u in self._uses[b])
 
     def _below(self, block: Block) -> list[Site]:
         """The blocks inside a block."""
