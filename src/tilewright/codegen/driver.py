@@ -4,7 +4,7 @@ Exported, and called by `runtime`:
 
     i64  tw_start(ptr job)        run a job as worker 0 with the team (the caller's thread takes part)
     ptr  tw_worker(ptr record)    the pthread entry of workers 1 … W-1: wait, run, repeat until told to quit
-    void tw_run(ptr calls, i64 n, i64 worker, i64 workers, ptr team)
+    void tw_run(ptr calls, i64 n, i64 several)
     void tw_stop(ptr team)        wait for the job that runs, then tell the workers to quit
     void tw_pause(i64 n)          n rounds of the waiting loop, so that the runtime can turn time into rounds
 
@@ -12,14 +12,16 @@ The memory layout of jobs, calls and the team is `tilewright.support.driver_abi`
 
 How it works:
 
-- Worker w of W runs parts w, w+W, … of every call. Which worker runs a part never changes what the part computes.
+- Workers claim the parts of a call one by one, so a worker that is held up takes fewer. Which worker runs a part never
+  changes what the part computes.
 - A job is published by increasing `generation`, which is also the futex word idle workers sleep on. A worker that
   is about to sleep first counts itself in `sleepers`; both sides use sequentially consistent operations, so that
   either the publisher sees the sleeper or the kernel sees the new generation. No sleeper, no system call.
 - One job at a time holds `busy`. A caller that finds the team taken, or not started, runs all parts itself, with the
   same result. `tw_start` returns 1 if the team was not running (it stopped, or the process forked), else 0.
-- The barrier counts arrivals; the last one resets the count and increases `phase`. Workers do not wait for each
-  other at the end of a job: they count themselves in `done`, and only the caller waits.
+- At a barrier a worker waits until all parts since the last one are finished, not until all workers are there: one
+  that holds no part holds up nobody. Workers do not wait for each other at the end of a job: they count themselves
+  in `done`, and only the caller waits.
 - Waiting spins with the processor's pause instruction, and after a while yields its core now and then, so that more
   workers than free cores still make progress.
 
@@ -113,23 +115,23 @@ done:
   ret void
 }}
 
-define internal void @barrier(ptr %team, i64 %workers) {{
-  %phase = getelementptr i8, ptr %team, i64 {phase}
-  %arrived = getelementptr i8, ptr %team, i64 {arrived}
-  ; the phase cannot change before this worker has arrived
-  %old = load atomic i32, ptr %phase monotonic, align 4
-  %new = add i32 %old, 1
-  %before = atomicrmw add ptr %arrived, i32 1 acq_rel
-  %before64 = zext i32 %before to i64
-  %here = add i64 %before64, 1
-  %last = icmp eq i64 %here, %workers
-  br i1 %last, label %open, label %wait
-open:
-  store atomic i32 0, ptr %arrived monotonic, align 4
-  store atomic i32 %new, ptr %phase release, align 4
-  ret void
-wait:
-  call void @await(ptr %phase, i32 %new)
+; Wait until all parts of the calls %first ... %last are finished.
+define internal void @meet(ptr %calls, i64 %first, i64 %last) {{
+entry:
+  br label %next
+next:
+  %i = phi i64 [ %first, %entry ], [ %i1, %next ]
+  %at = mul i64 %i, {call_bytes}
+  %record = getelementptr i8, ptr %calls, i64 %at
+  %parts_at = getelementptr i8, ptr %record, i64 {call_parts}
+  %finished = getelementptr i8, ptr %record, i64 {call_finished}
+  %parts = load i64, ptr %parts_at, align 8
+  %parts32 = trunc i64 %parts to i32
+  call void @await(ptr %finished, i32 %parts32)
+  %i1 = add i64 %i, 1
+  %more = icmp ule i64 %i1, %last
+  br i1 %more, label %next, label %done
+done:
   ret void
 }}
 
@@ -147,12 +149,13 @@ done:
   ret void
 }}
 
-define void @tw_run(ptr %calls, i64 %n, i64 %worker, i64 %workers, ptr %team) {{
+define void @tw_run(ptr %calls, i64 %n, i64 %several) {{
 entry:
-  %several = icmp ugt i64 %workers, 1
+  %shared = icmp ne i64 %several, 0
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %i1, %after ]
+  %first = phi i64 [ 0, %entry ], [ %first1, %after ]
   %more = icmp ult i64 %i, %n
   br i1 %more, label %call, label %done
 call:
@@ -162,27 +165,59 @@ call:
   %parts_at = getelementptr i8, ptr %record, i64 {call_parts}
   %args_at = getelementptr i8, ptr %record, i64 {call_args}
   %barrier_at = getelementptr i8, ptr %record, i64 {call_barrier}
+  %claimed = getelementptr i8, ptr %record, i64 {call_claimed}
+  %finished = getelementptr i8, ptr %record, i64 {call_finished}
   %fn = load ptr, ptr %fn_at, align 8
   %parts = load i64, ptr %parts_at, align 8
   %args = load ptr, ptr %args_at, align 8
   %meet = load i64, ptr %barrier_at, align 8
-  br label %head
+  %i1 = add i64 %i, 1
+  br i1 %shared, label %claim, label %head
 head:
-  %part = phi i64 [ %worker, %call ], [ %part1, %body ]
-  %mine = icmp slt i64 %part, %parts
-  br i1 %mine, label %body, label %tail
+  %part = phi i64 [ 0, %call ], [ %part1, %body ]
+  %left = icmp slt i64 %part, %parts
+  br i1 %left, label %body, label %after
 body:
   call void %fn(ptr %args, i64 %part)
-  %part1 = add i64 %part, %workers
+  %part1 = add i64 %part, 1
   br label %head
+claim:
+  %taken = atomicrmw add ptr %claimed, i32 1 monotonic
+  %mine = zext i32 %taken to i64
+  %got = icmp slt i64 %mine, %parts
+  br i1 %got, label %work, label %tail
+work:
+  call void %fn(ptr %args, i64 %mine)
+  %f = atomicrmw add ptr %finished, i32 1 release
+  br label %claim
 tail:
   %wanted = icmp ne i64 %meet, 0
-  %needed = and i1 %wanted, %several
-  br i1 %needed, label %together, label %after
+  br i1 %wanted, label %together, label %after
 together:
-  call void @barrier(ptr %team, i64 %workers)
+  call void @meet(ptr %calls, i64 %first, i64 %i)
   br label %after
 after:
+  %first1 = phi i64 [ %first, %head ], [ %first, %tail ], [ %i1, %together ]
+  br label %next
+done:
+  ret void
+}}
+
+; Nobody has claimed or finished anything yet.
+define internal void @reset(ptr %calls, i64 %n) {{
+entry:
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i1, %clear ]
+  %more = icmp ult i64 %i, %n
+  br i1 %more, label %clear, label %done
+clear:
+  %at = mul i64 %i, {call_bytes}
+  %record = getelementptr i8, ptr %calls, i64 %at
+  %claimed = getelementptr i8, ptr %record, i64 {call_claimed}
+  %finished = getelementptr i8, ptr %record, i64 {call_finished}
+  store atomic i32 0, ptr %claimed monotonic, align 4
+  store atomic i32 0, ptr %finished monotonic, align 4
   %i1 = add i64 %i, 1
   br label %next
 done:
@@ -216,12 +251,13 @@ publish:
   %team_n = getelementptr i8, ptr %team, i64 {n}
   store ptr %calls, ptr %team_calls, align 8
   store i64 %n, ptr %team_n, align 8
+  call void @reset(ptr %calls, i64 %n)
   %generation = getelementptr i8, ptr %team, i64 {generation}
   %g = atomicrmw add ptr %generation, i32 1 seq_cst
   call void @wake(ptr %team)
   %workers_at = getelementptr i8, ptr %team, i64 {workers}
   %workers = load i64, ptr %workers_at, align 8
-  call void @tw_run(ptr %calls, i64 %n, i64 0, i64 %workers, ptr %team)
+  call void @tw_run(ptr %calls, i64 %n, i64 1)
   %workers32 = trunc i64 %workers to i32
   %others = sub i32 %workers32, 1
   call void @await(ptr %done_at, i32 %others)
@@ -229,16 +265,14 @@ publish:
   ret i64 0
 alone:
   %missing = phi i64 [ 0, %entry ], [ 1, %look ], [ 0, %take ]
-  call void @tw_run(ptr %calls, i64 %n, i64 0, i64 1, ptr %team)
+  call void @tw_run(ptr %calls, i64 %n, i64 0)
   ret i64 %missing
 }}
 
 define ptr @tw_worker(ptr %record) {{
 entry:
   %team_at = getelementptr i8, ptr %record, i64 {record_team}
-  %worker_at = getelementptr i8, ptr %record, i64 {record_worker}
   %team = load ptr, ptr %team_at, align 8
-  %worker = load i64, ptr %worker_at, align 8
   %generation = getelementptr i8, ptr %team, i64 {generation}
   %word = ptrtoint ptr %generation to i64
   %sleepers = getelementptr i8, ptr %team, i64 {sleepers}
@@ -247,7 +281,6 @@ entry:
   %quit_at = getelementptr i8, ptr %team, i64 {quit}
   %calls_at = getelementptr i8, ptr %team, i64 {calls}
   %n_at = getelementptr i8, ptr %team, i64 {n}
-  %workers_at = getelementptr i8, ptr %team, i64 {workers}
   br label %idle
 idle:
   %seen = phi i32 [ 0, %entry ], [ %g, %work ]
@@ -285,8 +318,7 @@ called_up:
 work:
   %calls = load ptr, ptr %calls_at, align 8
   %n = load i64, ptr %n_at, align 8
-  %workers = load i64, ptr %workers_at, align 8
-  call void @tw_run(ptr %calls, i64 %n, i64 %worker, i64 %workers, ptr %team)
+  call void @tw_run(ptr %calls, i64 %n, i64 1)
   %d = atomicrmw add ptr %done_at, i32 1 release
   br label %idle
 gone:

@@ -86,8 +86,7 @@ class _Crew:
         try:
             for worker in range(1, self.threads):
                 at = self.region.address + ctypes.sizeof(TeamState) + worker * LINE
-                record = Record.from_address(at)
-                record.team, record.worker = self.region.address, worker
+                Record.from_address(at).team = self.region.address
                 thread = ctypes.c_ulong()
                 failure = pthread.pthread_create(ctypes.byref(thread), None, entry, at)
                 if failure:

@@ -11,17 +11,24 @@ LINE = 128
 
 
 class Call(ctypes.Structure):
-    """One row of a call table: run `parts` parts of a kernel, then meet at a barrier if `barrier`."""
+    """One row of a call table: run `parts` parts of a kernel, then meet at a barrier if `barrier`. Workers count in it
+    what they have claimed and finished.
+    """
 
     fn: int
     parts: int
     args: int
     barrier: int
+    claimed: int
+    finished: int
     _fields_ = (
         ("fn", ctypes.c_uint64),
         ("parts", ctypes.c_int64),
         ("args", ctypes.c_uint64),
         ("barrier", ctypes.c_int64),
+        ("claimed", ctypes.c_int32),
+        ("finished", ctypes.c_int32),
+        ("_pad", ctypes.c_char * 24),
     )
 
 
@@ -38,8 +45,7 @@ class Record(ctypes.Structure):
     """The argument of `tw_worker`."""
 
     team: int
-    worker: int
-    _fields_ = (("team", ctypes.c_uint64), ("worker", ctypes.c_int64))
+    _fields_ = (("team", ctypes.c_uint64),)
 
 
 class TeamState(ctypes.Structure):
@@ -53,8 +59,6 @@ class TeamState(ctypes.Structure):
     spin: int  # rounds an idle worker waits before it sleeps
     running: int
     sleepers: int  # workers that are asleep, or about to be
-    arrived: int  # at the barrier
-    phase: int  # barriers passed
     done: int  # workers that have finished the job
     busy: int  # somebody runs a job
     _fields_ = (
@@ -68,14 +72,10 @@ class TeamState(ctypes.Structure):
         ("_pad0", ctypes.c_char * (LINE - 44)),
         ("sleepers", ctypes.c_int32),
         ("_pad1", ctypes.c_char * (LINE - 4)),
-        ("arrived", ctypes.c_int32),
-        ("_pad2", ctypes.c_char * (LINE - 4)),
-        ("phase", ctypes.c_int32),
-        ("_pad3", ctypes.c_char * (LINE - 4)),
         ("done", ctypes.c_int32),
-        ("_pad4", ctypes.c_char * (LINE - 4)),
+        ("_pad2", ctypes.c_char * (LINE - 4)),
         ("busy", ctypes.c_int32),
-        ("_pad5", ctypes.c_char * (LINE - 4)),
+        ("_pad3", ctypes.c_char * (LINE - 4)),
     )
 
 
