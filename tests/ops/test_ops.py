@@ -21,7 +21,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNot
 from tilewright.ir.expr import Var
 from tilewright.ops import OPS, by_onnx
 from tilewright.ops.catalog import catalog
-from tilewright.ops.conv import Conv
+from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.movement import Reshape, reshape_index
 from tilewright.ops.norm import BatchNormalization
 from tilewright.ops.opdef import Array, Kind, Sample, TensorType
@@ -248,16 +248,16 @@ def test_elementwise_and_movement_ops_are_one_block_per_output() -> None:
 
 def test_convolution_pads_only_if_windows_leave_the_input() -> None:
     x, w = np.zeros((1, 2, 5, 5), np.float32), np.zeros((3, 2, 3, 3), np.float32)
-    assert block_names(Conv.sample(x, w)) == ["out"]
-    assert block_names(Conv.sample(x, w, pads=[1, 1, 1, 1])) == ["out_pad", "out"]
+    assert block_names(Conv.sample(x, w)) == ["out_conv", "out"]
+    assert block_names(Conv.sample(x, w, pads=[1, 1, 1, 1])) == ["out_pad", "out_conv", "out"]
     # The row and column of padding at the end are never reached with this stride.
-    assert block_names(Conv.sample(x, w, pads=[0, 0, 1, 1], strides=[2, 2])) == ["out"]
+    assert block_names(Conv.sample(x, w, pads=[0, 0, 1, 1], strides=[2, 2])) == ["out_conv", "out"]
 
 
 def test_padded_input_holds_exactly_what_is_read() -> None:
     x, w = np.zeros((1, 2, 6, 6), np.float32), np.zeros((3, 2, 3, 3), np.float32)
     func = build(Conv.sample(x, w, pads=[1, 1, 1, 1], strides=[2, 2]))
-    assert [b.shape for b in func.locals] == [(1, 2, 7, 7)]  # not 8
+    assert [b.shape for b in func.locals if b.name == "out_pad"] == [(1, 2, 7, 7)]  # not 8
 
 
 def test_convolution_bias_is_a_block_of_its_own() -> None:
@@ -265,10 +265,25 @@ def test_convolution_bias_is_a_block_of_its_own() -> None:
     assert block_names(Conv.sample(*arrays)) == ["out_conv", "out"]
 
 
+def test_transposed_convolution_multiplies_no_zeros_where_the_kernel_is_a_multiple_of_the_stride() -> None:
+    """All its multiply-adds are of an element of the input and one of the weights, or of the border."""
+    x = np.zeros((1, 2, 4, 4), np.float32)
+
+    def work(channels: int, kernel: int, **attrs: object) -> int:
+        w = np.zeros((2, channels, kernel, kernel), np.float32)
+        (block,) = [b for b in blocks(build(ConvTranspose.sample(x, w, **attrs)).body) if b.is_reduction]
+        return math.prod(it.extent for it in block.iters)
+
+    assert work(16, 2, strides=[2, 2]) == 2 * 16 * 16 * 4
+    assert work(16, 4, strides=[2, 2], pads=[1, 1, 1, 1]) == 2 * 16 * 64 * 4
+    assert work(3, 4, strides=[2, 2], pads=[1, 1, 1, 1]) == 2 * 3 * 100 * 4  # to fill vectors: a few too many
+    assert work(3, 3, strides=[2, 2]) == 2 * 3 * 81 * 9  # with zeros in between
+
+
 def test_depthwise_convolution_has_no_group_arithmetic() -> None:
     x, w = np.zeros((1, 4, 5, 5), np.float32), np.zeros((4, 1, 3, 3), np.float32)
-    (block,) = blocks(build(Conv.sample(x, w, group=4)).body)
-    assert [it.var.name.removeprefix("out_v") for it in block.iters] == ["n", "c", "h", "w", "kh", "kw"]
+    block, _ = blocks(build(Conv.sample(x, w, group=4)).body)
+    assert [it.var.name.removeprefix("out_conv_v") for it in block.iters] == ["n", "c", "h", "w", "kh", "kw"]
 
 
 def test_reshape_keeps_the_iterators_of_axes_it_leaves_alone() -> None:

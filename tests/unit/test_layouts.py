@@ -113,6 +113,55 @@ def test_images_of_one_and_three_dimensions() -> None:
     assert sorted(channels_last(build)) == [9, 12]
 
 
+def chosen(build: Build) -> dict[str, tuple[int, ...]]:
+    """The shapes of the buffers inside of kernels that have another layout than they were declared with."""
+    channels_last(build)
+    m = Model()
+    made = build(m)
+    module = lower(prepare(load_graph(m.finish(*([made] if isinstance(made, str) else made)), None)))
+    after, steps = choose_layouts(module)
+    turned = {s.buffer for s in steps if isinstance(s, TransformLayout)}
+    return {b.name: b.shape for f in after.funcs for b in f.locals if b.name in turned}
+
+
+def test_strides_of_a_lone_depthwise_convolution_are_sorted_out_in_its_border() -> None:
+    """Every second column goes side by side; pixels stay innermost."""
+    assert chosen(lambda m: conv(m, m.input(1, 16, 9, 9), 16, 16, group=16, strides=[2, 2])) == {
+        "k0_conv0_pad": (1, 16, 11, 2, 6)
+    }
+    assert chosen(lambda m: conv(m, m.input(1, 16, 9, 9), 16, 16, group=16)) == {}
+
+
+def test_a_lone_strided_convolution_has_channels_last() -> None:
+    shapes = chosen(lambda m: conv(m, m.input(1, 16, 9, 9), 16, 24, strides=[2, 2]))
+    assert {shape[-1] for shape in shapes.values()} == {16, 24}
+
+
+def test_channels_of_groups_are_last_where_they_fill_vectors() -> None:
+    shapes = chosen(lambda m: conv(m, m.input(1, 16, 6, 5), 16, 32, group=2))
+    assert sorted(shapes.values()) == [(1, 2, 6, 5, 16), (1, 8, 7, 16)]
+    assert chosen(lambda m: conv(m, m.input(1, 16, 6, 5), 16, 16, group=4)) == {}
+
+
+def transposed(m: Model, x: str, c_in: int, c_out: int, **attrs: Any) -> str:
+    return m.op("ConvTranspose", x, m.weight(c_in, c_out, 2, 2), strides=[2, 2], **attrs)
+
+
+def test_results_that_are_interleaved_have_pixels_in_lanes_if_these_are_many() -> None:
+    (shape,) = chosen(lambda m: transposed(m, m.input(1, 8, 3, 32), 8, 16)).values()
+    assert shape == (1, 16, 2, 2, 3, 32)  # the residues of a channel next to each other
+    (shape,) = chosen(lambda m: transposed(m, m.input(1, 8, 3, 5), 8, 16)).values()
+    assert shape == (1, 2, 2, 3, 5, 16)
+
+
+def test_results_that_are_interleaved_between_convolutions_have_channels_last() -> None:
+    def build(m: Model) -> str:
+        y = transposed(m, conv(m, m.input(1, 3, 4, 32), 3, 8), 8, 16)
+        return conv(m, y, 16, 8)
+
+    assert channels_last(build) == [8, 16]
+
+
 AROUND: dict[str, Build] = {
     "reshape": lambda m: m.op("Reshape", conv(m, m.input(2, 3, 4, 4), 3, 8), m.ints(2, 32, 4)),
     "flatten": lambda m: m.op(

@@ -72,7 +72,11 @@ def contract(
 def add_bias(
     b: FuncBuilder, total: Buffer, bias: Sequence[Buffer], window: Window, out: TensorType, name: str
 ) -> Buffer:
-    """The result of a contraction with the bias, if there is one, in the output's type."""
+    """The result of a contraction with the bias, if there is one, in the output's type.
+
+    It is a block of its own even if it only copies: so the contraction's result, which need not be stored, may have
+    another layout than the output.
+    """
 
     def finished(*i: Expr) -> Expr:
         value: Expr = total[i]
@@ -120,11 +124,9 @@ class Conv(Op):
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         x, w, *bias = inputs
         (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
-        wide = accumulator(out.dtype)
         padded = self.window.pad(b, x, out.shape[2:], 0, f"{name}_pad")
-        plain = not bias and wide is out.dtype
-        total = contract(b, padded, w, self.window, self.group, out, name if plain else f"{name}_conv")
-        return (total,) if plain else (add_bias(b, total, bias, self.window, out, name),)
+        total = contract(b, padded, w, self.window, self.group, out, f"{name}_conv")
+        return (add_bias(b, total, bias, self.window, out, name),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])
@@ -356,7 +358,7 @@ class ConvTranspose(Op):
         self, b: FuncBuilder, x: Buffer, w: Buffer, bias: Sequence[Buffer], out: TensorType, name: str
     ) -> Buffer:
         """A convolution of x, with zeros between its elements, by the mirrored weights."""
-        window, wide, names = self.window, accumulator(out.dtype), self.window.axes()
+        window, names = self.window, self.window.axes()
         rank, depth, each = len(window.kernel), x.shape[1] // self.group, w.shape[1]
         dense = Window(window.kernel, (1,) * rank, window.dilations, (0,) * rank, (0,) * rank)
 
@@ -388,9 +390,8 @@ class ConvTranspose(Op):
             mirror,
             axes=["o", "i", *window.kernel_axes()],
         )
-        plain = not bias and wide is out.dtype
-        total = contract(b, sparse, weights, dense, self.group, out, name if plain else f"{name}_conv")
-        return total if plain else add_bias(b, total, bias, window, out, name)
+        total = contract(b, sparse, weights, dense, self.group, out, f"{name}_conv")
+        return add_bias(b, total, bias, window, out, name)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])

@@ -33,6 +33,7 @@ from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, PARALLEL_WORK, pa
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.recipes.turned import find_turned, schedule_turned
 from tilewright.schedule.steps.compute_at import ComputeAt
+from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
@@ -134,13 +135,15 @@ def _schedule_nest(s: Draft, part: _Part, target: Target, *, is_shared: bool) ->
         if not _turn(s, part, lanes, is_shared=is_shared):
             _vectorize(s, part, lanes, is_shared=is_shared)
         return
-    at, points = cut
+    at, points, own = cut
     s.apply(LoopPartition(part.order[at], points))
-    if is_shared and at:
-        parallel_prefix(s, part.order[:at])
+    apart = [s.apply(Distribute(loop)) for loop in reversed(part.order[own:at])]
+    if is_shared and own:
+        parallel_prefix(s, part.order[:own])
     for n in range(len(points) + 1):
-        own = _Part(f"{part.block}_p{n}", tuple(f"{loop}_p{n}" for loop in part.order[at:]))
-        _schedule_nest(s, own, target, is_shared=is_shared and not at)
+        above = tuple(d.part(n) for d in reversed(apart))
+        below = tuple(f"{loop}_p{n}" for loop in part.order[at:])
+        _schedule_nest(s, _Part(f"{part.block}_p{n}", above + below), target, is_shared=is_shared and not own)
 
 
 def _output(s: Draft, part: _Part) -> Buffer:
@@ -165,8 +168,12 @@ def _turn(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> bool:
     return True
 
 
-def _find_cut(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> tuple[int, tuple[int, ...]] | None:
-    """(which loop, the iterations before which a condition changes) of the outermost loop that can be cut."""
+def _find_cut(
+    s: Draft, part: _Part, lanes: int, *, is_shared: bool
+) -> tuple[int, tuple[int, ...], int] | None:
+    """(which loop, the iterations before which a condition changes, the first loop that every part has for itself) of
+    the outermost loop to cut.
+    """
     block = find_block(s.func, part.block)
     assert isinstance(block.body, Store)
     extents = [s.loop(n).extent for n in part.order]
@@ -178,14 +185,15 @@ def _find_cut(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> tuple[in
     turned = find_turned(s, part.block, part.order, lanes)
     tiled = (turned.across, turned.inner) if turned is not None else ()
     for at, (loop, extent) in enumerate(zip(part.order, extents, strict=True)):
-        turns = [_turning_points(c, Var(loop), extent) for c in conditions]
-        points = sorted({p for ps in turns for p in ps})
+        points = sorted({p for c in conditions for p in _turning_points(c, Var(loop), extent)})
+        own = at
         if not points and loop in tiled and extent % lanes:
             points = [extent // lanes * lanes]
-        # Workers share the loops above a cut: there must be none, or enough.
-        shared = at == 0 or not is_shared or math.prod(extents[:at]) >= ENOUGH_PARTS
-        if shared and 0 < len(points) <= _MAX_CUTS:
-            return at, tuple(points)
+            own = min(part.order.index(n) for n in tiled)
+        if 0 < len(points) <= _MAX_CUTS:
+            # Workers share the loops above a cut, if these are enough.
+            few = is_shared and math.prod(extents[:own]) < ENOUGH_PARTS
+            return at, tuple(points), 0 if few else min(own, at)
     return None
 
 
