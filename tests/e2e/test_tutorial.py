@@ -17,9 +17,12 @@ PAGE = DOCS / "tutorial.md"
 @pytest.mark.skipif(not HAS_AVX2, reason="the tiles of the tutorial are for vectors of eight floats")
 def test_tutorial(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_DB", str(tmp_path / "db"))
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     ran = run_page(PAGE, tmp_path, varies="GFLOP/s")
     print("".join(out for out in ran.outputs if "GFLOP/s" in out))
     check_page(PAGE, ran, request.config.getoption("--bless"))
     speeds = ran.names["speeds"]
     assert speeds["packed"] > 5 * speeds["as written"]
     assert speeds["tensorized"] > 5 * speeds["as written"]
+    assert speeds["tuned"] > 5 * speeds["as written"]
