@@ -92,6 +92,7 @@ KINDS = {
     "matmul": einsum("mk,kn->mn", {"m": 4, "k": 3, "n": 16}),
     "edges": einsum("mk,kn->mn", {"m": 5, "k": 3, "n": 11}),
     "transposed": einsum("km,nk->nm", {"m": 5, "k": 3, "n": 11}),
+    "one_padded": einsum("mk,nk->mn", {"m": 5, "k": 3, "n": 8}),
     "batched": einsum("bmk,bkn->bmn", {"b": 2, "m": 4, "k": 3, "n": 9}),
     "one_row": einsum("mk,kn->mn", {"m": 1, "k": 3, "n": 8}),
     "conv1d": conv((9,), (3,), channels=(3, 8)),
