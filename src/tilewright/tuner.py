@@ -25,13 +25,13 @@ from tilewright.support.errors import UserError
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret, unwritten
 from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, blocks
-from tilewright.trial import Candidate, Experiment, Status, random_array, tensor_bytes
+from tilewright.trial import SHORT, Candidate, Experiment, Status, random_array, tensor_bytes
 from tilewright.trials import Outcome, Trials
 
 _log = logging.getLogger("tilewright")
 
 BATCH = 16
-RUNS = 3  # of a candidate, after one that warms the caches
+RUNS = 3  # of a candidate, after one that warms the caches; the quickest counts
 FINALISTS = 4
 ROUNDS = 15  # of the last comparison
 MIN_ROUNDS = 5
@@ -123,6 +123,7 @@ class TaskTuner:
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     _evolution: Evolution | None = None
     _built: dict[Proposal, Built] = field(default_factory=dict[Proposal, Built])
+    _incumbent: Proposal | None = None  # what an earlier tuning chose
     _default: Candidate | None = None
     _default_trace: str = ""
     _expected: list[bytes] = field(default_factory=list[bytes])
@@ -209,14 +210,21 @@ class TaskTuner:
         return [arrays[b].tobytes() for b in func.outputs]
 
     def _recall(self) -> None:
-        """What was measured before is not measured again; it guides the search, and its best may win."""
+        """What was measured before is not measured again; it guides the search, and its best may win. Times are taken
+        relative to the default's of the same tuning, because the machine may have been busier then.
+        """
+        then = self.default_seconds
         for m in self.tools.database.measurements(self.tools.scope, self.task.key):
-            if m.purpose != "trial" or m.threads != self.threads:
+            if m.threads != self.threads:
                 continue
-            p = self.evolution.find(m.rule, m.decisions)
+            if m.purpose == "default" and m.seconds:
+                then = m.seconds
+            p = self.evolution.find(m.rule, m.decisions) if m.purpose == "trial" else None
             if p is not None:
-                good = m.status == Status.OK.value and m.seconds is not None
-                self.evolution.tell(p, m.seconds if good and m.seconds is not None else math.inf)
+                seconds = m.seconds if m.status == Status.OK.value and m.seconds else math.inf
+                self.evolution.tell(p, seconds * self.default_seconds / then)
+        choice = self.tools.database.choice(self.tools.scope, self.task.key)
+        self._incumbent = None if choice is None else self.evolution.find(choice.rule, choice.decisions)
 
     # ----------------------------------------------------------------------------------------------------- measuring
 
@@ -294,15 +302,19 @@ class TaskTuner:
         """How long the last comparison may take."""
         if not self.is_worth_comparing:
             return 0.0
-        return 0.3 + ROUNDS * (FINALISTS + 1) * 2 * self.default_seconds
+        return 0.3 + ROUNDS * self._round_seconds(FINALISTS + 1)
+
+    def _round_seconds(self, entrants: int) -> float:
+        return entrants * (1 + RUNS) * max(self.default_seconds, SHORT)
 
     @property
     def is_worth_comparing(self) -> bool:
-        return (
-            not self.problem
-            and self.evolution.best is not None
-            and self.evolution.best[1] < _WORTH_COMPARING * self.default_seconds
-        )
+        """Is there something that may be better, or that compilation uses now?"""
+        if self.problem or not self.is_prepared:
+            return False
+        best = self.evolution.best
+        is_better = best is not None and best[1] < _WORTH_COMPARING * self.default_seconds
+        return is_better or self._incumbent is not None
 
     def finish(self, seconds: float) -> None:
         """Let the best few and the default take turns, for about `seconds`, and choose."""
@@ -315,11 +327,11 @@ class TaskTuner:
         finalists = self._finalists()
         assert self._default is not None
         entrants = [self._default, *(b.candidate for _, b in finalists if b.candidate is not None)]
-        turn = len(entrants) * 2 * self.default_seconds
-        rounds = max(MIN_ROUNDS, min(ROUNDS, int(seconds / turn)))
+        each = self._round_seconds(len(entrants))
+        rounds = max(MIN_ROUNDS, min(ROUNDS, int(seconds / each)))
         self._enter()
         samples = self.tools.trials.compare(
-            entrants, rounds=rounds, runs=1, timeout=10.0 + 20 * rounds * turn
+            entrants, rounds=rounds, runs=RUNS, timeout=10.0 + 20 * rounds * each
         )
         if isinstance(samples, Outcome):
             _log.warning(
@@ -330,8 +342,12 @@ class TaskTuner:
         self._choose(finalists, np.array(samples))
 
     def _finalists(self) -> list[tuple[Proposal, Built]]:
-        """The best few with their code, which is built again for those of earlier tunings."""
+        """The best few with their code, which is built again for those of earlier tunings. What compilation uses now is
+        one of them.
+        """
         winners = self.evolution.winners(FINALISTS)
+        if self._incumbent is not None and self._incumbent not in winners:
+            winners.append(self._incumbent)
         missing = [p for p in winners if p not in self._built]
         points = [(self.evolution.rule(p), self.evolution.decisions(p)) for p in missing]
         rebuilt = dict(zip(missing, self.tools.candidates.build(self.task, points), strict=True))

@@ -95,6 +95,32 @@ def test_the_next_tuning_goes_on_where_one_ended(database: Path) -> None:
     assert len(refused) == first.failures.get("build_error", 0) + again.failures.get("build_error", 0) == 3
 
 
+def test_what_an_earlier_tuning_chose_is_not_lost_without_a_comparison(database: Path) -> None:
+    """Its time was measured on a busier machine, next to a default that took twice as long too."""
+    with Tuning(slow_schedule(), budget=60) as tuning:
+        key = tuning.tuners[0].task.key
+    store = Database(database)
+    store.record(SCOPE, Measurement(key, "default", "default", {}, "ok", 2.0))
+    for n in range(5):
+        store.record(SCOPE, Measurement(key, "trial", "trace", {"decision0": n}, "ok", 1.0 + n))
+    store.record(SCOPE, Measurement(key, "choice", "trace", {"decision0": 0}, "ok", 1.0))
+    store.close()
+    with Tuning(slow_schedule(), budget=60) as tuning:
+        tuning.run()
+        (task,) = tuning.result().tasks
+    assert task.trials == 0 and task.chosen is not None and task.speedup > 1.2
+
+
+def test_the_schedule_of_our_own_spaces_can_be_had(database: Path) -> None:
+    func = product(24, 32, 16)
+    (task,) = tw.tune(func, budget=60, trials=4).tasks
+    assert task.points > 100 and task.trials == 4
+    a, b = (
+        np.random.default_rng(n).standard_normal((n, m)).astype(np.float32) for n, m in ((24, 16), (16, 32))
+    )
+    np.testing.assert_allclose(run_func(task.schedule().func, a, b)[0], a @ b, rtol=1e-4, atol=1e-4)
+
+
 def test_without_spaces_the_default_stays(database: Path) -> None:
     result = tw.tune(product(8, 8, 8), budget=20, spaces=empty_spaces)
     (task,) = result.tasks

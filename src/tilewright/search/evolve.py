@@ -97,8 +97,9 @@ class Evolution:
         return None
 
     def tell(self, p: Proposal, seconds: float) -> None:
-        """Infinite: the candidate failed."""
+        """Infinite: the candidate failed. What is told last of a point counts."""
         self._seen.add(p)
+        self._elite = [m for m in self._elite if m.proposal != p]
         if not np.isfinite(seconds):
             return
         cost = float(self.spaces[p.space].cost(np.array([p.row], np.int64))[0])
