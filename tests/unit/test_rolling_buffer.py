@@ -254,6 +254,13 @@ def test_rows_that_are_kept_bind_the_iterations(taps: int, rows: int) -> None:
             step.apply(module)
 
 
+@pytest.mark.parametrize("place", ["D_i", "D_j"])
+def test_a_block_stays_where_its_rows_go_round(place: str) -> None:
+    module = replay(single(padded(2)), AT)  # no rows are computed ahead: T has one writer
+    with pytest.raises(ScheduleError, match="writes elements of T anew while others read them"):
+        ComputeAt("T", place).apply(module)
+
+
 def test_a_remark_on_the_loop_stays() -> None:
     done = check(blur(), AT[0], Annotate("D_i", "note", 1), AT[1])
     assert find_loop(done, "D_i").annotations == (("note", 1),)

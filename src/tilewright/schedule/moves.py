@@ -213,6 +213,23 @@ def check_not_read_before(func: Func, flow: Dataflow, block: Block) -> None:
             )
 
 
+def check_not_overwritten(func: Func, flow: Dataflow, block: Block) -> None:
+    """No consumer reads an element of which `block` has another value later: moved, it would find the last one."""
+    mine = [n for n in path_to(func.body, block) if isinstance(n, For) and n.extent > 1]
+    if not any(holds(n, r) for n in mine[:1] for r in flow.consumers(block)):
+        return
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    spatial = [it.var for it in block.iters if it.kind is IterKind.SPATIAL]
+    for store in (n for n in walk(block.body) if isinstance(n, Store)):
+        if not is_injective(store.indices, spatial, simplify):
+            raise refusal(
+                func,
+                block,
+                f"block {block.name!r} writes elements of {store.buffer.name} anew while others read them",
+                "move blocks before their buffers are rolled",
+            )
+
+
 def check_parallel(func: Func, moved: Stmt, above: Sequence[Stmt], simplify: Simplifier) -> None:
     """Different iterations of the parallel loops in `above` write different elements in the nest `moved`."""
     parallel = [n for n in above if isinstance(n, For) and n.kind.is_at_once and n.extent > 1]

@@ -20,6 +20,7 @@ from tilewright.schedule.moves import (
     check_leaf,
     check_local,
     check_not_in_place,
+    check_not_overwritten,
     check_not_read_before,
     check_parallel,
     check_scope,
@@ -58,6 +59,7 @@ class ComputeAt(FuncStep):
         check_not_in_place(func, flow, block)
         check_inputs_stay(func, flow, block)
         check_not_read_before(func, flow, block)
+        check_not_overwritten(func, flow, block)
         first = _first_consumer(func, flow, block, loop)
         rest = without_block(func.body, block)
         assert rest is not None  # the consumers are left

@@ -22,6 +22,7 @@ from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.moves import (
     check_leaf,
     check_not_in_place,
+    check_not_overwritten,
     check_not_read_before,
     check_parallel,
     check_scope,
@@ -58,6 +59,7 @@ class ReverseComputeAt(FuncStep):
         check_sole_writer(func, flow, block)
         check_not_in_place(func, flow, block)
         check_not_read_before(func, flow, block)
+        check_not_overwritten(func, flow, block)
         for r in flow.consumers(block):
             if holds(loop, r):
                 raise refusal(
