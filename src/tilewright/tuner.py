@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright.candidate import DEFAULT, PLAIN, Task, tensor_spec
 from tilewright.candidates import Built, Candidates
+from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.ir.expr import Buffer
 from tilewright.search.database import DEFAULT_RULE, Database, Measurement, Scope
 from tilewright.search.evolve import Evolution, Proposal
@@ -27,6 +28,7 @@ from tilewright.tir.interp import interpret, unwritten
 from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, blocks
 from tilewright.trial import SHORT, Candidate, Experiment, Status, random_array, tensor_bytes
 from tilewright.trials import Outcome, Trials
+from tilewright.version import __version__
 
 _log = logging.getLogger("tilewright")
 
@@ -39,6 +41,7 @@ _FAIR_CHANCE = 0.05  # that as many rounds are won by luck as we ask for
 _HOPELESS = 4.0  # times the best: a candidate this slow is run once
 _WORTH_COMPARING = 0.99  # of the default's time, measured in passing
 
+_VERSIONS = f"tilewright {__version__}, LLVM {LLVM_VERSION}"
 _INTERPRETED = 1 << 18  # iterations that the interpreter takes a moment for
 _PLAIN_SECONDS = 8e-9  # for an iteration of a program without any step
 _MEMORY_BYTES = 2 << 30  # for a candidate, and this many times its tensors
@@ -293,6 +296,7 @@ class TaskTuner:
             self.threads,
             trace,
             outcome.message,
+            _VERSIONS,
         )
         self.tools.database.record(self.tools.scope, row)
 

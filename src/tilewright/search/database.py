@@ -76,6 +76,7 @@ class Measurement:
     threads: int = 1
     trace: str = ""
     message: str = ""
+    versions: str = f"tilewright {__version__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +124,18 @@ class Database:
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         row = (
             *(m.task, scope.target, scope.rules, m.purpose, m.rule, _text(m.decisions), m.trace),
-            *(m.seconds, m.status, m.message, m.threads, date, f"tilewright {__version__}"),
+            *(m.seconds, m.status, m.message, m.threads, date, m.versions),
         )
         self._do(_INSERT, row, make=True)
 
     def measurements(self, scope: Scope, task: str) -> list[Measurement]:
         """All rows of a task, oldest first."""
         rows = self._do(
-            "SELECT purpose, rule, decisions, status, seconds, threads, trace, message FROM measurements"
+            "SELECT purpose, rule, decisions, status, seconds, threads, trace, message, versions FROM measurements"
             " WHERE task = ? AND target = ? AND rules = ? ORDER BY id",
             (task, scope.target, scope.rules),
         )
-        return [
-            Measurement(task, p, r, json.loads(d), s, t, n, trace, e) for p, r, d, s, t, n, trace, e in rows
-        ]
+        return [Measurement(task, p, r, json.loads(d), *rest) for p, r, d, *rest in rows]
 
     def choice(self, scope: Scope, task: str) -> Choice | None:
         """How to schedule the Func; None: as compilation does by itself."""

@@ -55,15 +55,18 @@ class Evolution:
         self._seen: set[Proposal] = set()
         self._elite: list[_Measured] = []
 
-    def _merge(self) -> list[tuple[int, int]]:
-        """(space, position in its ranking), cheapest first over all spaces."""
+    def _merge(self) -> NDArray[np.int64]:
+        """Rows (space, position in its ranking), cheapest first over all spaces."""
         if not self.spaces:
-            return []
+            return np.zeros((0, 2), np.int64)
         costs = np.concatenate([c for _, c in self._ranked])
         owners = np.concatenate([np.full(len(c), n) for n, (_, c) in enumerate(self._ranked)])
         places = np.concatenate([np.arange(len(c)) for _, c in self._ranked])
-        order = np.argsort(costs, kind="stable")
-        return [(int(owners[n]), int(places[n])) for n in order]
+        return np.stack((owners, places), axis=1)[np.argsort(costs, kind="stable")]
+
+    def _ranked_at(self, n: int) -> Proposal:
+        space, at = (int(v) for v in self._order[n])
+        return Proposal(space, _row(self._ranked[space][0][at]))
 
     @property
     def size(self) -> int:
@@ -116,9 +119,8 @@ class Evolution:
             chosen += self._children(round(count * _CHILDREN_SHARE))
             chosen += self._random(round(count * _RANDOM_SHARE))
         while len(chosen) < count and self._next < len(self._order):
-            space, at = self._order[self._next]
+            self._take(self._ranked_at(self._next), chosen)
             self._next += 1
-            self._take(Proposal(space, _row(self._ranked[space][0][at])), chosen)
         if len(chosen) < count:
             chosen += self._children(count - len(chosen))
         return chosen
@@ -130,11 +132,9 @@ class Evolution:
 
     def _random(self, count: int) -> list[Proposal]:
         chosen: list[Proposal] = []
-        left = len(self._order) - self._next
-        if left > 0:
+        if self._next < len(self._order):
             for n in self._rng.integers(self._next, len(self._order), count):
-                space, at = self._order[int(n)]
-                self._take(Proposal(space, _row(self._ranked[space][0][at])), chosen)
+                self._take(self._ranked_at(int(n)), chosen)
         return chosen
 
     def _children(self, count: int) -> list[Proposal]:
@@ -157,11 +157,11 @@ class Evolution:
     def _estimate(self, pool: dict[Proposal, _Measured]) -> list[float]:
         """Seconds: predicted, corrected by how wrong the prediction of the parent was."""
         out = [float("inf")] * len(pool)
+        members = list(pool.items())
         for n, space in enumerate(self.spaces):
             places = [i for i, p in enumerate(pool) if p.space == n]
             if not places:
                 continue
-            members = list(pool.items())
             costs = space.cost(np.array([members[i][0].row for i in places], np.int64))
             for i, cost in zip(places, costs, strict=True):
                 parent = members[i][1]
