@@ -61,32 +61,58 @@ class Choices:
     unroll: Ints
 
 
-def contraction_seconds(f: Form, c: Choices, m: Machine, threads: int = 1) -> Array:
-    lanes = m.lanes * 4 // f.bytes_each
-    rows_in = np.where(c.columns_outside & (c.chunk > 0), c.chunk, f.rows)
-    cols_in = np.where(~c.columns_outside & (c.chunk > 0), c.chunk, f.cols)
-    chunks = (f.rows // rows_in) * (f.cols // cols_in)
-    repeats = np.float64(f.batch * f.other_rows) * chunks
-    # Tiles of one chunk: two neighbouring heights; full widths, whole vectors, and a part of one.
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """How a chunk is cut: some tiles of each of two heights and three widths, in rows and vectors."""
+
+    chunks: Ints
+    n_rows: Ints
+    n_cols: Ints
+    width: Ints  # of a full tile, in elements
+    kinds: tuple[tuple[Ints, Ints, Ints], ...]  # height, vectors, how many
+
+
+def _tiles(f: Form, c: Choices, lanes: int) -> _Tiles:
+    rows_in, cols_in = _chunk(f, c)
     n_rows = -(-rows_in // c.rows)
     low, more = rows_in // n_rows, rows_in % n_rows
     width = c.vectors * lanes
     full, rest = cols_in // width, cols_in % width
     whole, part = rest // lanes, (rest % lanes > 0).astype(np.int64)
+    is_whole = (whole > 0).astype(np.int64)
+    kinds = tuple(
+        (height, vectors, n_high * n_wide)
+        for height, n_high in ((low + 1, more), (low, n_rows - more))
+        for vectors, n_wide in ((c.vectors, full), (whole, is_whole), (np.ones_like(part), part))
+    )
+    return _Tiles((f.rows // rows_in) * (f.cols // cols_in), n_rows, full + is_whole + part, width, kinds)
+
+
+def _chunk(f: Form, c: Choices) -> tuple[Ints, Ints]:
+    """Rows and columns of a chunk."""
+    rows = np.where(c.columns_outside & (c.chunk > 0), c.chunk, f.rows)
+    cols = np.where(~c.columns_outside & (c.chunk > 0), c.chunk, f.cols)
+    return rows, cols
+
+
+def vector_operations(f: Form, c: Choices, m: Machine) -> Ints:
+    """How many multiply-adds of a vector there are; a part of a vector counts as one."""
+    tiles = _tiles(f, c, m.lanes * 4 // f.bytes_each)
+    per_chunk = sum(height * vectors * n for height, vectors, n in tiles.kinds)
+    return f.batch * f.other_rows * f.k * tiles.chunks * per_chunk
+
+
+def contraction_seconds(f: Form, c: Choices, m: Machine, threads: int = 1) -> Array:
+    lanes = m.lanes * 4 // f.bytes_each
+    tiles = _tiles(f, c, lanes)
     cycles = np.zeros(len(c.rows))
-    for height, n_high in ((low + 1, more), (low, n_rows - more)):
-        for vectors, n_wide in (
-            (c.vectors, full),
-            (whole, (whole > 0).astype(np.int64)),
-            (np.ones_like(part), part),
-        ):
-            n = np.float64(1) * n_high * n_wide
-            cycles += n * (f.k * _step(height, vectors, c, f, m) + _edges(height, vectors, lanes, f))
-    cycles *= repeats
-    cycles += _traffic(f, c, m, n_rows, full + (whole > 0) + part, width, chunks)
+    for height, vectors, n in tiles.kinds:
+        cycles += n * (f.k * _step(height, vectors, c, f, m) + _edges(height, vectors, lanes, f))
+    cycles *= np.float64(f.batch * f.other_rows) * tiles.chunks
+    cycles += _traffic(f, c, m, tiles)
     cycles += _packing(f, c, m)
-    cycles = np.where(_is_possible(f, c, m, rows_in, cols_in), cycles, np.inf)
-    return _shared(f, c, cycles, n_rows, full + (whole > 0) + part, chunks, threads) / m.hertz
+    cycles = np.where(_is_possible(f, c, m), cycles, np.inf)
+    return _shared(f, c, cycles, tiles, threads) / m.hertz
 
 
 def _step(height: Ints, vectors: Ints, c: Choices, f: Form, m: Machine) -> Array:
@@ -108,30 +134,22 @@ def _edges(height: Ints, vectors: Ints, lanes: int, f: Form) -> Array:
     return _TILE_START + work * (0.5 + store + 0.5 * f.epilogue_loads)
 
 
-def _traffic(
-    f: Form,
-    c: Choices,
-    m: Machine,
-    n_rows: Ints,
-    n_cols: Ints,
-    width: Ints,
-    chunks: Ints,
-) -> Array:
+def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
     """Cycles for what does not come from the first-level cache."""
     each = np.float64(f.bytes_each)
-    panel, panel_floor = _panel_bytes(f, c, m, width)
+    panel, panel_floor = _panel_bytes(f, c, m, t.width)
     band, band_floor = _band_bytes(f, c, m)
     all_a, all_b = f.a_elements * each, f.k * f.cols * each * f.batch
-    inside_a, inside_b = band * n_rows, panel * n_cols
-    outer = np.float64(f.batch * f.other_rows) * chunks
+    inside_a, inside_b = band * t.n_rows, panel * t.n_cols
+    outer = np.float64(f.batch * f.other_rows) * t.chunks
     # The outer operand of the two stays while the inner one passes by.
     b_again = m.per_byte(np.where(c.columns_outside, panel + 2 * band, inside_b + band))
     a_again = m.per_byte(np.where(c.columns_outside, inside_a + panel, band + 2 * panel))
     b_again, a_again = np.maximum(b_again, panel_floor), np.maximum(a_again, band_floor)
     b_new = np.maximum(m.per_byte(np.full_like(panel, all_b)) - b_again, 0.0)
     a_new = np.maximum(m.per_byte(np.full_like(band, all_a)) - a_again, 0.0)
-    again = outer * n_rows * n_cols * (panel * b_again + band * a_again)
-    new = outer * np.where(c.columns_outside, n_cols * panel * b_new, n_rows * band * a_new)
+    again = outer * t.n_rows * t.n_cols * (panel * b_again + band * a_again)
+    new = outer * np.where(c.columns_outside, t.n_cols * panel * b_new, t.n_rows * band * a_new)
     return again + new
 
 
@@ -174,7 +192,8 @@ def _copy(nbytes: np.float64, is_contiguous: bool, each: int, m: Machine) -> flo
     return float(nbytes / each * per_element + (2 * nbytes * m.per_byte(moved))[0])
 
 
-def _is_possible(f: Form, c: Choices, m: Machine, rows_in: Ints, cols_in: Ints) -> NDArray[np.bool_]:
+def _is_possible(f: Form, c: Choices, m: Machine) -> NDArray[np.bool_]:
+    rows_in, cols_in = _chunk(f, c)
     work = c.rows * c.vectors
     fits = work + c.vectors + 1 <= m.registers
     sized = (
@@ -187,11 +206,11 @@ def _is_possible(f: Form, c: Choices, m: Machine, rows_in: Ints, cols_in: Ints) 
     return fits & sized & chunked & readable
 
 
-def _shared(
-    f: Form, c: Choices, cycles: Array, n_rows: Ints, n_cols: Ints, chunks: Ints, threads: int
-) -> Array:
+def _shared(f: Form, c: Choices, cycles: Array, t: _Tiles, threads: int) -> Array:
     """The time of the slowest of `threads` cores that share the parts."""
     if threads == 1:
         return cycles
-    parts = np.minimum(f.batch * f.other_rows * chunks * np.where(c.columns_outside, n_cols, n_rows), 16.0)
+    parts = np.minimum(
+        f.batch * f.other_rows * t.chunks * np.where(c.columns_outside, t.n_cols, t.n_rows), 16.0
+    )
     return cycles * np.ceil(parts / threads) / parts + _PART_START * parts / threads

@@ -59,16 +59,16 @@ class ContractionSpace(Space):
         self._target, self._threads, self._machine = target, threads, machine_of(target)
         self._names = {b.name for b in blocks(self._start.func.body)}
         (self._block,) = [b.name for b in blocks(self._start.func.body) if b.is_reduction]
-        self._forms: dict[tuple[int, int, int], Form] = {}
+        self.forms: dict[tuple[int, int, int], Form] = {}
         epilogue = _epilogue(self._start, self._block)
         for swap in (0, 1):
             c = try_contraction(find_block(self._start.func, self._block), bool(swap))
             if c is not None:
                 for r in range(1, max(len(c.rows), 1) + 1):
                     for k in range(1, len(c.cols) + 1):
-                        self._forms[swap, r, k] = _form(c, r, k, epilogue, constants)
+                        self.forms[swap, r, k] = _form(c, r, k, epilogue, constants)
         self._points = np.concatenate(
-            [_grid(key, f, self._machine.registers) for key, f in self._forms.items()]
+            [_grid(key, f, self._machine.registers) for key, f in self.forms.items()]
         )
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
@@ -79,7 +79,7 @@ class ContractionSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         out = np.full(len(points), np.inf)
-        for key, form in self._forms.items():
+        for key, form in self.forms.items():
             here = np.flatnonzero((points[:, :3] == key).all(axis=1))
             if here.size:
                 p = points[here]
@@ -89,7 +89,7 @@ class ContractionSpace(Space):
 
     def build(self, decisions: Decisions) -> Draft:
         s = Draft(self._start.module, self._start.trace)
-        lanes = self._target.lanes(self._forms[0, 1, 1].bytes_each)
+        lanes = self._target.lanes(self.forms[0, 1, 1].bytes_each)
         plan = Plan(
             swap=bool(decisions["swap"]),
             fuse_rows=decisions["fuse_rows"],

@@ -15,6 +15,7 @@ from tilewright.schedule.recipes.spatial import schedule_spatial
 from tilewright.search.contraction_space import contraction_space
 from tilewright.search.prepare import prepared, schedule_rest
 from tilewright.search.space import Decisions, Space
+from tilewright.search.tensorize_space import tensorize_space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
@@ -24,13 +25,19 @@ _log = logging.getLogger(__name__)
 
 Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Draft]
 
+Rule: TypeAlias = Callable[[Func, Target, frozenset[str]], Space | None]
+
+RULES: tuple[Rule, ...] = (contraction_space, tensorize_space)
 _TRIED = 4  # points of a space that are built before another rule has its turn
 
 
 def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> tuple[Space, ...]:
     """The design spaces of `func`; `constants` names the params whose values are known at compile time."""
-    found = contraction_space(func, target, constants)
-    return () if found is None else (found,)
+    for rule in RULES:
+        found = rule(func, target, constants)
+        if found is not None:
+            return (found,)
+    return ()
 
 
 def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Draft:

@@ -1,0 +1,185 @@
+"""The design space of contractions: every point keeps the meaning, and the closed cost counts what is built."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from tilewright.cost.contraction import Choices, vector_operations
+from tilewright.cost.machine import machine_of
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Fma, cast, walk
+from tilewright.search.contraction_space import ContractionSpace, contraction_space
+from tilewright.search.default import spaces
+from tilewright.target.target import AVX2
+from tilewright.tir.build import FuncBuilder
+from tilewright.tir.func import Func
+from tilewright.tir.interp import run_func
+from tilewright.tir.pipeline import lower
+from tilewright.tir.stmt import For, LoopKind, Stmt, Store, children
+from tilewright.tir.verify import verify_func
+
+F32 = DType.F32
+
+
+def product(m: int, n: int, k: int, *, turned: bool = False) -> Func:
+    """C = A · B, or A · Bᵀ."""
+    b = FuncBuilder("product")
+    x = b.param("A", (m, k), F32)
+    y = b.param("B", (n, k) if turned else (k, n), F32)
+    return b.finish(b.reduce("C", (m, n), (k,), lambda i, j, r: (x[i, r], y[j, r] if turned else y[r, j])))
+
+
+def convolution(c: int, o: int, size: int, kernel: int, stride: int) -> Func:
+    """As a model states it: channels first."""
+    out = (size - kernel) // stride + 1
+    b = FuncBuilder("convolution")
+    x, w = b.param("X", (c, size, size), F32), b.param("W", (o, c, kernel, kernel), F32)
+    return b.finish(
+        b.reduce(
+            "Y",
+            (o, out, out),
+            (c, kernel, kernel),
+            lambda f, h, v, ch, r, s: (x[ch, h * stride + r, v * stride + s], w[f, ch, r, s]),
+        )
+    )
+
+
+def stacked(batch: int, m: int, n: int, k: int) -> Func:
+    b = FuncBuilder("stacked")
+    x, y = b.param("A", (batch, m, k), F32), b.param("B", (batch, k, n), F32)
+    return b.finish(b.reduce("C", (batch, m, n), (k,), lambda g, i, j, r: (x[g, i, r], y[g, r, j])))
+
+
+FUNCS = {
+    "product": product(48, 50, 9),
+    "narrow": product(5, 7, 3),
+    "turned": product(31, 24, 8, turned=True),
+    "convolution": convolution(5, 12, 9, 3, 2),
+    "pointwise": convolution(6, 24, 7, 1, 1),
+    "stacked": stacked(3, 24, 48, 5),
+}
+
+
+def space_of(func: Func, *constants: str) -> ContractionSpace:
+    found = contraction_space(func, AVX2, frozenset(constants))
+    assert isinstance(found, ContractionSpace)
+    return found
+
+
+@pytest.mark.parametrize("func", FUNCS.values(), ids=FUNCS)
+def test_every_point_keeps_the_meaning(func: Func) -> None:
+    space = space_of(func)
+    points, _ = space.ranked()
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(-3, 4, p.shape).astype(np.float32) for p in func.params if p not in func.outputs]
+    (want,) = run_func(func, *arrays)
+    chosen = rng.choice(len(points), min(24, len(points)), replace=False)
+    for n in (0, *chosen):
+        built = space.build(space.decisions(points[n])).func
+        verify_func(built)
+        np.testing.assert_array_equal(run_func(built, *arrays)[0], want)
+
+
+@pytest.mark.parametrize("func", FUNCS.values(), ids=FUNCS)
+def test_the_cost_counts_what_is_built(func: Func) -> None:
+    """Multiply-adds of the lowered kernels, edges and chunks included, are those of the closed form."""
+    space = space_of(func, *(p.name for p in func.params))
+    points, _ = space.ranked()
+    rng = np.random.default_rng(5)
+    for n in rng.choice(len(points), min(12, len(points)), replace=False):
+        point = points[n : n + 1]
+        form = space.forms[tuple(point[0, :3])]
+        p = point[:, 3:]
+        choices = Choices(p[:, 0], p[:, 1], p[:, 2] > 0, p[:, 3] > 0, p[:, 4] > 0, p[:, 5], p[:, 6])
+        (predicted,) = vector_operations(form, choices, machine_of(AVX2))
+        phases, _ = lower(space.build(space.decisions(point[0])).func)
+        assert sum(multiply_adds(phase.func.body) for phase in phases) == predicted, space.decisions(point[0])
+
+
+def multiply_adds(s: Stmt) -> int:
+    """Of vectors: a vectorized loop counts once."""
+    if isinstance(s, Store):
+        return sum(isinstance(e, Fma) for e in walk(s.value))
+    inside = sum(map(multiply_adds, children(s)))
+    return inside * s.extent if isinstance(s, For) and s.kind is not LoopKind.VECTORIZED else inside
+
+
+def test_thousands_of_points_are_ranked_at_once() -> None:
+    space = space_of(convolution(64, 64, 58, 3, 1))
+    start = time.perf_counter()
+    points, costs = space.ranked()
+    assert len(points) > 2000 and time.perf_counter() - start < 2
+    assert (np.diff(costs) >= 0).all() and math.isfinite(costs[-1])
+
+
+def test_twice_the_work_costs_about_twice_as_much() -> None:
+    one, two = (space_of(product(m, 256, 256)).ranked()[1][0] for m in (240, 480))
+    assert 1.9 < two / one < 2.1
+
+
+def test_a_tile_of_the_wrong_size_loses() -> None:
+    """One row at a time leaves the units idle; the best tile has enough accumulators."""
+    space = space_of(product(240, 256, 256))
+    points, costs = space.ranked()
+    best = space.decisions(points[0])
+    assert best["rows"] * best["vectors"] >= 8
+    narrow = costs[(points[:, 3] == 1) & (points[:, 4] == 1)].min()
+    assert narrow > 3 * costs[0]
+
+
+def test_packing_of_constants_is_free() -> None:
+    func = product(12, 512, 512)
+    free, paid = space_of(func, "B"), space_of(func)
+    assert free.decisions(free.ranked()[0][0])["pack_b"] == 1
+    assert free.ranked()[1][0] < paid.ranked()[1][0]
+
+
+def test_more_cores_want_balanced_parts() -> None:
+    func = product(96, 512, 64)
+    one = ContractionSpace(func, AVX2, frozenset(), threads=1)
+    two = ContractionSpace(func, AVX2, frozenset(), threads=2)
+    assert two.ranked()[1][0] < 0.7 * one.ranked()[1][0]
+
+
+def test_channels_that_both_operands_have_are_no_columns() -> None:
+    """A depthwise convolution with channels last: the ordinary vector path takes it."""
+    b = FuncBuilder("depthwise")
+    x, w = b.param("X", (9, 9, 8), F32), b.param("W", (3, 3, 8), F32)
+    func = b.finish(b.reduce("Y", (7, 7, 8), (3, 3), lambda h, v, c, r, s: (x[h + r, v + s, c], w[r, s, c])))
+    assert contraction_space(func, AVX2, frozenset()) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"rows": 8, "vectors": 3}, {"chunk": 7}, {"rows": 49}], ids=["registers", "chunk", "rows"]
+)
+def test_what_cannot_be_costs_infinitely_much(change: dict[str, int]) -> None:
+    space = space_of(product(48, 50, 9))
+    decisions = space.decisions(space.ranked()[0][0]) | change
+    point = np.array([[decisions[k.name] for k in space.knobs]])
+    assert space.cost(point)[0] == math.inf
+
+
+def test_products_of_bytes_have_a_space_of_intrinsics() -> None:
+    b = FuncBuilder("bytes")
+    x, y = b.param("A", (12, 16), DType.U8), b.param("B", (16, 24), DType.I8)
+    func = b.finish(
+        b.reduce(
+            "C",
+            (12, 24),
+            (16,),
+            lambda i, j, k: cast(DType.I32, x[i, k]) * cast(DType.I32, y[k, j]),
+        )
+    )
+    (space,) = spaces(func, AVX2)
+    assert space.rule == "tensorize"
+    built = space.build(space.decisions(space.ranked()[0][0]))
+    assert "Tensorize" in str(built.trace)
+    rng = np.random.default_rng(0)
+    arrays = (
+        rng.integers(0, 256, (12, 16)).astype(np.uint8),
+        rng.integers(-128, 128, (16, 24)).astype(np.int8),
+    )
+    (got,) = run_func(built.func, *arrays)
+    np.testing.assert_array_equal(got, arrays[0].astype(np.int32) @ arrays[1].astype(np.int32))
