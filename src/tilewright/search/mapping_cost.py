@@ -8,7 +8,7 @@
 
 The groups of the roles are chosen independently of one another, so a term is an array over the groups of the roles that
 it depends on, with one axis per role, and numpy's broadcasting makes the sum over all combinations. Nothing is built.
-The figures are those of one core with everything in its caches, but for copies that are larger than them.
+The figures are those of one core (`cost/machine.py`) that finds everything in its caches but what is copied.
 """
 
 import math
@@ -20,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost.machine import machine_of
 from tilewright.ir.expr import Load, free_vars
 from tilewright.schedule.recipes.tiles import tile_time
 from tilewright.search.mapping import Choice, Group, Role
@@ -31,7 +32,6 @@ from tilewright.tir.stmt import IterKind
 Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 
-HERTZ = 3e9  # of a usual core: it makes cycles comparable with measured seconds
 _CALL = 6.0  # cycles to come to a tile: addresses, loop counters
 _ELEMENT = 1.2  # cycles to move one element by itself
 _VECTOR = 0.7  # cycles to move a vector
@@ -50,11 +50,12 @@ class Terms:
     calls: Array
     copies: tuple[Array, ...]  # of each operand; 0 for the output, and where it is in place or constant
     stores: Array
+    hertz: float
 
     @property
     def seconds(self) -> Array:
         total = sum((self.waste, self.far, self.calls, self.stores, *self.copies), self.compute)
-        return np.asarray(total, np.float64) / HERTZ
+        return np.asarray(total, np.float64) / self.hertz
 
 
 def mapping_terms(
@@ -69,6 +70,7 @@ class _Form:
         self, choice: Choice, intrinsic: Intrinsic, target: Target, constants: frozenset[str]
     ) -> None:
         self._choice, self._intrinsic, self._target, self._constants = choice, intrinsic, target, constants
+        self._machine = machine_of(target)
         self._roles = [options[0].role for options in choice.groups]
         self._shape = tuple(len(options) for options in choice.groups)
         output, *inputs = choice.match.operands
@@ -94,6 +96,7 @@ class _Form:
             self._calls(points) * _CALL + self._tiles(points) * rows * vectors,
             copies,
             self._stores(),
+            self._machine.hertz,
         )
 
     def _tile(self) -> tuple[int, int]:
@@ -132,10 +135,8 @@ class _Form:
             return _VECTOR / lanes if side_by_side and g.iters[-1].extent >= lanes else _ELEMENT
 
         cycles = elements * self._vector(inner, per_element)
-        # What does not fit the second cache goes to memory and comes back, at some bytes a cycle.
-        cycles = cycles + np.where(
-            elements * e.dtype.bytes > self._target.l2_bytes, elements * e.dtype.bytes / 8, 0
-        )
+        moved = 2 * elements * e.dtype.bytes
+        cycles = cycles + moved * self._machine.per_byte(moved)
         return np.where(self._in_place(operand), 0.0, cycles)
 
     def _in_place(self, operand: int) -> Flags:

@@ -18,7 +18,7 @@ from tilewright.ir.expr import Expr, Load, loads
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.mapping import Choice, Mapping, NoMapping, mappings
-from tilewright.search.mapping_cost import HERTZ, Terms, mapping_terms
+from tilewright.search.mapping_cost import Terms, mapping_terms
 from tilewright.search.materialize import apply_mapping
 from tilewright.search.operand_plan import is_in_place
 from tilewright.support.errors import ScheduleError
@@ -112,7 +112,9 @@ def _candidate(
     ]
     parts += [(f"copying {n}", c) for n, c in zip(names, terms.copies, strict=True) if c[at] > 0]
     copied = [n for p, n in enumerate(names) if p and not is_in_place(p, mapping, intrinsic, block)]
-    return Candidate(intrinsic, mapping, tuple((n, float(t[at]) / HERTZ) for n, t in parts), tuple(copied))
+    return Candidate(
+        intrinsic, mapping, tuple((n, float(t[at]) / terms.hertz) for n, t in parts), tuple(copied)
+    )
 
 
 # ------------------------------------------------------------------------------------------------- the chosen one
