@@ -5,9 +5,9 @@ that is legal where it is taken may lead to a step further on that is refused: t
 otherwise, as long as `PATIENCE` lasts. All is deterministic, given the generator.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -43,11 +43,27 @@ def decide(module: Module, trace: Trace, rng: np.random.Generator) -> Trace:
     """The trace with all open decisions drawn, each evenly from those that are legal when its step is reached; it
     applies to `module`. Decisions that are taken already stay. ScheduleError if no way through was found.
     """
+    return draw(module, trace, rng).trace
 
-    def offer(_: int, step: Sampling, at: Module) -> Sequence[Decision]:
-        return (step.decision,) if step.decision is not None else _shuffled(step.choices(at), rng)
 
-    return _complete(module, trace, 0, offer, _Patience())
+class Drawn(NamedTuple):
+    """A decided trace, and for each step (by its number) that was open, the choices that it had."""
+
+    trace: Trace
+    choices: Mapping[int, tuple[Decision, ...]]
+
+
+def draw(module: Module, trace: Trace, rng: np.random.Generator) -> Drawn:
+    """What `decide` gives, with what there was to choose from."""
+    had: dict[int, tuple[Decision, ...]] = {}
+
+    def offer(n: int, step: Sampling, at: Module) -> Sequence[Decision]:
+        if step.decision is not None:
+            return (step.decision,)
+        had[n] = step.choices(at)  # on another way here it was perhaps something else: the last way counts
+        return _shuffled(had[n], rng)
+
+    return Drawn(_complete(module, trace, 0, offer, _Patience()), had)
 
 
 def mutate(module: Module, trace: Trace, rng: np.random.Generator) -> Trace | None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.schedule.decisions import Sampling, choices, decide, sampling_steps
+from tilewright.schedule.decisions import Sampling, choices, draw, sampling_steps
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
@@ -76,14 +76,13 @@ class TraceSpace(Space):
         while (
             len(found) < count and in_vain < 2 * len(found) + 8
         ):  # a small space gives the same points again
+            drawn = draw(self._module, self.trace, rng)
             point: list[int] = []
-            module = self._module
-            for n, step in enumerate(decide(module, self.trace, rng)):
-                if n in self._open and isinstance(step, Sampling):
-                    legal = choices(module, step)
-                    sizes[len(point)] = max(sizes[len(point)], len(legal))
-                    point.append(legal.index(step.decision))
-                module = step.apply(module)
+            for n, number in enumerate(self._open):
+                step, legal = drawn.trace[number], drawn.choices[number]
+                assert isinstance(step, Sampling)
+                sizes[n] = max(sizes[n], len(legal))
+                point.append(legal.index(step.decision))
             in_vain = in_vain + 1 if tuple(point) in found else 0
             found[tuple(point)] = None
         return np.array(list(found), np.int64).reshape(len(found), len(self._open)), sizes

@@ -10,8 +10,8 @@ needed. The loops are named as those of Split. The choices are all such tuples o
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilewright.schedule.nest import find_loop
 from tilewright.schedule.sampling import SamplingStep
@@ -72,14 +72,10 @@ class SamplePerfectTile(SamplingStep):
         return find_loop(func, self.loop).extent
 
 
-def factorizations(extent: int, parts: int) -> Iterator[tuple[int, ...]]:
+@lru_cache(maxsize=1024)
+def factorizations(extent: int, parts: int) -> tuple[tuple[int, ...], ...]:
     """All tuples of `parts` positive factors whose product is `extent`, by rising first factors."""
-    if parts < 1:
-        return
     if parts == 1:
-        yield (extent,)
-        return
-    for first in range(1, extent + 1):
-        if extent % first == 0:
-            for rest in factorizations(extent // first, parts - 1):
-                yield (first, *rest)
+        return ((extent,),)
+    firsts = [d for d in range(1, extent + 1) if extent % d == 0]
+    return tuple((first, *rest) for first in firsts for rest in factorizations(extent // first, parts - 1))
