@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.ir.expr import TRUE, Expr, Var, conjuncts, free_vars
+from tilewright.ir.expr import TRUE, Expr, Var, as_index, conjuncts, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.cover import Writer, filled
 from tilewright.schedule.nest import starts_at_zero
 from tilewright.schedule.sites import Site, extents
 from tilewright.schedule.verdict import HOLDS, Verdict, fails, unknown
 from tilewright.tir.analysis.bijection import Image, Unrecognised, image
 from tilewright.tir.analysis.points import MAX_POINTS, Counted, count_instances, holds, try_grid, values
-from tilewright.tir.analysis.regions import Access
+from tilewright.tir.analysis.regions import Access, Span, contains
 from tilewright.tir.stmt import Block, IterKind
 
 
@@ -42,7 +43,7 @@ def binding(site: Site) -> Binding:
     found = image(block.bindings, domain, conditions, own, simplify)
     if isinstance(found, Image) and found.is_whole(domain):
         return _of_reduction(HOLDS, block, own, conditions, simplify)
-    counted = count_instances(block.bindings, domain, conditions, own)
+    counted = None if isinstance(found, Image) else count_instances(block.bindings, domain, conditions, own)
     if counted is not None and counted.reason is None:
         return _of_reduction(HOLDS, block, own, conditions, simplify)
     affine = _verdict(block, domain, own, found, counted)
@@ -147,6 +148,14 @@ def unwritten(writers: Sequence[tuple[Site, Sequence[Access]]]) -> str:
     empty if there is none, or if it is not known.
     """
     buffer = writers[0][1][0].buffer
+    everything = {v: n for site, _ in writers for v, n in site.ranging.items()}
+    simplify = Simplifier({v: Interval(0, n - 1) for v, n in everything.items()})
+    box = filled([Writer(site, tuple(stores), ()) for site, stores in writers], frozenset(), simplify)
+    if box is not None and all(
+        contains(have, Span(as_index(0), size), size, simplify)
+        for have, size in zip(box, buffer.shape, strict=True)
+    ):
+        return ""
     if buffer.size > MAX_POINTS:
         return ""
     promised, written = np.zeros(buffer.size, np.bool_), np.zeros(buffer.size, np.bool_)

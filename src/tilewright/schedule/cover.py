@@ -99,21 +99,21 @@ def _is_in_box(reader: Site, read: Access, writers: Sequence[Writer], simplify: 
         if w.site.position < reader.position:
             groups.setdefault(w.fixed, []).append(w)
     for fixed, group in groups.items():
-        filled = _filled(group, fixed, simplify)
-        if filled is None:
+        written = filled(group, fixed, simplify)
+        if written is None:
             continue
         ranging = {v: n for v, n in reader.ranging.items() if v not in fixed}
         spans = box(read, ranging, simplify).spans
         shape = read.buffer.shape
         if all(
             contains(have, need or Span(as_index(0), size), size, simplify)
-            for have, need, size in zip(filled, spans, shape, strict=True)
+            for have, need, size in zip(written, spans, shape, strict=True)
         ):
             return True
     return False
 
 
-def _filled(group: Sequence[Writer], fixed: frozenset[Var], simplify: Simplifier) -> Region | None:
+def filled(group: Sequence[Writer], fixed: frozenset[Var], simplify: Simplifier) -> Region | None:
     """The box that the writers fill together while the variables of `fixed` stay."""
     boxes: list[Region] = []
     for w in group:
