@@ -85,6 +85,16 @@ CASES: dict[str, tuple[Trace, Step, str]] = {
     "rfactor_of_a_tile": (DONE, Rfactor("C_o", "C_k_0"), "the body of C_o is not one update"),
     "rfactor_inside": (DONE, Rfactor("C", "C_k_1"), "reduce iterators of C are bound by a block around it"),
     "a_cache_of_the_inside": (DONE, CacheWrite("C", "C", Scope.LOCAL), "C has two writers"),
+    "a_cache_of_updates_without_their_init": (
+        (*DONE, DecomposeReduction("C_o", "C_k_0")),
+        CacheWrite("C_o", "C", Scope.LOCAL),
+        "C has two writers, blocks 'C_o' and 'C_init_init'",
+    ),
+    "a_cache_of_what_the_tile_does_not_write": (
+        DONE,
+        CacheWrite("C_o", "E", Scope.LOCAL),
+        "block 'C_o' does not write E",
+    ),
     "a_loop_inside_and_one_outside_reordered": (
         DONE,
         Reorder(("C_i_1", "C_k_0")),
@@ -154,12 +164,13 @@ def test_a_reduction_that_does_not_start_at_zero() -> None:
 def test_an_init_that_reads_what_the_updates_change() -> None:
     text = TEXT.replace("S[vi] = 0", "S[vi] = S[0]")
     e = refused(Blockize("i"), func=parse_func(text))
-    assert "the init of S reads S, which its updates change" in e.message
+    assert (
+        "the init of S reads elements of S, which depend on how inits and updates of elements take turns"
+        in e.message
+    )
 
 
-def test_two_reductions_of_one_tile_keep_their_order() -> None:
-    """C[i] += C[i - 1]: updates of one element use those of another."""
-    func = parse_func("""
+SCAN = """
 @func
 def scan(A: i32[6], C: out(i32[8])):
     for i_0 in range(2):
@@ -171,6 +182,55 @@ def scan(A: i32[6], C: out(i32[8])):
                     with init():
                         C[vi] = 1
                     C[vi] = C[vi] + C[max(vi - 1, 0)] * A[vk]
-""")
-    assert "writes in another iteration" in refused(Reorder(("k", "i_0")), Blockize("i_1"), func=func).message
+"""
+TILED_SCAN = """
+@func
+def scan(A: i32[6], C: out(i32[8])):
+    for i_0 in range(2):
+        for k in range(6):
+            with block("C_o"):
+                wi = spatial(2, i_0)
+                wk = reduce(6, k)
+                with init():
+                    for i_init in range(4):
+                        with block("C_init"):
+                            ui = spatial(8, wi * 4 + i_init)
+                            C[ui] = 1
+                for i_1 in range(4):
+                    with block("C"):
+                        vi = spatial(8, wi * 4 + i_1)
+                        vk = reduce(6, wk)
+                        C[vi] = C[vi] + C[wi * 4] * A[vk]
+"""
+
+
+def test_updates_that_read_their_neighbours() -> None:
+    for step in (Blockize("i_1"), DecomposeReduction("C", "k")):
+        e = refused(step, func=parse_func(SCAN))
+        assert (
+            "C reads elements of C, which depend on how inits and updates of elements take turns" in e.message
+        )
+
+
+def test_a_tile_of_updates_that_read_their_neighbours_keeps_its_place() -> None:
+    func = parse_func(TILED_SCAN.replace("C[wi * 4]", "C[max(vi - 1, 0)]"))
     assert "writes in another iteration" in refused(Reorder(("k", "i_0")), func=func).message
+
+
+def test_a_cache_of_a_tile_that_reads_elsewhere() -> None:
+    e = refused(CacheWrite("C_o", "C", Scope.LOCAL), func=parse_func(TILED_SCAN))
+    assert "block 'C' reads C where it does not write it" in e.message
+
+
+def test_a_cache_of_a_tile_that_updates_what_was_there_before() -> None:
+    func = parse_func("""
+@func
+def twice(C: out(i32[8])):
+    for i_0 in range(2):
+        for i_1 in range(4):
+            with block("C"):
+                vi = spatial(8, i_0 * 4 + i_1)
+                C[vi] = C[vi] * 2
+""")
+    e = refused(CacheWrite("C_o", "C", Scope.LOCAL), Blockize("i_1"), func=func)
+    assert "block 'C' changes C in place" in e.message

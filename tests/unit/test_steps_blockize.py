@@ -6,7 +6,7 @@ from native import run_native
 from schedule_programs import check, check_native, conv, inputs_of, matmul, outline, row_sum, run, softmax
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import TRUE
+from tilewright.ir.expr import TRUE, Scope
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
@@ -14,6 +14,8 @@ from tilewright.schedule.steps import (
     Annotate,
     Bind,
     Blockize,
+    CacheRead,
+    CacheWrite,
     ComputeAt,
     ComputeInline,
     DecomposeReduction,
@@ -193,6 +195,12 @@ AROUND: dict[str, tuple[Step, ...]] = {
     "partition_the_reduction": (LoopPartition("C_k_0", (1,)),),
     "decompose": (DecomposeReduction("C_o", "C_k_0"),),
     "decompose_outside": (DecomposeReduction("C_o", "C_i_0"), Reorder(("C_k_0", "C_i_0"))),
+    "cache_of_the_tile": (
+        CacheWrite("C_o", "C", Scope.LOCAL),
+        ReverseComputeAt("C_o_C_out", "C_j_0"),
+        Parallel("C_i_0"),
+    ),
+    "cache_of_an_operand": (CacheRead("C", "A", Scope.LOCAL), ComputeAt("C_A_in", "C_k_0")),
     "epilogue": (ReverseComputeAt("D", "C_j_0"), Parallel("C_i_0")),
 }
 

@@ -27,8 +27,9 @@ block (`<iterator>_o`, of the same kind), unless it is 0. Conditions on outer lo
 with the inner one.
 
 A reduction over outer loops has its init in the new block, over copies of the spatial loops inside (suffix `_init`).
-There it runs before all updates of the tile instead of before those of each element, so it must not read what the
-updates write, and no loop inside may repeat them. A reduction over inner loops only keeps its init.
+There it runs before all updates of the tile instead of before those of each element. So neither may see of what the
+other writes more than the one element, and no loop inside may repeat updates. A reduction over inner loops only keeps
+its init.
 """
 
 import math
@@ -45,7 +46,6 @@ from tilewright.ir.expr import (
     as_index,
     conjuncts,
     free_vars,
-    loads,
     logical_and,
 )
 from tilewright.ir.simplify import Interval, Linear, Simplifier
@@ -62,13 +62,13 @@ from tilewright.schedule.nest import (
     wrap,
 )
 from tilewright.schedule.step import FuncStep
-from tilewright.schedule.steps.decompose_reduction import init_nest
+from tilewright.schedule.steps.decompose_reduction import check_init_apart, init_nest
 from tilewright.tir.analysis.affine import determined
 from tilewright.tir.func import Func
 from tilewright.tir.printer import print_expr
 from tilewright.tir.rewrite import substitute
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, stmt_exprs, walk
+from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt
 
 
 class Division(NamedTuple):
@@ -272,13 +272,4 @@ def _check_init(
         )
     if not starts_at_zero([d.inner for d in divisions], block):
         raise refusal(func, block, f"the reduce iterators of {block.name} are not all 0 where its loops are")
-    written = {n.buffer for n in walk(block) if isinstance(n, Store)}
-    read = {ld.buffer for n in walk(block.init) for e in stmt_exprs(n) for ld in loads(e)}
-    if written & read:
-        name = min(b.name for b in written & read)
-        raise refusal(
-            func,
-            block,
-            f"the init of {block.name} reads {name}, which its updates change",
-            hint=f"make it a block of its own first: DecomposeReduction({block.name!r}, …)",
-        )
+    check_init_apart(func, block, block.init)

@@ -7,6 +7,9 @@
 
 The new buffer has the full shape; when the copy is moved next to the block by ReverseComputeAt, compaction leaves it
 the tile that is in use. The copy runs over exactly what the block writes.
+
+The block may be a tile with blocks in it, as Blockize makes them: then all of these write the new buffer. No other
+block writes the old one, and what the block reads of it is what it has written itself: an accumulator, after init.
 """
 
 from dataclasses import dataclass, replace
@@ -28,11 +31,11 @@ from tilewright.schedule.moves import (
 from tilewright.schedule.nest import find_block, replace_stmt
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.regions import Region, accesses, box
+from tilewright.tir.analysis.regions import Region, accesses, box, loop_extents, region
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import replace_buffers
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, Iter, Stmt, Store
+from tilewright.tir.stmt import Block, For, Iter, Stmt, Store, blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +60,24 @@ class CacheWrite(FuncStep):
     def rewrite(self, func: Func) -> Func:
         block, buffer = find_block(func, self.block), find_buffer(func, self.buffer)
         flow = Dataflow(func)
-        check_leaf(func, block)
-        if buffer not in flow.writes(block):
+        inside = list(blocks(block))
+        written = dict.fromkeys(b for w in inside for b in flow.writes(w))
+        if buffer not in written:
             raise refusal(
                 func,
                 block,
                 f"block {block.name!r} does not write {buffer.name}",
-                f"it writes {', '.join(b.name for b in flow.writes(block))}",
+                f"it writes {', '.join(b.name for b in written)}",
             )
-        check_sole_writer(func, flow, block)
-        check_not_in_place(func, flow, block)
+        if len(inside) == 1:
+            check_leaf(func, block)
+            check_sole_writer(func, flow, block)
+            check_not_in_place(func, flow, block)
+        else:
+            _check_tile(func, flow, block, buffer)
         at = nest_of(func, block)
         for r in flow.readers(buffer):
-            if r is not block and holds(top_level(func)[at], r):
+            if not holds(block, r) and holds(top_level(func)[at], r):
                 raise refusal(
                     func,
                     r,
@@ -85,19 +93,51 @@ class CacheWrite(FuncStep):
     def _written(self, func: Func, block: Block, buffer: Buffer) -> Region:
         """What the block writes over all its instances: exactly that is copied."""
         simplify = Simplifier(ranges(block))
-        ranging = {it.var: it.extent for it in block.iters}
+        ranging = {it.var: it.extent for it in block.iters} | loop_extents(block.body)
         stored = [a for a in accesses(block.body, reads=False) if a.buffer is buffer]
-        boxes = {box(a, ranging, simplify) for a in stored}
-        spans, exact, _ = next(iter(boxes))
-        region = tuple(s for s in spans if s is not None)
-        if len(boxes) != 1 or not exact or len(region) != len(spans):
+        boxes = [box(a, ranging, simplify) for a in stored]
+        spans = boxes[0].spans
+        whole = tuple(s for s in spans if s is not None)
+        is_box = len(whole) == len(spans) and all(
+            b.exact and b.spans == spans and all(a.keeps_domain(c, simplify) for c in b.conditions)
+            for a, b in zip(stored, boxes, strict=True)
+        )
+        if not is_box:
             raise refusal(
                 func,
                 block,
                 f"what block {block.name!r} writes to {buffer.name} is not known to be a box without holes",
                 "a copy would move elements that were never written",
             )
-        return region
+        return whole
+
+
+def _check_tile(func: Func, flow: Dataflow, block: Block, buffer: Buffer) -> None:
+    """Of the blocks in `block`, each that reads `buffer` updates elements that an init has set just before."""
+    for w in flow.writers(buffer):
+        if not holds(block, w):
+            raise refusal(
+                func,
+                w,
+                f"{buffer.name} has two writers, blocks {block.name!r} and {w.name!r}",
+                "apply the step before the loop is partitioned or the reduction decomposed",
+            )
+    simplify = Simplifier(ranges(block))
+    is_filled = block.init is not None and region(block.init, buffer, simplify, reads=False) == region(
+        block.body, buffer, simplify
+    )
+    for r in (r for r in flow.readers(buffer) if holds(block, r)):
+        if r.init is not None or not is_filled:
+            check_not_in_place(func, flow, r)
+            continue
+        touched = [a for a in accesses(r.body) if a.buffer is buffer]
+        if len({a.indices for a in touched}) > 1 or not any(a.is_write for a in touched):
+            raise refusal(
+                func,
+                r,
+                f"block {r.name!r} reads {buffer.name} where it does not write it",
+                "cache the buffer before the block around it is made",
+            )
 
 
 def copy_nest(name: str, source: Buffer, target: Buffer, over: Region) -> tuple[Stmt, tuple[str, ...]]:

@@ -12,12 +12,13 @@ names, and those of the iterators, get the suffix `_init`, and they keep their k
 its reduce iterators, and loses its init.
 
 Every loop that feeds a reduce iterator is at or below `loop`: above it, init would run again between updates. And no
-loop at or below it repeats the reduction of an element, as a producer's may that was moved under its consumer's.
+loop at or below it repeats the reduction of an element, as a producer's may that was moved under its consumer's. Inits
+of all elements come before updates now, so an update does not read other elements of what it writes, nor does init.
 """
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Expr, Var, as_index
+from tilewright.ir.expr import Buffer, Expr, Indices, Var, as_index, loads
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
@@ -27,6 +28,7 @@ from tilewright.schedule.nest import (
     find_block,
     find_loop,
     loop_vars,
+    loops_above,
     loops_on,
     path_to,
     rename,
@@ -40,7 +42,7 @@ from tilewright.tir.analysis.affine import determined
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, IterKind, Stmt, seq
+from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, seq, stmt_exprs, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class DecomposeReduction(FuncStep):
             )
         below = loops_on(path[start:])
         self._check_loops(func, block, below)
+        check_init_apart(func, block, block.init)
         init = init_nest(block, block.init, below)
         check_fresh(func, bound_names(init))
         update = swap_stmt(loop, block, replace(block, init=None))
@@ -100,7 +103,8 @@ class DecomposeReduction(FuncStep):
                 f"{both[0]} feeds both spatial and reduce iterators of {self.block}",
                 hint="split it",
             )
-        known = determined(block.bindings, Simplifier(ranges(func.body)))
+        simplify = Simplifier(ranges(func.body))
+        known = determined(block.bindings, simplify) & determined(_elements(func, block, below), simplify)
         again = [n for n in below if n.extent > 1 and n.var not in known]
         if again:
             raise refusal(
@@ -113,6 +117,40 @@ class DecomposeReduction(FuncStep):
             raise refusal(
                 func, block, f"the reduce iterators of {self.block} are not all 0 where its loops are"
             )
+
+
+def check_init_apart(func: Func, block: Block, init: Stmt) -> None:
+    """Inits may come before the updates of other elements: neither sees of what the other writes more than the one
+    element.
+    """
+    places = {(n.buffer, n.indices) for n in walk(block.body) if isinstance(n, Store)}
+    written = {b for b, _ in places}
+    for part, may_read in ((init, set[tuple[Buffer, Indices]]()), (block.body, places)):
+        for load in (
+            ld for n in walk(part) for e in stmt_exprs(n) for ld in loads(e) if ld.buffer in written
+        ):
+            if (load.buffer, load.indices) not in may_read:
+                which = (
+                    f"the init of {block.name} reads elements of"
+                    if part is init
+                    else f"{block.name} reads elements of"
+                )
+                raise refusal(
+                    func,
+                    block,
+                    f"{which} {load.buffer.name}, which depend on how inits and updates of elements take turns",
+                )
+
+
+def _elements(func: Func, block: Block, below: list[For]) -> list[Expr]:
+    """What tells the updates of elements apart, and those of one element, inside of the loops above `below`. A buffer
+    that goes round has one element for many values of the iterators.
+    """
+    values = dict(zip((it.var for it in block.iters), block.bindings, strict=True))
+    stored = [i for n in walk(block.body) if isinstance(n, Store) for i in n.indices]
+    reduce = [values[it.var] for it in block.iters if it.kind is IterKind.REDUCE]
+    fixed = [n.var for n in loops_above(func, below[0])]
+    return [*(substitute_expr(i, values) for i in stored), *reduce, *fixed]
 
 
 def init_nest(block: Block, init: Stmt, below: list[For]) -> Stmt:
