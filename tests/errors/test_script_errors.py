@@ -133,6 +133,17 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "t abbreviates `t = C[i, j]`, and C has been stored to since",
         "t",
     ),
+    "abbreviation in a block that no longer holds": (
+        'for i in range(8):\n    with block("b"):\n        v = spatial(8, i)\n        t = C[v, 0]\n'
+        "        C[v, 0] = 1.0\n        C[v, 1] = t",
+        "C has been stored to since",
+        "t",
+    ),
+    "abbreviation of an abbreviation": (
+        "for i, j in grid(8, 8):\n    t = C[i, j]\n    u = t + 1.0\n    C[i, j] = A[i, j]\n    C[i, j] = u",
+        "u abbreviates `u = t + 1.0`, and C has been stored to since",
+        "u",
+    ),
     "abbreviation of what the loop stores": (
         "t = C[0, 0]\nfor i, j in grid(8, 8):\n    C[i, j] = t",
         "C has been stored to since",

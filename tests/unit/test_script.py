@@ -256,6 +256,28 @@ def test_abbreviations_are_expressions(sound: Sound) -> None:
     np.testing.assert_array_equal(tw.interpret(sound(f), a), x * x + x + a[:, :1])
 
 
+def test_an_abbreviation_may_be_made_anew(sound: Sound) -> None:
+    @tw.func
+    def f(A: tw.f32[N], B: tw.f32[N], C: tw.out(tw.f32[N]), D: tw.out(tw.f32[N])):
+        for i in range(N):
+            x = A[i]
+            y = x + 1.0
+            x = x * B[i]
+            x = x * x
+            if x > 1.0:
+                y = x
+                D[i] = y
+            else:
+                D[i] = y
+            C[i] = x
+
+    a, b = normal(N), normal(N)[::-1].copy()
+    x = (a * b) * (a * b)
+    c, d = tw.interpret(sound(f), a, b)
+    np.testing.assert_array_equal(c, x)
+    np.testing.assert_array_equal(d, np.where(x > 1, x, a + 1))
+
+
 def test_allocations(sound: Sound) -> None:
     @tw.func
     def f(A: tw.f32[N], C: tw.out(tw.f32[N])):

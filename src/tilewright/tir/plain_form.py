@@ -33,13 +33,13 @@ from tilewright.tir.expr_parser import number_of
 from tilewright.tir.script_names import Fail, fold_integer
 from tilewright.tir.stmt import LoopKind
 from tilewright.tir.syntax_tree import (
-    ITERS,
+    Node,
     all_stores,
     at,
-    binds,
     block_names,
     bound_in,
     buffer_of,
+    header_lines,
     is_store,
     loop_names,
     moved,
@@ -65,6 +65,7 @@ class Plain:
     _blocks: dict[ast.stmt, str] = field(default_factory=dict[ast.stmt, str])
     _taken: set[str] = field(default_factory=set[str])
     _repeated: set[str] = field(default_factory=set[str])
+    _lines: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])  # abbreviations by unique name
     _written: dict[str, str] = field(default_factory=dict[str, str])  # how loops are called in the text
 
     def rewrite(self, body: list[ast.stmt]) -> list[ast.stmt]:
@@ -238,26 +239,21 @@ class Plain:
         self.explicit[prefix] = s
         inside = dict(names)
         head: list[ast.stmt] = []
-        for x in s.body:
+        for x in s.body[: header_lines(s.body)]:
             match x:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=kind))) if (
-                    kind in ITERS
-                ):
-                    inside[name] = at(x, ast.Name(self._fresh(name, prefix), ast.Load()))
-                    # Bindings are over loops: the iterators are not yet known.
-                    target = at(x, ast.Name(self._word(inside[name]), ast.Store()))
-                    head.append(at(x, ast.Assign([target], renamed(x.value, names))))
-                case ast.Expr(value=ast.Call(func=ast.Name(id="where" | "reads" | "writes" as word))):
-                    head.append(renamed(x, names if word == "where" else inside))
+                case ast.Assign(targets=[ast.Name(id=name) as target], value=value):
+                    word = self._fresh(name, prefix)
+                    inside[name] = at(x, ast.Name(word, ast.Load()))
+                    # Bindings and predicate are over loops: there the iterators are not known yet.
+                    head.append(
+                        at(x, ast.Assign([at(target, ast.Name(word, ast.Store()))], renamed(value, names)))
+                    )
+                case ast.Expr(value=ast.Call(func=ast.Name(id="where"))):
+                    head.append(renamed(x, names))
                 case _:
-                    break
-        rest = self._loops(s.body[len(head) :], inside, around, prefix)
+                    pass  # what a block reads and writes is derived from it
+        rest = self._loops(s.body[header_lines(s.body) :], inside, around, prefix)
         return at(s, ast.With([renamed(i, names) for i in s.items], [*head, *rest]))
-
-    @staticmethod
-    def _word(node: ast.expr) -> str:
-        assert isinstance(node, ast.Name)
-        return node.id
 
     # ------------------------------------------------------------------------------------------ blocks for stores
 
@@ -271,50 +267,64 @@ class Plain:
             if init is not None and not self._is_update(s):
                 self.fail(init, "`init` comes right before the update that it belongs to", None)
             match s:
-                case ast.Assign(targets=[ast.Subscript()]) if s in self._blocks:
-                    out.append(self._block(s, place, init))
+                case ast.Assign(targets=[ast.Subscript()]):
+                    out.append(self._block(s, place, init) if s in self._blocks else self._use(s, place))
                     init = None
                     place.stored([buffer_of(s)])
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    self._check_fresh(s, value, place)
-                    place.lets[name] = _Let(s, place.depth, names_in(value) & self.buffers)
-                    out.append(s)
+                    out.append(self._let(s, name, value, place))
                 case ast.For(target=ast.Name(id=word), iter=ast.Call(args=[extent])):
-                    stored = [buffer_of(x) for x in all_stores(s.body)]
-                    place.stored(stored)
-                    inner = place.copy()
+                    place.stored(buffer_of(x) for x in all_stores(s.body))
+                    inner = place.inner()
                     inner.loops.append((word, extent))
-                    inner.depth += 1
                     out.append(at(s, ast.For(s.target, s.iter, self._statements(s.body, inner), [])))
                     place.rebound(bound_in(s.body))
-                case ast.If(test=test, body=then, orelse=other):
-                    self._check_fresh(s, test, place)
-                    self._check_condition(test, [*then, *other])
-                    for branch, cond in ((then, test), (other, at(test, ast.UnaryOp(ast.Not(), test)))):
-                        inner = place.copy()
-                        inner.conds.append(cond)
-                        inner.depth += 1
-                        out += self._statements(branch, inner, init if branch is then else None)
+                case ast.If():
+                    out += self._if(s, place, init)
                     init = None
-                    place.stored(buffer_of(x) for x in all_stores([*then, *other]))
-                    place.rebound(bound_in([*then, *other]))
                 case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="init"), args=[]))]):
                     if place.conds:
                         self.fail(s, "`init` does not stand under `if`", "put it in front of the condition")
-                    init = s
+                    if place.in_block:
+                        out.append(at(s, ast.With(s.items, self._statements(s.body, place))))
+                    else:
+                        init = s
                 case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="block")))]):
                     if place.conds:
                         self.fail(s, "a block does not stand under `if`", "write where(…) inside the block")
-                    self._check_fresh(s, s, place)
-                    out.append(s)
+                    inner = place.inner()
+                    inner.in_block = True
+                    n = header_lines(s.body)
+                    head = [self._use(x, place) for x in s.body[:n]]
+                    out.append(at(s, ast.With(s.items, [*head, *self._statements(s.body[n:], inner)])))
                     place.stored(buffer_of(x) for x in all_stores([s]))
-                case ast.With(body=inner):
-                    out.append(at(s, ast.With(s.items, self._statements(inner, place))))
+                case ast.With():
+                    items = [self._use(x, place) for x in s.items]
+                    out.append(at(s, ast.With(items, self._statements(s.body, place))))
+                    place.stored(buffer_of(x) for x in all_stores([s]))
                 case _:
                     out.append(s)
         if init is not None:
             self.fail(init, "`init` comes right before the update that it belongs to", None)
         return out or [ast.Pass()]
+
+    def _if(self, s: ast.If, place: "_Place", init: ast.With | None) -> list[ast.stmt]:
+        """In a block it stays what it is; elsewhere it moves into the blocks."""
+        test = self._use(s.test, place)
+        self._check_condition(s.test, [*s.body, *s.orelse])
+        out: list[ast.stmt] = []
+        for branch, cond in ((s.body, test), (s.orelse, at(s.test, ast.UnaryOp(ast.Not(), test)))):
+            if not branch:
+                continue
+            inner = place.inner()
+            if place.in_block:
+                out.append(at(s, ast.If(cond, self._statements(branch, inner), [])))
+            else:
+                inner.conds.append(cond)
+                out += self._statements(branch, inner, init if branch is s.body else None)
+        place.stored(buffer_of(x) for x in all_stores([s]))
+        place.rebound(bound_in([s]))
+        return out
 
     def _is_update(self, s: ast.stmt) -> bool:
         """Is this one store, perhaps under conditions?"""
@@ -335,28 +345,57 @@ class Plain:
             call = ast.Call(ast.Name("spatial", ast.Load()), [extent, ast.Name(word, ast.Load())], [])
             body.append(at(s, ast.Assign([ast.Name(own, ast.Store())], call)))
         if init is not None:
-            first = init.body[0]
             for x in init.body:
                 if not is_store(x) or buffer_of(x) != buffer_of(s):
                     self.fail(x, f"`init` gives {buffer_of(s)} its first value, and does nothing else", None)
-            lines = [*self._lets(first, place), *init.body]
-            inner = [renamed(x, iters) for x in lines]
+            firsts = [self._use(x, place) for x in init.body]
+            inner = [renamed(x, iters) for x in (*self._lines_for(firsts), *firsts)]
             body.append(at(init, ast.With(init.items, inner)))
-        store: ast.stmt = s
+        store: ast.stmt = self._use(s, place)
         for cond in reversed(place.conds):
             store = at(cond, ast.If(cond, [store], []))
-        body += [renamed(x, iters) for x in (*self._lets(store, place), store)]
+        body += [renamed(x, iters) for x in (*self._lines_for([store]), store)]
         head = ast.Call(ast.Name("block", ast.Load()), [ast.Constant(name)], [])
         return at(s, ast.With([ast.withitem(head)], body))
 
-    def _lets(self, s: ast.AST, place: "_Place") -> list[ast.stmt]:
-        """The abbreviations that `s` uses, in the order they were made."""
-        self._check_fresh(s, s, place)
-        wanted = names_in(s)
-        for name, let in reversed(place.lets.items()):
-            if name in wanted:
-                wanted |= names_in(let.line)
-        return [let.line for name, let in place.lets.items() if name in wanted]
+    # ----------------------------------------------------------------------------------------------- abbreviations
+
+    def _let(self, s: ast.Assign, name: str, value: ast.expr, place: "_Place") -> ast.stmt:
+        """Each is a name of its own from here on, so that `y` in `y = x; x = 2 * x` goes on to mean the first `x`."""
+        before = place.lets.get(name)
+        if before is not None and place.depth > before.depth and name in names_in(value):
+            self._cannot_update(s.targets[0])
+        new = self._use(value, place)
+        reads = (names_in(value) & self.buffers).union(
+            *(place.lets[n].reads for n in names_in(value) if n in place.lets)
+        )
+        word = self._unique(name)
+        line = at(s, ast.Assign([at(s, ast.Name(word, ast.Store()))], new))
+        self._lines[word] = line
+        place.lets[name] = _Let(s, word, place.depth, reads)
+        return line
+
+    def _use(self, node: Node, place: "_Place") -> Node:
+        """`node` with the names that abbreviations have; they hold here."""
+        for n in ast.walk(node):
+            if not isinstance(n, ast.Name) or not isinstance(n.ctx, ast.Load):
+                continue
+            let = place.lets.get(n.id)
+            if let is not None and let.stale:
+                self.fail(
+                    n,
+                    f"{n.id} abbreviates `{ast.unparse(let.line)}`, and {let.stale} since",
+                    "keep the value in a buffer: T = tw.alloc(…)",
+                )
+        return renamed(node, {name: ast.Name(let.word, ast.Load()) for name, let in place.lets.items()})
+
+    def _lines_for(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """The abbreviations that these statements use, in the order they were made."""
+        wanted = set[str]().union(*(names_in(s) for s in body))
+        for word, line in reversed(self._lines.items()):
+            if word in wanted:
+                wanted |= names_in(line)
+        return [line for word, line in self._lines.items() if word in wanted]
 
     # ---------------------------------------------------------------------------------------------------- checks
 
@@ -377,24 +416,6 @@ class Plain:
             self.fail(s.targets[0], f"{name} is {what}", hint)
         if name in inherited:
             self._cannot_update(s.targets[0])
-
-    def _check_fresh(self, s: ast.AST, use: ast.AST, place: "_Place") -> None:
-        """Nothing that `use` mentions has changed since it was written down."""
-        for node in ast.walk(use):
-            if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
-                continue
-            let = place.lets.get(node.id)
-            if let is None:
-                continue
-            if isinstance(s, ast.Assign) and place.depth > let.depth and binds(s, node.id):
-                self._cannot_update(node)
-            if let.stale:
-                self.fail(
-                    node,
-                    f"{node.id} abbreviates `{ast.unparse(let.line)}`, and {let.stale} since",
-                    "keep the value in a buffer: T = tw.alloc(…)",
-                )
-            self._check_fresh(let.line, let.line.value, place)
 
     def _check_condition(self, test: ast.expr, body: list[ast.stmt]) -> None:
         stores = list(all_stores(body))
@@ -424,9 +445,12 @@ class Plain:
 
 @dataclass(slots=True)
 class _Let:
-    """An abbreviation, how deep in loops it was made, the buffers it reads, and why it no longer holds."""
+    """An abbreviation, its unique name, how deep in loops it was made, the buffers it reads, and why it no longer
+    holds.
+    """
 
     line: ast.Assign
+    word: str
     depth: int
     reads: set[str]
     stale: str = ""
@@ -440,11 +464,17 @@ class _Place:
     conds: list[ast.expr] = field(default_factory=list[ast.expr])
     lets: dict[str, _Let] = field(default_factory=dict[str, _Let])
     depth: int = 0
+    in_block: bool = False
 
     def copy(self) -> "_Place":
-        return _Place(
-            list(self.loops), list(self.conds), {n: copy.copy(x) for n, x in self.lets.items()}, self.depth
-        )
+        lets = {n: copy.copy(x) for n, x in self.lets.items()}
+        return _Place(list(self.loops), list(self.conds), lets, self.depth, self.in_block)
+
+    def inner(self) -> "_Place":
+        """A place in a loop, a condition or a block here."""
+        new = self.copy()
+        new.depth += 1
+        return new
 
     def stored(self, buffers: Iterable[str]) -> None:
         for b in buffers:

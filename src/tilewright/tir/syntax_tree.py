@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 ITERS = ("spatial", "reduce")
+Node = TypeVar("Node", bound=ast.AST)
 
 # ------------------------------------------------------------------------------------------------- looking at trees
 
@@ -98,8 +99,17 @@ def bound_in(body: Iterable[ast.stmt]) -> set[str]:
     }
 
 
-def binds(s: ast.Assign, name: str) -> bool:
-    return any(isinstance(t, ast.Name) and t.id == name for t in s.targets)
+def header_lines(body: list[ast.stmt]) -> int:
+    """How many statements at the beginning of a block are about the block: iterators, predicate, reads and writes."""
+    for n, s in enumerate(body):
+        match s:
+            case ast.Assign(targets=[ast.Name()], value=ast.Call(func=ast.Name(id=kind))) if kind in ITERS:
+                pass
+            case ast.Expr(value=ast.Call(func=ast.Name(id="where" | "reads" | "writes"))):
+                pass
+            case _:
+                return n
+    return len(body)
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -108,10 +118,8 @@ def names_in(node: ast.AST) -> set[str]:
 
 # ------------------------------------------------------------------------------------------------- making trees
 
-_Node = TypeVar("_Node", bound=ast.AST)
 
-
-def at(old: ast.AST, new: _Node) -> _Node:
+def at(old: ast.AST, new: Node) -> Node:
     """`new`, and what it consists of, at the place of `old` where it has none."""
     for n in ast.walk(new):
         if not hasattr(n, "lineno"):
@@ -119,7 +127,7 @@ def at(old: ast.AST, new: _Node) -> _Node:
     return new
 
 
-def renamed(node: _Node, names: Mapping[str, ast.expr]) -> _Node:
+def renamed(node: Node, names: Mapping[str, ast.expr]) -> Node:
     """A copy in which names are replaced by what they stand for."""
     return _Rename(names).visit(copy.deepcopy(node))
 
