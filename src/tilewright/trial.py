@@ -152,7 +152,10 @@ def find_difference(got: Array, want: Array, tolerance: float) -> str:
         # A tolerance above zero means that floats went into it.
         allowed = int(got.size * ROUNDING_BORDER) if tolerance else 0
         return f"{differing} of {got.size} elements differ" if differing > allowed else ""
-    a, b = (x if x.dtype == np.float64 else x.astype(np.float32) for x in (got, want))
+    a, b = (x if x.dtype == np.float64 else x.astype(np.float32, copy=False) for x in (got, want))
+    with np.errstate(invalid="ignore", over="ignore"):
+        if np.abs(a - b).max(initial=0.0) <= tolerance * np.abs(b).max(initial=0.0) < np.inf:
+            return ""  # NaN on either side does not compare
     finite = np.isfinite(b)
     if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(
         a[~finite], b[~finite], equal_nan=True
