@@ -11,10 +11,11 @@ it depends on, with one axis per role, and numpy's broadcasting makes the sum ov
 The figures are those of one core (`cost/machine.py`) that finds everything in its caches but what is copied.
 """
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from tilewright.cost.machine import machine_of
 from tilewright.ir.expr import Load, free_vars
 from tilewright.schedule.recipes.tiles import tile_time
 from tilewright.search.mapping import Choice, Group, Role
-from tilewright.search.operand_plan import address_steps, loop_extents, tile_steps
+from tilewright.search.operand_plan import Steps, address_steps, loop_extents, run_length, tile_steps
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 from tilewright.tir.stmt import IterKind
@@ -33,8 +34,11 @@ Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 _CALL = 6.0  # cycles to come to a tile: addresses, loop counters
-_ELEMENT = 1.2  # cycles to move one element by itself
+_ELEMENT = 1.6  # cycles to move one element by itself
+_DIVISION = 3.0  # cycles to find out where an element of a fused group is
+_OVERLAP = 0.4
 _VECTOR = 0.7  # cycles to move a vector
+_MASKED = 2.1  # or one that is cut off at an edge
 _MAX_ROWS = 8
 _REPEATED = (4, 2)
 _PAGE, _LINE = 4096, 64  # bytes
@@ -87,7 +91,7 @@ class _Form:
         spill = 1.15 if rows > _MAX_ROWS else 1.0
         step = spill * tile_time(rows, vectors) / (self._lanes * self._factors)
         useful = np.full(self._shape, points * step)
-        far = self._far_rows()
+        far = self._far_rows() + self._overlap()
         copies = tuple(self._copy(p) for p in range(len(self._choice.match.operands)))
         return Terms(
             useful,
@@ -130,9 +134,13 @@ class _Form:
         steps = self._steps[operand]
 
         def per_element(g: Group) -> float:
-            side_by_side = steps is not None and steps.get(g.iters[-1].var) == 1
-            lanes = self._target.lanes(e.dtype.bytes)
-            return _VECTOR / lanes if side_by_side and g.iters[-1].extent >= lanes else _ELEMENT
+            lanes = min(self._target.lanes(e.dtype.bytes), g.extent)
+            run = 1 if steps is None else run_length(g, steps)
+            if g.extent == g.padded and run % lanes == 0:
+                return _VECTOR / lanes
+            if run == g.extent > 1:
+                return _MASKED / lanes
+            return _ELEMENT + (_DIVISION if len(g.iters) > 1 else 0.0)
 
         cycles = elements * self._vector(inner, per_element)
         moved = 2 * elements * e.dtype.bytes
@@ -178,6 +186,29 @@ class _Form:
         steps, size = self._steps[operand] or {}, self._choice.match.operands[operand].dtype.bytes
         return self._vector(role, lambda g: float(abs(steps.get(g.iters[-1].var, 0)) * size >= bytes_apart))
 
+    def _overlap(self) -> Array:
+        """How much longer a step takes because neighbouring rows read the same elements in neighbouring steps.
+
+        Their loads are merged when steps are unrolled, live long, and push accumulators out of the registers.
+        """
+        out = np.zeros(self._shape)
+        reduce = [n for n, r in enumerate(self._roles) if r.kind is IterKind.REDUCE and r.free]
+        rows = [
+            n for n, r in enumerate(self._roles) if r.kind is IterKind.SPATIAL and r is not self._columns()
+        ]
+        for operand, asked in enumerate(self._intrinsic.operands):
+            steps = self._steps[operand]
+            if not operand or asked.contiguous or steps is None:
+                continue
+            for i, k in itertools.product(rows, reduce):
+                if not (self._roles[i].character[operand] and self._roles[k].character[operand]):
+                    continue
+                row = self._vector(i, functools.partial(_step, steps))
+                step, extent = self._vector(k, functools.partial(_step, steps)), self._vector(k, _extent)
+                shared = (row > 0) & (row < step * extent) & (row % np.maximum(step, 1) == 0)
+                out = out + np.where(shared & self._in_place(operand), _OVERLAP, 0.0)
+        return out
+
     def _stores(self) -> Array:
         """Results leave the registers once, a vector at a time where columns are contiguous in the output."""
         size = self._choice.match.output.buffer.size
@@ -219,4 +250,13 @@ class _Form:
         return np.array([value(g) for g in self._choice.groups[role]], np.float64).reshape(shape)
 
     def _product(self, which: Iterable[int], value: Callable[[Group], float]) -> Array:
-        return reduce(lambda a, n: a * self._vector(n, value), which, np.ones(self._shape))
+        return functools.reduce(lambda a, n: a * self._vector(n, value), which, np.ones(self._shape))
+
+
+def _step(steps: Steps, g: Group) -> float:
+    """How far the last iterator of a group moves an operand."""
+    return float(abs(steps.get(g.iters[-1].var, 0)))
+
+
+def _extent(g: Group) -> float:
+    return float(g.iters[-1].extent)

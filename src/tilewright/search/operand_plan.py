@@ -72,6 +72,12 @@ def tile_steps(group: Group, steps: Steps) -> dict[Var, int] | None:
     return out
 
 
+def run_length(group: Group, steps: Steps) -> int:
+    """How many of the fused values from a multiple of it on are side by side in memory."""
+    _, upper, step = _runs(group.iters, steps)[0]
+    return upper if step == 1 else 1
+
+
 def is_in_place(operand: int, mapping: Mapping, intrinsic: Intrinsic, block: Block) -> bool:
     """Can the intrinsic read operand number `operand` where it is?"""
     e = mapping.operands[operand]
