@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
+from examples.models import mlp
 from tests.tile_space import product, tile_spaces
 from tilewright import api, compiler
 from tilewright.kernels import task_key
@@ -189,6 +190,13 @@ def test_a_kill_keeps_what_was_measured_and_leaves_no_process(database: Path) ->
 
 
 # ------------------------------------------------------------------------------------------------------------- using
+
+
+def test_the_tasks_of_a_model_are_those_that_compilation_looks_up(database: Path) -> None:
+    model = mlp((24, 16, 16, 8))
+    with Tuning(model) as tuning:
+        assert {t.task.key for t in tuning.tuners} == set(compiler.compile(model).tasks)
+        assert sum(t.calls for t in tuning.tuners) >= len(tuning.tuners) > 1
 
 
 def note_choice(model: onnx.ModelProto, rows: int, rule: str = "tile") -> None:
