@@ -7,6 +7,7 @@ from tilewright.ir.expr import Buffer, Expr, Scope, Var, cast
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
+    Annotate,
     CacheWrite,
     DecomposeReduction,
     Parallel,
@@ -141,6 +142,11 @@ def test_two_loops_for_the_lanes() -> None:
         Tensorize("C_k", "x86.f32.tile_6x8"), *REGISTERS, Split("C_j", (2, 4)), func=gemm(columns=8)
     )
     assert "C_j_0 and C_j_1 would be the lanes of one vector" in eight
+
+
+def test_a_loop_with_remarks_would_be_split() -> None:
+    text = refused(Tensorize("C_k", TILE), *REGISTERS, Annotate("C_j", "note", 1))
+    assert "C_j has the annotation 'note'" in text
 
 
 def test_an_init() -> None:

@@ -34,6 +34,7 @@ from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import chain, check_fresh, find_block, find_loop, path_to, replace_nest, wrap
+from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import BodyLoop, Intrinsic
@@ -163,6 +164,7 @@ def _split(func: Func, mine: list[For], parts: Sequence[BodyLoop], split: dict[V
             hint="fuse them",
         )
     (loop,) = mine
+    check_plain(func, loop, "split")
     names = [f"{loop.var.name}_{n}" for n in range(len(extents))]
     check_fresh(func, names)
     made = [For(Var(name), extent, loop.body) for name, extent in zip(names, extents, strict=True)]
