@@ -14,6 +14,7 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     Annotate,
     ComputeAt,
+    DecomposeReduction,
     Parallel,
     RollingBuffer,
     SetScope,
@@ -259,6 +260,16 @@ def test_a_block_stays_where_its_rows_go_round(place: str) -> None:
     module = replay(single(padded(2)), AT)  # no rows are computed ahead: T has one writer
     with pytest.raises(ScheduleError, match="writes elements of T anew while others read them"):
         ComputeAt("T", place).apply(module)
+
+
+@pytest.mark.parametrize("loop", ["D_i_roll", "D_i", "T_2", "T_3"])
+def test_rows_are_set_to_zero_when_they_come(loop: str) -> None:
+    step = DecomposeReduction("T", loop)
+    if loop == "T_2":
+        check(convolutions(), *AT, step, DecomposeReduction("T_head", "T_2_head"))
+        return
+    with pytest.raises(ScheduleError):
+        step.apply(replay(single(convolutions()), AT))
 
 
 def test_a_remark_on_the_loop_stays() -> None:
