@@ -155,6 +155,12 @@ def test_a_loop_that_repeats_the_updates() -> None:
     assert "i runs updates of the same elements again, each time after init" in e.message
 
 
+def test_a_buffer_that_goes_round_inside_the_tile() -> None:
+    text = TEXT.replace("S: out(i32[4])", "S: out(i32[3])").replace("S[vi]", "S[vi % 3]")
+    e = refused(Blockize("i"), func=parse_func(text))
+    assert "i runs updates of the same elements again, each time after init" in e.message
+
+
 def test_a_reduction_that_does_not_start_at_zero() -> None:
     text = TEXT.replace("k_0 * 3 + k_1", "k_0 * 3 + 2 - k_1")
     e = refused(Blockize("i"), func=parse_func(text))

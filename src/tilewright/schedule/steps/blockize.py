@@ -62,7 +62,7 @@ from tilewright.schedule.nest import (
     wrap,
 )
 from tilewright.schedule.step import FuncStep
-from tilewright.schedule.steps.decompose_reduction import check_init_apart, init_nest
+from tilewright.schedule.steps.decompose_reduction import check_init_apart, elements, init_nest
 from tilewright.tir.analysis.affine import determined
 from tilewright.tir.func import Func
 from tilewright.tir.printer import print_expr
@@ -261,7 +261,7 @@ def _check_init(
             f"{mixed.var.name} feeds both spatial and reduce iterators of {block.name}",
             hint="split it",
         )
-    known = determined(block.bindings, simplify)
+    known = determined(block.bindings, simplify) & determined(elements(func, block, nest), simplify)
     again = next((n for n in nest if n.extent > 1 and n.var not in known), None)
     if again is not None:
         raise refusal(

@@ -16,6 +16,7 @@ loop at or below it repeats the reduction of an element, as a producer's may tha
 of all elements come before updates now, so an update does not read other elements of what it writes, nor does init.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Expr, Indices, Var, as_index, loads
@@ -39,6 +40,7 @@ from tilewright.schedule.nest import (
 )
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.affine import determined
+from tilewright.tir.analysis.independence import accesses
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute
 from tilewright.tir.simplify import ranges
@@ -104,7 +106,7 @@ class DecomposeReduction(FuncStep):
                 hint="split it",
             )
         simplify = Simplifier(ranges(func.body))
-        known = determined(block.bindings, simplify) & determined(_elements(func, block, below), simplify)
+        known = determined(block.bindings, simplify) & determined(elements(func, block, below), simplify)
         again = [n for n in below if n.extent > 1 and n.var not in known]
         if again:
             raise refusal(
@@ -142,15 +144,14 @@ def check_init_apart(func: Func, block: Block, init: Stmt) -> None:
                 )
 
 
-def _elements(func: Func, block: Block, below: list[For]) -> list[Expr]:
+def elements(func: Func, block: Block, below: Sequence[For]) -> list[Expr]:
     """What tells the updates of elements apart, and those of one element, inside of the loops above `below`. A buffer
     that goes round has one element for many values of the iterators.
     """
-    values = dict(zip((it.var for it in block.iters), block.bindings, strict=True))
-    stored = [i for n in walk(block.body) if isinstance(n, Store) for i in n.indices]
-    reduce = [values[it.var] for it in block.iters if it.kind is IterKind.REDUCE]
-    fixed = [n.var for n in loops_above(func, below[0])]
-    return [*(substitute_expr(i, values) for i in stored), *reduce, *fixed]
+    stored = [i for a in accesses(block) if a.is_store for i in a.indices]
+    bound = zip(block.iters, block.bindings, strict=True)
+    reduce = [b for it, b in bound if it.kind is IterKind.REDUCE]
+    return [*stored, *reduce, *(n.var for n in loops_above(func, below[0]))]
 
 
 def init_nest(block: Block, init: Stmt, below: list[For]) -> Stmt:
