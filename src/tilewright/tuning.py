@@ -39,7 +39,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func, calls
 from tilewright.trials import Trials
 from tilewright.tuned import Spaces, tuning_scope
-from tilewright.tuner import BATCH, TaskTuner, Tools
+from tilewright.tuner import BATCH, FIRST_BATCH, TaskTuner, Tools
 
 DEFAULT_BUDGET = "60s"
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -209,7 +209,7 @@ class Tuning:
         check_threads(threads)
         self._last: TaskTuner | None = None
         self._is_interrupted = False
-        self._pace = 0.1  # seconds for a candidate, as measured
+        self._pace: float | None = None  # seconds for a candidate, as measured
         chosen = SPACES if spaces is None else spaces
         self.tuners = [
             TaskTuner(task, task.func.name, count, self._tools, threads, seed)
@@ -284,7 +284,9 @@ class Tuning:
 
     def _batch(self, t: TaskTuner) -> None:
         left = self.budget - self._reserve() - self.elapsed
-        count = int(min(BATCH, self._limit - self.trials, max(2, left / self._pace)))
+        # A first, small batch tells how long one takes.
+        possible = FIRST_BATCH if self._pace is None else max(2, left / self._pace)
+        count = int(min(BATCH, self._limit - self.trials, possible))
         if t.is_done or count < 1:
             return
         begin, before = self.elapsed, t.trials
