@@ -82,6 +82,8 @@ def test_without_a_comparison_a_candidate_must_be_clearly_better(tmp_path: Path)
     assert database.choice(SCOPE, "task") is None
     database.record(SCOPE, Measurement("task", "trial", "tile", {"rows": 1}, "wrong_result", 0.1))
     assert database.choice(SCOPE, "task") is None
+    database.record(SCOPE, Measurement("task", "trial", "tile", {"rows": 3}, "ok", 0.4, threads=2))
+    assert database.choice(SCOPE, "task") is None  # on more threads than the default
     database.record(SCOPE, measured(0.5, rows=8))
     assert database.choice(SCOPE, "task") == Choice("tile", {"rows": 8})
 

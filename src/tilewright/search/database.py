@@ -140,16 +140,18 @@ class Database:
     def choice(self, scope: Scope, task: str) -> Choice | None:
         """How to schedule the Func; None: as compilation does by itself."""
         key = (task, scope.target, scope.rules)
-        where = "WHERE task = ? AND target = ? AND rules = ?"
         decided = self._do(
-            f"SELECT rule, decisions FROM measurements {where} AND purpose = 'choice' ORDER BY id DESC LIMIT 1",
+            "SELECT rule, decisions FROM measurements"
+            " WHERE task = ? AND target = ? AND rules = ? AND purpose = 'choice' ORDER BY id DESC LIMIT 1",
             key,
         )
-        if not decided:
+        if not decided:  # nobody has compared them; of the same threads at least
             decided = self._do(
-                f"SELECT rule, decisions FROM measurements {where} AND purpose = 'trial' AND status = 'ok'"
-                f" AND seconds < {_CLEARLY} * (SELECT MIN(seconds) FROM measurements {where}"
-                " AND purpose = 'default' AND status = 'ok') ORDER BY seconds LIMIT 1",
+                "SELECT rule, decisions FROM measurements AS m"
+                " WHERE task = ? AND target = ? AND rules = ? AND purpose = 'trial' AND status = 'ok'"
+                f" AND seconds < {_CLEARLY} * (SELECT MIN(seconds) FROM measurements"
+                " WHERE task = ? AND target = ? AND rules = ? AND purpose = 'default' AND status = 'ok'"
+                " AND threads = m.threads) ORDER BY seconds LIMIT 1",
                 (*key, *key),
             )
         if not decided or decided[0][0] == DEFAULT_RULE:
