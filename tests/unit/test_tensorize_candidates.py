@@ -209,6 +209,14 @@ def test_arm_code_of_a_mapping(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(run_aarch64(done, given, tmp_path)[0], run_func(done, *given)[0])
 
 
+def test_tiles_across_rows_that_follow_one_another_are_in_place() -> None:
+    func = conv((4, 6), (1, 1), channels=(3, 4))
+    across = next(m for m in found(func, "Y", SMALL) if str(m).startswith("i = Y_vo, j = (Y_vn, Y_vh, Y_vw)"))
+    assert is_in_place(2, across, SMALL, block_of(func, "Y"))
+    done = build(func, "Y", across, SMALL)
+    assert not any(b.name.startswith("Y_X") for b in blocks(done.body))
+
+
 def test_what_follows_the_product_is_done_on_registers() -> None:
     b = FuncBuilder("dense")
     x, w, c = (

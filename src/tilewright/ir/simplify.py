@@ -244,7 +244,9 @@ class Simplifier:
         return Linear(constant, tuple(terms))
 
     def _recombine(self, coeffs: dict[Expr, int]) -> Linear | None:
-        """c·(x // c) + x % c  is  x: takes such a pair out of `coeffs` and returns what it stands for."""
+        """c·(x // c) + x % c  is  x, and c·(x // c % d) + x % c  is  x % (c·d): takes such a pair out of `coeffs` and
+        returns what it stands for.
+        """
         if len(coeffs) < 2:
             return None
         for m, k in coeffs.items():
@@ -257,6 +259,11 @@ class Simplifier:
                     if coeffs.get(atom) == k * c:
                         del coeffs[m], coeffs[atom]
                         return self._scale(self.linear(m.a), k)
+                    for q, kq in coeffs.items():
+                        if kq == k * c and isinstance(q, Binary) and q.op is BinaryOp.MOD and q.a is atom:
+                            assert isinstance(q.b, Const)
+                            del coeffs[m], coeffs[q]
+                            return self._scale(self._mod(self.linear(m.a), c * int(q.b.value)), k)
         return None
 
     def _split(self, form: Linear, c: int) -> tuple[Linear, Linear]:
