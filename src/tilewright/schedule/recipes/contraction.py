@@ -71,6 +71,12 @@ class Contraction:
     reduce: tuple[Iter, ...]
 
 
+def _slides(load: Load, cols: tuple[Iter, ...], reduce: tuple[Iter, ...]) -> bool:
+    """Do windows slide along the columns? Without rows, what neighbours share is all there is to reuse."""
+    wanted = ({it.var for it in cols}, {it.var for it in reduce})
+    return any(all(free_vars(i) & some for some in wanted) for i in load.indices)
+
+
 def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
     """The block as a contraction, if it is one with columns of its own (a depthwise convolution has none)."""
     store = block.body
@@ -96,7 +102,7 @@ def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
         return None
     rows = tuple(it for it in spatial if it.var in uses_a and it.var not in uses_b)
     cols = tuple(it for it in spatial if it.var in uses_b and it.var not in uses_a)
-    if not cols:
+    if not cols or (not rows and _slides(b, cols, reduce)):
         return None
     batch = tuple(it for it in spatial if (it.var in uses_a) == (it.var in uses_b))
     return Contraction(block, store, a, b, batch, rows, cols, reduce)
