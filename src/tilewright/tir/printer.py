@@ -31,7 +31,6 @@ import hashlib
 import json
 import keyword
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
@@ -39,7 +38,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
     TRUE,
     Binary,
@@ -65,6 +64,7 @@ from tilewright.tir.analysis.regions import Region
 from tilewright.tir.literals import literal_text
 from tilewright.tir.program import Branch, Call, External, Program, While
 from tilewright.tir.program import Sequence as ProgramSequence
+from tilewright.tir.shared_parts import is_worth_naming, measure
 from tilewright.tir.stmt import (
     Alloc,
     Annotations,
@@ -119,8 +119,9 @@ RESERVED = frozenset(
         *keyword.softkwlist,
     )
 )
-_HOIST_INDEX_SIZE = 24  # index arithmetic this small is clearer when repeated than when named
-_HOIST_HEIGHT = 32  # and this deep, even what is used once: neither reader nor Python likes deeper brackets
+_HOIST_HEIGHT = (
+    32  # this deep, even what is used once gets a name: neither reader nor Python likes deeper brackets
+)
 
 
 def print_expr(e: Expr) -> str:
@@ -396,12 +397,12 @@ class _Printer:
 
     def share(self, roots: Sequence[Expr], depth: int = 0) -> dict[Expr, str]:
         """Names for what `roots` use more than once, and the lines that define them."""
-        uses, size = _measure(roots)
+        uses, size = measure(roots)
         shared: dict[Expr, str] = {}
         height: dict[Expr, int] = {}
         for e in size:
             height[e] = 1 + max((height[c] for c in e.children()), default=0)
-            is_shared = uses[e] > 1 and _is_worth_naming(e, size[e])
+            is_shared = uses[e] > 1 and is_worth_naming(e, size[e])
             if is_shared or height[e] > _HOIST_HEIGHT:
                 n = len(shared)
                 while self._names.is_used(f"t{n}") or f"t{n}" in shared.values():
@@ -451,32 +452,6 @@ class _Printer:
 
     def _access(self, buffer: Buffer, indices: Sequence[Expr], shared: dict[Expr, str]) -> str:
         return f"{self._names[buffer]}[{', '.join(self.expr(i, shared) for i in indices) or '()'}]"
-
-
-def _measure(roots: Sequence[Expr]) -> tuple[Counter[Expr], dict[Expr, int]]:
-    """How often each distinct node is an operand, and its size as a tree, children first."""
-    uses: Counter[Expr] = Counter(roots)
-    size: dict[Expr, int] = {}
-    stack = [(e, False) for e in reversed(roots)]
-    while stack:  # not recursive: the expression may be deeper than Python's stack
-        e, are_children_done = stack.pop()
-        if e in size:
-            continue
-        if are_children_done:
-            uses.update(e.children())
-            size[e] = 1 + sum(size[c] for c in e.children())
-        else:
-            stack.append((e, True))
-            stack += [(c, False) for c in reversed(e.children())]
-    return uses, size
-
-
-def _is_worth_naming(e: Expr, size: int) -> bool:
-    if isinstance(e, Const | Var):
-        return False
-    if isinstance(e, Load) or e.dtype is INDEX or e.dtype is DType.BOOL:
-        return size >= _HOIST_INDEX_SIZE
-    return True
 
 
 def _parens(text: str, at: int, level: int) -> str:
