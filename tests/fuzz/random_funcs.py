@@ -186,6 +186,7 @@ STAGES = (
     _Author.product,
     _Author.convolution,
     _Author.convolution,
+    _Author.convolution,
 )
 
 

@@ -20,6 +20,7 @@ from tilewright.schedule.sampling import SamplingStep
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import STEPS
 from tilewright.target.intrinsics import intrinsic_names
+from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.func import Func, Module
 from tilewright.tir.printer import print_expr
 from tilewright.tir.stmt import Block, For, LoopKind, Seq, Store, blocks, loops, walk
@@ -44,13 +45,21 @@ class Draw:
     # --------------------------------------------------------------------------------------------------------- names
 
     def loop(self) -> str:
+        """Mostly one around the block, or around a block that it shares a buffer with."""
         block = self._block()
-        if block is not None and self.rng.random() < 0.7:  # one around the block, or around a block near it
-            near = [n for n in path_to(self.func.body, block) if isinstance(n, For)]
-            others = [n for n in self.loops if not any(n is m for m in near)]
-            some = near if self.rng.random() < 0.5 else others
-            return self.pick(n.var.name for n in some or self.loops)
-        return self.pick(n.var.name for n in self.loops)
+        if block is None:
+            shared = [n for n in self.loops if isinstance(n.body, Seq)]
+            some = shared if shared and self.rng.random() < 0.3 else self.loops
+            return self.pick(n.var.name for n in some)
+        flow = Dataflow(self.func)
+        near: list[Block] = {
+            0: [block],
+            1: list(flow.consumers(block)),
+            2: list(flow.producers(block)),
+            3: self.blocks,
+        }[self.rng.choice((0, 0, 1, 1, 1, 2, 2, 3))]
+        names = [n.var.name for b in near for n in path_to(self.func.body, b) if isinstance(n, For)]
+        return self.pick(names or [n.var.name for n in self.loops])
 
     def block(self) -> str:
         return self.pick(b.name for b in self.blocks)
@@ -202,10 +211,29 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "dtype": lambda d: d.rng.choice((None, None, *DType)),
 }
 
+# Of 4. What many others build on is drawn more often, and what closes a nest to others less.
+WEIGHTS = {
+    "Split": 8,
+    "ComputeAt": 16,
+    "ReverseComputeAt": 12,
+    "RollingBuffer": 8,
+    "DecomposeReduction": 8,
+    "Rfactor": 8,
+    "Bind": 2,
+    "Blockize": 2,
+    "Unroll": 2,
+    "Annotate": 1,
+    "AddUnitLoop": 2,
+    "FoldPadding": 1,
+    "Tensorize": 1,
+    "SampleComputeLocation": 2,
+}
+
 
 def random_step(rng: random.Random, module: Module, classes: tuple[type[Step], ...] = STEPS) -> Step:
     """Some step, often a legal one."""
-    cls = rng.choice([c for c in classes if all(f.name in FIELDS for f in fields(c))])
+    known = [c for c in classes if all(f.name in FIELDS for f in fields(c))]
+    (cls,) = rng.choices(known, [WEIGHTS.get(c.__name__, 4) for c in known])
     draw = Draw(rng, module)
     names = [f.name for f in fields(cls)]
     junk = rng.choice(names) if rng.random() < 0.05 else None

@@ -23,9 +23,10 @@ from tilewright.schedule.nest import path_to
 from tilewright.schedule.sampling import SamplingStep
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import STEPS, Rfactor, SampleCategorical
+from tilewright.schedule.steps import STEPS, ComputeAt, Rfactor, RollingBuffer, SampleCategorical
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.support.errors import UserError
+from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func
 from tilewright.tir.interp import Array, run_func
@@ -86,12 +87,35 @@ def schedule(func: Func, trace: Trace) -> tuple[Func, Trace, bool]:
     return s.func, s.trace, inexact
 
 
+def windows(func: Func, rng: random.Random) -> list[Step]:
+    """A producer moves under a loop of its consumer and keeps what the next iteration needs: chance alone rarely does
+    both. Empty if there is no such place.
+    """
+    flow = Dataflow(func)
+    places = [
+        (b, n.var.name)
+        for b in blocks(func.body)
+        for c in flow.consumers(b)
+        for n in path_to(func.body, c)
+        if isinstance(n, For)
+    ]
+    for producer, loop in rng.sample(places, len(places)):
+        steps = [ComputeAt(producer.name, loop), RollingBuffer(producer.name, flow.writes(producer)[0].name)]
+        s = Schedule(func)
+        with contextlib.suppress(UserError):
+            for step in steps:
+                s.apply(step)
+            return steps
+    return []
+
+
 def draw_trace(func: Func, rng: random.Random) -> Trace:
     """Steps that were tried; the legal ones change what the later ones are drawn from."""
     s = Schedule(func)
     tried: list[Step] = []
+    first = windows(func, rng) if rng.random() < 0.7 else []
     for _ in range(rng.randint(1, ATTEMPTS)):
-        step = random_step(rng, s.module)
+        step = first.pop(0) if first else random_step(rng, s.module)
         tried.append(step)
         try:
             s.apply(step)
