@@ -13,9 +13,11 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     Annotate,
+    CacheRead,
     ComputeAt,
     DecomposeReduction,
     Parallel,
+    ReverseComputeInline,
     RollingBuffer,
     SetScope,
     Split,
@@ -260,6 +262,12 @@ def test_a_block_stays_where_its_rows_go_round(place: str) -> None:
     module = replay(single(padded(2)), AT)  # no rows are computed ahead: T has one writer
     with pytest.raises(ScheduleError, match="writes elements of T anew while others read them"):
         ComputeAt("T", place).apply(module)
+
+
+def test_rows_that_go_round_are_not_computed_with_their_input() -> None:
+    module = replay(single(padded(2)), (*AT, CacheRead("T", "X", Scope.GLOBAL)))
+    with pytest.raises(ScheduleError, match="writes elements of T anew while others read them"):
+        ReverseComputeInline("T").apply(module)
 
 
 @pytest.mark.parametrize("loop", ["D_i_roll", "D_i", "T_2", "T_3"])

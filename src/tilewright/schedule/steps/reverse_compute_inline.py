@@ -21,6 +21,7 @@ from tilewright.schedule.moves import (
     check_local,
     check_not_in_place,
     check_not_nested,
+    check_not_overwritten,
     check_not_read_before,
     check_parallel,
     check_single_store,
@@ -54,6 +55,7 @@ class ReverseComputeInline(FuncStep):
         check_sole_writer(func, flow, block)
         check_not_in_place(func, flow, block)
         check_not_read_before(func, flow, block)
+        check_not_overwritten(func, flow, block)
         producer = _last_producer(func, flow, block)
         made = check_single_store(func, producer)
         check_leaf(func, producer)
@@ -61,6 +63,7 @@ class ReverseComputeInline(FuncStep):
         check_sole_writer(func, flow, producer)
         check_not_in_place(func, flow, producer)
         check_not_read_before(func, flow, producer)
+        check_not_overwritten(func, flow, producer)
         for r in flow.consumers(producer):
             if r is not block:
                 raise refusal(func, r, f"block {r.name!r} reads {made.buffer.name} too")
