@@ -7,9 +7,9 @@ from native import run_native
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Load, Scope, walk
 from tilewright.schedule.recipes.contraction import try_contraction
-from tilewright.schedule.recipes.lanes import choose_lane_tile, is_lane_reduction
-from tilewright.schedule.recipes.register_tile import loops_of
+from tilewright.schedule.recipes.lanes import is_lane_reduction
 from tilewright.search.default import schedule_func
+from tilewright.search.lanes_space import lanes_space
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -45,10 +45,10 @@ def depthwise(channels: int, size: int, kernel: int, stride: int, *, last: bool)
 
 
 def tile_of(func: Func, target: Target) -> tuple[int, int]:
-    block = reduction(func)
-    loop = list(loops_of(block).values())
-    tile = choose_lane_tile(block, loop[1], loop[2], target)
-    return tile.rows, tile.columns // target.lanes(4)
+    space = lanes_space(func, target, frozenset())
+    assert space is not None
+    chosen = space.decisions(space.ranked()[0][0])
+    return chosen["rows"], chosen["vectors"]
 
 
 def reduction(func: Func) -> Block:

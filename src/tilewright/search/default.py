@@ -5,17 +5,17 @@ where one rule meets a refusal, the next starts over from the Func as it was giv
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.lanes import is_lane_reduction, schedule_lanes
 from tilewright.schedule.recipes.rows import schedule_rows
 from tilewright.schedule.recipes.spatial import schedule_spatial
 from tilewright.search.contraction_space import contraction_space
+from tilewright.search.lanes_space import lanes_space
 from tilewright.search.prepare import prepared, schedule_rest
 from tilewright.search.space import Decisions, Space
-from tilewright.search.tensorize_space import tensorize_space
+from tilewright.search.tensor_space import tensor_space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
@@ -27,17 +27,20 @@ Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Draft]
 
 Rule: TypeAlias = Callable[[Func, Target, frozenset[str]], Space | None]
 
-RULES: tuple[Rule, ...] = (contraction_space, tensorize_space)
+RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space)
 _TRIED = 4  # points of a space that are built before another rule has its turn
 
 
 def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> tuple[Space, ...]:
-    """The design spaces of `func`; `constants` names the params whose values are known at compile time."""
+    """All design spaces of `func`; `constants` names the params whose values are known at compile time."""
+    return tuple(_spaces(func, target, constants))
+
+
+def _spaces(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Space]:
     for rule in RULES:
         found = rule(func, target, constants)
         if found is not None:
-            return (found,)
-    return ()
+            yield found
 
 
 def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Draft:
@@ -51,8 +54,8 @@ def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozen
 
 
 def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft:
-    """The cheapest point of a design space; else reductions in lanes or by rows, and the rest in memory order."""
-    for space in spaces(func, target, constants):
+    """The cheapest point of a design space; else reductions by rows, and the rest in memory order."""
+    for space in _spaces(func, target, constants):
         for point in space.ranked()[0][:_TRIED]:
             try:
                 return _built(space, space.decisions(point))
@@ -61,14 +64,10 @@ def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft
     s = prepared(func)
     before = {b.name for b in blocks(s.func.body)}
     reductions = [b for b in blocks(s.func.body) if b.is_reduction]
-    match reductions:
-        case [block] if is_lane_reduction(block):
-            schedule_lanes(s, block.name, target)
-            schedule_rest(s, before, target)
-        case []:
-            schedule_rest(s, before, target)
-        case _:
-            schedule_rows(s, target)
+    if reductions:
+        schedule_rows(s, target)
+    else:
+        schedule_rest(s, before, target)
     return s
 
 

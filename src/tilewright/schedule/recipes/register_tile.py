@@ -83,7 +83,7 @@ def tile_nest(
     nest: Nest,
     tile: Tile,
     lanes: int,
-    unroll: int = 64,
+    unroll: int,
     intrinsics: Mapping[tuple[int, int], str] = NO_INTRINSICS,
 ) -> None:
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among

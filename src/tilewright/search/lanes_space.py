@@ -1,0 +1,83 @@
+"""The rule for reductions that leave the innermost dimension of their output alone: pooling, depthwise convolution."""
+
+from functools import cache
+from math import inf, prod
+
+import numpy as np
+
+from tilewright.cost.lanes import LaneOperand, tile_cycles
+from tilewright.cost.machine import machine_of
+from tilewright.schedule.nest import find_block
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.lanes import is_lane_reduction, lane_and_rows, operands, schedule_lanes
+from tilewright.schedule.recipes.tiles import Tile, column_tiles, row_tiles
+from tilewright.search.prepare import prepared, schedule_rest
+from tilewright.search.space import Costs, Decisions, Knob, Points, Space
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import IterKind, Store, blocks
+
+# Outputs along the next dimension that share a tile. What they share stays in registers between its uses; that of more
+# rows does not fit beside the accumulators.
+_ROWS = (1, 2, 3, 4)
+_VECTORS = (1, 2, 3, 4, 5, 6, 8)
+_UNROLLS = (64, 24, 128)
+_BESIDE = 3  # registers for what is combined with the accumulators
+
+
+class LanesSpace(Space):
+    rule = "lanes"
+    knobs = (Knob("rows", _ROWS), Knob("vectors", _VECTORS), Knob("unroll", _UNROLLS))
+
+    def __init__(self, start: Draft, name: str, target: Target) -> None:
+        self._start, self._block, self._target, self._machine = start, name, target, machine_of(target)
+        block = find_block(start.func, name)
+        assert isinstance(block.body, Store)
+        inner, row = lane_and_rows(block)
+        self._lanes = target.lanes(block.body.buffer.dtype.bytes)
+        self._rows, self._columns = 1 if row is None else row.extent, inner.extent
+        self._taps = tuple(it.extent for it in block.iters if it.kind is IterKind.REDUCE)
+        others = [
+            it for it in block.iters if it.kind is IterKind.SPATIAL and it is not inner and it is not row
+        ]
+        self._tiles = prod(it.extent for it in others)
+        side = None if row is None else row.var
+        reads = [LaneOperand(ld, block, side, inner.var) for ld in operands(block)]
+        self._cycles = cache(
+            lambda tile, unroll: tile_cycles(reads, self._taps, tile, unroll, self._lanes, self._machine)
+        )
+
+    def points(self) -> Points:
+        grid = np.meshgrid(_ROWS, _VECTORS, _UNROLLS, indexing="ij")
+        return np.stack([g.ravel() for g in grid], axis=1).astype(np.int64)
+
+    def cost(self, points: Points) -> Costs:
+        return np.array([self._seconds(int(r), int(v), int(u)) for r, v, u in points])
+
+    def _seconds(self, rows: int, vectors: int, unroll: int) -> float:
+        is_small = rows <= self._rows and (vectors - 1) * self._lanes < self._columns
+        if not is_small or rows * vectors + _BESIDE > self._machine.registers:
+            return inf
+        cycles = sum(
+            n * m * self._cycles((size, width), unroll)
+            for size, n in row_tiles(self._rows, rows).items()
+            for width, m in column_tiles(self._columns, vectors, self._lanes).items()
+        )
+        return self._tiles * cycles / self._machine.hertz
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = Draft(self._start.module, self._start.trace)
+        names = {b.name for b in blocks(s.func.body)}
+        tile = Tile(decisions["rows"], decisions["vectors"] * self._lanes)
+        schedule_lanes(s, self._block, tile, decisions["unroll"], self._target)
+        schedule_rest(s, names, self._target)
+        return s
+
+
+def lanes_space(func: Func, target: Target, constants: frozenset[str]) -> Space | None:
+    """The space of a Func with one reduction, if vectors of its output are combined from vectors."""
+    start = prepared(func)
+    reductions = [b for b in blocks(start.func.body) if b.is_reduction]
+    if len(reductions) != 1 or not is_lane_reduction(reductions[0]):
+        return None
+    return LanesSpace(start, reductions[0].name, target)
