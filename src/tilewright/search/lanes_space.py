@@ -1,6 +1,5 @@
 """The rule for reductions that leave the innermost dimension of their output alone: pooling, depthwise convolution."""
 
-from functools import cache
 from math import inf, prod
 
 import numpy as np
@@ -21,7 +20,7 @@ from tilewright.tir.stmt import IterKind, Store, blocks
 # rows does not fit beside the accumulators.
 _ROWS = (1, 2, 3, 4)
 _VECTORS = (1, 2, 3, 4, 5, 6, 8)
-_UNROLLS = (64, 24, 128)
+_UNROLLS = (64, 24)
 _BESIDE = 3  # registers for what is combined with the accumulators
 
 
@@ -42,10 +41,8 @@ class LanesSpace(Space):
         ]
         self._tiles = prod(it.extent for it in others)
         side = None if row is None else row.var
-        reads = [LaneOperand(ld, block, side, inner.var) for ld in operands(block)]
-        self._cycles = cache(
-            lambda tile, unroll: tile_cycles(reads, self._taps, tile, unroll, self._lanes, self._machine)
-        )
+        self._operands = [LaneOperand(ld, block, side, inner.var) for ld in operands(block)]
+        self._known: dict[tuple[int, int, int], float] = {}
 
     def points(self) -> Points:
         grid = np.meshgrid(_ROWS, _VECTORS, _UNROLLS, indexing="ij")
@@ -59,11 +56,20 @@ class LanesSpace(Space):
         if not is_small or rows * vectors + _BESIDE > self._machine.registers:
             return inf
         cycles = sum(
-            n * m * self._cycles((size, width), unroll)
+            n * m * self._cycles(size, width, unroll)
             for size, n in row_tiles(self._rows, rows).items()
             for width, m in column_tiles(self._columns, vectors, self._lanes).items()
         )
         return self._tiles * cycles / self._machine.hertz
+
+    def _cycles(self, rows: int, vectors: int, unroll: int) -> float:
+        key = rows, vectors, unroll
+        if key not in self._known:
+            tile = rows, vectors
+            self._known[key] = tile_cycles(
+                self._operands, self._taps, tile, unroll, self._lanes, self._machine
+            )
+        return self._known[key]
 
     def build(self, decisions: Decisions) -> Draft:
         s = Draft(self._start.module, self._start.trace)
