@@ -145,7 +145,7 @@ class _ScriptParser(FuncParser):
         allocs = [s for s in body if _is_alloc(s)]
         names = [*(a.arg for a in d.args.args), *allocated_names(body)]
         plain = Plain(frozenset(names), self.fail)
-        if not last:  # a printed program that returns its outputs in another order
+        if not last:  # it has its own list of outputs
             self._check_inputs(d, body)
         rewritten = plain.rewrite([s for s in body if not _is_alloc(s)])
         self._check_outputs(d, rewritten)
