@@ -37,6 +37,7 @@ from tilewright.schedule.steps import (
     Vectorize,
 )
 from tilewright.tir.analysis.dataflow import Dataflow
+from tilewright.tir.analysis.regions import accesses
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, IterKind, blocks, loops
 
@@ -153,18 +154,20 @@ def taking_reductions_apart_wrongly(func: Func) -> Iterator[Step]:
 
 
 def buffers_that_are_not_theirs(func: Func) -> Iterator[Step]:
-    flow = Dataflow(func)
     every = [*func.params, *func.locals]
     for p in func.params:
         yield SetScope(p.name, Scope.LOCAL)
         yield TransformLayout(p.name, Layout((layouts.Reorder(tuple(reversed(range(len(p.shape))))),)))
     for b in blocks(func.body):
+        touched = accesses(b)  # by blocks inside it too
+        read = {a.buffer for a in touched if not a.is_write}
+        written = {a.buffer for a in touched if a.is_write}
         for buffer in every:
-            if buffer not in flow.reads(b):
+            if buffer not in read:
                 yield CacheRead(b.name, buffer.name, Scope.LOCAL)
                 yield IterateOver(b.name, buffer.name)
                 yield Reindex(b.name, buffer.name, ())
-            if buffer not in flow.writes(b):
+            if buffer not in written:
                 yield CacheWrite(b.name, buffer.name, Scope.LOCAL)
 
 
