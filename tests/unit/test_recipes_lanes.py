@@ -78,7 +78,8 @@ def test_windows_of_a_channel_are_no_contraction(last: bool) -> None:
 
 @pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
 def test_a_tile_fits_into_registers_and_has_several_rows(last: bool) -> None:
-    for kernel, stride in ((3, 1), (3, 2), (5, 1)):
+    # Pixels two apart are not the lanes of one load, so strides are for channels.
+    for kernel, stride in ((3, 1), (3, 2), (5, 1)) if last else ((3, 1), (5, 1)):
         rows, vectors = tile_of(depthwise(64, 64, kernel, stride, last=last), AVX2)
         assert rows > 1
         assert rows * vectors < AVX2.vector_registers
