@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.rows import schedule_rows
 from tilewright.schedule.recipes.spatial import schedule_spatial
 from tilewright.search.contraction_space import contraction_space
 from tilewright.search.lanes_space import lanes_space
 from tilewright.search.prepare import prepared, schedule_rest
+from tilewright.search.rows_space import rows_space
 from tilewright.search.space import Decisions, Space
 from tilewright.search.tensor_space import tensor_space
 from tilewright.support.errors import ScheduleError
@@ -27,7 +27,7 @@ Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Draft]
 
 Rule: TypeAlias = Callable[[Func, Target, frozenset[str]], Space | None]
 
-RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space)
+RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space, rows_space)
 _TRIED = 4  # points of a space that are built before another rule has its turn
 
 
@@ -54,7 +54,7 @@ def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozen
 
 
 def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft:
-    """The cheapest point of a design space; else reductions by rows, and the rest in memory order."""
+    """The cheapest point of a design space; without a reduction, all blocks in memory order."""
     for space in _spaces(func, target, constants):
         for point in space.ranked()[0][:_TRIED]:
             try:
@@ -62,12 +62,9 @@ def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft
             except ScheduleError as e:
                 _log.debug("%s: %s cannot be %s: %s", func.name, space.rule, space.decisions(point), e)
     s = prepared(func)
-    before = {b.name for b in blocks(s.func.body)}
-    reductions = [b for b in blocks(s.func.body) if b.is_reduction]
-    if reductions:
-        schedule_rows(s, target)
-    else:
-        schedule_rest(s, before, target)
+    if any(b.is_reduction for b in blocks(s.func.body)):
+        raise ScheduleError("no rule has a schedule for its reductions")
+    schedule_rest(s, {b.name for b in blocks(s.func.body)}, target)
     return s
 
 

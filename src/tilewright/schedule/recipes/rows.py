@@ -29,11 +29,11 @@ from tilewright.schedule.steps.split import Split
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store, blocks
 
-_ACCUMULATORS = 2  # vectors of partial results per reduction
 
-
-def schedule_rows(s: Draft, target: Target) -> None:
-    """Schedule all blocks of the Func, the last of which stores the result."""
+def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
+    """Schedule all blocks of the Func, the last of which stores the result; a long reduction has `accumulators` vectors
+    of partial results.
+    """
     last = list(blocks(s.func.body))[-1]
     if last.is_reduction:  # its partial results must have a place to stay between it and the end of a row
         assert isinstance(last.body, Store)
@@ -57,7 +57,7 @@ def schedule_rows(s: Draft, target: Target) -> None:
     if rows and any(domain(b) >= PARALLEL_WORK for b in blocks(s.func.body)):
         s.apply(Parallel(parts))
     for name in names:
-        _vectorize(s, name, target)
+        _vectorize(s, name, accumulators, target)
 
 
 def _row_loops(s: Draft, last: Block) -> set[str]:
@@ -72,7 +72,7 @@ def _row_loops(s: Draft, last: Block) -> set[str]:
     return {loops[v] for v in used if v in loops}
 
 
-def _vectorize(s: Draft, name: str, target: Target) -> None:
+def _vectorize(s: Draft, name: str, accumulators: int, target: Target) -> None:
     """Put the innermost loops of a block into lanes: of a reduction through partial results."""
     block = find_block(s.func, name)
     above = loops_above(s.func, block)
@@ -99,7 +99,7 @@ def _vectorize(s: Draft, name: str, target: Target) -> None:
     lanes = target.lanes(max(block.body.buffer.dtype.bytes, 4))
     extent = s.loop(inner).extent
     if block.is_reduction:
-        _reduce_in_lanes(s, name, inner, extent, lanes)
+        _reduce_in_lanes(s, name, inner, lanes, min(accumulators, extent // (2 * lanes)))
     elif extent < lanes:
         s.attempt(Vectorize(inner))
     else:
@@ -114,11 +114,11 @@ def _alone(loop: For, block: Block) -> bool:
     return all(b is block for b in blocks(loop))
 
 
-def _reduce_in_lanes(s: Draft, name: str, loop: str, extent: int, lanes: int) -> None:
-    """Accumulate in vectors, then combine their halves until one value is left."""
-    if extent < 2 * lanes:
+def _reduce_in_lanes(s: Draft, name: str, loop: str, lanes: int, vectors: int) -> None:
+    """Accumulate in so many vectors, then combine their halves until one value is left."""
+    if not vectors:
         return
-    width = lanes * _ACCUMULATORS if extent >= 2 * lanes * _ACCUMULATORS else lanes
+    extent, width = s.loop(loop).extent, lanes * (1 << (vectors.bit_length() - 1))
     steps = s.apply(Split(loop, (None, width)))
     rf = Rfactor(name, steps.names[1])
     if not s.attempt(rf):
