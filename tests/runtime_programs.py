@@ -221,3 +221,20 @@ def mixed(x: NDArray[np.float32], rounds: int) -> NDArray[np.float32]:
             y[part] = s
         x = y
     return x
+
+
+def chained_program(rounds: int) -> Artifact:
+    """Between parallel kernels a chain of `rounds` kernels of one part, each of which reads what the last one wrote."""
+    place = [arena(0), arena(64)]
+    calls = [KernelCall("mix", N, (inp(0), place[0])), KernelCall("mix", N, (place[0], place[1]))]
+    calls += [KernelCall("mix", 1, (place[1 - i % 2], place[i % 2])) for i in range(rounds)]
+    calls.append(KernelCall("mix", N, (place[1 - rounds % 2], out(0))))
+    return artifact([Segment(tuple(calls))], [vector("x")], [vector("y")], arena_bytes=128)
+
+
+def chained(x: NDArray[np.float32], rounds: int) -> NDArray[np.float32]:
+    """What `chained_program` computes."""
+    places = [mixed(x, 0), mixed(x, 1)]
+    for i in range(rounds):
+        places[i % 2][0] = mixed(places[1 - i % 2], 0)[0]
+    return mixed(places[1 - rounds % 2], 0)

@@ -10,7 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runtime_programs import N, driver_object, kernel_object, mixed, mixing_program
+from tests.runtime_programs import (
+    N,
+    chained,
+    chained_program,
+    driver_object,
+    kernel_object,
+    mixed,
+    mixing_program,
+)
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import cpu_features, default_threads
 from tilewright.runtime.memory import HUGE_PAGE, Constants, Region, address_of
@@ -47,6 +55,16 @@ def test_barrier_stress(threads: int) -> None:
     with Session(mixing_program(rounds), threads=threads) as session, np.errstate(over="ignore"):
         expected = mixed(x, rounds).tobytes()
         for _ in range(3):
+            assert session.run({"x": x})["y"].tobytes() == expected
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_kernels_of_one_part_run_in_order(threads: int) -> None:
+    """There is no barrier between them: one worker runs them all."""
+    x = np.random.default_rng(threads).random(N, np.float32) / 8
+    with Session(chained_program(41), threads=threads) as session, np.errstate(over="ignore"):
+        expected = chained(x, 41).tobytes()
+        for _ in range(400):
             assert session.run({"x": x})["y"].tobytes() == expected
 
 

@@ -4,7 +4,7 @@ Exported, and called by `runtime`:
 
     i64  tw_start(ptr job)        run a job as worker 0 with the team (the caller's thread takes part)
     ptr  tw_worker(ptr record)    the pthread entry of workers 1 … W-1: wait, run, repeat until told to quit
-    void tw_run(ptr calls, i64 n, i64 several)
+    void tw_run(ptr calls, i64 n, i64 worker, i64 workers)
     void tw_stop(ptr team)        wait for the job that runs, then tell the workers to quit
     void tw_pause(i64 n)          n rounds of the waiting loop, so that the runtime can turn time into rounds
 
@@ -13,7 +13,8 @@ The memory layout of jobs, calls and the team is `tilewright.support.driver_abi`
 How it works:
 
 - Workers claim the parts of a call one by one, so a worker that is held up takes fewer. Which worker runs a part never
-  changes what the part computes.
+  changes what the part computes. Calls of one part are run by worker 0, in order: what one of them makes is in its
+  cache for the next, and no barrier is needed between them.
 - A job is published by increasing `generation`, which is also the futex word idle workers sleep on. A worker that
   is about to sleep first counts itself in `sleepers`; both sides use sequentially consistent operations, so that
   either the publisher sees the sleeper or the kernel sees the new generation. No sleeper, no system call.
@@ -149,9 +150,10 @@ done:
   ret void
 }}
 
-define void @tw_run(ptr %calls, i64 %n, i64 %several) {{
+define void @tw_run(ptr %calls, i64 %n, i64 %worker, i64 %workers) {{
 entry:
-  %shared = icmp ne i64 %several, 0
+  %shared = icmp ugt i64 %workers, 1
+  %is_first = icmp eq i64 %worker, 0
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %i1, %after ]
@@ -172,7 +174,8 @@ call:
   %args = load ptr, ptr %args_at, align 8
   %meet = load i64, ptr %barrier_at, align 8
   %i1 = add i64 %i, 1
-  br i1 %shared, label %claim, label %head
+  %is_single = icmp ule i64 %parts, 1
+  br i1 %shared, label %several, label %head
 head:
   %part = phi i64 [ 0, %call ], [ %part1, %body ]
   %left = icmp slt i64 %part, %parts
@@ -181,6 +184,14 @@ body:
   call void %fn(ptr %args, i64 %part)
   %part1 = add i64 %part, 1
   br label %head
+several:
+  br i1 %is_single, label %single, label %claim
+single:
+  br i1 %is_first, label %one, label %tail
+one:
+  call void %fn(ptr %args, i64 0)
+  store atomic i32 1, ptr %finished release, align 4
+  br label %tail
 claim:
   %taken = atomicrmw add ptr %claimed, i32 1 monotonic
   %mine = zext i32 %taken to i64
@@ -257,7 +268,7 @@ publish:
   call void @wake(ptr %team)
   %workers_at = getelementptr i8, ptr %team, i64 {workers}
   %workers = load i64, ptr %workers_at, align 8
-  call void @tw_run(ptr %calls, i64 %n, i64 1)
+  call void @tw_run(ptr %calls, i64 %n, i64 0, i64 %workers)
   %workers32 = trunc i64 %workers to i32
   %others = sub i32 %workers32, 1
   call void @await(ptr %done_at, i32 %others)
@@ -265,14 +276,16 @@ publish:
   ret i64 0
 alone:
   %missing = phi i64 [ 0, %entry ], [ 1, %look ], [ 0, %take ]
-  call void @tw_run(ptr %calls, i64 %n, i64 0)
+  call void @tw_run(ptr %calls, i64 %n, i64 0, i64 1)
   ret i64 %missing
 }}
 
 define ptr @tw_worker(ptr %record) {{
 entry:
   %team_at = getelementptr i8, ptr %record, i64 {record_team}
+  %worker_at = getelementptr i8, ptr %record, i64 {record_worker}
   %team = load ptr, ptr %team_at, align 8
+  %worker = load i64, ptr %worker_at, align 8
   %generation = getelementptr i8, ptr %team, i64 {generation}
   %word = ptrtoint ptr %generation to i64
   %sleepers = getelementptr i8, ptr %team, i64 {sleepers}
@@ -318,7 +331,7 @@ called_up:
 work:
   %calls = load ptr, ptr %calls_at, align 8
   %n = load i64, ptr %n_at, align 8
-  call void @tw_run(ptr %calls, i64 %n, i64 1)
+  call void @tw_run(ptr %calls, i64 %n, i64 %worker, i64 2)
   %d = atomicrmw add ptr %done_at, i32 1 release
   br label %idle
 gone:

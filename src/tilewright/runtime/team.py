@@ -86,7 +86,8 @@ class _Crew:
         try:
             for worker in range(1, self.threads):
                 at = self.region.address + ctypes.sizeof(TeamState) + worker * LINE
-                Record.from_address(at).team = self.region.address
+                record = Record.from_address(at)
+                record.team, record.worker = self.region.address, worker
                 thread = ctypes.c_ulong()
                 failure = pthread.pthread_create(ctypes.byref(thread), None, entry, at)
                 if failure:

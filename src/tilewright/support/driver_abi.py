@@ -45,7 +45,8 @@ class Record(ctypes.Structure):
     """The argument of `tw_worker`."""
 
     team: int
-    _fields_ = (("team", ctypes.c_uint64),)
+    worker: int
+    _fields_ = (("team", ctypes.c_uint64), ("worker", ctypes.c_int64))
 
 
 class TeamState(ctypes.Structure):

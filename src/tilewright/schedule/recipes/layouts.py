@@ -82,7 +82,9 @@ def _phases(module: Module, chosen: Collection[Buffer]) -> list[TransformLayout]
     found: dict[str, TransformLayout] = {}
     for func in module.funcs:
         for block in blocks(func.body):
-            if not block.is_reduction or not isinstance(block.body, Store) or block.body.buffer in chosen:
+            if not block.is_reduction or not isinstance(block.body, Store) or not block.body.indices:
+                continue
+            if block.body.buffer in chosen:
                 continue
             for ld in loads(block.body.value):
                 stride = _stride(block, ld, block.body.indices[-1])
