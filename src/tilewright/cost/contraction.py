@@ -22,6 +22,7 @@ _LINE_BYTES = 64
 _SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
+_LOOSE_LINES = 0.012  # cycles per byte of lines of which little is used
 _FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
 _PREFETCHED_STEP = 512  # bytes: the prefetcher follows rows up to this far apart
 _PART_START = 400.0  # cycles to fetch a part of the work
@@ -169,7 +170,7 @@ def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[Array, Array]:
     if f.a_k_step * f.bytes_each < _LINE_BYTES or f.k == 1:
         return packed, np.zeros(len(c.rows))
     lines = -(-c.rows * f.bytes_each // _LINE_BYTES) if f.a_row_step == 1 else c.rows
-    floor = m.from_memory if f.a_k_step * f.bytes_each % _SET_BYTES == 0 else m.from_l2
+    floor = 5 * _LOOSE_LINES if f.a_k_step * f.bytes_each % _SET_BYTES == 0 else _LOOSE_LINES
     loose = np.float64(f.k * _LINE_BYTES) * lines
     return np.where(c.pack_a, packed, loose), np.where(c.pack_a, 0.0, floor)
 

@@ -27,9 +27,9 @@ class Machine:
     l2_bytes: float = 400 * 1024
     l3_bytes: float = 8 * 1024 * 1024
     # Cycles a byte costs beyond a load that hits the first-level cache, by where it comes from.
-    from_l2: float = 0.003
-    from_l3: float = 0.012
-    from_memory: float = 0.05
+    from_l2: float = 0.0015
+    from_l3: float = 0.004
+    from_memory: float = 0.02
 
     def per_byte(self, footprint: Array) -> Array:
         """Cycles per byte for data that is read again after `footprint` bytes of other data."""

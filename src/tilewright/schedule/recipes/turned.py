@@ -54,7 +54,15 @@ def find_turned(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> Turn
     whole = all(s.loop(n).extent >= lanes for n in (loop, inner.name)) if loop in order else False
     if not whole or any(read.count(b) != 1 or b == target.buffer.name for b in sources):
         return None
+    if any(_is_bent(ld, Var(loop), simplify) for ld in found):
+        return None
     return Turned(name, loop, inner.name, tuple(sorted(sources)))
+
+
+def _is_bent(load: Load, loop: Var, simplify: Simplifier) -> bool:
+    """Does a tile along the loop cover no box of the buffer, although its elements are side by side?"""
+    atoms = [atom for i in load.indices for atom, _ in simplify.linear(i).terms]
+    return any(not isinstance(atom, Var) and loop in free_vars(atom) for atom in atoms)
 
 
 def _steps(load: Load, simplify: Simplifier) -> dict[Var, int]:
