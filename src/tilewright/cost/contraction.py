@@ -22,6 +22,8 @@ _LINE_BYTES = 64
 _SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
+_TURNED_STORE = 5.0  # cycles for a vector of a tile whose rows become columns in registers
+_LEAST_TURNED = 4  # rows that such a tile has
 _LOOSE_LINES = 0.012  # cycles per byte of lines of which little is used
 _FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
 _PREFETCHED_STEP = 512  # bytes: the prefetcher follows rows up to this far apart
@@ -43,6 +45,7 @@ class Form:
     b_col_step: int | None
     b_k_step: int  # the largest along the inner reduction loops
     out_col_step: int | None
+    out_row_step: int | None
     a_constant: bool
     b_constant: bool
     a_elements: int
@@ -131,7 +134,10 @@ def _step(height: Ints, vectors: Ints, c: Choices, f: Form, m: Machine) -> Array
 def _edges(height: Ints, vectors: Ints, lanes: int, f: Form) -> Array:
     """Cycles to start and to store a tile."""
     work = np.float64(1) * height * vectors
-    store = 1.0 if f.out_col_step == 1 else _SCATTERED_STORE * lanes
+    store = np.ones(len(height))
+    if f.out_col_step != 1:  # stored lane by lane, or turned in registers first
+        turned = (height >= _LEAST_TURNED) & (f.out_row_step == 1)
+        store = np.where(turned, _TURNED_STORE, _SCATTERED_STORE * lanes)
     return _TILE_START + work * (0.5 + store + 0.5 * f.epilogue_loads)
 
 

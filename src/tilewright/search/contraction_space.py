@@ -179,6 +179,7 @@ def _form(c: Contraction, fuse_rows: int, fuse_cols: int, epilogue: Block, const
     a_steps, b_steps = address_steps(c.a, c.block), address_steps(c.b, c.block)
     assert isinstance(epilogue.body, Store)
     stored = Load(epilogue.body.buffer, epilogue.body.indices)
+    along = tuple(epilogue.iters[c.store.indices.index(it.var)] for it in rows.inside)
     across = tuple(epilogue.iters[c.store.indices.index(it.var)] for it in cols.inside)
     return Form(
         batch=prod(it.extent for it in (*c.batch, *cols.outside)),
@@ -192,6 +193,7 @@ def _form(c: Contraction, fuse_rows: int, fuse_cols: int, epilogue: Block, const
         b_col_step=strides_along(c.b, c.block, cols.inside),
         b_k_step=_inner_step(b_steps, order),
         out_col_step=strides_along(stored, epilogue, across),
+        out_row_step=strides_along(stored, epilogue, along),
         a_constant=c.a.buffer.name in constants,
         b_constant=c.b.buffer.name in constants,
         a_elements=c.a.buffer.size,

@@ -29,6 +29,7 @@ from tilewright.schedule.recipes.tiles import Tile
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.loop_kind import Vectorize
+from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
@@ -215,11 +216,24 @@ def _pack_columns(s: Draft, c: Contraction, reduce: tuple[Iter, ...], width: int
     ]  # the panels move in front of the reduction
     s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, width), ReorderDims(tuple(dims))))))
     *above, last = copy.loops
-    lanes = s.apply(Split(last, (None, width)))
-    loops = (*above[: len(outer)], lanes.names[0], *above[len(outer) :], lanes.names[1])
-    s.apply(Reorder(loops))
-    s.apply(Vectorize(lanes.names[1]))
-    parallel_prefix(s, loops[: len(outer) + 1])
+    if not col.extent % width:
+        _write_panels(s, tuple(above), last, len(outer), width)
+        return
+    # What is left of a panel is written on its own, so that the others need no mask.
+    s.apply(Reorder((last, *above)))
+    full, rest = s.apply(LoopPartition(last, (col.extent // width * width,))).names
+    _write_panels(s, tuple(f"{n}_p0" for n in above), full, len(outer), width)
+    s.apply(Reorder((*(f"{n}_p1" for n in above), rest)))
+    s.apply(Vectorize(rest))
+
+
+def _write_panels(s: Draft, above: tuple[str, ...], last: str, outer: int, width: int) -> None:
+    """Write panels of `width` columns, one after the other."""
+    panel, lanes = s.apply(Split(last, (None, width))).names
+    around = (*above[:outer], panel)
+    s.apply(Reorder((*around, *above[outer:], lanes)))
+    s.apply(Vectorize(lanes))
+    parallel_prefix(s, around)
 
 
 _LINE_BYTES = 64
