@@ -177,10 +177,21 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
 def walk(s: Stmt) -> Iterator[Stmt]:
     """Every statement below and including `s`, in program order, parents first."""
     stack = [s]
+    push = stack.append
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(children(node)))
+        # As `children`, without making tuples: every step walks the program many times.
+        if isinstance(node, Store):
+            continue
+        if isinstance(node, Seq):
+            stack.extend(reversed(node.stmts))
+        elif isinstance(node, If):
+            push(node.then)
+        else:
+            push(node.body)
+            if isinstance(node, Block) and node.init is not None:
+                push(node.init)
 
 
 def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
