@@ -23,6 +23,7 @@ _SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cac
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
 _TURNED_STORE = 5.0  # cycles for a vector of a tile whose rows become columns in registers
+_SCATTERED_ROWS = 0.5  # cycles for a vector of a row whose neighbours are stored much later
 _LEAST_TURNED = 4  # rows that such a tile has
 _LOOSE_LINES = 0.012  # cycles per byte of lines of which little is used
 _FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
@@ -112,6 +113,7 @@ def contraction_seconds(f: Form, c: Choices, m: Machine, threads: int = 1) -> Ar
     cycles = np.zeros(len(c.rows))
     for height, vectors, n in tiles.kinds:
         cycles += n * (f.k * _step(height, vectors, c, f, m) + _edges(height, vectors, lanes, f))
+        cycles += n * height * vectors * c.columns_outside * _SCATTERED_ROWS
     cycles *= np.float64(f.batch * f.other_rows) * tiles.chunks
     cycles += _traffic(f, c, m, tiles)
     cycles += _packing(f, c, m)

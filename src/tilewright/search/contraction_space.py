@@ -134,7 +134,7 @@ def _tiles(registers: int) -> tuple[tuple[int, int], ...]:
 def _grid(key: tuple[int, int, int], f: Form, registers: int) -> NDArray[np.int64]:
     tiles = np.array([t for t in _tiles(registers) if t[0] <= f.rows], dtype=np.int64)
     packs = np.array([(a, b) for a in (0, 1) for b in (0, 1)], dtype=np.int64)
-    orders = [(1, n) for n in (0, *_chunks(f.rows))] + [(0, n) for n in (0, *_chunks(f.cols))]
+    orders = [(0, n) for n in (0, *_chunks(f.cols))] + [(1, n) for n in (0, *_chunks(f.rows))]
     loops = np.array([(*o, u) for o in orders for u in _UNROLLS], dtype=np.int64)
     t, p, o = (
         g.ravel() for g in np.meshgrid(*(np.arange(len(x)) for x in (tiles, packs, loops)), indexing="ij")
