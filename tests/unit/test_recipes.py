@@ -276,7 +276,7 @@ def split_in_heads(b: FuncBuilder, c: Callable[..., Expr], shape: tuple[int, int
 def test_a_product_split_in_heads_has_parallel_tiles_of_every_size() -> None:
     """The element tells which tile it is of, though its place is spread over three dimensions."""
     func = check(with_epilogue(37, 256, 16, split_in_heads), constants=["B"])
-    tops = [n for n in loops(func.body) if any(b.name.startswith("C") for b in blocks(n))]
+    tops = [n for n in loops(func.body) if any(b.name.startswith("C_p") for b in blocks(n))]
     assert {n.kind for n in tops if n in getattr(func.body, "stmts", (func.body,))} == {LoopKind.PARALLEL}
     assert "C" in {b.name for b in func.locals if b.scope is Scope.REGISTER}
 

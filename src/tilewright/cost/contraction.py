@@ -28,6 +28,8 @@ _LEAST_TURNED = 4  # rows that such a tile has
 _LOOSE_LINES = 0.012  # cycles per byte of lines of which little is used
 _FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
 _PREFETCHED_STEP = 512  # bytes: the prefetcher follows rows up to this far apart
+_ENOUGH_PARTS = 16
+_FEW_PARTS = 0.01  # of the time, for each time that there are too few
 _PART_START = 400.0  # cycles to fetch a part of the work
 
 
@@ -216,7 +218,12 @@ def _is_possible(f: Form, c: Choices, m: Machine) -> NDArray[np.bool_]:
 
 
 def _shared(f: Form, c: Choices, cycles: Array, t: _Tiles, threads: int) -> Array:
-    """The time of the slowest of `threads` cores that share the parts."""
+    """The time of the slowest of `threads` cores that share the parts. A few parts cannot be balanced by whoever has
+    time, and a program does not know how many cores it will run on: so fewer are a little worse for one core too.
+    """
+    outer = np.float64(f.batch * f.other_rows) * np.where(c.chunk > 0, t.chunks, 1.0)
+    tops = np.where(c.chunk > 0, outer, outer * np.where(c.columns_outside, t.n_cols, t.n_rows))
+    cycles = cycles * (1.0 + _FEW_PARTS * np.maximum(_ENOUGH_PARTS / tops - 1.0, 0.0))
     if threads == 1:
         return cycles
     parts = np.minimum(

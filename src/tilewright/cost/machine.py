@@ -50,6 +50,6 @@ def machine_of(target: Target) -> Machine:
         registers=target.vector_registers,
         l1_bytes=0.75 * target.l1_bytes,
         l2_bytes=0.8 * target.l2_bytes,
-        # A shared cache is shared with neighbours that cannot be seen: half, and no more than a few MiB a core.
-        l3_bytes=min(0.5 * target.l3_bytes, 12 * 1024 * 1024),
+        # A shared cache is shared with neighbours that cannot be seen: half, and no more than a few MiB.
+        l3_bytes=min(0.5 * target.l3_bytes, 6 * 1024 * 1024),
     )

@@ -6,7 +6,7 @@ registers, and the reduction runs inside. Windows of neighbours overlap, so a ti
 would one by one.
 """
 
-from tilewright.ir.expr import Const, Load, Var, free_vars, loads
+from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, free_vars, loads
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.recipes.contraction import address_steps
@@ -26,7 +26,7 @@ def is_lane_reduction(block: Block) -> bool:
     if (
         not isinstance(store, Store)
         or block.init is None
-        or not all(isinstance(i, Var | Const) for i in store.indices)
+        or not all(isinstance(i, Const) or _moved(i) is not None for i in store.indices)
     ):
         return False
     inner = _innermost(block)
@@ -54,10 +54,17 @@ def operands(block: Block) -> list[Load]:
     return [ld for ld in loads(block.body.value) if ld.buffer is not out]
 
 
+def _moved(index: Expr) -> Var | None:
+    """The variable that an index is, or is a fixed distance from: a result may be stored inside a frame of padding."""
+    if isinstance(index, Binary) and index.op is BinaryOp.ADD and isinstance(index.b, Const):
+        index = index.a
+    return index if isinstance(index, Var) else None
+
+
 def _innermost(block: Block) -> Iter | None:
     assert isinstance(block.body, Store)
     by_var = {it.var: it for it in block.iters}
-    spatial = [by_var[i] for i in block.body.indices if isinstance(i, Var) and i in by_var]
+    spatial = [by_var[v] for v in map(_moved, block.body.indices) if v in by_var]
     return spatial[-1] if spatial else None
 
 
