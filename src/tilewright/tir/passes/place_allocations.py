@@ -10,14 +10,15 @@ Statements that touch different parts of a buffer, as the parts of a partitioned
 
 A buffer may move into a loop only if nothing is carried in it from one iteration to the next: every access
 names the loop's variable (an accumulator's indices do not name the reduction loop, so it stays outside), and
-iterations either touch different elements or fill what they read (a running sum does neither).
+iterations either touch different elements or fill what they read (a running sum does neither). Registers must be as
+far inside as they may be: there the second is enough.
 """
 
 from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
-from tilewright.ir.expr import Buffer, Expr, free_vars, loads
+from tilewright.ir.expr import Buffer, Expr, Scope, free_vars, loads
 from tilewright.ir.simplify import Linear, Number, Simplifier
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
@@ -94,8 +95,9 @@ def _uses_here(s: Stmt, buffers: frozenset[Buffer]) -> set[Buffer]:
 def _may_enter(s: Stmt, b: Buffer, all_indices: list[tuple[Expr, ...]]) -> bool:
     if not isinstance(s, For):
         return True
-    if not all(any(s.var in free_vars(i) for i in indices) for indices in all_indices):
-        return False
+    named = all(any(s.var in free_vars(i) for i in indices) for indices in all_indices)
+    if not named and b.scope is not Scope.REGISTER:
+        return False  # memory that does not change with the loop is filled once
     return dependence(Func("nest", (), (b,), s), s, only=b) is None
 
 
