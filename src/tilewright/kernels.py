@@ -6,6 +6,7 @@ its LLVM IR before it is compiled, by worker processes. Kernels that read only c
 
 import ctypes
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +26,15 @@ from tilewright.runtime.memory import Shelf
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
 from tilewright.search.default import schedule_func
+from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
-from tilewright.tir.func import Func
+from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower
 from tilewright.tuned import Tuned
 from tilewright.workers import Job, Workers
+
+_log = logging.getLogger(__name__)
 
 Array = NDArray[np.generic]
 
@@ -121,19 +125,29 @@ class KernelCompiler:
         """The key to `finish` with; it is the same for Funcs that are equal up to renaming."""
         key = task_key(func, constants)
         if key not in self._started:
-            clock = time.perf_counter
-            begin = clock()
+            begin = time.perf_counter()
             schedule = self._schedule(key, func, frozenset(b.name for b in constants))
-            result = schedule.module.funcs[0]
-            scheduled = clock()
-            phases, shared = lower(result, self._passes)
-            lowered = clock()
-            kernels = tuple((p.func, self._code(p.func)) for p in phases)
-            self._started[key] = _Started(func, result, schedule.trace, kernels, shared)
-            self.seconds["schedule"] += scheduled - begin
-            self.seconds["lower"] += lowered - scheduled
-            self.seconds["emit"] += clock() - lowered
+            self.seconds["schedule"] += time.perf_counter() - begin
+            try:
+                self._started[key] = self._emit(func, schedule)
+            except InternalError as e:  # a defect of ours: a slow program is better than none
+                _log.warning(
+                    "%s runs without a schedule: the one it was given cannot be compiled. Please report this: %s",
+                    func.name,
+                    e,
+                )
+                self._started[key] = self._emit(func, Schedule(single(func)))
         return key
+
+    def _emit(self, func: Func, schedule: Schedule) -> _Started:
+        begin = time.perf_counter()
+        result = schedule.module.funcs[0]
+        phases, shared = lower(result, self._passes)
+        lowered = time.perf_counter()
+        kernels = tuple((p.func, self._code(p.func)) for p in phases)
+        self.seconds["lower"] += lowered - begin
+        self.seconds["emit"] += time.perf_counter() - lowered
+        return _Started(func, result, schedule.trace, kernels, shared)
 
     def _schedule(self, key: str, func: Func, constants: frozenset[str]) -> Schedule:
         tuned = None if self._tuned is None else self._tuned.schedule(key, func, constants)
