@@ -12,6 +12,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Fma, cast, walk
 from tilewright.search.contraction_space import ContractionSpace, contraction_space
 from tilewright.search.default import spaces
+from tilewright.search.prepare import prepared
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -63,7 +64,7 @@ FUNCS = {
 
 
 def space_of(func: Func, *constants: str) -> ContractionSpace:
-    found = contraction_space(func, AVX2, frozenset(constants))
+    found = contraction_space(prepared(func), AVX2, frozenset(constants))
     assert isinstance(found, ContractionSpace)
     return found
 
@@ -138,8 +139,8 @@ def test_packing_of_constants_is_free() -> None:
 
 def test_more_cores_want_balanced_parts() -> None:
     func = product(96, 512, 64)
-    one = ContractionSpace(func, AVX2, frozenset(), threads=1)
-    two = ContractionSpace(func, AVX2, frozenset(), threads=2)
+    one = ContractionSpace(prepared(func), AVX2, frozenset(), threads=1)
+    two = ContractionSpace(prepared(func), AVX2, frozenset(), threads=2)
     assert two.ranked()[1][0] < 0.7 * one.ranked()[1][0]
 
 
@@ -148,7 +149,7 @@ def test_channels_that_both_operands_have_are_no_columns() -> None:
     b = FuncBuilder("depthwise")
     x, w = b.param("X", (9, 9, 8), F32), b.param("W", (3, 3, 8), F32)
     func = b.finish(b.reduce("Y", (7, 7, 8), (3, 3), lambda h, v, c, r, s: (x[h + r, v + s, c], w[r, s, c])))
-    assert contraction_space(func, AVX2, frozenset()) is None
+    assert contraction_space(prepared(func), AVX2, frozenset()) is None
 
 
 @pytest.mark.parametrize(

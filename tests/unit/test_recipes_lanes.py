@@ -10,6 +10,7 @@ from tilewright.schedule.recipes.contraction import try_contraction
 from tilewright.schedule.recipes.lanes import is_lane_reduction
 from tilewright.search.default import schedule_func
 from tilewright.search.lanes_space import lanes_space
+from tilewright.search.prepare import prepared
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -45,7 +46,7 @@ def depthwise(channels: int, size: int, kernel: int, stride: int, *, last: bool)
 
 
 def tile_of(func: Func, target: Target) -> tuple[int, int]:
-    space = lanes_space(func, target, frozenset())
+    space = lanes_space(prepared(func), target, frozenset())
     assert space is not None
     chosen = space.decisions(space.ranked()[0][0])
     return chosen["rows"], chosen["vectors"]

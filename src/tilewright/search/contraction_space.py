@@ -27,10 +27,9 @@ from tilewright.schedule.recipes.contraction import (
 )
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.register_tile import take_epilogue
-from tilewright.search.prepare import prepared, schedule_rest
+from tilewright.search.prepare import schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.target.target import Target
-from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, Store, blocks
 
 _MAX_ROWS = 8  # LLVM brings the elements of A of more rows forward until accumulators spill
@@ -54,8 +53,8 @@ _KNOBS = (
 class ContractionSpace(Space):
     rule = "contraction"
 
-    def __init__(self, func: Func, target: Target, constants: frozenset[str], threads: int = 1) -> None:
-        self._start = prepared(func)
+    def __init__(self, start: Draft, target: Target, constants: frozenset[str], threads: int = 1) -> None:
+        self._start = start
         self._target, self._threads, self._machine = target, threads, machine_of(target)
         self._names = {b.name for b in blocks(self._start.func.body)}
         (self._block,) = [b.name for b in blocks(self._start.func.body) if b.is_reduction]
@@ -107,14 +106,12 @@ class ContractionSpace(Space):
         return s
 
 
-def contraction_space(
-    func: Func, target: Target, constants: frozenset[str], threads: int = 1
-) -> Space | None:
+def contraction_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
     """The space of a Func with one reduction, if that is a contraction."""
-    reductions = [b for b in blocks(prepared(func).func.body) if b.is_reduction]
+    reductions = [b for b in blocks(start.func.body) if b.is_reduction]
     if len(reductions) != 1 or try_contraction(reductions[0]) is None:
         return None
-    return ContractionSpace(func, target, constants, threads)
+    return ContractionSpace(start, target, constants)
 
 
 # ------------------------------------------------------------------------------------------------------------- points

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Draft]
 
-Rule: TypeAlias = Callable[[Func, Target, frozenset[str]], Space | None]
+Rule: TypeAlias = Callable[[Draft, Target, frozenset[str]], Space | None]
 
 RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space, rows_space)
 _TRIED = 4  # points of a space that are built before another rule has its turn
@@ -33,12 +33,12 @@ _TRIED = 4  # points of a space that are built before another rule has its turn
 
 def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> tuple[Space, ...]:
     """All design spaces of `func`; `constants` names the params whose values are known at compile time."""
-    return tuple(_spaces(func, target, constants))
+    return tuple(_spaces(prepared(func), target, constants))
 
 
-def _spaces(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Space]:
+def _spaces(start: Draft, target: Target, constants: frozenset[str]) -> Iterator[Space]:
     for rule in RULES:
-        found = rule(func, target, constants)
+        found = rule(start, target, constants)
         if found is not None:
             yield found
 
@@ -55,13 +55,13 @@ def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozen
 
 def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft:
     """The cheapest point of a design space; without a reduction, all blocks in memory order."""
-    for space in _spaces(func, target, constants):
+    s = prepared(func)
+    for space in _spaces(s, target, constants):
         for point in space.ranked()[0][:_TRIED]:
             try:
                 return _built(space, space.decisions(point))
             except ScheduleError as e:
                 _log.debug("%s: %s cannot be %s: %s", func.name, space.rule, space.decisions(point), e)
-    s = prepared(func)
     if any(b.is_reduction for b in blocks(s.func.body)):
         raise ScheduleError("no rule has a schedule for its reductions")
     schedule_rest(s, {b.name for b in blocks(s.func.body)}, target)

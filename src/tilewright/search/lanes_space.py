@@ -10,10 +10,9 @@ from tilewright.schedule.nest import find_block
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.lanes import is_lane_reduction, lane_and_rows, operands, schedule_lanes
 from tilewright.schedule.recipes.tiles import Tile, column_tiles, row_tiles
-from tilewright.search.prepare import prepared, schedule_rest
+from tilewright.search.prepare import schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.target.target import Target
-from tilewright.tir.func import Func
 from tilewright.tir.stmt import IterKind, Store, blocks
 
 # Outputs along the next dimension that share a tile. What they share stays in registers between its uses; that of more
@@ -80,9 +79,8 @@ class LanesSpace(Space):
         return s
 
 
-def lanes_space(func: Func, target: Target, constants: frozenset[str]) -> Space | None:
+def lanes_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
     """The space of a Func with one reduction, if vectors of its output are combined from vectors."""
-    start = prepared(func)
     reductions = [b for b in blocks(start.func.body) if b.is_reduction]
     if len(reductions) != 1 or not is_lane_reduction(reductions[0]):
         return None

@@ -9,10 +9,8 @@ from tilewright.cost.rows import RowReduction, row_seconds
 from tilewright.ir.expr import Const, Load, Var, walk
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.rows import schedule_rows
-from tilewright.search.prepare import prepared
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.target.target import Target
-from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, IterKind, Store, blocks
 
 _ACCUMULATORS = (1, 2, 4, 8)
@@ -38,8 +36,7 @@ class RowsSpace(Space):
         return s
 
 
-def rows_space(func: Func, target: Target, constants: frozenset[str]) -> Space | None:
-    start = prepared(func)
+def rows_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
     reductions = [b for b in blocks(start.func.body) if b.is_reduction]
     return RowsSpace(start, reductions, target) if reductions else None
 

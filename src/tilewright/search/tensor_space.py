@@ -10,13 +10,12 @@ from tilewright.schedule.recipes.draft import Draft
 from tilewright.search.mapping import Choice, Mappings, mappings
 from tilewright.search.mapping_cost import mapping_terms
 from tilewright.search.materialize import apply_mapping
-from tilewright.search.prepare import prepared, schedule_rest
+from tilewright.search.prepare import schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.intrinsics import intrinsics_of
 from tilewright.target.target import Target
-from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, blocks
 
 _KEPT = 64  # mappings of one assignment of operands to one intrinsic that are worth ranking against others
@@ -81,9 +80,8 @@ class TensorSpace(Space):
         return s
 
 
-def tensor_space(func: Func, target: Target, constants: frozenset[str]) -> TensorSpace | None:
+def tensor_space(start: Draft, target: Target, constants: frozenset[str]) -> TensorSpace | None:
     """The space of a Func with one reduction, if an intrinsic of the target can compute it."""
-    start = prepared(func)
     reductions = [b for b in blocks(start.func.body) if b.is_reduction]
     if len(reductions) != 1:
         return None

@@ -5,16 +5,11 @@ from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
-from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For
 
 
 class Draft(Schedule):
-    """A Schedule of a Module with one Func."""
-
-    @property
-    def func(self) -> Func:
-        return self.module.funcs[0]
+    """A Schedule of a Module with one Func, with what recipes ask of it."""
 
     def attempt(self, step: Step) -> bool:
         """Apply the step if its preconditions hold."""

@@ -2,20 +2,16 @@
 
 A tile of R rows and V vectors of columns needs R·V accumulators, V registers for a row of B and one for an
 element of A. Per step it loads R + V times for R·V multiply-adds, so it should be as square as fits; and it
-needs enough independent accumulators to fill the pipeline. Both figures are known, so the best tile is the
-one with the least time per multiply-add.
+needs enough independent accumulators to fill the pipeline.
 """
 
 from dataclasses import dataclass
-
-from tilewright.target.target import Target
 
 # Multiply-adds a core starts per cycle times the cycles until a result is there: fewer accumulators leave
 # the units idle.
 _IN_FLIGHT = 8
 _FMA_PER_CYCLE = 2.0
 _LOADS_PER_CYCLE = 2.0
-_MAX_ROWS = 8  # LLVM brings the elements of A of more rows forward until accumulators spill
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +27,6 @@ def tile_time(rows: int, vectors: int) -> float:
     loads = (rows + vectors) / _LOADS_PER_CYCLE
     # Loads do not overlap perfectly, and a vector of B comes from a farther cache than an element of A.
     return (max(compute, loads) + 0.3 * loads + 0.2 * vectors) / work
-
-
-def choose_tile(rows: int, columns: int, target: Target, bytes_per_element: int = 4) -> Tile:
-    """The tile with the least time for the whole of `rows` × `columns`, edges included."""
-    lanes = target.lanes(bytes_per_element)
-    best, best_time = Tile(1, lanes), float("inf")
-    for vectors in range(1, 9):
-        for r in range(1, _MAX_ROWS + 1):
-            if r * vectors + vectors + 1 > target.vector_registers or r > rows:
-                continue
-            time = sum(
-                n * size * width * tile_time(size, width)
-                for size, n in row_tiles(rows, r).items()
-                for width, n_columns in column_tiles(columns, vectors, lanes).items()
-                for n in (n * n_columns,)
-            )
-            if time < best_time * 0.999:
-                best, best_time = Tile(r, vectors * lanes), time
-    return best
 
 
 def row_tiles(rows: int, height: int = 6) -> dict[int, int]:
