@@ -50,7 +50,8 @@ def find_turned(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> Turn
         return None
     (loop,) = across
     sources = [ld.buffer.name for ld in found]
-    read = [ld.buffer.name for ld in set(loads(value))]
+    # As the block has it, with the sides of conditions that do not hold here: what is cached covers all of them.
+    read = [ld.buffer.name for ld in set(loads(block.body.value))]
     whole = all(s.loop(n).extent >= lanes for n in (loop, inner.name)) if loop in order else False
     if not whole or any(read.count(b) != 1 or b == target.buffer.name for b in sources):
         return None
