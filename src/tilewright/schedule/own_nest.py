@@ -1,4 +1,4 @@
-"""Blocks as the builder makes them: alone under plain loops, one per iterator.
+"""Blocks as the builder makes them: alone under plain loops, one per iterator, over all of its domain.
 
 Steps that change the domain of a block (which iterators it has) apply only to such blocks, and give such
 blocks again.
@@ -22,6 +22,10 @@ def own_nest(func: Func, block: Block) -> dict[Expr, For]:
         found.append(n)
     nest: dict[Expr, For] = {n.var: n for n in reversed(found)}
     plain = set(nest) == set(block.bindings) and len(nest) == len(block.bindings)
+    # Loops over a part of the domain (the first rows of a rolling buffer) must not become loops over all of it.
+    plain = plain and all(
+        nest[b].extent == it.extent for it, b in zip(block.iters, block.bindings, strict=True)
+    )
     if not plain or block.predicate is not TRUE:
         raise refusal(
             func,
