@@ -23,7 +23,7 @@ from tilewright.schedule.nest import path_to
 from tilewright.schedule.sampling import SamplingStep
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import STEPS, ComputeAt, Rfactor, RollingBuffer, SampleCategorical
+from tilewright.schedule.steps import STEPS, ComputeAt, FuseIters, Rfactor, RollingBuffer, SampleCategorical
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.support.errors import UserError
 from tilewright.tir.analysis.dataflow import Dataflow
@@ -60,6 +60,12 @@ def reassociates(step: Step, before: Func, after: Func) -> bool:
         return True
     if isinstance(step, SampleCategorical) and "Rfactor" in str(step):
         return True
+    if isinstance(step, FuseIters):  # its loops have new names, so their order is that of the iterators
+        (block,) = [b for b in blocks(before.body) if b.name == step.block]
+        reduce = [it.var.name for it in block.iters if it.kind is IterKind.REDUCE]
+        at = [reduce.index(n) for n in step.iters if n in reduce]
+        if at and at != list(range(at[0], at[0] + len(at))):
+            return True
     old, new = reduction_orders(before), reduction_orders(after)
     for name, order in new.items():
         common = [n for n in old.get(name, ()) if n in order]
