@@ -466,6 +466,13 @@ def test_cache_read_before_the_writer_is_done() -> None:
     assert "the copy would be made too early" in text
 
 
+def test_cache_read_of_a_box_with_holes() -> None:
+    blocks_of_four = TransformLayout("T", lay.Layout((lay.Pad(0, 0, 3), lay.Split(0, 4))))
+    text = refused(stencil(), blocks_of_four, CacheRead("U", "T", LOCAL))
+    assert "holds elements that nobody writes" in text
+    assert "cache the buffer before its layout is padded" in text
+
+
 def test_cache_made_twice() -> None:
     text = refused(dense(), CacheRead("C", "B", LOCAL), CacheRead("C", "B", LOCAL))
     assert "block 'C' does not read B" in text

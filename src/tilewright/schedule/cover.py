@@ -16,12 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.ir.expr import Var, as_index, free_vars
+from tilewright.ir.expr import Buffer, Var, as_index, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.sites import Site, shared_loops
+from tilewright.schedule.sites import Site, shared_loops, site_accesses, sites
 from tilewright.schedule.verdict import HOLDS, Verdict, fails, unknown
 from tilewright.tir.analysis.points import MAX_POINTS, Integers, holds, try_grid, values
 from tilewright.tir.analysis.regions import Access, Region, Span, box, contains, exact_union
+from tilewright.tir.func import Func
 from tilewright.tir.stmt import For, IterKind
 
 
@@ -67,6 +68,15 @@ def writers_of(reader: Site, users: Sequence[tuple[Site, tuple[Access, ...]]]) -
     return [Writer(s, stores, shared_loops(s, reader)) for s, stores in users if stores]
 
 
+def made_before(func: Func, block: str, buffer: Buffer) -> Verdict:
+    """Has what a block reads of a buffer been written by then?"""
+    found = [(s, [a for a in site_accesses(s) if a.buffer is buffer]) for s in sites(func).all]
+    (reader,) = [s for s, _ in found if s.block.name == block]
+    stores = [(s, tuple(a for a in every if a.is_write)) for s, every in found]
+    reads = [a for s, every in found if s is reader for a in every if not a.is_write]
+    return cover(reader, reads, writers_of(reader, stores))
+
+
 def _own_places(reader: Site, writers: Sequence[Writer]) -> set[object]:
     return {s.indices for w in writers if w.site is reader for s in w.stores}
 
@@ -74,7 +84,7 @@ def _own_places(reader: Site, writers: Sequence[Writer]) -> set[object]:
 def _unfinished(w: Writer) -> For | None:
     """A loop around both that feeds a reduce iterator of the writer."""
     for it, binding in zip(w.site.block.iters, w.site.block.bindings, strict=True):
-        if it.kind is IterKind.REDUCE:
+        if it.kind is IterKind.REDUCE and it.extent > 1:
             used = free_vars(binding)
             for loop in w.shared:
                 if loop.var in used and loop.extent > 1:

@@ -6,13 +6,15 @@
                                                                           C[i, j] += A[i, k] * B_C_local[k, j]
 
 The copy has the full shape and holds what the block reads. ComputeAt moves the copying into the nest and
-TransformLayout packs the copy; compaction leaves it what is in use there.
+TransformLayout packs the copy; compaction leaves it what is in use there. It is a box, all of which must have been
+written.
 """
 
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Scope
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.cover import made_before
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.moves import check_free, check_leaf, find_buffer, insert_nest, nest_of
 from tilewright.schedule.nest import find_block, replace_stmt
@@ -71,6 +73,17 @@ class CacheRead(FuncStep):
         cache = Buffer(self.cache, buffer.shape, buffer.dtype, self.scope)
         copy, names = copy_nest(self.copy, buffer, cache, used)
         check_free(func, self.cache, self.copy, *names)
-        func = replace(func, locals=(*func.locals, cache))
-        func = replace_stmt(func, block, replace_buffers(block, {buffer: cache}))
-        return insert_nest(func, at, copy)
+        made = replace(func, locals=(*func.locals, cache))
+        made = replace_stmt(made, block, replace_buffers(block, {buffer: cache}))
+        made = insert_nest(made, at, copy)
+        if buffer in func.locals:
+            verdict = made_before(made, self.copy, buffer)
+            if verdict.is_broken:
+                raise refusal(
+                    func,
+                    block,
+                    f"the smallest box around what block {block.name!r} reads of {buffer.name} holds elements that "
+                    f"nobody writes: {verdict.reason}",
+                    "cache the buffer before its layout is padded",
+                )
+        return made
