@@ -29,7 +29,7 @@ from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
 from tilewright.search.database import Scope, default_database
-from tilewright.support.errors import UserError
+from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from tilewright.compiler import CompiledModel
+    from tilewright.dynamic import DynamicSession
+    from tilewright.graph.graph import Graph
 
 _log = logging.getLogger("tilewright")
 
@@ -53,12 +55,54 @@ def load(
     target: str | Target = "native",
     cache: bool = True,
     progress: Progress | None = None,
-) -> Session:
-    """A session for a model, compiled now or taken from the cache; or for a compiled `.tw` file."""
+    variants: int = 8,
+) -> "Session | DynamicSession":
+    """A session for a model, compiled now or taken from the cache; or for a compiled `.tw` file.
+
+    A model with open dimensions that `shapes` does not give is compiled when a run shows them; up to `variants`
+    programs for different shapes are kept.
+    """
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
         return Session(file.load(model), threads)
     machine = resolve_target(target)
     store = default_cache() if cache else NO_CACHE
+    try:
+        return _load(model, shapes, threads, machine, store, progress)
+    except MultipleProgramsError:
+        return _dynamic(model, shapes, threads, machine, store, progress, variants)
+
+
+def _dynamic(
+    model: Model,
+    shapes: Shapes | None,
+    threads: int | None,
+    machine: Target,
+    store: Cache,
+    progress: Progress | None,
+    variants: int,
+) -> "DynamicSession":
+    def build(graph: "Graph") -> Session:
+        return _compiler().compile_graph(machine, graph, store, progress).session(threads)
+
+    def whole(shapes: Shapes) -> Session:
+        return _load(model, shapes, threads, machine, store, progress)
+
+    home = import_module("tilewright.dynamic")
+    session: DynamicSession = home.DynamicSession(home.OnnxModel(model), whole, build, variants)
+    if session.is_closed(shapes or {}):
+        session.prepare(shapes or {})
+    return session
+
+
+def _load(
+    model: Model,
+    shapes: Shapes | None,
+    threads: int | None,
+    machine: Target,
+    store: Cache,
+    progress: Progress | None,
+) -> Session:
+    """One program for the whole model."""
     started = time.time_ns()
     state = _state(model)
     digest = model_digest(model, store)

@@ -125,6 +125,14 @@ def compile_for(
         return _compilation(target, cache, pool, progress).run(model, digest, shapes)
 
 
+def compile_graph(
+    target: Target, graph: Graph, cache: Cache = NO_CACHE, progress: Progress | None = None
+) -> CompiledModel:
+    """Compile a part of a model: what comes between nodes that the host runs."""
+    with Workers(target) as pool:
+        return _compilation(target, cache, pool, progress).run_graph(graph, "")
+
+
 def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target = "native") -> Stages:
     """Compile, and keep what each stage has made."""
     machine = resolve_target(target)
@@ -163,16 +171,20 @@ class _Compilation:
 
     def run(self, model: Model, digest: str, shapes: Shapes | None) -> CompiledModel:
         start = time.perf_counter()
+        self._tell("import", 0, 1)
+        opened: list[str] = []
+        graph = load_graph(model, shapes, opened=opened)
+        self.seconds["import"] = time.perf_counter() - start
+        return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
+
+    def run_graph(self, graph: Graph, digest: str) -> CompiledModel:
+        start = time.perf_counter()
 
         def stage(name: str) -> None:
             nonlocal start
             now = time.perf_counter()
             self.seconds[name], start = now - start, now
 
-        self._tell("import", 0, 1)
-        opened: list[str] = []
-        graph = load_graph(model, shapes, opened=opened)
-        stage("import")
         self._tell("graph", 0, 1)
         self.graph = prepare(graph)
         self.tir = lower(self.graph)
@@ -191,9 +203,7 @@ class _Compilation:
         self.tuned.close()
         if self.tuned.used:
             _log.info("tuned: %d kernels from the database", len(self.tuned.used))
-        return CompiledModel(
-            artifact, self.seconds, tuple(sorted(opened)), self.compiler.tasks, self.tuned.digest
-        )
+        return CompiledModel(artifact, self.seconds, (), self.compiler.tasks, self.tuned.digest)
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:

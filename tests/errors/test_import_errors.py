@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tilewright.api import load
 from tilewright.frontend.onnx import load_graph
 from tilewright.frontend.onnx_file import LIMITS, Limits
 from tilewright.support.errors import UserError
@@ -285,8 +286,8 @@ def test_a_required_input_that_is_absent() -> None:
     assert error.where == "node 'the Add': Add(f32[2, 3], absent), opset 18"
 
 
-def test_a_string_constant() -> None:
-    assert "given by value_string" in str(refused(model(node("Constant", [], ["y"], value_string="text"))))
+def test_a_constant_of_nothing() -> None:
+    assert "given by nothing" in str(refused(model(node("Constant", [], ["y"]))))
 
 
 def test_a_shape_that_is_computed_at_run_time() -> None:
@@ -343,13 +344,15 @@ def test_a_negative_dimension() -> None:
 def test_an_input_that_is_a_sequence() -> None:
     proto = model(RELU)
     proto.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", FLOAT, None))
-    assert "input 'x' is a sequence_type, not a tensor" in str(refused(proto))
+    with pytest.raises(UserError, match="Relu takes tensors, not sequences"):
+        load(proto).run({"x": [np.ones(1, np.float32)]})
 
 
 def test_an_input_of_strings() -> None:
     proto = model(RELU)
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING
-    assert "elements of type STRING are not supported" in str(refused(proto))
+    with pytest.raises(UserError, match="Relu does not compute with elements of this type"):
+        load(proto).run({"x": np.full((2, 3), "text", object)})
 
 
 # ------------------------------------------------------------------------------------------------------ tensors
@@ -392,9 +395,7 @@ def test_too_many_axes() -> None:
     assert "a tensor of 42 axes" in str(refused(with_weight(lambda w: w.dims.extend([1] * 40))))
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [(8, "STRING"), (14, "COMPLEX64"), (999, "number 999"), (0, "UNDEFINED")]
-)
+@pytest.mark.parametrize(("number", "name"), [(27, "FLOAT6E2M3"), (999, "number 999"), (0, "UNDEFINED")])
 def test_an_element_type_that_is_not_supported(number: int, name: str) -> None:
     assert f"elements of type {name} are not" in str(
         refused(with_weight(lambda w: setattr(w, "data_type", number)))

@@ -19,12 +19,12 @@ from native import TARGETS, run_native, target_name
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNotImplemented
 
 from tilewright.ir.expr import Var
-from tilewright.ops import OPS, by_onnx
 from tilewright.ops.catalog import catalog
 from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.movement import Reshape, reshape_index
 from tilewright.ops.norm import BatchNormalization
 from tilewright.ops.opdef import Array, Kind, Sample, TensorType
+from tilewright.ops.registry import OPS, by_onnx
 from tilewright.search.default import schedule_func
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder

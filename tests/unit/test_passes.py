@@ -16,36 +16,18 @@ from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
 from tilewright.graph.passes.fuse_padding import fuse_padding
 from tilewright.graph.passes.simplify import simplify
 from tilewright.graph.verify import verify_graph
-from tilewright.ops import (
-    Add,
-    BatchNormalization,
-    Cast,
-    Clip,
-    Concat,
-    Conv,
-    Div,
-    Einsum,
-    Exp,
-    Expand,
-    Gemm,
-    Identity,
-    LayerNormalization,
-    MatMul,
-    MaxPool,
-    Mul,
-    Pad,
-    Pow,
-    ReduceMean,
-    ReduceSum,
-    Relu,
-    Reshape,
-    Slice,
-    Sqrt,
-    Sub,
-    Tile,
-    Transpose,
-)
+from tilewright.ops.activation import Clip, Relu
+from tilewright.ops.arithmetic import Add, Cast, Div, Mul, Pow, Sub
+from tilewright.ops.contraction import Gemm, MatMul
+from tilewright.ops.conv import Conv
+from tilewright.ops.einsum import Einsum
+from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
+from tilewright.ops.norm import BatchNormalization, LayerNormalization
 from tilewright.ops.opdef import Op
+from tilewright.ops.pieces import Concat, Pad, Slice, Tile
+from tilewright.ops.pointwise import Exp, Sqrt
+from tilewright.ops.pool import MaxPool
+from tilewright.ops.reduce import ReduceMean, ReduceSum
 from tilewright.ops.window import Window
 
 # ------------------------------------------------------------------------------------------- fold_constants

@@ -6,13 +6,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.frontend.onnx_interface import InputSpec
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 
 
 def make_feeds(
-    specs: Iterable[TensorSpec], files: Mapping[str, str], seed: int = 0
+    specs: Iterable[TensorSpec | InputSpec], files: Mapping[str, str], seed: int = 0
 ) -> dict[str, NDArray[Any]]:
     """Every input has a value: its file's, or random numbers that depend on `seed` only."""
     specs = tuple(specs)
@@ -26,8 +27,13 @@ def make_feeds(
     return {s.name: read_array(files[s.name]) if s.name in files else random_array(s, rng) for s in specs}
 
 
-def random_array(spec: TensorSpec, rng: np.random.Generator) -> NDArray[Any]:
+def random_array(spec: TensorSpec | InputSpec, rng: np.random.Generator) -> NDArray[Any]:
     """Normal floats, fair bools, and integers of 0 or 1: a valid index into anything worth indexing."""
+    if isinstance(spec, InputSpec):
+        raise UserError(
+            f"input {spec.name!r} is {spec}: numbers for it cannot be made up",
+            hint="give its shape with --shape, or a file with --input",
+        )
     dtype = numpy_dtype(spec.dtype)
     if dtype.kind in "iub":
         return rng.integers(0, 2, spec.shape).astype(dtype)

@@ -8,12 +8,13 @@ converter are native code that crashes on malformed models, so none of it runs h
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
+import ml_dtypes
 import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -172,6 +173,26 @@ _TYPED_FIELDS: dict[DType, tuple[str, np.dtype]] = {
 }
 
 
+# Elements that only the host computes with, by ONNX's number. The short ones are packed in files, the first element
+# in the lowest bits.
+HOST_TYPES: Mapping[int, np.dtype[Any]] = {
+    8: np.dtype(object),  # strings
+    14: np.dtype(np.complex64),
+    15: np.dtype(np.complex128),
+    17: np.dtype(ml_dtypes.float8_e4m3fn),
+    18: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    19: np.dtype(ml_dtypes.float8_e5m2),
+    20: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    21: np.dtype(ml_dtypes.uint4),
+    22: np.dtype(ml_dtypes.int4),
+    23: np.dtype(ml_dtypes.float4_e2m1fn),
+    24: np.dtype(ml_dtypes.float8_e8m0fnu),
+    25: np.dtype(ml_dtypes.uint2),
+    26: np.dtype(ml_dtypes.int2),
+}
+_PACKED_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+
+
 class TensorReader:
     """Turns TensorProtos into arrays. `raw_data` is not copied again once protobuf has handed it out, and read from
     the file if it was left there.
@@ -189,9 +210,9 @@ class TensorReader:
     def read(self, t: TensorProto) -> Array:
         """UserError, without the tensor's name, if it is malformed or of a type we do not have."""
         dtype = ONNX_DTYPES.get(t.data_type)
-        if dtype is None:
-            raise UserError(f"elements of type {type_name(t.data_type)} are not supported")
         shape = tuple(t.dims)
+        if dtype is None:
+            return self._read_host_type(t, shape)
         check_tensor_bytes(shape, dtype, self._limits)
         if t.HasField("segment"):
             raise UserError("tensors in segments are not supported")
@@ -228,6 +249,40 @@ class TensorReader:
             return flat.astype(np.uint16)
         return flat.astype(_stored(dtype), copy=False)
 
+    def _read_host_type(self, t: TensorProto, shape: tuple[int, ...]) -> Array:
+        dtype = HOST_TYPES.get(t.data_type)
+        if dtype is None:
+            raise UserError(f"elements of type {type_name(t.data_type)} are not supported")
+        check_tensor_bytes(shape, DType.I8, self._limits)
+        size = prod(shape)
+        if dtype.kind == "O":
+            if len(t.string_data) != size:
+                raise UserError(f"string_data has {len(t.string_data)} elements; {list(shape)} takes {size}")
+            return np.array([_text(s) for s in t.string_data], object).reshape(shape)
+        bits = _PACKED_BITS.get(t.data_type, dtype.itemsize * 8)
+        length = (size * bits + 7) // 8
+        if t.data_location == TensorProto.EXTERNAL:
+            data = self._read_external(t, length)
+        elif t.HasField("raw_data"):
+            stored = self._weights.try_read(t.raw_data)
+            data = np.frombuffer(t.raw_data, np.uint8) if stored is None else stored
+        elif dtype.kind == "c":
+            field = t.float_data if dtype.itemsize == 8 else t.double_data
+            data = np.array(field, dtype.type(0).real.dtype).view(np.uint8)
+        else:
+            data = np.array(t.int32_data, np.int64).astype(np.uint8)
+        if data.size != length:
+            raise UserError(f"{data.size} bytes of data; {dtype}{list(shape)} takes {length}")
+        if bits < 8:
+            shifts = np.arange(0, 8, bits, dtype=np.uint8)
+            data = ((data[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:size].astype(np.uint8)
+            if (
+                "uint" not in dtype.name and "float" not in dtype.name
+            ):  # sign extended, as ml_dtypes keeps them
+                data = (data.astype(np.int8) << (8 - bits)) >> (8 - bits)
+                return data.astype(dtype).reshape(shape)
+        return data.view(dtype).reshape(shape)
+
     def _read_external(self, t: TensorProto, size: int) -> Array:
         entries = {e.key: e.value for e in t.external_data}
         location = entries.get("location", "")
@@ -254,6 +309,13 @@ class TensorReader:
         if out.size != length:
             raise UserError(f"external data: {location!r} was cut off while it was read")
         return out
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise UserError(f"a string is not UTF-8 text: {data[:40]!r}") from e
 
 
 def type_name(data_type: int) -> str:

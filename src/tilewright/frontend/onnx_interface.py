@@ -2,41 +2,57 @@
 
 import heapq
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from onnx import GraphProto, NodeProto, ValueInfoProto
+import numpy as np
+from onnx import NodeProto, ValueInfoProto
 
-from tilewright.frontend.onnx_file import Limits, check_tensor_bytes, type_name
+from tilewright.frontend.onnx_file import HOST_TYPES, Limits, check_tensor_bytes, type_name
+from tilewright.frontend.onnx_names import free_names, label
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
-from tilewright.support.errors import UserError
+from tilewright.support.errors import MultipleProgramsError, UserError
 
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
-
-_LABEL_CHARS = 120
-
-
-def label(name: str) -> str:
-    """A name from the model in a message: quoted, and not longer than a line."""
-    return repr(name if len(name) <= _LABEL_CHARS else name[:_LABEL_CHARS] + "…")
-
-
-def check_names(graph: GraphProto) -> None:
-    """UserError for names that are not UTF-8: protobuf hands those out as bytes."""
-    names: list[object] = [graph.name, *(t.name for t in graph.initializer)]
-    for info in (*graph.input, *graph.output):
-        names += [info.name, *(d.dim_param for d in info.type.tensor_type.shape.dim)]
-    for n in graph.node:
-        names += [n.name, n.op_type, n.domain, *n.input, *n.output, *(a.name for a in n.attribute)]
-    for name in names:
-        if not isinstance(name, str):
-            raise UserError(f"the model has a name that is not UTF-8 text: {label(repr(name))}")
-
 
 # --------------------------------------------------------------------------------------------------- inputs
 
 
+class OpenDims(MultipleProgramsError):
+    """The model leaves dimensions open that nobody has given."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """An input as the model declares it: extents, or names of open dimensions; no shape if even the rank is open. What
+    is no tensor has no dtype.
+    """
+
+    name: str
+    dtype: np.dtype[Any] | None
+    shape: tuple[int | str, ...] | None
+    kind: str
+
+    def __str__(self) -> str:
+        return self.kind if self.dtype is None else f"{self.dtype}{_dims_text(self.shape or ['…'])}"
+
+
+def input_spec(info: ValueInfoProto) -> InputSpec:
+    kind = info.type.WhichOneof("value") or "value without type"
+    if kind != "tensor_type":
+        return InputSpec(info.name, None, None, kind.removesuffix("_type"))
+    number = info.type.tensor_type.elem_type
+    dtype = ONNX_DTYPES[number].numpy if number in ONNX_DTYPES else HOST_TYPES.get(number)
+    if dtype is None:
+        raise UserError(f"input {label(info.name)}: elements of type {type_name(number)} are not supported")
+    dims = _dims(info)
+    return InputSpec(info.name, dtype, None if dims is None else tuple(dims), kind)
+
+
 def input_types(infos: Sequence[ValueInfoProto], shapes: Shapes, limits: Limits) -> dict[str, TensorType]:
-    """The types of the inputs. `shapes` fills open dimensions; a named one that is given once holds everywhere."""
+    """The types of the inputs. `shapes` fills open dimensions; a named one that is given once holds everywhere. Inputs
+    that only the host can hold are left out.
+    """
     by_name: dict[str, ValueInfoProto] = {}
     for info in infos:
         if info.name in by_name:
@@ -47,20 +63,31 @@ def input_types(infos: Sequence[ValueInfoProto], shapes: Shapes, limits: Limits)
             known = ", ".join(map(label, by_name)) or "none"
             raise UserError(f"shapes: the model has no input {label(name)}", hint=f"its inputs are {known}")
 
-    dims = {name: _dims(info) for name, info in by_name.items()}
+    dims = {name: _dims(info) for name, info in by_name.items() if _is_tensor(info)}
     named: dict[str, tuple[int, str]] = {}  # a dimension's extent, and the input that says so
     for name, given in shapes.items():
+        if name not in dims:
+            raise UserError(f"shapes: input {label(name)} is no tensor")
         _bind(name, dims[name], _checked_shape(name, given), named)
     out: dict[str, TensorType] = {}
-    for name, info in by_name.items():
+    for name in dims:
         shape = tuple(int(n) for n in shapes[name]) if name in shapes else _closed(name, dims[name], named)
-        dtype = ONNX_DTYPES.get(info.type.tensor_type.elem_type)
+        number = by_name[name].type.tensor_type.elem_type
+        dtype = ONNX_DTYPES.get(number)
         if dtype is None:
-            kind = type_name(info.type.tensor_type.elem_type)
-            raise UserError(f"input {label(name)}: elements of type {kind} are not supported")
+            if number in HOST_TYPES:
+                continue
+            raise UserError(f"input {label(name)}: elements of type {type_name(number)} are not supported")
         check_tensor_bytes(shape, dtype, limits)
         out[name] = TensorType(dtype, shape)
     return out
+
+
+def _is_tensor(info: ValueInfoProto) -> bool:
+    kind = info.type.WhichOneof("value")
+    if kind not in ("tensor_type", "sequence_type", "optional_type"):
+        raise UserError(f"input {label(info.name)} is a {kind or 'value without type'}, not a tensor")
+    return kind == "tensor_type"
 
 
 def _dims(info: ValueInfoProto) -> list[int | str] | None:
@@ -68,9 +95,6 @@ def _dims(info: ValueInfoProto) -> list[int | str] | None:
 
     An extent of 0 counts as open: exporters write it for "unknown". Pass `shapes` to really mean 0.
     """
-    kind = info.type.WhichOneof("value")
-    if kind != "tensor_type":
-        raise UserError(f"input {label(info.name)} is a {kind or 'value without type'}, not a tensor")
     if not info.type.tensor_type.HasField("shape"):
         return None
     out: list[int | str] = []
@@ -113,14 +137,14 @@ def _bind(
 
 def _closed(name: str, dims: list[int | str] | None, named: Mapping[str, tuple[int, str]]) -> tuple[int, ...]:
     if dims is None:
-        raise UserError(
+        raise OpenDims(
             f"input {label(name)} has no shape in the model",
             hint=f"pass it, for example shapes={{{label(name)}: (1, 3, 224, 224)}}",
         )
     filled = [named[d][0] if isinstance(d, str) and d in named else d for d in dims]
     still_open = [str(d) for d in filled if isinstance(d, str)]
     if still_open:
-        raise UserError(
+        raise OpenDims(
             f"input {label(name)} has open dimensions: {', '.join(still_open)} in {_dims_text(dims)}",
             hint=f"pass its shape, for example shapes={{{label(name)}: ({_example(filled)})}}",
         )
@@ -139,8 +163,12 @@ def _example(dims: Sequence[int | str]) -> str:
 # ------------------------------------------------------------------------------------------- order of the nodes
 
 
-def sorted_nodes(nodes: Sequence[NodeProto], given: Collection[str]) -> list[NodeProto]:
-    """The nodes with producers before consumers, otherwise as they stand. UserError for cycles and loose ends."""
+def sorted_nodes(
+    nodes: Sequence[NodeProto], given: Collection[str], *, is_body: bool = False
+) -> list[NodeProto]:
+    """The nodes with producers before consumers, otherwise as they stand. UserError for cycles and loose ends; a body
+    may use names of the graph around it.
+    """
     producer: dict[str, int] = {}
     for i, node in enumerate(nodes):
         for name in node.output:
@@ -152,10 +180,10 @@ def sorted_nodes(nodes: Sequence[NodeProto], given: Collection[str]) -> list[Nod
     consumers: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
         needs: set[int] = set()
-        for name in node.input:
+        for name in (*node.input, *free_names(node)):
             if name in producer:
                 needs.add(producer[name])
-            elif name and name not in given:
+            elif name and name not in given and not is_body:
                 raise UserError(
                     f"the input {label(name)} is defined nowhere in the model", where=_title(node)
                 )
@@ -182,7 +210,8 @@ def _cycle(nodes: Sequence[NodeProto], producer: Mapping[str, int], waiting: Seq
     path: list[int] = []
     while at not in path[:20]:
         path.append(at)
-        at = next(producer[name] for name in nodes[at].input if name in producer and waiting[producer[name]])
+        used = (*nodes[at].input, *free_names(nodes[at]))
+        at = next(producer[name] for name in used if name in producer and waiting[producer[name]])
         if len(path) > 20:  # a long one: its beginning is enough to find it
             return " ← ".join(_title(nodes[i]) for i in path[:20]) + " ← …"
     return " ← ".join(_title(nodes[i]) for i in [*path[path.index(at) :], at])

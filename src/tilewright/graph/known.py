@@ -13,8 +13,11 @@ from math import isqrt
 import numpy as np
 
 from tilewright.graph.graph import Node, Value
-from tilewright.ops import AveragePool, Conv, ConvTranspose, Einsum, MaxPool, Resize
+from tilewright.ops.conv import Conv, ConvTranspose
+from tilewright.ops.einsum import Einsum
 from tilewright.ops.opdef import Array, Kind
+from tilewright.ops.pool import AveragePool, MaxPool
+from tilewright.ops.resize import Resize
 
 _WEIGHT = {Kind.MOVEMENT: 1, Kind.ELEMENTWISE: 4, Kind.REDUCTION: 16, Kind.CONTRACTION: 16}
 

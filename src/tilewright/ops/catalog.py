@@ -3,8 +3,8 @@
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from tilewright.ops import OPS
 from tilewright.ops.opdef import Kind, Op
+from tilewright.ops.registry import OPS
 
 _HEAD = """# Supported ops
 

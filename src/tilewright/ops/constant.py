@@ -23,6 +23,7 @@ class Fill(Op):
 
     onnx = ("ConstantOfShape",)
     kind = Kind.MOVEMENT
+    moves_only = True
     shape: tuple[int, ...]
     value: float
     dtype: DType
@@ -58,6 +59,7 @@ class Range(Op):
 
     onnx = ("Range",)
     kind = Kind.MOVEMENT
+    moves_only = True
     start: float
     step: float
     count: int

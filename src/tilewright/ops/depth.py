@@ -20,6 +20,7 @@ class DepthToSpace(Op):
 
     onnx = ("DepthToSpace",)
     kind = Kind.MOVEMENT
+    moves_only = True
     size: int
     channel_first: bool = False
 
@@ -71,6 +72,7 @@ class SpaceToDepth(Op):
 
     onnx = ("SpaceToDepth",)
     kind = Kind.MOVEMENT
+    moves_only = True
     size: int
 
     @classmethod

@@ -37,6 +37,7 @@ class Gather(Op):
 
     onnx = ("Gather",)
     kind = Kind.MOVEMENT
+    moves_only = True
     axis: int
     at: int | None = None
 
@@ -99,6 +100,7 @@ class GatherElements(Op):
 
     onnx = ("GatherElements",)
     kind = Kind.MOVEMENT
+    moves_only = True
     axis: int
 
     @classmethod

@@ -27,6 +27,7 @@ class Comparison(Pairwise):
 @dataclass(frozen=True, slots=True)
 class Equal(Comparison):
     onnx = ("Equal",)
+    moves_only = True
     takes = ANY
 
     def scalar(self, a: Expr, b: Expr) -> Expr:
@@ -194,6 +195,7 @@ class Where(Elementwise):
     """The second input where the first holds, else the third."""
 
     onnx = ("Where",)
+    moves_only = True
     arity = (3, None)
     widens = False
 

@@ -25,6 +25,7 @@ class Identity(Op):
 
     onnx = ("Identity", "Dropout")
     kind = Kind.MOVEMENT
+    moves_only = True
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
@@ -59,6 +60,7 @@ class Transpose(Op):
 
     onnx = ("Transpose",)
     kind = Kind.MOVEMENT
+    moves_only = True
     perm: tuple[int, ...]
 
     @classmethod
@@ -96,6 +98,7 @@ class Reshape(Op):
 
     onnx = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
     kind = Kind.MOVEMENT
+    moves_only = True
     shape: tuple[int, ...]
 
     @classmethod
@@ -226,6 +229,7 @@ class Expand(Op):
 
     onnx = ("Expand",)
     kind = Kind.MOVEMENT
+    moves_only = True
     shape: tuple[int, ...]
 
     @classmethod

@@ -71,12 +71,16 @@ class Kind(Enum):
     CONTRACTION = "contraction"  # matmul, convolution
 
 
+class OnHost(UserError):
+    """A node that native code cannot compute, though its op is known: the host has to. Says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class OnnxNode:
     """An ONNX node as an op's `from_onnx` sees it. Absent optional inputs have type None."""
 
     op_type: str
-    opset: int
+    opset: int  # of the domain that the operator is from
     attrs: Mapping[str, Any]  # int, float, str, list of those, or ndarray
     inputs: tuple[TensorType | None, ...]
     # The value of input i, if it is known at compile time.
@@ -117,10 +121,7 @@ class OnnxNode:
         self.input(i)
         found = self.constant(i)
         if found is None:
-            raise UserError(
-                f"{self.op_type}: {what} (input {i}) is computed at run time",
-                hint="only constants are supported here: export with static shapes, or simplify the model",
-            )
+            raise OnHost(f"{what} (input {i}) is computed at run time")
         return found
 
     def value_integers(self, i: int, what: str) -> tuple[int, ...]:
@@ -162,8 +163,9 @@ class Op(ABC):
     """Subclasses are frozen slotted dataclasses."""
 
     __slots__ = ()
-    onnx: ClassVar[tuple[str, ...]] = ()
+    onnx: ClassVar[tuple[str, ...]] = ()  # of other domains with their name: "com.microsoft.Gelu"
     kind: ClassVar[Kind]
+    moves_only: ClassVar[bool] = False  # elements are moved or compared, whatever they are
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> "tuple[Self, tuple[int, ...]]":

@@ -19,6 +19,7 @@ from tilewright.tir.build import FuncBuilder
 class Concat(Op):
     onnx = ("Concat",)
     kind = Kind.MOVEMENT
+    moves_only = True
     axis: int
 
     @classmethod
@@ -76,6 +77,7 @@ class Split(Op):
 
     onnx = ("Split",)
     kind = Kind.MOVEMENT
+    moves_only = True
     axis: int
     sizes: tuple[int, ...]
 
@@ -132,6 +134,7 @@ class Slice(Op):
 
     onnx = ("Slice",)
     kind = Kind.MOVEMENT
+    moves_only = True
     starts: tuple[int, ...]
     steps: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -207,6 +210,7 @@ class Pad(Op):
 
     onnx = ("Pad",)
     kind = Kind.MOVEMENT
+    moves_only = True
     before: tuple[int, ...]
     after: tuple[int, ...]
     mode: str = "constant"
@@ -323,6 +327,7 @@ class Tile(Op):
 
     onnx = ("Tile",)
     kind = Kind.MOVEMENT
+    moves_only = True
     repeats: tuple[int, ...]
 
     @classmethod
@@ -359,6 +364,7 @@ class Trilu(Op):
 
     onnx = ("Trilu",)
     kind = Kind.MOVEMENT
+    moves_only = True
     upper: bool = True
     k: int = 0
 

@@ -55,7 +55,7 @@ class Signature:
             if name not in feeds:
                 faults.append(f"{name}: missing, should be {_describe(dtype, shape)}")
                 continue
-            array = _as_array(feeds[name], dtype)
+            array = as_array(feeds[name], dtype)
             if isinstance(array, str):
                 faults.append(f"{name}: {array}")
             elif array.dtype != dtype or array.shape != shape:
@@ -104,7 +104,7 @@ class Signature:
         return arrays
 
 
-def _as_array(value: ArrayLike, dtype: np.dtype[np.generic]) -> Array | str:
+def as_array(value: ArrayLike, dtype: np.dtype[np.generic]) -> Array | str:
     """The value as an array, or what is wrong with it."""
     try:
         if not isinstance(value, (bool, int, float, complex, list, tuple)):

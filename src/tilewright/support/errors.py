@@ -28,5 +28,9 @@ class ScheduleError(UserError):
     """A schedule step whose precondition does not hold. The program is left as it was."""
 
 
+class MultipleProgramsError(UserError):
+    """A model that cannot be compiled to one program as it is: shapes are open, or the host has a part in it."""
+
+
 class InternalError(TilewrightError):
     """A broken promise of our own code. Please report it."""

@@ -13,7 +13,9 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops import BatchNormalization, Conv, Gemm
+from tilewright.ops.contraction import Gemm
+from tilewright.ops.conv import Conv
+from tilewright.ops.norm import BatchNormalization
 from tilewright.ops.opdef import Array, Op
 
 

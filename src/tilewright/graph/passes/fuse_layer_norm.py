@@ -14,8 +14,11 @@ from collections.abc import Sequence
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops import Add, Div, LayerNormalization, Mul, Pow, ReduceMean, Sqrt, Sub
+from tilewright.ops.arithmetic import Add, Div, Mul, Pow, Sub
+from tilewright.ops.norm import LayerNormalization
 from tilewright.ops.opdef import Op
+from tilewright.ops.pointwise import Sqrt
+from tilewright.ops.reduce import ReduceMean
 
 
 def fuse_layer_norm(graph: Graph) -> Graph:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node, Value, producers, users
-from tilewright.ops import Reshape, Transpose
+from tilewright.ops.movement import Reshape, Transpose
 from tilewright.ops.opdef import Kind
 from tilewright.support.errors import InternalError
 

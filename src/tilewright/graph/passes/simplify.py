@@ -15,22 +15,10 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops import (
-    Cast,
-    Clip,
-    Concat,
-    Div,
-    Expand,
-    Identity,
-    Mul,
-    Pad,
-    Reshape,
-    Slice,
-    Split,
-    Sub,
-    Tile,
-    Transpose,
-)
+from tilewright.ops.activation import Clip
+from tilewright.ops.arithmetic import Cast, Div, Mul, Sub
+from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
+from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 
 _MOST_PARTS = 32  # of a concatenation, which is a choice nested as deeply
 

@@ -1,0 +1,193 @@
+"""Sessions of models that cannot be one program: shapes are left open, or the host has a part in them.
+
+A model with open dimensions is compiled for the shapes of the first feeds, and again when others come: each such
+program is a variant, and the least recently used goes when there are too many. Every compilation is logged with its
+reason (logger "tilewright").
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.frontend.onnx import OnnxModel
+from tilewright.frontend.onnx_interface import InputSpec, OpenDims
+from tilewright.frontend.onnx_stage import HostNodes
+from tilewright.ops.hostop import HostValue
+from tilewright.runtime.feeds import Buffers, as_array
+from tilewright.runtime.session import Bound, Session
+from tilewright.staged import Build, Staged
+from tilewright.support.artifact import TensorSpec
+from tilewright.support.errors import UserError
+
+_log = logging.getLogger("tilewright")
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+Key: TypeAlias = tuple[tuple[int, ...], ...]
+
+VARIANTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """An output whose type is known when it is there."""
+
+    name: str
+
+
+class DynamicSession:
+    """Compiles when it has seen the shapes. `run` may be called from several Python threads at once.
+
+    `load` gives the program for shapes of all inputs, or raises HostNodes; `build` compiles a part of a model.
+    """
+
+    def __init__(
+        self, model: OnnxModel, load: Callable[[Shapes], Session], build: Build, variants: int = VARIANTS
+    ) -> None:
+        self._model, self._load, self._build, self._limit = model, load, build, variants
+        self.inputs: tuple[TensorSpec | InputSpec, ...] = model.specs
+        self.outputs = tuple(OutputSpec(n) for n in model.scope.outputs)
+        self._variants: OrderedDict[Key, Session] = OrderedDict()
+        self._staged: Staged | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def staged(self) -> Staged | None:
+        """The stages of the model, if the host has a part in it."""
+        return self._staged
+
+    def is_closed(self, shapes: Shapes) -> bool:
+        """Are all types known without feeds, given these shapes?"""
+        try:
+            self._model.types(shapes)
+        except OpenDims:
+            return False
+        return True
+
+    def prepare(self, shapes: Shapes) -> None:
+        """Compile for these shapes, as far as they decide."""
+        types = self._model.types(shapes)
+        self.inputs = tuple(
+            TensorSpec(t.name, types[t.name].dtype.numpy.name, types[t.name].shape) if t.name in types else t
+            for t in self._model.specs
+        )
+        found = self._variant({n: t.shape for n, t in types.items()})
+        if isinstance(found, Staged):
+            found.prepare(types)
+
+    def run(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> dict[str, Any]:
+        """Run once. An output is an array, or for a sequence a list, or None for an empty optional."""
+        values = self._values(feeds)
+        found = self._variant(_shapes(values))
+        if isinstance(found, Session):
+            return found.run(values, outputs)  # pyright: ignore[reportArgumentType]
+        results = dict(zip(self._model.scope.outputs, found.run(values), strict=True))
+        return results if outputs is None else _copied(results, outputs)
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> Bound:
+        """Fix the arrays that runs read from and write to; the shapes are those of the feeds."""
+        values = self._values(feeds)
+        found = self._variant(_shapes(values))
+        if isinstance(found, Session):
+            return found.bind(values, outputs)  # pyright: ignore[reportArgumentType]
+        raise UserError(
+            "a model in which the host has a part cannot be bound",
+            hint="use run; `tilewright inspect` shows which nodes the host runs",
+        )
+
+    def close(self) -> None:
+        """Free what the variants hold."""
+        with self._lock:
+            for session in self._variants.values():
+                session.close()
+            self._variants.clear()
+            self._model.close()
+
+    def __enter__(self) -> "DynamicSession":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _values(self, feeds: Mapping[str, Any]) -> dict[str, HostValue]:
+        """The feeds as the host holds them. Their names and element types are checked; shapes when they are used."""
+        faults = [
+            f"{name}: there is no such input"
+            for name in sorted(map(str, feeds.keys() - {s.name for s in self._model.specs}))
+        ]
+        values: dict[str, HostValue] = {}
+        for spec in self._model.specs:
+            if spec.name not in feeds:
+                faults.append(f"{spec.name}: missing, should be {spec}")
+                continue
+            value = feeds[spec.name]
+            if spec.dtype is None:
+                values[spec.name] = value
+                continue
+            array = as_array(value, spec.dtype)
+            if isinstance(array, str):
+                faults.append(f"{spec.name}: {array}")
+            elif array.dtype != spec.dtype:
+                faults.append(f"{spec.name}: is {array.dtype}{list(array.shape)}, should be {spec}")
+            else:
+                values[spec.name] = array
+        if faults:
+            raise UserError(
+                "the feeds do not fit the model:" + "".join(f"\n  {f}" for f in faults),
+                hint="it takes " + (", ".join(f"{s.name}: {s}" for s in self._model.specs) or "no inputs"),
+            )
+        return values
+
+    def _variant(self, shapes: Shapes) -> Session | Staged:
+        if self._staged is not None:
+            self._model.types(shapes)  # held to what the model says of its inputs
+            return self._staged
+        key = tuple(shapes.values())
+        with self._lock:
+            found = self._variants.get(key)
+            if found is not None:
+                self._variants.move_to_end(key)
+                return found
+            self._tell(shapes)
+            try:
+                made = self._load(shapes)
+            except HostNodes as e:
+                _log.info("the host runs a part of the model: %s", e.message)
+                self._staged = Staged(self._model.scope, self._build)
+                return self._staged
+            self._variants[key] = made
+            if len(self._variants) > self._limit:
+                _, dropped = self._variants.popitem(last=False)
+                dropped.close()
+            return made
+
+    def _tell(self, shapes: Shapes) -> None:
+        text = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
+        if not self._variants:
+            _log.info("compiling for %s: the first shapes", text)
+        else:
+            full = "" if len(self._variants) < self._limit else "; the least recently used variant goes"
+            _log.info("compiling for %s: none of %d variants has them%s", text, len(self._variants), full)
+
+
+def _shapes(values: Mapping[str, HostValue]) -> dict[str, tuple[int, ...]]:
+    return {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
+
+
+def _copied(results: Mapping[str, HostValue], outputs: Buffers) -> dict[str, Any]:
+    """The results, copied to the caller's arrays where there are such."""
+    out = dict(results)
+    for name, array in outputs.items():
+        value = results.get(name)
+        if not isinstance(value, np.ndarray) or value.shape != array.shape or value.dtype != array.dtype:
+            raise UserError(f"the array given for output {name!r} does not fit what it is")
+        np.copyto(array, value)
+        out[name] = array
+    return out

@@ -1,0 +1,135 @@
+"""The nodes of a graph or of a body, flat and in an order in which they can run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from onnx import GraphProto, ModelProto, TensorProto
+
+from tilewright.frontend.onnx_file import Limits, TensorReader
+from tilewright.frontend.onnx_functions import Functions, is_declared_function
+from tilewright.frontend.onnx_interface import sorted_nodes
+from tilewright.frontend.onnx_names import all_nodes, check_names, free_names, label
+from tilewright.frontend.onnx_nodes import Step, normal_domain
+from tilewright.ops.opdef import Array
+from tilewright.support.errors import UserError
+
+OPSETS = range(7, 29)
+_SHOWN = 100  # unsupported nodes listed in a message
+_SPECIAL = ("Constant", "Identity", "Shape", "Size")  # their results are known from types
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What all graphs of a model share."""
+
+    functions: Functions
+    reader: TensorReader
+    limits: Limits
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """A graph or a body: what it takes, what it gives, its nodes in an order in which they can run."""
+
+    source: Source
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    stored: Mapping[str, TensorProto]
+    around: "Scope | None" = None  # whose constants a body may use
+    _read: dict[str, Array] = field(default_factory=dict[str, Array])
+
+    @cached_property
+    def captured(self) -> tuple[str, ...]:
+        """What a body uses of the graph around it, apart from constants."""
+        inside = {*self.inputs, *(o for s in self.steps for o in s.node.output)}
+        used = [n for s in self.steps for n in (*s.node.input, *sorted(free_names(s.node)))]
+        names = dict.fromkeys(n for n in (*used, *self.outputs) if n and n not in inside)
+        return tuple(n for n in names if not self.is_stored(n))
+
+    def is_stored(self, name: str) -> bool:
+        return name in self.stored or (self.around is not None and self.around.is_stored(name))
+
+    def read(self, name: str) -> Array:
+        """A stored tensor, which is read once."""
+        if name not in self.stored:
+            assert self.around is not None
+            return self.around.read(name)
+        if name not in self._read:
+            try:
+                self._read[name] = self.source.reader.read(self.stored[name])
+            except UserError as e:
+                raise UserError(e.message, where=f"initializer {label(name)}", hint=e.hint) from e
+        return self._read[name]
+
+
+def model_scope(model: ModelProto, reader: TensorReader, limits: Limits) -> Scope:
+    """The main graph. UserError if there is a node that nothing can run, with all of them."""
+    opsets = {normal_domain(o.domain): o.version for o in model.opset_import}
+    _check_opset(opsets)
+    check_names(model.graph)
+    for f in model.functions:
+        check_names(GraphProto(node=f.node))
+    source = Source(Functions(model, limits), reader, limits)
+    scope = graph_scope(source, model.graph, opsets)
+    _check_supported(source, model, opsets)
+    return scope
+
+
+def graph_scope(
+    source: Source, graph: GraphProto, opsets: Mapping[str, int], around: Scope | None = None
+) -> Scope:
+    """The nodes of a graph; `around` is the scope that a body stands in."""
+    stored: dict[str, TensorProto] = {}
+    for t in graph.initializer:
+        if t.name in stored:
+            raise UserError(f"two initializers are named {label(t.name)}")
+        stored[t.name] = t
+    if graph.sparse_initializer:
+        name = graph.sparse_initializer[0].values.name
+        raise UserError(f"initializer {label(name)} is sparse, which is not supported")
+    # Before IR version 4 every initializer was an input too: then it is the default, and we take it.
+    inputs = tuple(i.name for i in graph.input if i.name not in stored)
+    nodes = sorted_nodes(graph.node, {*inputs, *stored}, is_body=around is not None)
+    steps = tuple(Step(n, opsets, n.name or f"{n.op_type}_{i}") for i, n in enumerate(nodes))
+    return Scope(
+        source, graph.name or "model", inputs, tuple(o.name for o in graph.output), steps, stored, around
+    )
+
+
+def _check_opset(opsets: Mapping[str, int]) -> None:
+    opset = opsets.get("")
+    if opset is None:
+        raise UserError("the model does not say which ONNX opset it uses", hint="export it again")
+    if opset not in OPSETS:
+        raise UserError(
+            f"the model uses ONNX opset {opset}; supported are {OPSETS[0]} to {OPSETS[-1]}",
+            hint=f"export it again with opset {max(OPSETS[0], 18)}, or convert it with onnx.version_converter",
+        )
+
+
+def _check_supported(source: Source, model: ModelProto, opsets: Mapping[str, int]) -> None:
+    lines = [_unsupported(source, Step(n, opsets, "")) for n in all_nodes(model.graph.node)]
+    for f in source.functions.bodies():
+        own = {normal_domain(o.domain): o.version for o in f.opset_import}
+        lines += [_unsupported(source, Step(n, own, "")) for n in all_nodes(f.node)]
+    found = [line for line in lines if line]
+    if found:
+        more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        raise UserError(
+            "\n  ".join([f"{len(found)} nodes of the model are not supported:", *found[:_SHOWN], *more])
+        )
+
+
+def _unsupported(source: Source, step: Step) -> str:
+    """What to say of a node that nothing can run; otherwise empty."""
+    if step.domain == "" and step.node.op_type in _SPECIAL:
+        return ""
+    if step.native() is not None or step.hosted() is not None:
+        return ""
+    if source.functions.own(step.node) is not None or is_declared_function(step):
+        return ""
+    version = step.opsets.get(step.domain, "not imported")
+    return f"{label(step.node.op_type)} (domain {step.domain or 'ai.onnx'}, opset {version}) in {step.title}"

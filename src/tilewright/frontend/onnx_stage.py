@@ -1,0 +1,346 @@
+"""A model stage by stage.
+
+A stage is what can be compiled once the types of some values are known: a native graph, and then the nodes that the
+host runs on its results. What depends on those is the next stage, imported when their types are known. A model
+without host nodes is one stage.
+
+Each ONNX node becomes one node of the graph, through `from_onnx` and `infer` of the op that claims its name; nothing
+is simplified here but what cannot be expressed: constants, `Identity`, and the shape of a value, which is static.
+Types come from our ops alone. Values that ops need at compile time (target shapes, axes) are worked out on demand.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.frontend.onnx_file import check_tensor_bytes
+from tilewright.frontend.onnx_functions import inline
+from tilewright.frontend.onnx_host import is_native, run_reference
+from tilewright.frontend.onnx_names import free_names, label, subgraphs
+from tilewright.frontend.onnx_nodes import Step, attributes, make_host_op, make_op, nonsense
+from tilewright.frontend.onnx_scope import Scope
+from tilewright.graph.build import GraphBuilder
+from tilewright.graph.graph import Graph, Value
+from tilewright.graph.known import KnownValues
+from tilewright.ops.hostop import Body, HostValue
+from tilewright.ops.opdef import Array, OnHost, Op, TensorType
+from tilewright.support.errors import MultipleProgramsError, UserError
+
+_SHOWN = 100  # nodes listed in a message
+_KEPT_BYTES = (
+    1 << 20
+)  # a value known at compile time is handed on if it is no larger; otherwise it is computed
+
+
+class Opaque:
+    """A value that only the host can hold: a sequence, an optional, strings, numbers of a few bits."""
+
+
+OPAQUE = Opaque()
+
+Given: TypeAlias = TensorType | Opaque  # what is known of a value before it is there
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostCall:
+    """A node that the host runs, after its inputs (names, empty for an absent one) and what its bodies use."""
+
+    step: Step
+    captured: tuple[str, ...]
+    why: str
+    run: Callable[[Sequence[HostValue], Mapping[str, Body]], Sequence[HostValue]]
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return self.step.node.input
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        return self.step.node.output
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """`graph` gives the values `made`; `known` holds what was worked out while importing, and `aliases` further names
+    of values that were given. Then `hosts` run, in any order; then `rest` is imported, with all of these given.
+    """
+
+    graph: Graph
+    made: Mapping[str, int]  # the number of the output that has the value of this name
+    known: Mapping[str, HostValue]
+    aliases: Mapping[str, str]
+    hosts: tuple[HostCall, ...]
+    rest: tuple[Step, ...]
+
+
+class HostNodes(MultipleProgramsError):
+    """The model cannot become one native program, because the host has to run some of its nodes."""
+
+    def __init__(self, hosts: Sequence[HostCall], rest: int) -> None:
+        self.hosts = tuple(hosts)
+        lines = [f"{h.step.title}: {h.step.node.op_type}: {h.why}" for h in hosts[:_SHOWN]]
+        after = [f"and {rest} nodes that come after them"] if rest else []
+        super().__init__(
+            "\n  ".join(["some nodes of the model run on the host:", *lines, *after]),
+            hint="tilewright.load runs such models; they cannot be compiled to a file",
+        )
+
+
+class StageImporter:
+    """Imports what can be imported, given the types of values, or arrays that are known."""
+
+    def __init__(self, scope: Scope, given: Mapping[str, Given | Array]) -> None:
+        self._scope, self._source, self._given = scope, scope.source, given
+        self._builder = GraphBuilder(scope.name)
+        self._values: dict[str, Value] = {}
+        self._held: dict[str, HostValue] = {}  # host values that are known
+        self._aliases: dict[str, str] = {}  # given host values under another name
+        self._late: set[str] = set()  # what hosts, and nodes after them, will give
+        self._known = KnownValues({})
+        self._hosts: list[HostCall] = []
+        self._rest: list[Step] = []
+        # Node types that are no op of ours, because their result is known as soon as their input's type is.
+        self._special: dict[str, Callable[[Step, Mapping[str, Any]], Value | Array]] = {
+            "Constant": _constant,
+            "Identity": self._identity,
+            "Shape": self._shape,
+            "Size": self._size,
+        }
+
+    def declare(self, name: str, type: TensorType) -> None:
+        """Make the graph take this input, used or not. Others it takes when a node uses them."""
+        self._values[name] = self._builder.input(name, type)
+
+    def import_steps(self, steps: Iterable[Step]) -> None:
+        queue = deque(steps)
+        while queue:
+            step = queue.popleft()
+            captured = free_names(step.node)
+            if self._late.isdisjoint(step.node.input) and self._late.isdisjoint(captured):
+                try:
+                    queue.extendleft(reversed(self._import(step, captured)))
+                except UserError as e:
+                    raise step.error(e, self._types(step)) from e
+            else:
+                self._rest.append(step)
+                self._late.update(o for o in step.node.output if o)
+
+    def stage(self, wanted: Iterable[str]) -> Stage:
+        """What was imported, such that hosts, the rest and those who want these names find what they need."""
+        now = {*wanted, *(n for h in self._hosts for n in (*h.inputs, *h.captured))}
+        later = {n for s in self._rest for n in (*s.node.input, *free_names(s.node))}
+        made: dict[str, int] = {}
+        outputs: dict[Value, int] = {}
+        known: dict[str, HostValue] = {}
+        aliases: dict[str, str] = {}
+        inputs = {v: n for n, v in self._values.items() if n in self._given}
+        for name in sorted((now | later) - self._late - self._given.keys() - {""}):
+            value = self._values.get(name)
+            if name in self._aliases:
+                aliases[name] = self._aliases[name]
+            elif name in self._held:
+                known[name] = self._held[name]
+            elif value is not None and value in inputs:
+                aliases[name] = inputs[value]
+            elif self._scope.is_stored(name):  # the rest reads it as a constant of its own
+                if name in now:
+                    known[name] = self._scope.read(name)
+            elif value is None:
+                raise UserError(f"{label(name)} is computed by no node")
+            elif value.bytes <= _KEPT_BYTES and (array := self._known.get(value)) is not None:
+                known[name] = array
+            else:
+                made[name] = outputs.setdefault(value, len(outputs))
+        graph = self._builder.finish(*outputs, names=[v.name for v in outputs])
+        return Stage(graph, made, known, aliases, tuple(self._hosts), tuple(self._rest))
+
+    def whole(self, outputs: Sequence[str]) -> Graph:
+        """The graph, if no node is left to the host."""
+        if self._hosts or self._rest:
+            raise HostNodes(self._hosts, len(self._rest))
+        found = [self._try_value(name) for name in outputs]
+        for name, value in zip(outputs, found, strict=True):
+            if name in self._held or name in self._aliases:
+                raise HostNodes((), 0)
+            if value is None:
+                raise UserError(f"the model's output {label(name)} is computed by no node")
+        return self._builder.finish(*(v for v in found if v is not None), names=outputs)
+
+    # ------------------------------------------------------------------------------------------------ one node
+
+    def _import(self, step: Step, captured: set[str]) -> list[Step]:
+        """Take the node in; or return the nodes that it stands for."""
+        functions = self._source.functions
+        if functions.own(step.node) is not None:
+            return functions.expand(step, lambda: self._types(step)) or []
+        attrs = attributes(step, self._source.reader, self._source.limits)
+        if step.node.op_type == "If" and step.domain == "":
+            condition = self._constant_of(step.node.input[0])
+            if condition is not None:
+                return inline(step, subgraphs(step.node)["then_branch" if condition.all() else "else_branch"])
+        opaque = any(self._is_opaque(n) for n in step.node.input)
+        special = self._special.get(step.node.op_type) if step.domain == "" else None
+        native = step.native()
+        if special is not None and not opaque:
+            result = special(step, attrs)
+            if isinstance(result, Value):
+                self._define(step.node.output[0], result)
+            else:
+                self._hold(step.node.output[0], result)
+        elif special == self._identity:
+            self._copy_host_value(step)
+        elif native is not None and not opaque:
+            try:
+                self._add(step, native, attrs)
+            except OnHost as e:
+                self._add_host(step, attrs, captured, native, e.message)
+        elif native is not None or step.hosted() is not None:
+            self._add_host(step, attrs, captured, native, "it has elements that only the host computes with")
+        else:
+            expanded = functions.expand(step, lambda: self._types(step))
+            if expanded is None:
+                raise UserError(f"{step.node.op_type} is not supported")
+            return expanded
+        return []
+
+    def _add(self, step: Step, cls: type[Op], attrs: Mapping[str, Any]) -> None:
+        node = step.node
+        inputs = [self._try_value(n) if n else None for n in node.input]
+
+        def constant(i: int) -> Array | None:
+            value = inputs[i] if i < len(inputs) else None
+            return None if value is None else self._known.get(value)
+
+        op, taken = make_op(step, cls, attrs, [None if v is None else v.type for v in inputs], constant)
+        operands = [v for v in (inputs[i] for i in taken) if v is not None]
+        names = [n or f"{step.name}.{i}" for i, n in enumerate(node.output)]
+        made = self._builder.add(op, operands, step.name, names)
+        for v in made.outputs:
+            check_tensor_bytes(v.shape, v.type.dtype, self._source.limits)
+        self._known.add(made)
+        for n, v in zip(node.output, made.outputs, strict=False):
+            if n:
+                self._define(n, v)
+
+    def _add_host(
+        self, step: Step, attrs: Mapping[str, Any], captured: set[str], native: type[Op] | None, why: str
+    ) -> None:
+        """Leave the node to the host; or run it now, if its inputs are known and it has no subgraphs."""
+        hosted = step.hosted()
+        if hosted is not None:
+            op = make_host_op(step, hosted, attrs)
+            run, why = op.run, hosted.why
+        else:
+            assert native is not None
+            run = partial(run_reference, step, native, attrs)
+        known = [self._held_or_known(n) if n else None for n in step.node.input]
+        foldable = hosted is None or (hosted.is_pure and not subgraphs(step.node))
+        if foldable and all(k is not None or not n for k, n in zip(known, step.node.input, strict=True)):
+            with nonsense(step):
+                results = run(known, {})
+            for n, value in zip(step.node.output, results, strict=False):
+                if n:
+                    self._hold(n, value)
+            return
+        self._hosts.append(HostCall(step, tuple(sorted(captured)), why, run))
+        self._late.update(o for o in step.node.output if o)
+
+    # ---------------------------------------------------------------------------------------------- what names mean
+
+    def _define(self, name: str, value: Value | Array) -> None:
+        if name in self._values or name in self._held or name in self._aliases:
+            raise UserError(f"two nodes define {label(name)}")
+        self._values[name] = value if isinstance(value, Value) else self._add_constant(name, value)
+
+    def _hold(self, name: str, value: HostValue) -> None:
+        """A known result of the host: a constant, if native code has the type."""
+        if is_native(value):
+            self._define(name, value)
+        else:
+            self._held[name] = value
+
+    def _is_opaque(self, name: str) -> bool:
+        if name in self._values or not name:
+            return False
+        if name in self._held or name in self._aliases or isinstance(self._given.get(name), Opaque):
+            return True
+        return self._scope.is_stored(name) and not is_native(self._scope.read(name))
+
+    def _try_value(self, name: str) -> Value | None:
+        """The value of this name; a stored tensor is read when it is first asked for."""
+        found = self._values.get(name)
+        if found is None:
+            given = self._given.get(name)
+            if isinstance(given, TensorType):
+                found = self._values[name] = self._builder.input(name, given)
+            elif isinstance(given, np.ndarray):
+                found = self._values[name] = self._add_constant(name, given)
+            elif given is None and self._scope.is_stored(name):
+                found = self._values[name] = self._add_constant(name, self._scope.read(name))
+        return found
+
+    def _held_or_known(self, name: str) -> HostValue:
+        if name in self._held:
+            return self._held[name]
+        if self._is_opaque(name):
+            return self._scope.read(name) if self._scope.is_stored(name) else None
+        return self._constant_of(name)
+
+    def _constant_of(self, name: str) -> Array | None:
+        value = self._try_value(name)
+        return None if value is None else self._known.get(value)
+
+    def _types(self, step: Step) -> list[TensorType | None]:
+        found = [None if self._is_opaque(n) else self._try_value(n) for n in step.node.input]
+        return [None if v is None else v.type for v in found]
+
+    def _add_constant(self, name: str, array: Array) -> Value:
+        value = self._builder.constant(name, array)
+        self._known.add_constant(value, array)
+        return value
+
+    # ----------------------------------------------------------------- nodes whose result is known from types
+
+    def _identity(self, step: Step, attrs: Mapping[str, Any]) -> Value:
+        return self._operand(step)
+
+    def _copy_host_value(self, step: Step) -> None:
+        source, name = step.node.input[0], step.node.output[0]
+        if source in self._held:
+            self._held[name] = self._held[source]
+        elif source in self._given or source in self._aliases:
+            self._aliases[name] = self._aliases.get(source, source)
+        else:
+            self._held[name] = self._scope.read(source)
+
+    def _shape(self, step: Step, attrs: Mapping[str, Any]) -> Array:
+        # `start` and `end` clamp to the axes there are, which is what slicing does.
+        chosen = self._operand(step).shape[slice(attrs.get("start", 0), attrs.get("end"))]
+        return np.array(chosen, np.int64)
+
+    def _size(self, step: Step, attrs: Mapping[str, Any]) -> Array:
+        return np.array(self._operand(step).size, np.int64)
+
+    def _operand(self, step: Step) -> Value:
+        value = self._try_value(step.node.input[0])
+        if value is None:
+            raise UserError(f"{step.node.op_type} needs an input 0")
+        return value
+
+
+def _constant(step: Step, attrs: Mapping[str, Any]) -> Array:
+    match list(attrs.items()):
+        case [("value", array)]:
+            return array
+        case [("value_int" | "value_ints", number)]:
+            return np.array(number, np.int64)
+        case [("value_float" | "value_floats", number)]:
+            return np.array(number, np.float32)
+        case [("value_string" | "value_strings", text)]:
+            return np.array(text, object)
+        case _:
+            raise UserError(f"a constant given by {', '.join(attrs) or 'nothing'} is not supported")

@@ -1,0 +1,212 @@
+"""Branches and loops. The host decides; the bodies are programs of their own.
+
+A branch whose condition is known when the model is imported never gets here: it is inlined.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from onnx import GraphProto, TensorProto, helper
+
+from tilewright.ops.axes import normal_axis
+from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, sequence, tensor
+from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.support.errors import UserError
+
+_WHY = "the host runs branches and loops; their bodies are compiled"
+_MOST = 1 << 40  # iterations of a loop that only its condition ends
+
+
+@dataclass(frozen=True, slots=True)
+class If(HostOp):
+    onnx = ("If",)
+    why = _WHY
+
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+        condition = tensor(inputs[0], "the condition")
+        if condition.size != 1:
+            raise UserError(f"a condition of {condition.size} elements")
+        return tuple(bodies["then_branch" if condition.reshape(()) else "else_branch"]())
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        then = _graph([("Constant", [], ["t"], {"value_floats": [1.0, 2.0]})], [], ["t"])
+        other = _graph([("Constant", [], ["e"], {"value_floats": [3.0]})], [], ["e"])
+        for c in (True, False):
+            yield HostSample("If", (np.array(c),), {"then_branch": then, "else_branch": other})
+
+
+@dataclass(frozen=True, slots=True)
+class Loop(HostOp):
+    """A body takes the number of the iteration, the condition and what is carried on; it gives the condition, what is
+    carried on, and what is collected.
+    """
+
+    onnx = ("Loop",)
+    why = _WHY
+    outputs: int
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Self:
+        return cls(node.outputs)
+
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+        times = _MOST if inputs[0] is None else int(tensor(inputs[0], "the trip count").item())
+        goes_on = len(inputs) < 2 or inputs[1] is None or bool(tensor(inputs[1], "the condition").item())
+        carried = list(inputs[2:])
+        collected: list[list[Array]] = [[] for _ in range(self.outputs - len(carried))]
+        n = 0
+        while goes_on and n < times:
+            condition, *results = bodies["body"](np.array(n, np.int64), np.array(goes_on), *carried)
+            carried, rest = results[: len(carried)], results[len(carried) :]
+            for pieces, piece in zip(collected, rest, strict=False):
+                pieces.append(tensor(piece, "a scan output"))
+            goes_on = bool(tensor(condition, "the condition").item())
+            n += 1
+        return (*carried, *(np.stack(p) if p else np.zeros((0,), np.float32) for p in collected))
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        body = _graph(
+            [
+                ("Add", ["carried", "carried"], ["doubled"], {}),
+                ("Identity", ["doubled"], ["seen"], {}),
+                ("ReduceSum", ["doubled"], ["sum"], {"keepdims": 0}),
+                ("Constant", [], ["limit"], {"value_float": 50.0}),
+                ("Less", ["sum", "limit"], ["on"], {}),
+            ],
+            [("n", TensorProto.INT64, []), ("c", TensorProto.BOOL, []), ("carried", TensorProto.FLOAT, [2])],
+            ["on", "doubled", "seen"],
+        )
+        x = np.array([1.0, 2.0], np.float32)
+        yield HostSample("Loop", (np.array(3), np.array(True), x), {"body": body}, outputs=2)
+        yield HostSample("Loop", (None, np.array(True), x), {"body": body}, outputs=2)
+        yield HostSample("Loop", (np.array(9), None, x), {"body": body}, outputs=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan(HostOp):
+    """A loop over the slices of tensors. Before opset 9 it had a batch axis, and optional lengths of sequences."""
+
+    onnx = ("Scan",)
+    why = _WHY
+    scanned: int
+    outputs: int
+    has_batch: bool
+    input_axes: tuple[int, ...] = ()
+    input_reversed: tuple[int, ...] = ()
+    output_axes: tuple[int, ...] = ()
+    output_reversed: tuple[int, ...] = ()
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Self:
+        return cls(
+            node.integer("num_scan_inputs", 0),
+            node.outputs,
+            node.opset < 9,
+            node.integers("scan_input_axes") or (),
+            node.integers("scan_input_directions" if node.opset > 8 else "directions") or (),
+            node.integers("scan_output_axes") or (),
+            node.integers("scan_output_directions") or (),
+        )
+
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+        if not self.has_batch:
+            return self._scan(list(inputs), bodies["body"])
+        if inputs[0] is not None:
+            raise UserError("lengths of sequences are not supported", hint="export with opset 9 or later")
+        states = [tensor(v, "an input") for v in inputs[1:]]
+        each = [self._scan([s[b] for s in states], bodies["body"]) for b in range(states[0].shape[0])]
+        return tuple(np.stack([tensor(v, "an output") for v in column]) for column in zip(*each, strict=True))
+
+    def _scan(self, inputs: list[HostValue], body: Body) -> tuple[HostValue, ...]:
+        if not 0 < self.scanned <= len(inputs):
+            raise UserError(f"{self.scanned} of {len(inputs)} inputs are to be scanned")
+        states, given = inputs[: -self.scanned], inputs[-self.scanned :]
+        slices = [
+            self._slices(tensor(v, "an input"), _at(self.input_axes, i), _at(self.input_reversed, i))
+            for i, v in enumerate(given)
+        ]
+        if len({len(s) for s in slices}) != 1:
+            raise UserError(f"the scanned inputs have {[len(s) for s in slices]} slices")
+        collected: list[list[Array]] = [[] for _ in range(self.outputs - len(states))]
+        for step in zip(*slices, strict=True):
+            results = body(*states, *step)
+            states = results[: len(states)]
+            for pieces, piece in zip(collected, results[len(states) :], strict=True):
+                pieces.append(tensor(piece, "a scan output"))
+        return (*states, *(self._joined(i, pieces) for i, pieces in enumerate(collected)))
+
+    def _slices(self, x: Array, axis: int, is_reversed: int) -> list[Array]:
+        moved = np.moveaxis(x, normal_axis(axis, x.ndim), 0)
+        return [np.ascontiguousarray(s).reshape(s.shape) for s in (moved[::-1] if is_reversed else moved)]
+
+    def _joined(self, i: int, pieces: list[Array]) -> Array:
+        axis = _at(self.output_axes, i)
+        stacked = np.stack(pieces[::-1] if _at(self.output_reversed, i) else pieces)
+        return np.ascontiguousarray(np.moveaxis(stacked, 0, normal_axis(axis, stacked.ndim)))
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        x = np.arange(6, dtype=np.float32).reshape(3, 2)
+        body = _graph(
+            [("Add", ["state", "piece"], ["sum"], {}), ("Identity", ["sum"], ["seen"], {})],
+            [("state", TensorProto.FLOAT, [2]), ("piece", TensorProto.FLOAT, [2])],
+            ["sum", "seen"],
+        )
+        start = np.zeros(2, np.float32)
+        yield HostSample("Scan", (start, x), {"body": body, "num_scan_inputs": 1}, outputs=2)
+        turned: dict[str, Any] = {
+            "scan_input_directions": [1],
+            "scan_input_axes": [1],
+            "scan_output_axes": [1],
+        }
+        yield HostSample(
+            "Scan", (start, x.T.copy()), {"body": body, "num_scan_inputs": 1, **turned}, outputs=2
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMap(HostOp):
+    """The body for every element of a sequence; further sequences go along, tensors are given every time."""
+
+    onnx = ("SequenceMap",)
+    why = _WHY
+
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+        first = sequence(inputs[0], "input 0")
+        rows = [
+            bodies["body"](*(v[i] if isinstance(v, list) else v for v in inputs)) for i in range(len(first))
+        ]
+        return tuple(list(column) for column in zip(*rows, strict=True))
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        body = _graph(
+            [("Add", ["a", "b"], ["sum"], {})],
+            [("a", TensorProto.FLOAT, None), ("b", TensorProto.FLOAT, None)],
+            ["sum"],
+        )
+        pieces = [np.ones((n,), np.float32) for n in (1, 3)]
+        yield HostSample("SequenceMap", (pieces, [p + 1 for p in pieces]), {"body": body})
+        yield HostSample("SequenceMap", (pieces, np.array([4.0], np.float32)), {"body": body})
+
+
+def _at(values: Sequence[int], i: int) -> int:
+    return values[i] if i < len(values) else 0
+
+
+def _graph(
+    nodes: Sequence[tuple[str, list[str], list[str], dict[str, Any]]],
+    inputs: Sequence[tuple[str, int, list[int] | None]],
+    outputs: Sequence[str],
+) -> GraphProto:
+    """A body for samples."""
+    return helper.make_graph(
+        [helper.make_node(op, ins, outs, **attrs) for op, ins, outs, attrs in nodes],
+        "body",
+        [helper.make_tensor_value_info(*i) for i in inputs],
+        [helper.make_empty_tensor_value_info(o) for o in outputs],
+    )

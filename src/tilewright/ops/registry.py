@@ -1,0 +1,56 @@
+"""All ops. They are found, not listed: a class that is declared in a module of this package is one.
+
+`docs/adding-an-op.md` says how to add one.
+"""
+
+import inspect
+import pkgutil
+from importlib import import_module
+from typing import TypeVar
+
+import tilewright.ops
+from tilewright.ops.hostop import HostOp
+from tilewright.ops.opdef import Op
+
+C = TypeVar("C", Op, HostOp)
+
+_NO_OPS = ("catalog", "registry")  # they need the others
+
+
+def _declared(base: type[C]) -> tuple[type[C], ...]:
+    """The classes below `base` that name ONNX operators, by module and then in the order they stand there."""
+    package = tilewright.ops
+    names = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in _NO_OPS]
+    modules = [import_module(f"{package.__name__}.{name}") for name in names]
+    return tuple(
+        c
+        for module in modules
+        for c in vars(module).values()
+        if isinstance(c, type)
+        and issubclass(c, base)
+        and c.__module__ == module.__name__
+        and not inspect.isabstract(c)
+        and c.onnx
+    )
+
+
+OPS: tuple[type[Op], ...] = _declared(Op)
+HOST_OPS: tuple[type[HostOp], ...] = _declared(HostOp)
+
+_BY_ONNX: dict[str, type[Op]] = {name: op for op in OPS for name in op.onnx}
+_HOST_BY_ONNX: dict[str, type[HostOp]] = {name: op for op in HOST_OPS for name in op.onnx}
+
+
+def by_onnx(op_type: str, domain: str = "") -> type[Op] | None:
+    """The op that imports this ONNX operator, if there is one."""
+    return _BY_ONNX.get(qualified(op_type, domain))
+
+
+def host_by_onnx(op_type: str, domain: str = "") -> type[HostOp] | None:
+    """The op of the host that runs this ONNX operator, if there is one."""
+    return _HOST_BY_ONNX.get(qualified(op_type, domain))
+
+
+def qualified(op_type: str, domain: str) -> str:
+    """How an op spells an ONNX operator: with its domain, unless that is ONNX's own."""
+    return f"{domain}.{op_type}" if domain not in ("", "ai.onnx") else op_type

@@ -1,0 +1,163 @@
+"""Models that are no single program: open dimensions, and nodes that the host runs."""
+
+import logging
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import GraphProto, ModelProto, TensorProto, helper
+
+import tilewright as tw
+from tilewright.dynamic import DynamicSession
+from tilewright.support.errors import UserError
+
+F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+Info = tuple[str, int, list[Any] | None]
+
+
+def graph(nodes: list[Any], inputs: list[Info], outputs: list[Info], name: str = "g") -> GraphProto:
+    infos = [[helper.make_tensor_value_info(n, t, s) for n, t, s in group] for group in (inputs, outputs)]
+    return helper.make_graph(nodes, name, *infos)
+
+
+def model(*nodes: Any, inputs: list[Info], outputs: list[Info]) -> ModelProto:
+    return helper.make_model(
+        graph(list(nodes), inputs, outputs), opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    )
+
+
+node = helper.make_node
+
+
+def check(m: ModelProto, **feeds: Any) -> None:
+    wanted = ort.InferenceSession(m.SerializeToString()).run(None, feeds)
+    with tw.load(m, threads=1) as session:
+        for _ in range(2):  # compiled, and then found
+            got = session.run(feeds)
+            for g, w in zip(got.values(), wanted, strict=True):
+                np.testing.assert_allclose(g, w, rtol=1e-6)
+                assert g.dtype == w.dtype
+
+
+def sums() -> ModelProto:
+    return model(
+        node("Shape", ["x"], ["s"]),
+        node("ReduceSum", ["x"], ["r"], keepdims=0),
+        node("Expand", ["r", "s"], ["y"]),
+        inputs=[("x", F32, ["n", "m"])],
+        outputs=[("y", F32, ["n", "m"])],
+    )
+
+
+def test_open_dimensions_are_those_of_the_feeds(caplog: pytest.LogCaptureFixture) -> None:
+    session = tw.load(sums(), threads=1)
+    assert isinstance(session, DynamicSession)
+    with caplog.at_level(logging.INFO, "tilewright"):
+        for n in (2, 3, 2):
+            x = np.ones((n, 4), np.float32)
+            np.testing.assert_array_equal(session.run({"x": x})["y"], np.full((n, 4), n * 4))
+    told = [r.message for r in caplog.records if r.message.startswith("compiling")]
+    assert told == [
+        "compiling for x [2, 4]: the first shapes",
+        "compiling for x [3, 4]: none of 1 variants has them",
+    ]
+
+
+def test_variants_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    session = tw.load(sums(), threads=1, variants=2)
+    with caplog.at_level(logging.INFO, "tilewright"):
+        for n in (1, 2, 3, 1):
+            session.run({"x": np.ones((n, 1), np.float32)})
+    told = [r.message for r in caplog.records if r.message.startswith("compiling")]
+    assert len(told) == 4
+    assert "the least recently used variant goes" in told[2]
+
+
+def test_wrong_feeds_of_open_dimensions() -> None:
+    session = tw.load(sums(), threads=1)
+    with pytest.raises(UserError, match=r"x: missing, should be float32\[n, m\]"):
+        session.run({})
+    with pytest.raises(UserError, match="z: there is no such input"):
+        session.run({"x": np.ones((1, 1), np.float32), "z": 1})
+    with pytest.raises(UserError, match="should be float32"):
+        session.run({"x": np.ones((1, 1), np.float64)})
+    with pytest.raises(UserError, match="does not fit"):
+        session.run({"x": np.ones((1, 1, 1), np.float32)})
+
+
+def test_native_code_on_both_sides_of_a_host_node() -> None:
+    m = model(
+        node("Relu", ["x"], ["positive"]),
+        node("NonZero", ["positive"], ["places"]),
+        node("Transpose", ["places"], ["rows"], perm=[1, 0]),
+        node("Shape", ["rows"], ["y"]),
+        inputs=[("x", F32, [3, 4])],
+        outputs=[("y", I64, None), ("rows", I64, None)],
+    )
+    check(m, x=np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32))
+    check(m, x=-np.ones((3, 4), np.float32))
+
+
+def test_a_shape_that_is_computed_from_values() -> None:
+    m = model(
+        node("Neg", ["x"], ["minus"]),
+        node("Reshape", ["minus", "shape"], ["again"]),
+        node("Exp", ["again"], ["y"]),
+        inputs=[("x", F32, [6]), ("shape", I64, [2])],
+        outputs=[("y", F32, None)],
+    )
+    x = np.arange(6, dtype=np.float32)
+    check(m, x=x, shape=np.array([2, 3]))
+    check(m, x=x, shape=np.array([-1, 2]))
+
+
+def test_an_error_of_the_host_names_the_node() -> None:
+    m = model(
+        node("Reshape", ["x", "shape"], ["y"], name="again"),
+        inputs=[("x", F32, [6]), ("shape", I64, [2])],
+        outputs=[("y", F32, None)],
+    )
+    with pytest.raises(UserError, match="node 'again'"):
+        tw.load(m, threads=1).run({"x": np.ones(6, np.float32), "shape": np.array([4, 4])})
+
+
+def test_a_model_that_the_host_has_a_part_in_is_no_file() -> None:
+    m = model(
+        node("NonZero", ["x"], ["y"], name="where"), inputs=[("x", F32, [6])], outputs=[("y", I64, None)]
+    )
+    with pytest.raises(UserError, match="node 'where': NonZero: the shape of its result depends on data"):
+        tw.compile(m)
+    with pytest.raises(UserError, match="cannot be bound"):
+        tw.load(m, threads=1).bind({"x": np.ones(6, np.float32)})
+
+
+def test_a_function_of_the_model() -> None:
+    m = model(
+        node("Twice", ["x"], ["y"], domain="mine", by=3.0),
+        inputs=[("x", F32, [4])],
+        outputs=[("y", F32, [4])],
+    )
+    by = node("Constant", [], ["c"])
+    by.attribute.add(name="value_float", ref_attr_name="by", type=1)
+    m.functions.append(
+        helper.make_function(
+            "mine", "Twice", ["a"], ["b"], [by, node("Mul", ["a", "c"], ["b"])],
+            [helper.make_opsetid("", 18)], ["by"],
+        )
+    )  # fmt: skip
+    m.opset_import.append(helper.make_opsetid("mine", 1))
+    check(m, x=np.arange(4, dtype=np.float32))
+
+
+def test_a_condition_that_is_known_leaves_one_branch() -> None:
+    then = graph([node("Neg", ["x"], ["t"])], [], [("t", F32, [4])])
+    other = graph([node("Exp", ["x"], ["e"])], [], [("e", F32, [4])])
+    m = model(
+        node("Constant", [], ["c"], value=helper.make_tensor("c", BOOL, [], [False])),
+        node("If", ["c"], ["y"], then_branch=then, else_branch=other),
+        inputs=[("x", F32, [4])],
+        outputs=[("y", F32, [4])],
+    )
+    assert not isinstance(tw.load(m, threads=1), DynamicSession)
+    check(m, x=np.arange(4, dtype=np.float32))
