@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx import OnnxModel, load_graph
+from tilewright.frontend.onnx_stage import HostCall, HostNodes
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
@@ -85,7 +86,9 @@ class CompiledModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """Every stage of a compilation, for people to look at."""
+    """Every stage of a compilation, for people to look at. If the host has a part in the model, they are of what comes
+    before the nodes that it runs first; `later` nodes come after those.
+    """
 
     graph: Graph
     tir: Module
@@ -94,6 +97,8 @@ class Stages:
     calls: dict[str, int]  # how often each kernel is called in a run
     target: Target
     artifact: Artifact
+    hosts: tuple[HostCall, ...] = ()
+    later: int = 0
 
     def asm(self, kernel: str) -> str:
         return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
@@ -137,11 +142,19 @@ def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target =
     """Compile, and keep what each stage has made."""
     machine = resolve_target(target)
     cache = default_cache()
+    with OnnxModel(model) as found:
+        try:
+            graph, hosts, later = found.whole(shapes or {}), (), 0
+        except HostNodes:
+            first = found.first_stage(shapes or {})
+            graph, hosts, later = first.graph, first.hosts, len(first.rest)
     with Workers(machine) as pool:
         c = _compilation(machine, cache, pool, None)
-        made = c.run(model, model_digest(model, cache), shapes)
+        made = c.run_graph(graph, model_digest(model, cache))
     assert c.graph is not None and c.tir is not None and c.scheduled is not None
-    return Stages(c.graph, c.tir, c.scheduled, c.compiler.kernels, c.calls, machine, made.artifact)
+    return Stages(
+        c.graph, c.tir, c.scheduled, c.compiler.kernels, c.calls, machine, made.artifact, hosts, later
+    )
 
 
 def lowered(model: Model, shapes: Shapes | None = None) -> Module:

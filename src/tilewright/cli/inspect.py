@@ -109,7 +109,10 @@ def _summary(model: Path, shapes: dict[str, tuple[int, ...]], target: str) -> di
     if model.suffix == PROGRAM:
         return _describe(read_program(model), {})
     found = stages(model, shapes=shapes, target=target)
-    return _describe(found.artifact, {k.name: count_flops(k.func.body) for k in found.kernels})
+    summary = _describe(found.artifact, {k.name: count_flops(k.func.body) for k in found.kernels})
+    summary["host"] = [{"node": h.step.name, "op": h.step.node.op_type, "why": h.why} for h in found.hosts]
+    summary["nodes_after_host"] = found.later
+    return summary
 
 
 def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
@@ -127,6 +130,8 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "outputs": [_spec(s) for s in manifest.outputs],
         "kernels": list(kernels.values()),
         "external": external,
+        "host": [],
+        "nodes_after_host": 0,
         "flops": sum(k["calls"] * k["flops"] for k in kernels.values()) if flops else None,
         "arena_bytes": artifact.arena_bytes,
         "weights_bytes": sum(c.nbytes for c in artifact.constants),
@@ -175,6 +180,12 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
             for k in summary["kernels"]
         ],
     )
+    if summary["host"]:
+        click.echo()
+        print_table(
+            ("then on the host", "op", "why"), [(h["node"], h["op"], h["why"]) for h in summary["host"]]
+        )
+        click.echo(f"{summary['nodes_after_host']} nodes after it are compiled when their types are known")
     for key in summary["external"]:
         click.echo(f"external: {key}")
     click.echo()

@@ -17,7 +17,7 @@ from tilewright.frontend.onnx_file import LIMITS, Limits, read_model, type_name
 from tilewright.frontend.onnx_interface import Shapes, input_spec, input_types
 from tilewright.frontend.onnx_names import label
 from tilewright.frontend.onnx_scope import model_scope
-from tilewright.frontend.onnx_stage import OPAQUE, StageImporter
+from tilewright.frontend.onnx_stage import OPAQUE, Stage, StageImporter
 from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.errors import UserError
@@ -65,14 +65,21 @@ class OnnxModel:
 
     def whole(self, shapes: Shapes) -> Graph:
         """The model as one graph. `HostNodes` if there are nodes that the host has to run."""
+        graph = self._imported(shapes).whole(self.scope.outputs)
+        self._check_outputs(graph)
+        return graph
+
+    def first_stage(self, shapes: Shapes) -> Stage:
+        """What comes before, and is, what the host runs first."""
+        return self._imported(shapes).stage(self.scope.outputs)
+
+    def _imported(self, shapes: Shapes) -> StageImporter:
         types = self.types(shapes)
         importer = StageImporter(self.scope, {n: types.get(n, OPAQUE) for n in self.scope.inputs})
         for name, type in types.items():
             importer.declare(name, type)
         importer.import_steps(self.scope.steps)
-        graph = importer.whole(self.scope.outputs)
-        self._check_outputs(graph)
-        return graph
+        return importer
 
     def _check_outputs(self, graph: Graph) -> None:
         for info, value in zip(self._graph.output, graph.outputs, strict=True):
