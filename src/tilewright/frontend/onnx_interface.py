@@ -85,7 +85,7 @@ def input_types(infos: Sequence[ValueInfoProto], shapes: Shapes, limits: Limits)
 
 def _is_tensor(info: ValueInfoProto) -> bool:
     kind = info.type.WhichOneof("value")
-    if kind not in ("tensor_type", "sequence_type", "optional_type"):
+    if kind not in ("tensor_type", "sequence_type", "optional_type", "map_type"):
         raise UserError(f"input {label(info.name)} is a {kind or 'value without type'}, not a tensor")
     return kind == "tensor_type"
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from tilewright.ops.opdef import Array, OnnxNode
 
-# A tensor (of strings: dtype object), a sequence, or nothing: an absent input or an empty optional.
-HostValue: TypeAlias = "Array | list[Any] | None"
+# A tensor (of strings: dtype object), a sequence, a map, or nothing: an absent input or an empty optional.
+HostValue: TypeAlias = "Array | list[Any] | dict[Any, Any] | None"
 
 
 class Body(Protocol):
@@ -44,6 +44,7 @@ class HostSample:
     outputs: int = 1
     opset: int = 25
     domain: str = ""
+    version: int = 1  # of the domain
 
 
 class HostOp(ABC):
