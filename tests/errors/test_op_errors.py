@@ -7,7 +7,8 @@ import pytest
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.activation import Clip, Gelu, PRelu
-from tilewright.ops.arithmetic import Add, Cast, Mod, Pow
+from tilewright.ops.arithmetic import Add, Mod, Pow
+from tilewright.ops.cast import Cast
 from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv, ConvTranspose

@@ -17,7 +17,8 @@ from tilewright.graph.passes.fuse_padding import fuse_padding
 from tilewright.graph.passes.simplify import simplify
 from tilewright.graph.verify import verify_graph
 from tilewright.ops.activation import Clip, Relu
-from tilewright.ops.arithmetic import Add, Cast, Div, Mul, Pow, Sub
+from tilewright.ops.arithmetic import Add, Div, Mul, Pow, Sub
+from tilewright.ops.cast import Cast
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv
 from tilewright.ops.einsum import Einsum

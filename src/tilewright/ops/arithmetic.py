@@ -1,4 +1,4 @@
-"""Elementwise arithmetic and conversion. Integers wrap; integer division truncates towards zero, as ONNX has it."""
+"""Elementwise arithmetic. Integers wrap; integer division truncates towards zero, as ONNX has it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,10 +23,9 @@ from tilewright.ir.expr import (
     select,
     unary,
 )
-from tilewright.ops.axes import ANY, FLOATS, NUMBERS
+from tilewright.ops.axes import FLOATS, NUMBERS
 from tilewright.ops.elementwise import SPECIAL, Elementwise, Pairwise, Variadic, normal
-from tilewright.ops.opdef import ONNX_DTYPES, Array, OnnxNode, Sample, TensorType
-from tilewright.support.errors import UserError
+from tilewright.ops.opdef import Array, OnnxNode, Sample, TensorType
 
 # ------------------------------------------------------------------------------------------------------ arithmetic
 
@@ -271,47 +270,3 @@ class Mean(Variadic):
 
     def values(self, args: Sequence[Array]) -> Array:
         return reduce(self.combine_arrays, args) / len(args)
-
-
-# ------------------------------------------------------------------------------------------------------ conversion
-
-
-@dataclass(frozen=True, slots=True)
-class Cast(Elementwise):
-    """Floats become integers by truncation towards zero, and booleans by comparison with zero."""
-
-    onnx = ("Cast", "CastLike")
-    takes = ANY
-    widens = False
-    dtype: DType
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        if node.op_type == "CastLike":
-            return cls(node.input(1).dtype), (0,)
-        to = node.integer("to", 0)
-        if to not in ONNX_DTYPES:
-            raise UserError(f"{node.op_type} to ONNX element type {to}, which has no type here")
-        return cls(ONNX_DTYPES[to]), (0,)
-
-    def result(self, inputs: Sequence[TensorType]) -> DType:
-        return self.dtype
-
-    def value(self, args: Sequence[Expr]) -> Expr:
-        (x,) = args
-        if self.dtype is DType.BOOL and x.dtype is not DType.BOOL:
-            return binary(BinaryOp.NE, x, const(0, x.dtype))
-        return cast(self.dtype, x)
-
-    def values(self, args: Sequence[Array]) -> Array:
-        return args[0]
-
-    @classmethod
-    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
-        x = np.array([0.0, -0.0, 1.5, -1.5, 2.5, 100.25], np.float32)
-        for to in (1, 6, 7, 9, 10, 11):
-            yield cls.sample(x, to=to)
-        yield cls.sample(np.array([-3, 0, 300], np.int64), to=1)
-        yield cls.sample(np.array([-3, 0, 300], np.int32), to=9)
-        yield cls.sample(np.array([True, False]), to=1)
-        yield cls.sample(x, np.array(1, np.int32), op_type="CastLike")

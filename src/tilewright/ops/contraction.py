@@ -53,8 +53,8 @@ class MatMul(Op):
             m = inner[:1] if rows else []
             n = inner[-1:] if cols else []
             return (
-                cast(wide, _load_matrix(left, outer, batch, [*m, k])),
-                cast(wide, _load_matrix(right, outer, batch, [k, *n])),
+                cast(wide, load_matrix(left, outer, batch, [*m, k])),
+                cast(wide, load_matrix(right, outer, batch, [k, *n])),
             )
 
         axes = [f"b{d}" for d in range(len(batch))] + ["m"] * rows + ["n"] * cols + ["k"]
@@ -92,7 +92,7 @@ class MatMul(Op):
         )
 
 
-def _load_matrix(x: Buffer, outer: Sequence[Expr], batch: Sequence[int], inner: Sequence[Expr]) -> Expr:
+def load_matrix(x: Buffer, outer: Sequence[Expr], batch: Sequence[int], inner: Sequence[Expr]) -> Expr:
     """`x` at batch index `outer` (broadcast) and matrix index `inner`."""
     count = len(x.shape) - len(inner)
     lead = len(batch) - count

@@ -16,7 +16,8 @@ import numpy as np
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ops.activation import Clip
-from tilewright.ops.arithmetic import Cast, Div, Mul, Sub
+from tilewright.ops.arithmetic import Div, Mul, Sub
+from tilewright.ops.cast import Cast
 from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
 from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 
