@@ -9,16 +9,30 @@
 Each call makes one block under one loop per iterator, and one buffer, which is local to the Func unless it is
 handed to `finish`. Loops are named `<block>_<axis>`, iterators `<block>_v<axis>`; the axes take the parameter
 names of the lambda, or `axes`.
+
+What one iteration leaves to the next, as in recurrent networks, is stored for all iterations:
+
+    h = b.ahead("h", (T, N), F32)                     # read before the block that makes it is there
+    with b.around("step", (T,), ("t",)):              # loops that the blocks inside share: their first axes
+        p = b.compute("p", (T, N), lambda t, i: select(t < 1, start[i], h[t - 1, i]))
+        b.compute("h", (T, N), lambda t, i: tanh(p[t, i] + x[t, i]), out=h)
+
+What changes elements that exist, at places that data chooses, is an update:
+
+    y = b.ahead("y", (N,), F32)
+    b.compute("y_copy", (N,), lambda i: x[i], out=y)
+    b.update("y", (K,), (0,), lambda k: Store(y, (at[k],), y[at[k]] + u[k]))
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Buffer, Expr, Fma, Scope, Var, binary, const
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, seq
+from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, seq, walk
 
 Body: TypeAlias = Callable[..., Expr]
 ReduceBody: TypeAlias = Callable[..., "Expr | tuple[Expr, Expr]"]
@@ -53,6 +67,8 @@ class FuncBuilder:
         self._params: list[Buffer] = []
         self._made: dict[Buffer, None] = {}
         self._stmts: list[Stmt] = []
+        self._ahead: set[Buffer] = set()
+        self._around: tuple[tuple[Var, int], ...] = ()  # loops that blocks share now, and their extents
 
     def param(self, name: str, shape: Sequence[int], dtype: DType) -> Buffer:
         return self.use(Buffer(name, tuple(shape), dtype, Scope.GLOBAL))
@@ -62,6 +78,32 @@ class FuncBuilder:
         if buffer not in self._params:
             self._params.append(buffer)
         return buffer
+
+    def ahead(self, name: str, shape: Sequence[int], dtype: DType) -> Buffer:
+        """A buffer of the Func that a block made later writes, given to it as `out`."""
+        buffer = Buffer(self._prefix + name, tuple(shape), dtype, Scope.GLOBAL)
+        self._ahead.add(buffer)
+        return buffer
+
+    def var(self, name: str) -> Var:
+        """The variable of a loop inside of a block."""
+        return Var(self._prefix + name)
+
+    @contextmanager
+    def around(self, name: str, extents: Sequence[int], axes: Sequence[str]) -> Generator[None]:
+        """Loops around all blocks that are made inside, which run one after the other in each iteration. The first
+        axes of each of them are these.
+        """
+        assert not self._around, "loops that blocks share are not nested"
+        outside, self._stmts = self._stmts, []
+        self._around = tuple(
+            (Var(f"{self._prefix}{name}_{a}"), e) for a, e in zip(axes, extents, strict=True)
+        )
+        yield
+        nest = seq(*self._stmts)
+        for var, extent in reversed(self._around):
+            nest = For(var, extent, nest)
+        self._stmts, self._around = [*outside, nest], ()
 
     def compute(
         self,
@@ -110,6 +152,28 @@ class FuncBuilder:
         self._emit(Block(self._prefix + name, iters, loops, Store(buffer, indices, update), init))
         return buffer
 
+    def update(
+        self,
+        name: str,
+        extents: Sequence[int],
+        ordered: Collection[int],
+        fn: Callable[..., Stmt],
+        *,
+        axes: Sequence[str] | None = None,
+    ) -> None:
+        """A block with the body fn(i…), which stores to buffers that are `ahead`. The iterators numbered in `ordered`
+        are reduce iterators: what iterations along them change may be the same, so they run in order. Along the others
+        each iteration changes something else.
+        """
+        iters, loops = self._iters(name, tuple(extents), (), fn, axes)
+        iters = tuple(
+            Iter(it.var, it.extent, IterKind.REDUCE if n in ordered else it.kind)
+            for n, it in enumerate(iters)
+        )
+        body = fn(*(it.var for it in iters))
+        self._made.update((s.buffer, None) for s in walk(body) if isinstance(s, Store))
+        self._emit(Block(self._prefix + name, iters, loops, body))
+
     def finish(self, *outputs: Buffer) -> Func:
         """The Func. `outputs` become parameters if they are not yet; what else was made stays local."""
         params = (*self._params, *(o for o in outputs if o not in self._params))
@@ -135,18 +199,23 @@ class FuncBuilder:
         kinds = [IterKind.SPATIAL] * len(spatial) + [IterKind.REDUCE] * len(over)
         base = self._prefix + name
         iters = tuple(Iter(Var(f"{base}_v{a}"), e, k) for a, e, k in zip(axes, extents, kinds, strict=True))
-        return iters, tuple(Var(f"{base}_{a}") for a in axes)
+        shared = self._around
+        assert extents[: len(shared)] == tuple(e for _, e in shared), (
+            f"{name} is not made for the loops around"
+        )
+        return iters, (*(v for v, _ in shared), *(Var(f"{base}_{a}") for a in axes[len(shared) :]))
 
     def _output(self, name: str, shape: tuple[int, ...], dtype: DType, out: Buffer | None) -> Buffer:
         buffer = out if out is not None else Buffer(self._prefix + name, shape, dtype, Scope.GLOBAL)
-        if out is not None:
+        if out is not None and out not in self._ahead:
             self.use(out)
         self._made[buffer] = None
         return buffer
 
     def _emit(self, block: Block) -> None:
         nest: Stmt = block
-        for loop, it in reversed(list(zip(block.bindings, block.iters, strict=True))):
+        own = list(zip(block.bindings, block.iters, strict=True))[len(self._around) :]
+        for loop, it in reversed(own):
             assert isinstance(loop, Var)
             nest = For(loop, it.extent, nest)
         self._stmts.append(nest)

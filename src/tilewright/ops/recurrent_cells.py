@@ -1,0 +1,299 @@
+"""RNN, GRU and LSTM: what a step makes of its input and of the state before it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from tilewright.ir.expr import Buffer, Expr
+from tilewright.ops.elementwise import normal
+from tilewright.ops.opdef import Array, OnnxNode, Sample
+from tilewright.ops.recurrent import Arrays, Recurrence, Recurrent
+
+
+@dataclass(frozen=True, slots=True)
+class RNN(Recurrent):
+    """h = f(X Wᵀ + h Rᵀ + biases)"""
+
+    onnx = ("RNN",)
+    gates = 1
+    usual = ("Tanh",)
+
+    def blocks(self, r: Recurrence) -> tuple[Buffer, ...]:
+        x = r.projection(lambda d, g: r.bias(d, g) + r.recurrent_bias(d, g))
+        weights, h = r.weights("weights", range(1)), r.state("h")
+        with r.steps():
+            before = r.before(h, "h")
+            total = r.product("sum", before, weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
+            r.block("h", lambda d, t, n, j: r.act(0, d, total[d, t, n, j]), out=h)
+        return (h,)
+
+    def advance(self, d: int, x: Array, states: Sequence[Array], of: Arrays) -> tuple[Array, ...]:
+        return (self.act(0, d, x + states[0] @ of["R"][d].T + sum(self.biases(d, of))),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        yield from _shared_samples(cls, rng)
+        for functions in (["Relu"], ["Affine"], ["LeakyRelu"], ["ThresholdedRelu"], ["ScaledTanh"]):
+            yield _small(cls, rng, activations=functions, activation_alpha=[0.5], activation_beta=[0.25])
+        for functions in (["HardSigmoid"], ["Elu"], ["Softsign"], ["Softplus"], ["Sigmoid"]):
+            yield _small(cls, rng, activations=functions)
+        yield _small(
+            cls,
+            rng,
+            directions=2,
+            direction="bidirectional",
+            activations=["LeakyRelu", "Affine"],
+            activation_alpha=[0.5, 0.75],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GRU(Recurrent):
+    """z and r say how much of the state is kept, and how much of it the new one sees:
+
+        z, r = f(X Wᵀ + h Rᵀ + biases)
+        h = (1 - z) · g(X Wᵀ + (r · h) Rᵀ + biases) + z · h
+
+    `linear_before_reset`: r is multiplied with the product with R and its bias instead of h.
+    """
+
+    onnx = ("GRU",)
+    gates = 3
+    usual = ("Sigmoid", "Tanh")
+    linear_before_reset: bool = False
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        linear = bool(node.integer("linear_before_reset", 0))
+        return cls(*cls.common(node), linear_before_reset=linear), cls.taken(node)
+
+    def blocks(self, r: Recurrence) -> tuple[Buffer, ...]:
+        return self._linear_blocks(r) if self.linear_before_reset else self._blocks(r)
+
+    def _blocks(self, r: Recurrence) -> tuple[Buffer, ...]:
+        x = r.projection(lambda d, g: r.bias(d, g) + r.recurrent_bias(d, g))
+        size, h = r.hidden, r.state("h")
+        gate_weights, new_weights = r.weights("gate_weights", range(2)), r.weights("new_weights", range(2, 3))
+        with r.steps():
+            before = r.before(h, "h")
+            gates = r.product("gates", before, gate_weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
+            seen = r.block(
+                "seen",
+                lambda d, t, n, j: r.act(0, d, gates[d, t, n, j + size]) * before[d, t, n, j],
+            )
+            new = r.product(
+                "new", seen, new_weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g + 2 * size]
+            )
+
+            def element(d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
+                z = r.act(0, d, gates[d, t, n, j])
+                return (1 - z) * r.act(1, d, new[d, t, n, j]) + z * before[d, t, n, j]
+
+            r.block("h", element, out=h)
+        return (h,)
+
+    def _linear_blocks(self, r: Recurrence) -> tuple[Buffer, ...]:
+        x = r.projection(r.bias)
+        size, h, weights = r.hidden, r.state("h"), r.weights("weights", range(3))
+        with r.steps():
+            before = r.before(h, "h")
+            gates = r.product(
+                "gates",
+                before,
+                weights,
+                lambda d, t, n, g: r.recurrent_bias(d, g) if "B" in r.of else None,
+            )
+
+            def element(d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
+                time = r.time(d, t, n)
+                z, reset = (
+                    r.act(0, d, x[d, time, n, j + k * size] + gates[d, t, n, j + k * size]) for k in range(2)
+                )
+                new = x[d, time, n, j + 2 * size] + reset * gates[d, t, n, j + 2 * size]
+                return (1 - z) * r.act(1, d, new) + z * before[d, t, n, j]
+
+            r.block("h", element, out=h)
+        return (h,)
+
+    def advance(self, d: int, x: Array, states: Sequence[Array], of: Arrays) -> tuple[Array, ...]:
+        (h,), (bias, recurrent_bias) = states, self.biases(d, of)
+        xz, xr, xn = np.split(x + bias, 3, axis=1)
+        rz, rr, rn = np.split(of["R"][d], 3)
+        bz, br, bn = np.split(recurrent_bias, 3)
+        z, reset = self.act(0, d, xz + h @ rz.T + bz), self.act(0, d, xr + h @ rr.T + br)
+        seen = reset * (h @ rn.T + bn) if self.linear_before_reset else (reset * h) @ rn.T + bn
+        return ((1 - z) * self.act(1, d, xn + seen) + z * h,)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        for linear in (0, 1):
+            yield from _shared_samples(cls, rng, linear_before_reset=linear)
+        yield _small(
+            cls,
+            rng,
+            activations=["HardSigmoid", "ScaledTanh"],
+            activation_alpha=[0.3, 0.9],
+            activation_beta=[0.4, 0.6],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LSTM(Recurrent):
+    """A cell c is kept beside the output h:
+
+        i, o, f = f(X Wᵀ + h Rᵀ + biases + P · c)        o sees the new c
+        c = f · c + i · g(X Wᵀ + h Rᵀ + biases)
+        h = o · h(c)
+
+    `input_forget`: f is 1 - i. As in other engines, c is not clipped before its function.
+    """
+
+    onnx = ("LSTM",)
+    operands = (*Recurrent.operands, "initial_c", "P")
+    gates = 4
+    states = ("h", "c")
+    usual = ("Sigmoid", "Tanh", "Tanh")
+    input_forget: bool = False
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        coupled = bool(node.integer("input_forget", 0))
+        return cls(*cls.common(node), input_forget=coupled), cls.taken(node)
+
+    def blocks(self, r: Recurrence) -> tuple[Buffer, ...]:
+        x = r.projection(lambda d, g: r.bias(d, g) + r.recurrent_bias(d, g))
+        size, weights = r.hidden, r.weights("weights", range(4))
+        h, c = r.state("h"), r.state("c")
+        with r.steps():
+            h_before, c_before = r.before(h, "h"), r.before(c, "c")
+            gates = r.product("gates", h_before, weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
+
+            def gate(which: int, peephole: int, cell: Buffer, d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
+                value: Expr = gates[d, t, n, j + which * size]
+                if "P" in r.of:
+                    value = value + r.load("P", d, j + peephole * size) * cell[d, t, n, j]
+                return r.act(0, d, value)
+
+            def cell(d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
+                new = r.act(1, d, gates[d, t, n, j + 3 * size])
+                taken = gate(0, 0, c_before, d, t, n, j)
+                kept = 1 - taken if self.input_forget else gate(2, 2, c_before, d, t, n, j)
+                return kept * c_before[d, t, n, j] + taken * new
+
+            def output(d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
+                return gate(1, 1, c, d, t, n, j) * r.function(2, d, c[d, t, n, j])
+
+            r.block("c", cell, out=c)
+            r.block("h", output, out=h)
+        return h, c
+
+    def advance(self, d: int, x: Array, states: Sequence[Array], of: Arrays) -> tuple[Array, ...]:
+        h, c = states
+        i, o, f, new = np.split(x + h @ of["R"][d].T + sum(self.biases(d, of)), 4, axis=1)
+        pi, po, pf = np.split(of["P"][d], 3) if "P" in of else (0, 0, 0)
+        taken = self.act(0, d, i + pi * c)
+        kept = 1 - taken if self.input_forget else self.act(0, d, f + pf * c)
+        cell = kept * c + taken * self.act(1, d, new)
+        return self.act(0, d, o + po * cell) * self.functions[d][2].array(cell), cell
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        yield from _shared_samples(cls, rng)
+        yield _small(cls, rng, peepholes=True)
+        yield _small(cls, rng, peepholes=True, directions=2, direction="bidirectional", clip=0.4)
+        yield _small(cls, rng, input_forget=1)
+        yield _small(
+            cls,
+            rng,
+            directions=2,
+            direction="bidirectional",
+            activations=["HardSigmoid", "Softsign", "Tanh", "Sigmoid", "ScaledTanh", "Elu"],
+            activation_alpha=[0.3, 0.8, 0.5],
+            activation_beta=[0.4, 0.6],
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- samples
+
+
+def _arrays(
+    cls: type[Recurrent], rng: np.random.Generator, directions: int, steps: int, batch: int
+) -> dict[str, Array]:
+    """All inputs; small, so that cells do not saturate."""
+    size, taken = 5, 3
+    rows = cls.gates * size
+    shapes = {
+        "X": (steps, batch, taken),
+        "W": (directions, rows, taken),
+        "R": (directions, rows, size),
+        "B": (directions, 2 * rows),
+        "initial_h": (directions, batch, size),
+        "initial_c": (directions, batch, size),
+        "P": (directions, 3 * size),
+    }
+    return {name: normal(rng, *shape) * np.float32(0.5) for name, shape in shapes.items()}
+
+
+def _small(
+    cls: type[Recurrent],
+    rng: np.random.Generator,
+    leave_out: Sequence[str] = (),
+    peepholes: bool = False,
+    lengths: Sequence[int] | None = None,
+    directions: int = 1,
+    steps: int = 3,
+    batch: int = 2,
+    runtime: Sequence[int] = (),
+    **attrs: Any,
+) -> Sample:
+    of: dict[str, Array | None] = {**_arrays(cls, rng, directions, steps, batch)}
+    of["sequence_lens"] = None if lengths is None else np.array(lengths, np.int32)
+    if not peepholes:
+        of["P"] = None
+    for name in leave_out:
+        of[name] = None
+    inputs = [of[name] for name in cls.operands]
+    attrs.setdefault("outputs", 1 + len(cls.states))
+    return cls.sample(*inputs, runtime=runtime, hidden_size=5, **attrs)
+
+
+def _shared_samples(cls: type[Recurrent], rng: np.random.Generator, **attrs: Any) -> Iterable[Sample]:
+    """What all cells are tried with."""
+    at = cls.operands.index("sequence_lens")
+    yield _small(cls, rng, outputs=1, **attrs)
+    yield _small(cls, rng, leave_out=("B", "initial_h", "initial_c"), **attrs)
+    yield _small(cls, rng, steps=1, batch=1, **attrs)
+    yield _small(cls, rng, lengths=[3, 3], **attrs)
+    yield _small(cls, rng, clip=0.3, **attrs)
+    for direction, directions in (("reverse", 1), ("bidirectional", 2)):
+        yield _small(cls, rng, directions=directions, direction=direction, **attrs)
+    for direction, directions in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
+        yield _small(
+            cls, rng, directions=directions, direction=direction, lengths=[1, 3], runtime=[at], **attrs
+        )
+    # onnxruntime has neither other layouts nor other element types.
+    bare = {k: v for k, v in attrs.items()}
+    both = _small(cls, rng, directions=2, direction="bidirectional", lengths=[2, 3], **bare)
+    yield from _turned(both)
+    for dtype in (np.float16, np.float64):
+        whole = _small(cls, rng, **bare)
+        yield Sample(whole.op, tuple(x.astype(dtype) for x in whole.inputs))
+
+
+def _turned(sample: Sample) -> Iterable[Sample]:
+    """The sample with the batch in front."""
+    assert sample.onnx is not None
+    case, op = sample.onnx, sample.op
+    assert isinstance(op, Recurrent)
+    inputs = [
+        None
+        if x is None
+        else np.ascontiguousarray(x.swapaxes(0, 1))
+        if name == "X" or name.startswith("initial")
+        else x
+        for name, x in zip(op.operands, case.inputs, strict=True)
+    ]
+    made = type(op).sample(*inputs, outputs=case.outputs, layout=1, **case.attrs)
+    yield Sample(made.op, made.inputs)
