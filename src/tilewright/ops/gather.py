@@ -1,4 +1,4 @@
-"""Gather and OneHot: elements chosen by indices that are data.
+"""Gather, GatherElements, GatherND and OneHot: elements chosen by indices that are data.
 
 An index is counted from the back if negative, and then brought into range: a wrong one reads the nearest element,
 never memory that is not ours.
@@ -17,7 +17,7 @@ from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.tir.build import FuncBuilder
 
-_INDEX_TYPES = (DType.I32, DType.I64)
+INDEX_TYPES = (DType.I32, DType.I64)
 
 
 def checked_index(i: Expr, extent: int) -> Expr:
@@ -62,7 +62,7 @@ class Gather(Op):
                 raise self.misfit(inputs, f"index {self.at} is out of range on axis {self.axis}")
             places: tuple[int, ...] = ()
         else:
-            if inputs[1].dtype not in _INDEX_TYPES:
+            if inputs[1].dtype not in INDEX_TYPES:
                 raise self.misfit(inputs, "indices must be i32 or i64")
             places = inputs[1].shape
         return (TensorType(x.dtype, (*x.shape[: self.axis], *places, *x.shape[self.axis + 1 :])),)
@@ -110,7 +110,7 @@ class GatherElements(Op):
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 2)
         x, at = inputs
-        if at.dtype not in _INDEX_TYPES:
+        if at.dtype not in INDEX_TYPES:
             raise self.misfit(inputs, "indices must be i32 or i64")
         if at.rank != x.rank or not 0 <= self.axis < x.rank or not x.shape[self.axis]:
             raise self.misfit(inputs, f"both need the same axes, and an axis {self.axis} that is not empty")
@@ -136,6 +136,62 @@ class GatherElements(Op):
         x = normal(rng, 3, 4)
         yield cls.sample(x, np.array([[0, 2, -1], [1, -3, 0]], np.int64))
         yield cls.sample(x, np.array([[0, 3], [-1, 1], [2, 2]], np.int32), axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class GatherND(Op):
+    """The last axis of the indices holds places on the axes of the tensor, after the first `batch` that both share."""
+
+    onnx = ("GatherND",)
+    kind = Kind.MOVEMENT
+    moves_only = True
+    batch: int = 0
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        return cls(node.integer("batch_dims", 0)), (0, 1)
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 2)
+        x, at = inputs
+        if at.dtype not in INDEX_TYPES:
+            raise self.misfit(inputs, "indices must be i32 or i64")
+        if not 0 <= self.batch < min(x.rank, at.rank) or x.shape[: self.batch] != at.shape[: self.batch]:
+            raise self.misfit(inputs, f"there are no {self.batch} axes that both share")
+        last = self.batch + at.shape[-1]
+        if not self.batch < last <= x.rank:
+            raise self.misfit(inputs, f"indices choose places on {at.shape[-1]} axes")
+        shape = (*at.shape[:-1], *x.shape[last:])
+        if 0 in x.shape[self.batch : last] and 0 not in shape:
+            raise self.misfit(inputs, "an axis that is indexed is empty")
+        return (TensorType(x.dtype, shape),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        x, at = inputs
+        (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
+        lead, depth = len(at.shape) - 1, at.shape[-1]
+
+        def element(*i: Expr) -> Expr:
+            chosen = [checked_index(at[(*i[:lead], d)], x.shape[self.batch + d]) for d in range(depth)]
+            return x[(*i[: self.batch], *chosen, *i[lead:])]
+
+        return (b.compute(name, out.shape, element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, at = inputs
+        chosen = [checked_indices(at[..., d], x.shape[self.batch + d]) for d in range(at.shape[-1])]
+        return (x[(*np.indices(at.shape[:-1], sparse=True)[: self.batch], *chosen)],)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = normal(rng, 2, 3, 4)
+        yield cls.sample(x, np.array([[0, 2], [1, -1]], np.int64))
+        yield cls.sample(x, np.array([[[1]], [[-2]]], np.int64))
+        yield cls.sample(x, np.array([[2], [-3]], np.int64), batch_dims=1)
+        yield cls.sample(x, np.array([[[2, 0], [0, -1]], [[1, 1], [1, 2]]], np.int64), batch_dims=1)
+        yield cls.sample(x, rng.integers(-4, 4, size=(2, 3, 2, 1)), batch_dims=2)
+        yield cls.sample(x.astype(np.int64), np.array([1, 2, 3], np.int64))
+        yield Sample(cls(), (x, np.array([[9, -9]], np.int32)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.ordered import is_ordered, schedule_ordered
 from tilewright.schedule.recipes.spatial import schedule_spatial
 from tilewright.search.contraction_space import contraction_space
 from tilewright.search.lanes_space import lanes_space
@@ -37,6 +38,8 @@ def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) 
 
 
 def _spaces(start: Draft, target: Target, constants: frozenset[str]) -> Iterator[Space]:
+    if any(is_ordered(b) for b in blocks(start.func.body)):
+        return
     for rule in RULES:
         found = rule(start, target, constants)
         if found is not None:
@@ -75,13 +78,13 @@ def _built(space: Space, decisions: Decisions) -> Draft:
 
 
 def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Draft:
-    """Every block stays in its own nest: without a reduction in memory order, with one as it is written."""
+    """Every block stays in its own nest: without a reduction in memory order, with one nearly as it is written."""
     s = prepared(func)
     for block in list(blocks(s.func.body)):
-        if not block.is_reduction:
+        if not block.is_reduction or is_ordered(block):
             kept = s.module, s.trace
             try:
-                schedule_spatial(s, block.name, target)
+                (schedule_ordered if block.is_reduction else schedule_spatial)(s, block.name, target)
             except ScheduleError as e:
                 s.module, s.trace = kept
                 _log.debug("%s stays as it is: %s", block.name, e)

@@ -327,7 +327,7 @@ class _Check:
     def _store(self, s: Store, scope: _Scope) -> None:
         self._check_type(s.value, s.buffer.dtype, f"the value stored to {s.buffer}", s)
         self._check_access("writes", s.buffer, s.indices, scope.guarded, s, scope)
-        mentioned = {v for i in s.indices for v in free_vars(i)}
+        mentioned = {v for i in s.indices for v in _vars_outside_loads(i)}
         if scope.block is not None:
             bad = [it.var for it in scope.block.iters if it.kind is IterKind.REDUCE and it.var in mentioned]
             if bad:
@@ -394,6 +394,19 @@ class _Check:
 
 def _is_unrolled(around: Mapping[Var, For], v: Var) -> bool:
     return v in around and around[v].kind in _CONSTANT_AFTER_UNROLLING
+
+
+def _vars_outside_loads(e: Expr) -> set[Var]:
+    """The variables that an index mentions itself. In a scatter data chooses the element, and they choose the data."""
+    found: set[Var] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Var):
+            found.add(node)
+        elif not isinstance(node, Load):
+            stack.extend(node.children())
+    return found
 
 
 def _guarded_loads(e: Expr) -> dict[Load, bool]:

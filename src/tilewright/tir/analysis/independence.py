@@ -226,11 +226,18 @@ def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]
     found: dict[tuple[Indices, Indices, str], tuple[Access, Access]] = {}
     for store in (a for a in users if a.is_store):
         for other in users:
-            if not (commute and store.block == other.block and store.indices == other.indices):
+            if not (commute and store.block == other.block and _is_one_element(store, other)):
                 reduction = _one_reduction(store, other)
                 name = "" if reduction is None else reduction.block.name
                 found.setdefault((store.indices, other.indices, name), (store, other))
     return list(found.values())
+
+
+def _is_one_element(a: Access, b: Access) -> bool:
+    """Do both always touch the element that the loops choose? One that data chooses is written in an order: the last
+    update wins.
+    """
+    return a.indices == b.indices and not any(True for i in a.indices for _ in loads(i))
 
 
 def _one_reduction(a: Access, b: Access) -> Instance | None:
