@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.machine import Array, Machine
-
-Ints = NDArray[np.int64]
+from tilewright.cost.machine import Array, Ints, Machine
 
 _LINE_BYTES = 64
 _SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache
@@ -125,14 +123,8 @@ def contraction_seconds(f: Form, c: Choices, m: Machine, threads: int = 1) -> Ar
 
 def _step(height: Ints, vectors: Ints, c: Choices, f: Form, m: Machine) -> Array:
     """Cycles of one reduction step of a tile."""
-    work = height * vectors
-    loads = (height + vectors) / m.loads_per_cycle
-    written_out = np.clip(c.unroll // np.maximum(work, 1), 1, f.k_inner)
-    uops = (work + height + vectors + 2.0 / written_out) / m.uops_per_cycle
-    busy = np.maximum(np.maximum(work / m.fma_per_cycle, loads), uops)
-    # Loads and multiply-adds do not overlap perfectly; a dependent chain cannot be overlapped at all.
-    # A vector of B comes from farther than an element of A.
-    return np.maximum(busy + 0.12 * loads + 0.1 * vectors, m.fma_latency)
+    written_out = np.clip(c.unroll // np.maximum(height * vectors, 1), 1, f.k_inner)
+    return m.tile_step(height, vectors, written_out)
 
 
 def _edges(height: Ints, vectors: Ints, lanes: int, f: Form) -> Array:

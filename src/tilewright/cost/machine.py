@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tilewright.target.target import Target
 
 Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,16 @@ class Machine:
     from_l2: float = 0.0015
     from_l3: float = 0.004
     from_memory: float = 0.02
+
+    def tile_step(self, rows: Ints | int, vectors: Ints | int, written_out: Ints | int = 8) -> Array:
+        """Cycles of one reduction step of a register tile, whose loop is written out so many times."""
+        work = np.multiply(rows, vectors)
+        loads = np.add(rows, vectors) / self.loads_per_cycle
+        uops = (work + rows + vectors + 2.0 / np.asarray(written_out)) / self.uops_per_cycle
+        busy = np.maximum(np.maximum(work / self.fma_per_cycle, loads), uops)
+        # Loads and multiply-adds do not overlap perfectly; a dependent chain cannot be overlapped at all.
+        # A vector of B comes from farther than an element of A.
+        return np.maximum(busy + 0.12 * loads + 0.1 * np.asarray(vectors), self.fma_latency)
 
     def per_byte(self, footprint: Array) -> Array:
         """Cycles per byte for data that is read again after `footprint` bytes of other data."""

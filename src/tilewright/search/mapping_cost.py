@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from tilewright.cost.machine import machine_of
 from tilewright.ir.expr import Load, free_vars
-from tilewright.schedule.recipes.tiles import tile_time
 from tilewright.search.mapping import Choice, Group, Role
 from tilewright.search.operand_plan import Steps, address_steps, loop_extents, run_length, tile_steps
 from tilewright.target.intrinsic import Intrinsic
@@ -89,7 +88,7 @@ class _Form:
         rows, vectors = self._tile()
         # LLVM brings the elements of A of many rows forward until accumulators spill.
         spill = 1.15 if rows > _MAX_ROWS else 1.0
-        step = spill * tile_time(rows, vectors) / (self._lanes * self._factors)
+        step = spill * self._machine.tile_step(rows, vectors) / (rows * vectors * self._lanes * self._factors)
         useful = np.full(self._shape, points * step)
         far = self._far_rows() + self._overlap()
         copies = tuple(self._copy(p) for p in range(len(self._choice.match.operands)))

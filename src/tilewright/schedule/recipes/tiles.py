@@ -7,26 +7,11 @@ needs enough independent accumulators to fill the pipeline.
 
 from dataclasses import dataclass
 
-# Multiply-adds a core starts per cycle times the cycles until a result is there: fewer accumulators leave
-# the units idle.
-_IN_FLIGHT = 8
-_FMA_PER_CYCLE = 2.0
-_LOADS_PER_CYCLE = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     rows: int
     columns: int  # elements
-
-
-def tile_time(rows: int, vectors: int) -> float:
-    """Cycles per multiply-add of one vector."""
-    work = rows * vectors
-    compute = max(work, _IN_FLIGHT) / _FMA_PER_CYCLE
-    loads = (rows + vectors) / _LOADS_PER_CYCLE
-    # Loads do not overlap perfectly, and a vector of B comes from a farther cache than an element of A.
-    return (max(compute, loads) + 0.3 * loads + 0.2 * vectors) / work
 
 
 def row_tiles(rows: int, height: int = 6) -> dict[int, int]:
