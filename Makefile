@@ -1,7 +1,7 @@
 # `make test` and `make demo` work as the first command in a fresh clone: they make .venv and install what they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all unit lint types layers demo bench format clean
+.PHONY: help test test-all unit lint types layers demo bench onnx-suite format clean
 
 # The first interpreter that runs and is new enough; `make PYTHON=… test` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -51,6 +51,9 @@ bench: $(INSTALLED) ## measure this machine, kernels, models and call overhead; 
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.vector_math
+
+onnx-suite: $(INSTALLED) ## run ONNX's own operator suite; writes docs/results/onnx-suite.md
+	$(BIN)/python -m benchmarks.onnx_suite
 
 format: $(INSTALLED) ## rewrite the sources in our style
 	$(BIN)/ruff check --fix .

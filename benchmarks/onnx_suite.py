@@ -1,0 +1,175 @@
+"""ONNX's own operator suite: how many of its node cases pass.
+
+    python -m benchmarks.onnx_suite [--filter PATTERN] [--list-failures] [--json]
+
+Every case counts, and one that is skipped, crashes or takes too long has failed. Cases run in worker processes, which
+may be killed. Objects are cached in a folder that is empty at the start: what was compiled before has no say.
+"""
+
+import json
+import os
+import re
+import select
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from benchmarks.onnx_node_cases import load_cases, op_of, pack_case
+from benchmarks.results import write
+from tilewright.child import Child, ChildDied
+from tilewright.cli.output import progress_bar
+
+WORKER = "benchmarks.onnx_node_worker"
+WORKERS = 2
+SECONDS = 120.0  # for a case
+ENOUGH = 0.9  # of the cases
+METHOD = """All node cases of `onnx.backend.test`, each compiled and run on its own and compared as ONNX's runner does:
+shape, element type, and values within the case's tolerance. Skipped, crashed and late (120 s) is failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process, the case it is at, and when it has to be done with it."""
+
+    module: str
+    seconds: float
+    case: str = ""
+    is_ready: bool = False
+    child: Child = field(init=False)
+    deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self.child, self.case, self.is_ready = Child(self.module), "", False
+        self.deadline = time.monotonic() + SECONDS
+
+    def give(self, name: str, body: bytes) -> None:
+        self.case, self.deadline = name, time.monotonic() + self.seconds
+        self.child.send(body)
+
+    def take(self) -> str | None:
+        """What was found out about the case, if anything."""
+        try:
+            answer = self.child.try_receive()
+            if answer is None and time.monotonic() < self.deadline:
+                return None
+            found = f"no result after {self.seconds:g} s" if answer is None else answer.decode()
+        except ChildDied as e:
+            answer, found = None, str(e)
+        if answer is None:
+            self.child.kill()
+            if not self.is_ready:
+                raise RuntimeError(f"a worker process did not get ready: {found}")
+            self.start()
+        elif not self.is_ready:
+            self.is_ready = True
+            return None
+        self.case = ""
+        return found
+
+
+def run_cases(
+    cases: Iterable[tuple[str, bytes]],
+    workers: int = WORKERS,
+    seconds: float = SECONDS,
+    module: str = WORKER,
+) -> Iterator[tuple[str, str]]:
+    """The name of each case with what is wrong with its result (empty if nothing is), as they get done."""
+    waiting = deque(cases)
+    team = [_Worker(module, seconds) for _ in range(min(workers, len(waiting)))]
+    try:
+        while waiting or any(w.case for w in team):
+            for w in team:
+                if waiting and w.is_ready and not w.case:
+                    w.give(*waiting.popleft())
+            at_work = [w for w in team if w.case or not w.is_ready]
+            left = min(w.deadline for w in at_work) - time.monotonic()
+            select.select([w.child.source for w in at_work], [], [], max(0.0, left))
+            for w in at_work:
+                case = w.case
+                found = w.take()
+                if found is not None:
+                    yield case, found
+    finally:
+        for w in team:
+            w.child.kill()
+
+
+def failures_table(failures: Sequence[Failure], cases: Mapping[str, int]) -> str:
+    """Markdown: operator, failed cases, of how many, the reason; alike ones together."""
+    counts = Counter((f.op, f.reason) for f in failures)
+    rows = [[op, str(n), str(cases[op]), reason] for (op, reason), n in sorted(counts.items())]
+    lines = [["operator", "failed", "of", "reason"], ["---", "---:", "---:", "---"], *rows]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
+
+
+@click.command()
+@click.option(
+    "--filter", "pattern", metavar="PATTERN", help="Only cases in whose name this regular expression occurs."
+)
+@click.option("--list-failures", is_flag=True, help="Print every case that failed, with the reason.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option("--workers", default=WORKERS, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--save/--no-save",
+    default=True,
+    show_default=True,
+    help="Write docs/results/onnx-suite.md, of all cases.",
+)
+def main(pattern: str | None, list_failures: bool, as_json: bool, workers: int, save: bool) -> None:
+    """Run ONNX's node cases. The exit status is 0 if at least 90 % pass."""
+    cases = load_cases()
+    names = [n for n in cases if pattern is None or re.search(pattern, n)]
+    if not names:
+        raise click.UsageError(f"no case has {pattern!r} in its name")
+    ops = {n: op_of(n, cases) for n in names}
+    failures: list[Failure] = []
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="onnx-suite-") as folder, progress_bar() as progress:
+        os.environ |= {"TILEWRIGHT_CACHE": folder, "TILEWRIGHT_DB": "off"}
+        packed = ((n, pack_case(cases[n])) for n in names)
+        for done, (name, reason) in enumerate(run_cases(packed, workers), 1):
+            if reason:
+                failures.append(Failure(name, ops[name], reason))
+            if progress is not None:
+                progress("node cases", done, len(names))
+    seconds = time.perf_counter() - start
+    failures.sort(key=lambda f: f.name)
+    passed = len(names) - len(failures)
+    summary = f"{passed} of {len(names)}"
+    if as_json:
+        found = [{"name": f.name, "op": f.op, "reason": f.reason} for f in failures]
+        report = {"passed": passed, "total": len(names), "seconds": seconds, "failures": found}
+        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        for f in failures if list_failures else ():
+            click.echo(f"{f.name}: {f.reason}")
+        click.echo(summary)
+    if save and pattern is None:
+        parts = [
+            f"**{summary}** pass ({passed / len(names):.1%}), in {seconds:.0f} s with {workers} processes."
+        ]
+        if failures:
+            parts.append(failures_table(failures, Counter(ops.values())))
+        path = write("onnx-suite", "ONNX's operator suite", METHOD, *parts)
+        click.echo(f"written to {path}", err=True)
+    sys.exit(0 if passed >= ENOUGH * len(names) else 1)
+
+
+if __name__ == "__main__":
+    main()
