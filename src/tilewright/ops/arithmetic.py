@@ -24,7 +24,7 @@ from tilewright.ir.expr import (
     unary,
 )
 from tilewright.ops.axes import FLOATS, NUMBERS
-from tilewright.ops.elementwise import SPECIAL, Elementwise, Pairwise, Variadic, normal
+from tilewright.ops.elementwise import SPECIAL, Elementwise, Pairwise, Variadic, normal, trailing_axes
 from tilewright.ops.opdef import Array, OnnxNode, Sample, TensorType
 
 # ------------------------------------------------------------------------------------------------------ arithmetic
@@ -102,16 +102,11 @@ class Mod(Pairwise):
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         return cls(bool(node.integer("fmod", 0))), node.present
 
-    def result(self, inputs: Sequence[TensorType]) -> DType:
-        dtype = Elementwise.result(self, inputs)
-        if dtype.is_float and not self.truncated:
-            raise self.misfit(inputs, "floats need fmod=1")
-        return dtype
-
     def scalar(self, a: Expr, b: Expr) -> Expr:
         if not a.dtype.is_float:
             return a - truncated_quotient(a, b) * b if self.truncated else a % b
-        return cast(a.dtype, _fmod(cast(DType.F64, a), cast(DType.F64, b)))
+        remainder = _fmod(cast(DType.F64, a), cast(DType.F64, b))
+        return cast(a.dtype, remainder if self.truncated else _towards(remainder, cast(DType.F64, b)))
 
     def array(self, a: Array, b: Array) -> Array:
         return np.fmod(a, b) if self.truncated else np.mod(a, b)
@@ -121,10 +116,25 @@ class Mod(Pairwise):
         a, b = np.array([7, -7, 7, -7, 0, 6], np.int32), np.array([2, 2, -2, -2, 5, -3], np.int32)
         yield cls.sample(a, b)
         yield cls.sample(a, b, fmod=1)
-        yield cls.sample(a.astype(np.uint8), abs(b).astype(np.uint8))
-        yield cls.sample(normal(rng, 2, 3) * 9, normal(rng, 3), fmod=1)
+        for short in (np.uint8, np.uint16, np.uint32, np.uint64):
+            yield cls.sample(abs(a).astype(short), abs(b).astype(short))
+        for signed in (np.int8, np.int16, np.int64):
+            yield cls.sample(a.astype(signed), b.astype(signed))
+            yield cls.sample(a.astype(signed), b.astype(signed), fmod=1)
+        x, y = normal(rng, 2, 3) * 9, normal(rng, 3)
         left, right = np.meshgrid(np.array(SPECIAL, np.float32), np.array(SPECIAL, np.float32))
+        for dtype in (np.float16, np.float32, np.float64):
+            floats = (x.astype(dtype), y.astype(dtype))
+            yield cls.sample(*floats, fmod=1)
+            yield Sample(cls(), floats)  # since opset 28, which onnxruntime does not have
         yield cls.sample(left, right, fmod=1)
+        yield Sample(cls(), (left, right))
+
+
+def _towards(remainder: Expr, b: Expr) -> Expr:
+    """A remainder with the sign of the dividend, brought to that of the divisor."""
+    moved = select(binary(BinaryOp.XOR, remainder < 0, b < 0), remainder + b, remainder)
+    return select(equal(remainder, 0.0), select(b < 0, const(-0.0, DType.F64), const(0.0, DType.F64)), moved)
 
 
 def _fmod(a: Expr, b: Expr) -> Expr:
@@ -142,39 +152,43 @@ def _fmod(a: Expr, b: Expr) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Pow(Elementwise):
-    """base ** exponent, in the type of the base.
+    """base ** exponent, in the type of the base. Integers to a negative power are reciprocals rounded towards zero.
 
     An exponent that is known at compile time is an attribute, so that small powers and roots need no logarithm.
-    Integers need such an exponent, and a natural one.
     """
 
     onnx = ("Pow",)
     arity = (1, 2)
     exponent: float | None = None
+    trailing: int = 0  # as in Pairwise
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         known = node.constant(1)
         if known is None or known.size != 1 or known.ndim > node.input(0).rank:
-            return cls(), (0, 1)
+            return cls(trailing=trailing_axes(node)), (0, 1)
         return cls(float(known.item())), (0,)
 
+    def stretched(self, n: int) -> int:
+        return self.trailing if n == 1 else 0
+
     def result(self, inputs: Sequence[TensorType]) -> DType:
-        dtype = inputs[0].dtype
         if len(inputs) != (1 if self.exponent is not None else 2):
             raise self.misfit(inputs, "the exponent is either an attribute or an input")
         if any(t.dtype not in NUMBERS for t in inputs):
             raise self.misfit(inputs, "not defined for bool")
-        natural = self.exponent is not None and self.exponent >= 0 and self.exponent.is_integer()
-        if dtype.is_int and not natural:
-            raise self.misfit(inputs, "integers take only a natural exponent that is known at compile time")
-        return dtype
+        return inputs[0].dtype
 
     def value(self, args: Sequence[Expr]) -> Expr:
         x = args[0]
         if self.exponent is None:
-            return binary(BinaryOp.POW, x, cast(x.dtype, args[1]))
-        if self.exponent.is_integer() and (x.dtype.is_int or 0 <= self.exponent <= 8):
+            return _power(x, args[1])
+        if x.dtype.is_int:
+            whole = self.exponent.is_integer() and abs(self.exponent) < 2**63
+            if whole and self.exponent >= 0:
+                return _natural_power(x, int(self.exponent))
+            return _power(x, const(self.exponent, DType.I64 if whole else DType.F64))
+        if self.exponent.is_integer() and 0 <= self.exponent <= 8:
             return _natural_power(x, int(self.exponent))
         if self.exponent == -1:
             return 1 / x
@@ -187,9 +201,14 @@ class Pow(Elementwise):
 
     def values(self, args: Sequence[Array]) -> Array:
         x = args[0]
-        if self.exponent is None:
-            return np.power(x, args[1].astype(np.float64))
-        return np.power(x, np.full_like(x, self.exponent))  # a scalar 0.5 would make numpy take the root
+        # As an array: a scalar 0.5 would make numpy take the root.
+        y = args[1] if self.exponent is None else np.full_like(x, self.exponent, np.float64)
+        if x.dtype.kind == "f" or (y.dtype.kind == "f" and not (np.isfinite(y) & (y == np.trunc(y))).all()):
+            return np.power(x.astype(np.float64), y.astype(np.float64))
+        size = np.minimum(np.abs(y.astype(np.int64)), 62 + (y.astype(np.int64) & 1))
+        power = np.power(x, size.astype(x.dtype))
+        reciprocal = np.where(abs(power) == 1, power, 0).astype(x.dtype)
+        return np.where(y < 0, reciprocal, power)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
@@ -198,9 +217,45 @@ class Pow(Elementwise):
             yield cls.sample(x, np.array(exponent, np.float32))
         for exponent in (0.5, -0.5):
             yield cls.sample(np.array(SPECIAL, np.float32), np.array([exponent], np.float32))
-        yield cls.sample(np.arange(-3, 4, dtype=np.int32), np.array(3, np.int64))
         yield cls.sample(abs(x), normal(rng, 3), runtime=(1,))
         yield cls.sample(x, np.array([[2], [-3]], np.int64), runtime=(1,))
+        yield cls.sample(abs(x), normal(rng, 3).astype(np.float64), runtime=(1,))
+        yield cls.sample(abs(x).astype(np.float64), normal(rng, 3), runtime=(1,))
+        yield cls.sample(abs(x).astype(np.float16), normal(rng, 3), runtime=(1,))
+        n = np.arange(-3, 4, dtype=np.int32)
+        for exponent in (3, 0):
+            yield cls.sample(n, np.array(exponent, np.int64))
+        yield cls.sample(abs(n) + 1, np.array(-1, np.int64))
+        yield cls.sample(abs(n), np.array(0.5, np.float32))
+        yield cls.sample(n, np.array([[0], [1], [2], [5]], np.int32), runtime=(1,))
+        yield cls.sample(n.astype(np.int64), np.array([[0.0], [2.0]], np.float32), runtime=(1,))
+        # Where the result does not fit, or nothing is divided by, engines differ.
+        yield Sample(cls(), (n, np.array([[-1], [-2], [31], [64], [65]], np.int64)))
+        yield Sample(cls(), (abs(n).astype(np.uint8), np.array([[1], [9], [200]], np.uint8)))
+
+
+def _power(x: Expr, y: Expr) -> Expr:
+    """x ** y for an exponent that is data."""
+    if x.dtype.is_float:
+        wide = DType.F64 if DType.F64 in (x.dtype, y.dtype) else x.dtype
+        return cast(x.dtype, binary(BinaryOp.POW, cast(wide, x), cast(wide, y)))
+    if y.dtype.is_float:
+        return cast(x.dtype, binary(BinaryOp.POW, cast(DType.F64, x), cast(DType.F64, y)))
+    # Six bits of the exponent are enough: a larger one is of use only for -1, 0 and 1, for which its last bit counts.
+    size = unary(UnaryOp.ABS, y) if y.dtype.is_signed else y
+    size = select(size <= 63, size, const(62, y.dtype) + binary(BinaryOp.AND, y, const(1, y.dtype)))
+    power: Expr = const(1, x.dtype)
+    square = x
+    for bit in range(6):
+        is_set = binary(BinaryOp.NE, binary(BinaryOp.AND, size, const(1 << bit, y.dtype)), const(0, y.dtype))
+        power = select(is_set, power * square, power)
+        square = square * square
+    if not y.dtype.is_signed:
+        return power
+    is_one = equal(power, 1)
+    if x.dtype.is_signed:
+        is_one = binary(BinaryOp.OR, is_one, equal(power, -1))
+    return select(y < 0, select(is_one, power, const(0, x.dtype)), power)
 
 
 def _natural_power(x: Expr, n: int) -> Expr:

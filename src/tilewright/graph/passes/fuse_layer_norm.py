@@ -26,7 +26,7 @@ def fuse_layer_norm(graph: Graph) -> Graph:
 
 
 def _fuse(state: Sweep, node: Node) -> Sequence[Value] | None:
-    if not isinstance(node.op, Add | Mul):
+    if not isinstance(node.op, Add | Mul) or node.op.trailing:
         return None
     for value, weight in (node.inputs, node.inputs[::-1]):
         if state.known(weight) is None or value.type != node.outputs[0].type:
