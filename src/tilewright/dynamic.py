@@ -83,7 +83,7 @@ class DynamicSession:
     def run(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> dict[str, Any]:
         """Run once. An output is an array, or for a sequence a list, or None for an empty optional."""
         values = self._values(feeds)
-        found = self._variant(_shapes(values))
+        found = self._variant(self._shapes(values))
         if isinstance(found, Session):
             return found.run(values, outputs)  # pyright: ignore[reportArgumentType]
         results = dict(zip(self._model.scope.outputs, found.run(values), strict=True))
@@ -92,7 +92,7 @@ class DynamicSession:
     def bind(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> Bound:
         """Fix the arrays that runs read from and write to; the shapes are those of the feeds."""
         values = self._values(feeds)
-        found = self._variant(_shapes(values))
+        found = self._variant(self._shapes(values))
         if isinstance(found, Session):
             return found.bind(values, outputs)  # pyright: ignore[reportArgumentType]
         raise UserError(
@@ -145,6 +145,10 @@ class DynamicSession:
             )
         return values
 
+    def _shapes(self, values: Mapping[str, HostValue]) -> dict[str, tuple[int, ...]]:
+        tensors = {s.name: values[s.name] for s in self._model.specs if s.dtype is not None}
+        return {n: v.shape for n, v in tensors.items() if isinstance(v, np.ndarray)}
+
     def _variant(self, shapes: Shapes) -> Session | Staged:
         if self._staged is not None:
             self._model.types(shapes)  # held to what the model says of its inputs
@@ -175,10 +179,6 @@ class DynamicSession:
         else:
             full = "" if len(self._variants) < self._limit else "; the least recently used variant goes"
             _log.info("compiling for %s: none of %d variants has them%s", text, len(self._variants), full)
-
-
-def _shapes(values: Mapping[str, HostValue]) -> dict[str, tuple[int, ...]]:
-    return {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
 
 
 def _copied(results: Mapping[str, HostValue], outputs: Buffers) -> dict[str, Any]:

@@ -68,8 +68,8 @@ class Scope:
 def model_scope(model: ModelProto, reader: TensorReader, limits: Limits) -> Scope:
     """The main graph. UserError if there is a node that nothing can run, with all of them."""
     opsets = {normal_domain(o.domain): o.version for o in model.opset_import}
-    _check_opset(opsets)
     check_names(model.graph)
+    _check_opset(opsets, model.graph)
     for f in model.functions:
         check_names(GraphProto(node=f.node))
     source = Source(Functions(model, limits), reader, limits)
@@ -99,9 +99,11 @@ def graph_scope(
     )
 
 
-def _check_opset(opsets: Mapping[str, int]) -> None:
+def _check_opset(opsets: Mapping[str, int], graph: GraphProto) -> None:
     opset = opsets.get("")
     if opset is None:
+        if opsets and all(normal_domain(n.domain) for n in all_nodes(graph.node)):
+            return  # all its nodes are of other domains
         raise UserError("the model does not say which ONNX opset it uses", hint="export it again")
     if opset not in OPSETS:
         raise UserError(
