@@ -9,18 +9,21 @@ from tilewright.ir.dtype import DType
 from tilewright.ops.activation import Clip, Gelu, PRelu
 from tilewright.ops.arithmetic import Add, Pow
 from tilewright.ops.cast import Cast
+from tilewright.ops.cast_host import CastOnHost
 from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.depth import DepthToSpace
 from tilewright.ops.einsum import Einsum
 from tilewright.ops.gather import Gather
+from tilewright.ops.integer import MatMulInteger
 from tilewright.ops.logic import Where
 from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
 from tilewright.ops.norm import BatchNormalization, GroupNormalization, LayerNormalization
-from tilewright.ops.opdef import Array, Op, TensorType
+from tilewright.ops.opdef import Array, OnHost, Op, TensorType
 from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.pool import MaxPool
+from tilewright.ops.quantize import QuantizeLinear
 from tilewright.ops.reduce import ReduceMean
 from tilewright.ops.resize import Resize
 from tilewright.ops.softmax import Softmax
@@ -183,8 +186,24 @@ def test_clip_bounds_at_run_time() -> None:
 
 
 def test_cast_to_a_type_without_dtype() -> None:
-    with pytest.raises(UserError, match="element type 8"):
+    with pytest.raises(OnHost, match="only the host computes with"):
         Cast.sample(zeros(2), to=8)
+
+
+def test_element_type_that_onnx_does_not_have() -> None:
+    with pytest.raises(UserError, match="there is no element type 99"):
+        CastOnHost(99).run([zeros(2)], {})
+
+
+def test_scale_that_does_not_fit() -> None:
+    with pytest.raises(UserError, match=r"a scale of shape \[2\] does not fit \[4, 3\] along axis 1"):
+        QuantizeLinear.sample(zeros(4, 3), zeros(2))
+
+
+def test_zero_point_of_another_type() -> None:
+    with pytest.raises(UserError, match="only i8 and u8, with zero points of the same type"):
+        x = np.ones((2, 2), np.uint8)
+        MatMulInteger((True, False)).infer([TensorType.of(v) for v in (x, x, x.astype(np.int8)[0])])
 
 
 def test_gelu_of_unknown_form() -> None:
@@ -225,11 +244,6 @@ def test_negative_extent() -> None:
 def test_range_by_step_zero() -> None:
     with pytest.raises(UserError, match="the step is 0"):
         Range.sample(*(np.array(v, np.int64) for v in (0, 4, 0)))
-
-
-def test_cubic_resize() -> None:
-    with pytest.raises(UserError, match="mode 'cubic' is not supported"):
-        Resize.sample(zeros(1, 1, 4, 4), None, np.ones(4, np.float32), mode="cubic")
 
 
 def test_resize_without_scales() -> None:

@@ -87,6 +87,10 @@ def _vectorize(s: Draft, name: str, accumulators: int, target: Target) -> None:
     ]
     if not own:
         return
+    if block.is_reduction and any(
+        n.extent > 1 and n.var not in wanted and n.kind is LoopKind.SERIAL and _alone(n, block) for n in above
+    ):
+        return  # partial results of several elements at a time are no registers
     chained = [own[-1]]
     for n in reversed(own[:-1]):
         if n.body is not chained[0]:

@@ -1,0 +1,128 @@
+"""Where a resized axis is sampled: ONNX's conventions for coordinates, brought to one form.
+
+Place i of an output axis lies at (scale·i + offset) / unit on the input axis. These are integers, whatever convention
+they came from, so places are exact and index arithmetic is a floor division.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from tilewright.ops.axes import normal_axes, normal_axis
+from tilewright.ops.opdef import OnnxNode, TensorType
+from tilewright.support.errors import UserError
+
+_ROOM = 1 << 61  # of index arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The places of one axis: `count` of them, at (scale·i + offset) / unit. Around each, the kernel is `stretch` times
+    as wide as its own."""
+
+    count: int
+    scale: int = 1
+    offset: int = 0
+    unit: int = 1
+    stretch: float = 1.0
+
+    def is_identity(self, extent: int) -> bool:
+        return self.scale == self.unit and self.offset == 0 and self.count == extent
+
+
+def _axes(node: OnnxNode, x: TensorType) -> tuple[int, ...]:
+    given = node.integers("axes")
+    axes = tuple(range(x.rank)) if given is None else tuple(normal_axis(a, x.rank) for a in given)
+    normal_axes(axes, x.rank)  # each only once
+    return axes
+
+
+def targets(node: OnnxNode, x: TensorType) -> Iterable[tuple[int, int, Fraction]]:
+    """For each axis that is resized: its number, its new extent, and input extent per output extent."""
+    axes = _axes(node, x)
+    if node.has(3) and node.input(3).shape != (0,):
+        return _sized(node, x, axes, node.value_integers(3, "the sizes"))
+    if node.op_type == "Upsample" and node.opset < 9:
+        ratios = [float(v) for v in node.attrs.get("scales", ())]
+    else:
+        given = 1 if node.op_type == "Upsample" or node.opset < 11 else 2
+        ratios = [float(v) for v in node.value(given, "the scales").reshape(-1)]
+    if len(ratios) != len(axes) or not all(0 < r < math.inf for r in ratios):
+        raise UserError(f"{node.op_type} of {x}: scales {ratios} for {len(axes)} axes")
+    # The product is rounded to f32 before it is cut: that is how others count, and 0.7 · 10 should be 7.
+    return [
+        (d, int(np.float32(x.shape[d]) * np.float32(r)), 1 / Fraction(r))
+        for d, r in zip(axes, ratios, strict=True)
+    ]
+
+
+def _sized(
+    node: OnnxNode, x: TensorType, axes: Sequence[int], sizes: Sequence[int]
+) -> Iterable[tuple[int, int, Fraction]]:
+    if len(sizes) != len(axes) or min(sizes, default=1) < 1 or any(not x.shape[d] for d in axes):
+        raise UserError(f"{node.op_type} of {x}: sizes {list(sizes)} for {len(axes)} axes")
+    ratios = [Fraction(x.shape[d], m) for d, m in zip(axes, sizes, strict=True)]
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
+    match policy:
+        case "stretch":
+            return list(zip(axes, sizes, ratios, strict=True))
+        case "not_larger" | "not_smaller":
+            ratio = max(ratios) if policy == "not_larger" else min(ratios)
+            return [(d, math.floor(x.shape[d] / ratio + Fraction(1, 2)), ratio) for d in axes]
+        case _:
+            raise UserError(f"Resize: unknown keep_aspect_ratio_policy '{policy}'")
+
+
+def regions(node: OnnxNode, count: int) -> list[tuple[Fraction, Fraction]]:
+    """Where each axis is cropped: its first and last place, as parts of the extent."""
+    given = [float(v) for v in node.value(1, "the region").reshape(-1)]
+    if len(given) != 2 * count or not all(map(math.isfinite, given)):
+        raise UserError(f"Resize: the region {given} for {count} axes")
+    exact = [Fraction(v) for v in given]
+    return list(zip(exact[:count], exact[count:], strict=True))
+
+
+def sampling(
+    convention: str,
+    extent: int,
+    count: int,
+    ratio: Fraction,
+    region: tuple[Fraction, Fraction],
+    stretch: float,
+) -> Sampling:
+    step, start = ratio, (ratio - 1) / 2
+    match convention:
+        case "asymmetric":
+            start = Fraction(0)
+        case "half_pixel":
+            pass
+        case (
+            "half_pixel_symmetric"
+        ):  # the middle of the output, whose extent was rounded, is that of the input
+            start += (extent - count * ratio) / 2
+        case "pytorch_half_pixel":
+            start = start if count > 1 else Fraction(0)
+        case "align_corners":
+            step, start = Fraction(extent - 1, max(count - 1, 1)), Fraction(0)
+        case "tf_crop_and_resize":
+            first, last = region
+            step = (last - first) * (extent - 1) / max(count - 1, 1)
+            start = first * (extent - 1) if count > 1 else (first + last) * (extent - 1) / 2
+        case _:
+            raise UserError(f"Resize: coordinate_transformation_mode '{convention}' is not supported")
+    return Sampling(count, *_integers(step, start, count), stretch)
+
+
+def _integers(step: Fraction, start: Fraction, count: int) -> tuple[int, int, int]:
+    """Scale, offset and unit. If the fraction is too fine for index arithmetic, the finest one that is not."""
+    unit = math.lcm(step.denominator, start.denominator)
+    size = max(abs(step), abs(start), Fraction(1))
+    room = _ROOM // (count + 1)
+    if size * unit >= room:
+        unit = 1 << max(math.floor(room / size).bit_length() - 2, 0)
+    if size * unit >= room:
+        raise UserError(f"Resize: places {float(step)} apart are too far for index arithmetic")
+    return round(step * unit), round(start * unit), unit
