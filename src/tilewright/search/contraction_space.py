@@ -118,7 +118,7 @@ def contraction_space(start: Draft, target: Target, constants: frozenset[str]) -
 
 
 @lru_cache(maxsize=8)
-def _tiles(registers: int) -> tuple[tuple[int, int], ...]:
+def tile_sizes(registers: int) -> tuple[tuple[int, int], ...]:
     """(rows, vectors) that fit: accumulators, a row of B, and an element of A."""
     return tuple(
         (r, v)
@@ -129,7 +129,7 @@ def _tiles(registers: int) -> tuple[tuple[int, int], ...]:
 
 
 def _grid(key: tuple[int, int, int], f: Form, registers: int) -> NDArray[np.int64]:
-    tiles = np.array([t for t in _tiles(registers) if t[0] <= f.rows], dtype=np.int64)
+    tiles = np.array([t for t in tile_sizes(registers) if t[0] <= f.rows], dtype=np.int64)
     packs = np.array([(a, b) for a in (0, 1) for b in (0, 1)], dtype=np.int64)
     orders = [(0, n) for n in (0, *_chunks(f.cols))] + [(1, n) for n in (0, *_chunks(f.rows))]
     loops = np.array([(*o, u) for o in orders for u in _UNROLLS], dtype=np.int64)

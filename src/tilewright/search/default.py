@@ -8,9 +8,11 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from tilewright.schedule.recipes.carried import carried_nests
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.ordered import is_ordered, schedule_ordered
 from tilewright.schedule.recipes.spatial import schedule_spatial
+from tilewright.search.carried import schedule_around_carried
 from tilewright.search.contraction_space import contraction_space
 from tilewright.search.lanes_space import lanes_space
 from tilewright.search.prepare import prepared, schedule_rest
@@ -34,6 +36,8 @@ _TRIED = 4  # points of a space that are built before another rule has its turn
 
 def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> tuple[Space, ...]:
     """All design spaces of `func`; `constants` names the params whose values are known at compile time."""
+    if carried_nests(func):
+        return ()
     return tuple(_spaces(prepared(func), target, constants))
 
 
@@ -57,7 +61,11 @@ def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozen
 
 
 def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft:
-    """The cheapest point of a design space; without a reduction, all blocks in memory order."""
+    """The cheapest point of a design space; without a reduction, all blocks in memory order. Loops that depend on their
+    own earlier iterations divide the Func into parts that are scheduled apart.
+    """
+    if carried_nests(func):
+        return schedule_around_carried(func, target, lambda part: schedule_func(part, target, constants))
     s = prepared(func)
     for space in _spaces(s, target, constants):
         for point in space.ranked()[0][:_TRIED]:

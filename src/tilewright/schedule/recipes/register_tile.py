@@ -85,10 +85,12 @@ def tile_nest(
     lanes: int,
     unroll: int,
     intrinsics: Mapping[tuple[int, int], str] = NO_INTRINSICS,
+    *,
+    is_shared: bool = True,
 ) -> None:
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
-    workers. At most `unroll` multiply-adds are written out in a step of the reduction. `intrinsics` has the register
-    tiles of the target by rows and columns.
+    workers (if `is_shared`). At most `unroll` multiply-adds are written out in a step of the reduction. `intrinsics`
+    has the register tiles of the target by rows and columns.
     """
     cuts = {
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
@@ -114,7 +116,7 @@ def tile_nest(
             _register_tile(
                 s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes, unroll, intrinsics
             )
-    if work < PARALLEL_STEPS:
+    if work < PARALLEL_STEPS or not is_shared:
         return
     for n in top_level(s.func):
         # Other nests of the Func (padding, packing) are not ours.

@@ -53,7 +53,7 @@ def schedule_spatial(s: Draft, name: str, target: Target) -> None:
     if not block.iters or not isinstance(block.body, Store):
         return
     work = math.prod(it.extent for it in block.iters)
-    _schedule_own(s, name, list(loops_of(block).values()), target, is_shared=work >= PARALLEL_WORK)
+    schedule_own(s, name, list(loops_of(block).values()), target, is_shared=work >= PARALLEL_WORK)
 
 
 def bring_near(s: Draft, name: str, target: Target) -> bool:
@@ -75,7 +75,7 @@ def bring_near(s: Draft, name: str, target: Target) -> bool:
     if piece * part.extent > made.size or piece * made.dtype.bytes > target.l2_bytes // 2:
         s.module, s.trace = kept  # parts overlap and would make the same elements, or a piece is not near
         return False
-    _schedule_own(s, name, [n.var.name for n in loops], target, is_shared=False)
+    schedule_own(s, name, [n.var.name for n in loops], target, is_shared=False)
     return True
 
 
@@ -87,7 +87,7 @@ class _Part:
     order: tuple[str, ...]
 
 
-def _schedule_own(s: Draft, name: str, loops: list[str], target: Target, *, is_shared: bool) -> None:
+def schedule_own(s: Draft, name: str, loops: list[str], target: Target, *, is_shared: bool) -> None:
     """Order the loops as the output's memory is, and make vectors of the innermost."""
     for loop, factor in _interleaved(s, name):
         if loop in loops:
