@@ -54,10 +54,24 @@ def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
     # Producers move from the last to the first: then all consumers of a block are in place before it.
     for name in reversed(names[:-1]):
         s.attempt(ComputeAt(name, row))
+    for name in names[:-1]:
+        _give_place(s, name)
     if rows and any(domain(b) >= PARALLEL_WORK for b in blocks(s.func.body)):
         s.apply(Parallel(parts))
     for name in names:
         _vectorize(s, name, accumulators, target)
+
+
+def _give_place(s: Draft, name: str) -> None:
+    """A reduction to a single value that stays by itself moves into a loop, where its partial results can stay."""
+    block = find_block(s.func, name)
+    if not block.is_reduction or any(it.kind is IterKind.SPATIAL for it in block.iters):
+        return
+    over = {v for b in block.bindings for v in free_vars(b)}
+    if all(n.var in over for n in loops_above(s.func, block)):
+        assert isinstance(block.body, Store)
+        end = s.apply(CacheWrite(name, block.body.buffer.name, Scope.LOCAL))
+        s.apply(ComputeAt(name, s.apply(AddUnitLoop(end.copy)).loop))
 
 
 def _row_loops(s: Draft, last: Block) -> set[str]:
