@@ -13,11 +13,11 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from tilewright.cost.machine import Machine
 from tilewright.ir.expr import Buffer, Load, Scope, Var, free_vars, loads
 from tilewright.schedule.nest import find_block, find_loop, loops_above
 from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, PARALLEL_STEPS
 from tilewright.schedule.recipes.register_tile import loops_of
-from tilewright.schedule.recipes.tiles import tile_time
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.fuse import Fuse
@@ -30,6 +30,7 @@ from tilewright.search.tensor_block import Axis, TensorBlock, is_all_free
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store
 
 _REGISTERS = 16  # vector registers that every target has
+_CORE = Machine(lanes=8, registers=_REGISTERS)  # tiles are ranked alike on all targets
 _UNROLLED = 64  # instructions written out in a reduction loop
 
 
@@ -85,7 +86,7 @@ class TensorTile:
         rows, vectors = ["", "", *nest.spatial][-2:]
         extents = [find_loop(self._b.func, n).extent if n else 1 for n in (rows, vectors)]
         fitting = [
-            (tile_time(r, v), r, v)
+            (float(_CORE.tile_step(r, v)) / (r * v), r, v)
             for r, v in itertools.product(*([d for d in range(1, 9) if n % d == 0] for n in extents))
             if r * v + v + 1 <= _REGISTERS
         ]
