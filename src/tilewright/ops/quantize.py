@@ -26,7 +26,7 @@ from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
 SHORT = frozenset({DType.I8, DType.U8, DType.I16, DType.U16})
-_SCALES = frozenset({DType.F16, DType.BF16, DType.F32})
+SCALES = frozenset({DType.F16, DType.BF16, DType.F32})
 
 
 # ---------------------------------------------------------------------------------------------- one element, or many
@@ -163,7 +163,7 @@ class QuantizeLinear(Op):
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 2, 3)
         x, scale, *zero = inputs
-        if any(t.dtype not in (*_SCALES, DType.I32) for t in (x, scale)):
+        if any(t.dtype not in (*SCALES, DType.I32) for t in (x, scale)):
             raise self.misfit(inputs, "x and the scale must be f32, f16, bf16 or i32")
         if self.dtype not in SHORT or any(z.dtype is not self.dtype for z in zero):
             raise self.misfit(inputs, f"{self.dtype} is no type for quantised numbers with this zero point")
@@ -242,7 +242,7 @@ class DequantizeLinear(Op):
         x, scale, *zero = inputs
         if x.dtype not in (*SHORT, DType.I32) or any(z.dtype is not x.dtype for z in zero):
             raise self.misfit(inputs, "x and the zero point need one integer type of up to 32 bits")
-        if scale.dtype not in _SCALES or self.dtype not in _SCALES:
+        if scale.dtype not in SCALES or self.dtype not in SCALES:
             raise self.misfit(inputs, "the scale and the result must be f32, f16 or bf16")
         _check_parameters(self, inputs, self.granularity)
         return (TensorType(self.dtype, x.shape),)
@@ -348,3 +348,8 @@ def dynamic_parameters_of(x: Array) -> tuple[Array, Array]:
     top, bottom = np.float32(x.max(initial=0)), np.float32(x.min(initial=0))
     scale = np.asarray(np.float32(1) if top == bottom else (top - bottom) / np.float32(255), np.float32)
     return scale, quantized_array(np.asarray(np.float32(0) - bottom / scale), None, DType.U8)
+
+
+def real(value: float) -> Array:
+    """A single f32, for samples."""
+    return np.array(value, np.float32)
