@@ -1,0 +1,148 @@
+"""Blocks that share a loop which depends on its earlier iterations: how they are built, scheduled and compiled."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from native import every_target, run_native
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, Scope, const, select
+from tilewright.schedule.recipes.carried import carried_nests
+from tilewright.schedule.trace import replay
+from tilewright.search.default import schedule_func, spaces
+from tilewright.target.target import AVX2, Target
+from tilewright.tir.build import FuncBuilder
+from tilewright.tir.compare import same_func
+from tilewright.tir.func import Func, single
+from tilewright.tir.interp import run_func
+from tilewright.tir.stmt import For, LoopKind, Seq, Store, blocks, loops, walk
+from tilewright.tir.verify import verify_func
+
+F32 = DType.F32
+Sound = Callable[[Func], Func]
+
+
+def recurrence(groups: int, steps: int, rows: int, size: int) -> Func:
+    """h[t] = h[t - 1] · W + 2 x[t] in each of `groups`; y is h backwards."""
+    b = FuncBuilder("recurrence")
+    x, w = b.param("X", (groups, steps, rows, size), F32), b.param("W", (groups, size, size), F32)
+    twice = b.compute("twice", x.shape, lambda g, t, i, j: x[g, t, i, j] * 2)
+    turned = b.compute("turned", w.shape, lambda g, k, j: w[g, j, k])
+    h = b.ahead("h", x.shape, F32)
+    with b.around("step", (groups, steps), ("g", "t")):
+
+        def before(g: Expr, t: Expr, i: Expr, j: Expr) -> Expr:
+            return select(t < 1, const(0, F32), h[g, t - 1, i, j])
+
+        p = b.compute("p", x.shape, before)
+        total = b.reduce("total", x.shape, (size,), lambda g, t, i, j, k: (p[g, t, i, k], turned[g, k, j]))
+        s = b.compute("s", x.shape, lambda g, t, i, j: total[g, t, i, j] + twice[g, t, i, j])
+        b.compute("h", x.shape, lambda g, t, i, j: s[g, t, i, j] - p[g, t, i, j], out=h)
+    return b.finish(b.compute("y", x.shape, lambda g, t, i, j: h[g, steps - 1 - t, i, j]))
+
+
+def reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    h = np.zeros_like(x)
+    for t in range(x.shape[1]):
+        before = h[:, t - 1] if t else np.zeros_like(h[:, 0])
+        h[:, t] = before @ w.swapaxes(1, 2) + 2 * x[:, t] - before
+    return h[:, ::-1]
+
+
+def integers(func: Func) -> list[np.ndarray]:
+    """Small ones: every order of a sum gives the same bits."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(-1, 2, p.shape).astype(np.float32) for p in func.params if p not in func.outputs]
+
+
+def test_blocks_inside_share_their_first_loops(sound: Sound) -> None:
+    func = sound(recurrence(2, 3, 2, 4))
+    assert isinstance(func.body, Seq)
+    nest = func.body.stmts[2]
+    assert [n.var.name for n in loops(nest)][:3] == ["step_g", "step_t", "p_i"]
+    assert [b.name for b in blocks(nest)] == ["p", "total", "s", "h"]
+    assert [b.name for b in func.locals] == ["twice", "turned", "p", "total", "s", "h"]
+    arrays = integers(func)
+    np.testing.assert_array_equal(run_func(func, *arrays)[0], reference(*arrays))
+
+
+def test_a_block_for_other_extents_than_those_of_the_loops_around() -> None:
+    b = FuncBuilder("f")
+    with (
+        pytest.raises(AssertionError, match="p is not made for the loops around"),
+        b.around("s", (3,), ("t",)),
+    ):
+        b.compute("p", (4, 2), lambda t, i: const(0, F32))
+
+
+def test_only_loops_with_a_dependence_are_carried() -> None:
+    b = FuncBuilder("f")
+    x = b.param("X", (3, 4), F32)
+    with b.around("row", (3,), ("r",)):
+        p = b.compute("p", (3, 4), lambda r, i: x[r, i] * 2)
+        q = b.compute("q", (3, 4), lambda r, i: p[r, i] + 1)
+    assert not carried_nests(b.finish(q))
+    (nest,) = carried_nests(recurrence(1, 3, 1, 4))
+    assert nest.var.name == "step_g"
+
+
+@pytest.mark.parametrize(
+    "extents", [(1, 3, 1, 8), (1, 2, 1, 1), (2, 3, 2, 20), (1, 3, 7, 17), (1, 4, 13, 50)], ids=str
+)
+@every_target
+def test_scheduled_and_native_as_written(extents: Sequence[int], target: Target) -> None:
+    func = recurrence(*extents)
+    s = schedule_func(func, target)
+    verify_func(s.func)
+    arrays = integers(func)
+    want = reference(*arrays)
+    np.testing.assert_array_equal(run_func(s.func, *arrays)[0], want)
+    np.testing.assert_array_equal(run_native(s.func, arrays, target)[0], want)
+
+
+def test_the_trace_replays() -> None:
+    func = recurrence(2, 3, 3, 24)
+    s = schedule_func(func, AVX2)
+    assert same_func(replay(single(func), s.trace).funcs[0], s.func)
+
+
+def test_contraction_is_in_registers_and_its_weights_in_panels() -> None:
+    func = schedule_func(recurrence(1, 5, 1, 96), AVX2).func
+    of = {b.name: b for b in func.locals}
+    assert of["total"].scope is Scope.REGISTER
+    assert len(of["turned"].shape) == 4  # group, panel, k, column
+    assert carried_nests(func), "the loop over steps is still one"
+    lanes = {n.extent for n in loops(func.body) if n.kind is LoopKind.VECTORIZED}
+    assert lanes == {8}
+
+
+def test_every_block_in_the_loop_is_vectorized() -> None:
+    func = schedule_func(recurrence(1, 5, 3, 40), AVX2).func
+    for block in (b for n in carried_nests(func) for b in blocks(n)):
+        around = [n for n in loops(func.body) if any(b is block for b in blocks(n))]
+        assert around[0].kind is LoopKind.SERIAL and around[1].kind is LoopKind.SERIAL
+        assert any(n.kind is LoopKind.VECTORIZED for n in around), block.name
+
+
+def test_groups_without_a_dependence_are_divided_among_workers() -> None:
+    func = schedule_func(recurrence(2, 20, 4, 64), AVX2).func
+    (nest,) = carried_nests(func)
+    assert nest.kind is LoopKind.PARALLEL and isinstance(nest.body, For) and nest.body.kind is LoopKind.SERIAL
+
+
+def test_what_is_before_the_loop_is_scheduled_too() -> None:
+    func = schedule_func(recurrence(1, 6, 3, 40), AVX2).func
+    (twice,) = [
+        n for n in walk(func.body) if isinstance(n, For) and _stores(n, "twice") and not _stores(n, "h")
+    ][:1]
+    assert any(n.kind is LoopKind.VECTORIZED for n in loops(twice))
+
+
+def _stores(loop: For, buffer: str) -> bool:
+    return any(isinstance(n, Store) and n.buffer.name == buffer for n in walk(loop))
+
+
+def test_it_has_no_design_space() -> None:
+    """Rules would look for one reduction and what is around it."""
+    assert spaces(recurrence(1, 3, 2, 8), AVX2) == ()
