@@ -25,7 +25,7 @@ from rich.progress import track
 
 import tilewright as tw
 from benchmarks.results import table, write
-from tilewright.cli.compare import compare
+from tilewright.cli.difference import compare
 
 TOLERANCE = 1e-4
 PACKAGES = ("magika", "nudenet", "silero-vad")

@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from benchmarks.results import table, write
 from examples.models import Net
-from tilewright.cli.compare import compare, worst
+from tilewright.cli.difference import compare, worst
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import machine, pinned
 from tilewright.cli.output import progress_bar

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from examples.models import resnet18
-from tilewright.cli.compare import TOLERANCE
+from tilewright.cli.difference import TOLERANCE
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.measure import measure
 from tilewright.cli.output import milliseconds, print_table, progress_bar

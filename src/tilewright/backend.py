@@ -5,7 +5,7 @@
 
     globals().update(BackendTest(TilewrightBackend, __name__).test_cases)
 
-Inputs and outputs are arrays; a sequence is a list, and an empty optional is None.
+Inputs and outputs are arrays; a sequence is a list, a map a dict, and an empty optional is None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -129,9 +129,16 @@ def type_of(value: Any) -> TypeProto:
             if inner.HasField("tensor_type"):
                 inner.tensor_type.ClearField("shape")  # others of the sequence may have another
             return helper.make_sequence_type_proto(inner)
+        case dict():
+            key, element = next(iter(cast("dict[Any, Any]", value).items()), (0, 0.0))
+            return helper.make_map_type_proto(_element(np.array(key)), type_of(np.array(element)))
         case _:
             array = np.asarray(value)
-            return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            return helper.make_tensor_type_proto(_element(array), array.shape)
+
+
+def _element(array: np.ndarray[Any, Any]) -> int:
+    return TensorProto.STRING if array.dtype.kind in "OU" else helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
 def _opset(node: NodeProto, given: int | None) -> int:

@@ -6,7 +6,7 @@ import click
 import numpy as np
 import pytest
 
-from tilewright.cli.compare import compare, worst
+from tilewright.cli.difference import compare, worst
 from tilewright.cli.feeds import make_feeds, read_array, write_array
 from tilewright.cli.machine import machine, memory_mb, pinned, versions
 from tilewright.cli.options import parse_assignments, parse_shapes

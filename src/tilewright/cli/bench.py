@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tilewright.cli.compare import TOLERANCE
+from tilewright.cli.difference import TOLERANCE
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.measure import Report, measure
 from tilewright.cli.options import (

@@ -1,45 +1,283 @@
-"""Whether two engines' results agree."""
+"""`tilewright compare`: whether a model gives what another engine gives, and if not, which node is to blame."""
 
+import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import click
 
-TOLERANCE = 1e-4  # of the largest magnitude of an output: what float32 networks agree to
+from tilewright.api import load
+from tilewright.cli.bisect import Bisection, Bisector, Found, Reproducer
+from tilewright.cli.difference import TOLERANCE, Difference, Tolerance
+from tilewright.cli.engines import Engine, Ours, Values, make_reference
+from tilewright.cli.feeds import make_feeds
+from tilewright.cli.options import (
+    PROGRAM,
+    input_option,
+    json_option,
+    model_argument,
+    seed_option,
+    shape_option,
+    target_option,
+    threads_option,
+)
+from tilewright.cli.output import note, print_json, print_table, progress_bar
+from tilewright.cli.status import Status
+from tilewright.cli.submodel import ModelParts, write_case
+from tilewright.runtime.machine import default_threads
+from tilewright.support.errors import UserError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """`error` is the largest difference over the largest magnitude of the finite values of the reference; infinite if
-    shapes, or the places of NaN and infinities, differ.
+def parse_bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """`512MB`, `1GB`, `2GiB`, or a number of bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]?i?)b?", value.strip().lower())
+    if match is None or match[2] not in _UNITS or not float(match[1]):
+        raise click.BadParameter(f"{value!r} is not an amount of memory such as 512MB.", ctx, param)
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+@click.command()
+@model_argument
+@click.option(
+    "--against",
+    type=click.Choice(["ort", "onnx", "reference"]),
+    default="ort",
+    show_default=True,
+    help="ONNX Runtime, the reference of the onnx package, or our own operators in numpy.",
+)
+@shape_option
+@input_option
+@click.option(
+    "--tolerance",
+    default=TOLERANCE,
+    show_default=True,
+    help="Allowed error of floats, relative to the largest magnitude of an output.",
+)
+@click.option(
+    "--steps", default=0, show_default=True, type=click.IntRange(0), help="Allowed difference of integers."
+)
+@click.option("--bisect", is_flag=True, help="Find the first node whose result differs.")
+@click.option(
+    "--memory",
+    default="1GB",
+    show_default=True,
+    callback=parse_bytes,
+    help="For intermediate results while bisecting.",
+)
+@click.option(
+    "--write",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Bisect, and write the smallest part of the model that differs, with its inputs.",
+)
+@threads_option
+@target_option
+@seed_option
+@json_option
+def compare(
+    model: Path,
+    against: str,
+    shapes: dict[str, tuple[int, ...]],
+    files: dict[str, str],
+    tolerance: float,
+    steps: int,
+    bisect: bool,
+    memory: int,
+    folder: Path | None,
+    threads: int | None,
+    target: str,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Run MODEL (.onnx) here and in another engine, on files or random numbers, and compare the results.
+
+    The exit status is 4 if they differ. An error is the largest difference over the largest magnitude of the
+    reference; NaN and infinities must be in the same places, integers and strings equal.
     """
+    if model.suffix == PROGRAM:
+        raise UserError(
+            "other engines cannot read a .tw program", where=str(model), hint="give the .onnx file"
+        )
+    allowed = Tolerance(tolerance, steps)
+    reference = make_reference(against, threads or default_threads())
+    with progress_bar() as progress:
+        session = load(model, shapes=shapes, threads=threads, target=target, progress=progress)
+        feeds: Values = make_feeds(session.inputs, files, seed)
+        got = session.run(feeds)  # pyright: ignore[reportArgumentType]
+        wanted = reference.prepare(model)(feeds)
+        differences = allowed.differences(got, wanted)
+        report: dict[str, Any] = {
+            "model": str(model),
+            "against": reference.name,
+            "tolerance": tolerance,
+            "steps": steps,
+            "agrees": all(map(allowed.allows, differences)),
+            "passes_at": _finite(max((d.error for d in differences), default=0.0)),
+            "outputs": [_output(d, wanted[d.output]) for d in differences],
+        }
+        is_fine = report["agrees"]
+        bisection: Bisection | None = None
+        if bisect or folder is not None:
+            del session, got
+            bad = [d for d in differences if not allowed.allows(d)]
+            with ModelParts(model) as parts:
+                ours = Ours(threads, target)
+                bisector = Bisector(parts, feeds, ours, reference, allowed, memory, progress)
+                bisection = bisector.search()
+                suspect = _suspect(bisection, bad, parts.makers)
+                made = bisector.reproduce(suspect) if folder is not None and suspect else None
+            report["bisect"] = _bisection(bisection)
+            if folder is not None:
+                report["written"] = _write(made, folder)
+            is_fine = is_fine and bisection.different is None and bisection.wrong is None
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+        if bisection is not None:
+            _show_bisection(bisection, reference, is_whole_fine=report["agrees"])
+            _show_written(report)
+    return Status.OK if is_fine else Status.MISMATCH
 
-    output: str
-    error: float
+
+def _suspect(b: Bisection, bad: list[Difference], makers: Mapping[str, int]) -> str | None:
+    """The value that a reproducer has to get wrong."""
+    found = b.wrong or b.different
+    if found is not None:
+        return found.difference.output
+    return next((d.output for d in bad if d.output in makers), None)
 
 
-def compare(got: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray[Any]]) -> tuple[Difference, ...]:
-    """One Difference an output of `wanted`."""
-    return tuple(Difference(name, _error(got[name], value)) for name, value in wanted.items())
+# -------------------------------------------------------------------------------------------------------------- JSON
 
 
-def worst(differences: tuple[Difference, ...]) -> float:
-    return max((d.error for d in differences), default=0.0)
+def _finite(number: float) -> float | None:
+    """JSON knows no infinity: None stands for "no tolerance would do"."""
+    return number if math.isfinite(number) else None
 
 
-def _error(got: NDArray[Any], wanted: NDArray[Any]) -> float:
-    if got.shape != wanted.shape:
-        return float("inf")
-    if wanted.size == 0:
-        return 0.0
-    a, b = got.astype(np.float64), wanted.astype(np.float64)
-    finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    scale = float(np.abs(b[finite]).max())
-    largest = float(np.abs(a[finite] - b[finite]).max())
-    return largest / scale if scale > 0 else largest
+def _output(d: Difference, wanted: Any) -> dict[str, Any]:
+    is_tensor = hasattr(wanted, "dtype")
+    return {
+        "name": d.output,
+        "dtype": str(wanted.dtype) if is_tensor else None,
+        "shape": list(wanted.shape) if is_tensor else None,
+        **_difference(d),
+    }
+
+
+def _difference(d: Difference) -> dict[str, Any]:
+    return {
+        "error": _finite(d.error),
+        "largest": _finite(d.largest),
+        "different": d.different,
+        "reason": d.reason or None,
+    }
+
+
+def _found(found: Found | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    d = found.difference
+    return {
+        "index": found.index,
+        "node": found.node,
+        "op": found.op_type,
+        "output": d.output,
+        **_difference(d),
+    }
+
+
+def _bisection(b: Bisection) -> dict[str, Any]:
+    return {
+        "nodes": b.nodes,
+        "windows": b.windows,
+        "peak_bytes": b.peak_bytes,
+        "first_different": _found(b.different),
+        "first_wrong": _found(b.wrong),
+    }
+
+
+def _write(made: Reproducer | None, folder: Path) -> dict[str, Any] | None:
+    if made is None:
+        return None
+    write_case(folder, made.model, made.inputs, made.expected)
+    names = list(made.inputs)
+    return {
+        "folder": str(folder),
+        "nodes": [n.op_type for n in made.model.graph.node],
+        "inputs": {n: f"test_data_set_0/input_{i}.pb" for i, n in enumerate(names)},
+        **_difference(made.difference),
+    }
+
+
+# -------------------------------------------------------------------------------------------------------------- text
+
+
+def _error_text(d: Mapping[str, Any]) -> str:
+    return d["reason"] or f"{d['error']:.3g}"
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    rows = [
+        (
+            o["name"],
+            o["dtype"] or "not a tensor",
+            "x".join(map(str, o["shape"])) if o["shape"] else "scalar" if o["shape"] == [] else "",
+            f"{o['largest'] or 0:.3g}",
+            o["different"],
+            _error_text(o),
+        )
+        for o in report["outputs"]
+    ]
+    print_table(("output", "type", "shape", "largest difference", "differing", "error"), rows)
+    at = report["passes_at"]
+    least = "no tolerance would pass" if at is None else f"passes with --tolerance {_rounded_up(at)} or more"
+    verdict = "agrees with" if report["agrees"] else "differs from"
+    click.echo(f"\n{verdict} {report['against']} (tolerance {report['tolerance']:g}); {least}")
+
+
+def _rounded_up(number: float) -> str:
+    """Two digits that are not less."""
+    if number == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(number)) - 1)
+    return f"{math.ceil(number / unit) * unit:.2g}"
+
+
+def _show_bisection(b: Bisection, reference: Engine, *, is_whole_fine: bool) -> None:
+    click.echo(f"\n{b.nodes} nodes; at most {b.peak_bytes:,} bytes of intermediate results held")
+    _show_found("first node whose result differs, given all that comes before", b.different)
+    _show_found(f"first node that is wrong on the inputs that {reference.name} has for it", b.wrong)
+    if b.different is not None and b.wrong is None:
+        click.echo("No node up to there is wrong on equal inputs: small errors have grown.")
+    elif b.different is None and b.wrong is None and not is_whole_fine:
+        click.echo(
+            "Nodes agree when their results are asked for: what is wrong is how they are compiled together."
+        )
+
+
+def _show_found(what: str, found: Found | None) -> None:
+    if found is None:
+        click.echo(f"{what}: none")
+        return
+    d = found.difference
+    click.echo(f"{what}:\n  {found.node} ({found.op_type}), output {d.output}: {_error_text(_difference(d))}")
+
+
+def _show_written(report: Mapping[str, Any]) -> None:
+    if "written" not in report:
+        return
+    written = report["written"]
+    if written is None:
+        note("nothing was written: no part of the model differs when only its result is asked for")
+        return
+    folder = Path(written["folder"])
+    inputs = " ".join(f"--input {n}={folder / f}" for n, f in written["inputs"].items())
+    click.echo(f"\n{len(written['nodes'])} node(s) that show it are written to {folder}. To run them:")
+    click.echo(f"  tilewright compare {folder / 'model.onnx'} {inputs}")

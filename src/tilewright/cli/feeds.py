@@ -1,12 +1,17 @@
-"""Inputs for a model: read from .npy files, or made up."""
+"""Inputs for a model: read from .npy files or ONNX's .pb files, or made up."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
+from onnx import TensorProto
 
+from tilewright.frontend.onnx_file import LIMITS, TensorReader
 from tilewright.frontend.onnx_interface import InputSpec
+from tilewright.frontend.onnx_weights import StoredWeights
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
@@ -41,7 +46,11 @@ def random_array(spec: TensorSpec | InputSpec, rng: np.random.Generator) -> NDAr
 
 
 def read_array(path: str) -> NDArray[Any]:
-    """A .npy file is data: anything that would need pickle is refused."""
+    """A .npy file is data: anything that would need pickle is refused. A .pb file has one tensor, as in the test data
+    of ONNX models.
+    """
+    if path.endswith(".pb"):
+        return _read_tensor(path)
     try:
         value: object = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as e:
@@ -49,6 +58,17 @@ def read_array(path: str) -> NDArray[Any]:
     if not isinstance(value, np.ndarray):
         raise UserError(f"{path} is an archive of arrays, not one array", hint="write it with numpy.save")
     return cast(NDArray[Any], value)
+
+
+def _read_tensor(path: str) -> NDArray[Any]:
+    try:
+        tensor = TensorProto.FromString(Path(path).read_bytes())
+    except (OSError, DecodeError) as e:
+        raise UserError(f"cannot read a tensor from {path}: {e}") from e
+    try:
+        return TensorReader(None, LIMITS, StoredWeights()).read(tensor)
+    except UserError as e:
+        raise UserError(e.message, where=path, hint=e.hint) from e
 
 
 def write_array(path: str, value: NDArray[Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from tilewright.cli.bench import bench
+from tilewright.cli.compare import compare
 from tilewright.cli.compile import compile_model
 from tilewright.cli.doctor import doctor
 from tilewright.cli.inspect import inspect
@@ -68,5 +69,5 @@ def main() -> None:
     """Compile models to native programs, run them, look inside, measure and tune."""
 
 
-for command in (run, compile_model, inspect, bench, tune, doctor, probe):
+for command in (run, compile_model, inspect, bench, compare, tune, doctor, probe):
     main.add_command(command)

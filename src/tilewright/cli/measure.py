@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.api import load
-from tilewright.cli.compare import compare, worst
+from tilewright.cli.difference import compare, worst
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
 from tilewright.cli.options import PROGRAM

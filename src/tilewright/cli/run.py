@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.api import load
-from tilewright.cli.compare import TOLERANCE, compare
+from tilewright.cli.difference import TOLERANCE, compare
 from tilewright.cli.feeds import make_feeds, read_array, write_array
 from tilewright.cli.options import (
     input_option,

@@ -1,0 +1,137 @@
+"""Engines that give values to compare: ours, and those that it is held to.
+
+An engine prepares a model, from a file or in memory, and gives a function from inputs to outputs by name.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
+from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
+
+from tilewright.api import load
+from tilewright.cli.peers import OnnxRuntime
+from tilewright.frontend.onnx import OnnxModel
+from tilewright.graph.graph import Graph
+from tilewright.graph.interp import interpret
+from tilewright.ops.hostop import HostValue
+from tilewright.runtime.session import Session
+from tilewright.staged import Staged
+from tilewright.support.errors import UserError
+
+Model: TypeAlias = Path | ModelProto
+Values: TypeAlias = Mapping[str, HostValue]
+Run: TypeAlias = Callable[[Values], dict[str, HostValue]]
+
+
+class Engine(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def prepare(self, model: Model) -> Run: ...
+
+
+class Ours:
+    """Compiles without the cache: parts of a model are not worth keeping."""
+
+    name = "tilewright"
+
+    def __init__(self, threads: int | None, target: str) -> None:
+        self._threads, self._target = threads, target
+
+    def prepare(self, model: Model) -> Run:
+        session = load(model, threads=self._threads, target=self._target, cache=False)
+        return lambda values: dict(session.run(values))  # pyright: ignore[reportArgumentType]
+
+
+class Ort:
+    """ONNX Runtime, as fast as it is by default."""
+
+    name = OnnxRuntime.name
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def prepare(self, model: Model) -> Run:
+        source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
+        session = OnnxRuntime(source, self._threads)
+
+        def run(values: Values) -> dict[str, HostValue]:
+            with _told("ONNX Runtime cannot run the model"):
+                return dict(session({n: v for n, v in values.items() if v is not None}))  # pyright: ignore
+
+        return run
+
+
+class OnnxReference:
+    """The reference of ONNX itself: Python, and slow."""
+
+    name = "onnx.reference"
+
+    def prepare(self, model: Model) -> Run:
+        with _told("onnx.reference cannot load the model"):
+            evaluator = ReferenceEvaluator(model if isinstance(model, ModelProto) else str(model))
+
+        def run(values: Values) -> dict[str, HostValue]:
+            with _told("onnx.reference cannot run the model"), np.errstate(all="ignore"):
+                found = cast("list[Any]", evaluator.run(None, dict(values)))  # pyright: ignore[reportUnknownMemberType]
+            return dict(zip(cast("list[str]", evaluator.output_names), found, strict=True))
+
+        return run
+
+
+class OwnReference:
+    """The numpy reference of every op, on the graph as it was imported: no pass, schedule or native code has a part in
+    it. What the host runs is the same code as in a session.
+    """
+
+    name = "reference"
+
+    def prepare(self, model: Model) -> Run:
+        found = OnnxModel(model)
+        staged = Staged(found.scope, lambda graph: cast(Session, _Interpreted(graph)))
+
+        def run(values: Values) -> dict[str, HostValue]:
+            with np.errstate(all="ignore"):
+                return dict(zip(found.scope.outputs, staged.run(values), strict=True))
+
+        return run
+
+
+class _Interpreted:
+    """What `Staged` needs of a session."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def run(self, feeds: Any) -> dict[str, Any]:
+        return interpret(self._graph, feeds)
+
+    def close(self) -> None:
+        pass
+
+
+def make_reference(name: str, threads: int) -> Engine:
+    """By its name on the command line."""
+    match name:
+        case "ort":
+            return Ort(threads)
+        case "onnx":
+            return OnnxReference()
+        case _:
+            return OwnReference()
+
+
+@contextmanager
+def _told(what: str) -> Generator[None]:
+    """Errors of others share no base class: each is told in a line of ours."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as e:
+        lines = str(e).strip().splitlines() or [type(e).__name__]
+        raise UserError(f"{what}: {lines[0]}") from e
