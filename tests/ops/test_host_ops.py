@@ -40,6 +40,10 @@ def type_of(value: HostValue) -> TypeProto:
             if value and isinstance(value[0], np.ndarray):
                 inner.tensor_type.ClearField("shape")
             return helper.make_sequence_type_proto(inner)
+        case dict():
+            key, example = next(iter(value.items()))
+            kind = onnx.TensorProto.STRING if isinstance(key, str) else onnx.TensorProto.INT64
+            return helper.make_map_type_proto(kind, type_of(np.array(example, np.float32)))
         case None:
             raise AssertionError("a sample with an empty optional says its type by other means")
 
@@ -56,7 +60,7 @@ def model_of(sample: HostSample) -> onnx.ModelProto:
     )
     opsets = [helper.make_opsetid("", sample.opset)]
     if sample.domain:
-        opsets.append(helper.make_opsetid(sample.domain, 1))
+        opsets.append(helper.make_opsetid(sample.domain, sample.version))
     return helper.make_model(graph, opset_imports=opsets, ir_version=11)
 
 
@@ -65,6 +69,8 @@ def check_equal(got: Any, wanted: Any) -> None:
         assert isinstance(got, list) and len(got) == len(wanted)
         for g, w in zip(got, wanted, strict=True):
             check_equal(g, w)
+    elif isinstance(wanted, dict):
+        assert got == pytest.approx(wanted)
     elif wanted is None:
         assert got is None
     elif isinstance(wanted, np.ndarray) and wanted.dtype.kind in "fc":
