@@ -133,15 +133,16 @@ def export(name: str, folder: Path) -> None:
     names = list(inputs["a"])
     plain = _Plain(model.eval(), names).eval()
     dynamic = tuple({axis: torch.export.Dim.DYNAMIC for axis in axes[n]} for n in names)
-    torch.onnx.export(
-        plain,
-        tuple(inputs["b"].values()),  # an extent of 1 would be taken for a constant
+    path, example = (
         str(folder / f"{name}.onnx"),
-        input_names=names,
-        dynamic_shapes=(dynamic,),
-        external_data=False,
-        optimize=False,
-    )
+        tuple(inputs["b"].values()),
+    )  # 1 would be taken for a constant
+    common = dict(input_names=names, external_data=False)
+    try:
+        torch.onnx.export(plain, example, path, dynamic_shapes=(dynamic,), optimize=False, **common)
+    except Exception:  # torch cannot trace it with open shapes: the exporter before that one can
+        torch.onnx.export(plain, example, path, dynamic_axes=axes, dynamo=False, opset_version=18, **common)
+        print(f"{name}: by the older exporter")
     arrays: dict[str, Any] = {}
     with torch.no_grad():
         for key, given in inputs.items():
