@@ -114,6 +114,7 @@ class Staged:
         after.update((n, v if is_native(v) else OPAQUE) for n, v in stage.known.items())
         after.update((n, stage.graph.outputs[i].type) for n, i in stage.made.items())
         after.update((n, known[source]) for n, source in stage.aliases.items())
+        after.update((n, OPAQUE) for n in stage.lists)
         bodies = {h: self._bodies(h, after) for h in stage.hosts}
         return Plan(stage, session, after, bodies)
 
@@ -139,6 +140,7 @@ class Staged:
             feeds = {v.name: env[v.name] for v in stage.graph.inputs}
             results = list(plan.session.run(feeds).values())  # pyright: ignore
             env.update((n, results[i]) for n, i in stage.made.items())
+        env.update((n, [env[p] for p in pieces]) for n, pieces in stage.lists.items())
         for call in stage.hosts:
             bodies: dict[str, Body] = {name: _Body(staged, env) for name, staged in plan.bodies[call].items()}
             try:

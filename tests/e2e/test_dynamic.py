@@ -161,3 +161,37 @@ def test_a_condition_that_is_known_leaves_one_branch() -> None:
     )
     assert not isinstance(tw.load(m, threads=1), DynamicSession)
     check(m, x=np.arange(4, dtype=np.float32))
+
+
+def test_a_split_sequence_is_no_business_of_the_host() -> None:
+    m = model(
+        node("SplitToSequence", ["x"], ["pieces"], axis=1, keepdims=0),
+        node("Constant", [], ["two"], value_int=2),
+        node("Constant", [], ["last"], value_int=-1),
+        node("SequenceAt", ["pieces", "two"], ["a"]),
+        node("SequenceErase", ["pieces", "two"], ["fewer"]),
+        node("SequenceInsert", ["fewer", "a"], ["turned"]),
+        node("SequenceAt", ["turned", "last"], ["b"]),
+        node("ConcatFromSequence", ["turned"], ["c"], axis=1, new_axis=1),
+        node("SequenceLength", ["turned"], ["n"]),
+        node("Add", ["a", "b"], ["y"]),
+        inputs=[("x", F32, [2, 4])],
+        outputs=[("y", F32, None), ("c", F32, None), ("n", I64, [])],
+    )
+    assert not isinstance(tw.load(m, threads=1), DynamicSession)
+    check(m, x=np.arange(8, dtype=np.float32).reshape(2, 4))
+
+
+def test_a_known_sequence_that_the_host_uses_all_the_same() -> None:
+    m = model(
+        node("Neg", ["x"], ["minus"]),
+        node("Constant", [], ["sizes"], value_ints=[1, 3]),
+        node("SplitToSequence", ["minus", "sizes"], ["pieces"], axis=0),
+        node("SequenceInsert", ["pieces", "x"], ["more"]),
+        node("SequenceAt", ["more", "at"], ["chosen"]),
+        node("Exp", ["chosen"], ["y"]),
+        inputs=[("x", F32, [4]), ("at", I64, [])],
+        outputs=[("y", F32, None)],
+    )
+    for at in (0, 1, 2, -1):
+        check(m, x=np.arange(4, dtype=np.float32), at=np.array(at))

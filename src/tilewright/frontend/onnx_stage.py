@@ -23,6 +23,7 @@ from tilewright.frontend.onnx_host import is_native, run_reference
 from tilewright.frontend.onnx_names import free_names, label, subgraphs
 from tilewright.frontend.onnx_nodes import Step, attributes, make_host_op, make_op, nonsense
 from tilewright.frontend.onnx_scope import Scope
+from tilewright.frontend.onnx_sequences import Sequences
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.known import KnownValues
@@ -73,6 +74,7 @@ class Stage:
     made: Mapping[str, int]  # the number of the output that has the value of this name
     known: Mapping[str, HostValue]
     aliases: Mapping[str, str]
+    lists: Mapping[str, tuple[str, ...]]  # sequences of values with these names
     hosts: tuple[HostCall, ...]
     rest: tuple[Step, ...]
 
@@ -101,6 +103,7 @@ class StageImporter:
         self._aliases: dict[str, str] = {}  # given host values under another name
         self._late: set[str] = set()  # what hosts, and nodes after them, will give
         self._known = KnownValues({})
+        self._sequences = Sequences(self._type_of, self._constant_of)
         self._hosts: list[HostCall] = []
         self._rest: list[Step] = []
         # Node types that are no op of ours, because their result is known as soon as their input's type is.
@@ -119,6 +122,8 @@ class StageImporter:
         queue = deque(steps)
         while queue:
             step = queue.popleft()
+            if not any(step.node.output):
+                continue  # nobody can use what it computes
             captured = free_names(step.node)
             if self._late.isdisjoint(step.node.input) and self._late.isdisjoint(captured):
                 try:
@@ -138,7 +143,9 @@ class StageImporter:
         known: dict[str, HostValue] = {}
         aliases: dict[str, str] = {}
         inputs = {v: n for n, v in self._values.items() if n in self._given}
-        for name in sorted((now | later) - self._late - self._given.keys() - {""}):
+        lists = {n: p for n, p in self._sequences.known.items() if n in now or n in later}
+        now.update(piece for pieces in lists.values() for piece in pieces)
+        for name in sorted((now | later) - lists.keys() - self._late - self._given.keys() - {""}):
             value = self._values.get(name)
             if name in self._aliases:
                 aliases[name] = self._aliases[name]
@@ -156,7 +163,7 @@ class StageImporter:
             else:
                 made[name] = outputs.setdefault(value, len(outputs))
         graph = self._builder.finish(*outputs, names=[v.name for v in outputs])
-        return Stage(graph, made, known, aliases, tuple(self._hosts), tuple(self._rest))
+        return Stage(graph, made, known, aliases, lists, tuple(self._hosts), tuple(self._rest))
 
     def whole(self, outputs: Sequence[str]) -> Graph:
         """The graph, if no node is left to the host."""
@@ -164,7 +171,7 @@ class StageImporter:
             raise HostNodes(self._hosts, len(self._rest))
         found = [self._try_value(name) for name in outputs]
         for name, value in zip(outputs, found, strict=True):
-            if name in self._held or name in self._aliases:
+            if name in self._held or name in self._aliases or name in self._sequences.known:
                 raise HostNodes((), 0)
             if value is None:
                 raise UserError(f"the model's output {label(name)} is computed by no node")
@@ -182,6 +189,9 @@ class StageImporter:
             condition = self._constant_of(step.node.input[0])
             if condition is not None:
                 return inline(step, subgraphs(step.node)["then_branch" if condition.all() else "else_branch"])
+        pieces = self._sequences.expand(step, attrs)
+        if pieces is not None:
+            return pieces
         opaque = any(self._is_opaque(n) for n in step.node.input)
         special = self._special.get(step.node.op_type) if step.domain == "" else None
         native = step.native()
@@ -266,7 +276,9 @@ class StageImporter:
     def _is_opaque(self, name: str) -> bool:
         if name in self._values or not name:
             return False
-        if name in self._held or name in self._aliases or isinstance(self._given.get(name), Opaque):
+        if name in self._held or name in self._aliases or name in self._sequences.known:
+            return True
+        if isinstance(self._given.get(name), Opaque):
             return True
         return self._scope.is_stored(name) and not is_native(self._scope.read(name))
 
@@ -295,8 +307,11 @@ class StageImporter:
         return None if value is None else self._known.get(value)
 
     def _types(self, step: Step) -> list[TensorType | None]:
-        found = [None if self._is_opaque(n) else self._try_value(n) for n in step.node.input]
-        return [None if v is None else v.type for v in found]
+        return [self._type_of(n) for n in step.node.input]
+
+    def _type_of(self, name: str) -> TensorType | None:
+        value = None if self._is_opaque(name) else self._try_value(name)
+        return None if value is None else value.type
 
     def _add_constant(self, name: str, array: Array) -> Value:
         value = self._builder.constant(name, array)
@@ -312,6 +327,8 @@ class StageImporter:
         source, name = step.node.input[0], step.node.output[0]
         if source in self._held:
             self._held[name] = self._held[source]
+        elif source in self._sequences.known:
+            self._sequences.known[name] = self._sequences.known[source]
         elif source in self._given or source in self._aliases:
             self._aliases[name] = self._aliases.get(source, source)
         else:
