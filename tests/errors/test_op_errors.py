@@ -8,18 +8,21 @@ import pytest
 from tilewright.ir.dtype import DType
 from tilewright.ops.activation import Clip, Gelu, PRelu
 from tilewright.ops.arithmetic import Add, Pow
+from tilewright.ops.attention_cache import TensorScatter
 from tilewright.ops.cast import Cast
 from tilewright.ops.cast_host import CastOnHost
 from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.depth import DepthToSpace
+from tilewright.ops.dropout import Dropout
 from tilewright.ops.einsum import Einsum
 from tilewright.ops.gather import Gather
 from tilewright.ops.integer import MatMulInteger
 from tilewright.ops.logic import Where
-from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
+from tilewright.ops.movement import Expand, Reshape, Transpose
 from tilewright.ops.norm import BatchNormalization, GroupNormalization, LayerNormalization
+from tilewright.ops.norm_lp import LpNormalization
 from tilewright.ops.opdef import Array, OnHost, Op, TensorType
 from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.pool import MaxPool
@@ -135,14 +138,29 @@ def test_axis_out_of_range() -> None:
         Softmax.sample(zeros(2, 2), axis=2)
 
 
-def test_dropout_in_training_mode() -> None:
-    with pytest.raises(UserError, match="training mode"):
-        Identity.sample(zeros(2), np.float32(0.5), np.asarray(True), op_type="Dropout")
+def test_dropout_in_training_mode_is_left_to_the_host() -> None:
+    with pytest.raises(OnHost, match="drawn at random"):
+        Dropout.sample(zeros(2), np.float32(0.5), np.asarray(True))
 
 
-def test_batch_normalization_in_training_mode() -> None:
-    with pytest.raises(UserError, match="training mode"):
-        BatchNormalization.sample(zeros(1, 2), *[zeros(2)] * 4, training_mode=1)
+def test_statistics_of_batch_normalization_outside_of_training() -> None:
+    with pytest.raises(UserError, match="outside of training"):
+        BatchNormalization.sample(zeros(1, 2), *[zeros(2)] * 4, outputs=3)
+
+
+def test_lp_normalization_by_the_third_power() -> None:
+    with pytest.raises(UserError, match="p = 3 is neither 1 nor 2"):
+        LpNormalization.sample(zeros(2), p=3)
+
+
+def test_layer_normalization_that_stashes_integers() -> None:
+    with pytest.raises(UserError, match="stash_type 7 is no float type"):
+        LayerNormalization.sample(zeros(2), zeros(2), stash_type=7)
+
+
+def test_a_cache_update_that_is_neither_linear_nor_circular() -> None:
+    with pytest.raises(UserError, match="neither 'linear' nor 'circular'"):
+        TensorScatter.sample(zeros(1, 4, 2), zeros(1, 2, 2), mode="spiral")
 
 
 def test_further_output() -> None:

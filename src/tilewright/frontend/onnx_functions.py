@@ -38,15 +38,24 @@ class Functions:
     def bodies(self) -> Iterable[FunctionProto]:
         return self._own.values()
 
-    def expand(self, step: Step, types: Callable[[], Sequence[TensorType | None]]) -> list[Step] | None:
-        """The nodes that compute what this one does; None if it is no function."""
+    def expand(
+        self,
+        step: Step,
+        types: Callable[[], Sequence[TensorType | None]],
+        written: Callable[[], FunctionProto | None] = lambda: None,
+    ) -> list[Step] | None:
+        """The nodes that compute what this one does: a function of the model, one that is `written` for the node, or
+        one that ONNX declares. None if it is no function.
+        """
         own = self.own(step.node)
-        found = own if own is not None else _declared(step, types)
+        found = own or written() or _declared(step, types)
         if found is None:
             return None
         if step.depth >= self._limits.nesting:
             raise UserError(f"functions call each other over {self._limits.nesting} deep, which is the limit")
-        opsets = {normal_domain(o.domain): o.version for o in found.opset_import}
+        # ONNX's own declarations leave out domains that hold where they are used.
+        opsets = {} if own is not None else dict(step.opsets)
+        opsets.update({normal_domain(o.domain): o.version for o in found.opset_import})
         return list(_expanded(step, found, opsets))
 
     def _check_calls(self) -> None:
@@ -72,7 +81,9 @@ class Functions:
 
 
 def is_declared_function(step: Step) -> bool:
-    """Does ONNX declare the operator by other operators?"""
+    """Do we, or does ONNX, declare the operator by other operators?"""
+    if step.composite() is not None:
+        return True
     schema: Any = step.schema()  # its stubs leave functions out
     return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 

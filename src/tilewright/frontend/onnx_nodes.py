@@ -4,14 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import AttributeProto, NodeProto, defs
+from onnx import AttributeProto, FunctionProto, NodeProto, defs
 
 from tilewright.frontend.onnx_file import Limits, TensorReader
 from tilewright.frontend.onnx_names import label
+from tilewright.ops.composite import Composite, function_of
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Array, OnnxNode, Op, TensorType
-from tilewright.ops.registry import by_onnx, host_by_onnx
+from tilewright.ops.registry import by_onnx, composite_by_onnx, host_by_onnx
 from tilewright.support.errors import UserError
+
+# onnxruntime writes these into ONNX's own domain: the first in any opset, the other in no opset of ONNX.
+_EARLY = ("LayerNormalization", "SimplifiedLayerNormalization")
 
 
 def normal_domain(domain: str) -> str:
@@ -54,6 +58,9 @@ class Step:
     def hosted(self) -> type[HostOp] | None:
         return host_by_onnx(self.node.op_type, self.domain)
 
+    def composite(self) -> type[Composite] | None:
+        return composite_by_onnx(self.node.op_type, self.domain)
+
     def schema(self) -> defs.OpSchema | None:
         """ONNX's own declaration, which operators of other domains do not have."""
         op_type, opset = self.node.op_type, self.opset
@@ -72,7 +79,7 @@ class Step:
 def attributes(step: Step, reader: TensorReader, limits: Limits) -> dict[str, Any]:
     """Attributes as Python values, held to ONNX's declaration of the op. Subgraphs are left out."""
     node, schema = step.node, step.schema()
-    if schema is None and step.domain == "":
+    if schema is None and step.domain == "" and node.op_type not in _EARLY:
         raise UserError(f"opset {step.opset} has no {node.op_type}")
     if len(node.input) > limits.operands and node.op_type not in ("Concat", "Loop", "If", "Scan"):
         raise UserError(f"{len(node.input)} inputs of one node: the limit is {limits.operands}")
@@ -119,6 +126,19 @@ def make_host_op(step: Step, cls: type[HostOp], attrs: Mapping[str, Any]) -> Hos
     seen = OnnxNode(step.node.op_type, step.opset, attrs, (), lambda _: None, len(step.node.output))
     with nonsense(step):
         return cls.from_onnx(seen)
+
+
+def make_function(
+    step: Step,
+    cls: type[Composite],
+    attrs: Mapping[str, Any],
+    types: Sequence[TensorType | None],
+    constant: Callable[[int], Array | None],
+) -> FunctionProto:
+    """What a composite writes for a node."""
+    seen = OnnxNode(step.node.op_type, step.opset, attrs, tuple(types), constant, len(step.node.output))
+    with nonsense(step):
+        return function_of(cls, seen)
 
 
 class nonsense:

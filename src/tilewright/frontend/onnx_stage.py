@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+from onnx import FunctionProto
 
 from tilewright.frontend.onnx_file import check_tensor_bytes
 from tilewright.frontend.onnx_functions import inline
 from tilewright.frontend.onnx_host import is_native, run_reference
 from tilewright.frontend.onnx_names import free_names, label, subgraphs
-from tilewright.frontend.onnx_nodes import Step, attributes, make_host_op, make_op, nonsense
+from tilewright.frontend.onnx_nodes import Step, attributes, make_function, make_host_op, make_op, nonsense
 from tilewright.frontend.onnx_scope import Scope
 from tilewright.frontend.onnx_sequences import Sequences
 from tilewright.graph.build import GraphBuilder
@@ -211,7 +212,8 @@ class StageImporter:
         elif native is not None or step.hosted() is not None:
             self._add_host(step, attrs, captured, native, "it has elements that only the host computes with")
         else:
-            expanded = functions.expand(step, lambda: self._types(step))
+            types = self._types(step)
+            expanded = functions.expand(step, lambda: types, lambda: self._written(step, attrs, types))
             if expanded is None:
                 raise UserError(f"{step.node.op_type} is not supported")
             return expanded
@@ -258,6 +260,16 @@ class StageImporter:
             return
         self._hosts.append(HostCall(step, tuple(sorted(captured)), why, run))
         self._late.update(o for o in step.node.output if o)
+
+    def _written(
+        self, step: Step, attrs: Mapping[str, Any], types: Sequence[TensorType | None]
+    ) -> FunctionProto | None:
+        """The nodes that a composite stands for."""
+        composite = step.composite()
+        if composite is None:
+            return None
+        names = step.node.input
+        return make_function(step, composite, attrs, types, lambda i: self._constant_of(names[i]))
 
     # ---------------------------------------------------------------------------------------------- what names mean
 

@@ -21,18 +21,11 @@ from tilewright.tir.build import FuncBuilder
 
 @dataclass(frozen=True, slots=True)
 class Identity(Op):
-    """Dropout too: at inference it does nothing."""
+    """Each element as it is."""
 
-    onnx = ("Identity", "Dropout")
+    onnx = ("Identity",)
     kind = Kind.MOVEMENT
     moves_only = True
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        node.one_output("mask")
-        if node.op_type == "Dropout" and node.has(2) and node.value(2, "the training mode").any():
-            raise UserError("Dropout in training mode", hint="export the model for inference")
-        return cls(), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 1)
@@ -49,9 +42,6 @@ class Identity(Op):
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
         yield cls.sample(normal(rng, 2, 3))
         yield cls.sample(np.asarray(True))
-        yield cls.sample(
-            normal(rng, 4), np.array(0.5, np.float32), np.asarray(False), op_type="Dropout", opset=13
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Fma, UnaryOp, cast, unary
 from tilewright.ops.axes import FLOATS, accumulator, load_broadcast, narrow, normal_axis, try_broadcast, widen
 from tilewright.ops.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.ops.reduce import inner_index, kept_shape, read_kept, reduce_axes
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -40,15 +40,19 @@ class _Domain:
             f"{name}_mean", self.kept, lambda *i: total[i] / self.count, axes=self.axes[: len(self.kept)]
         )
 
-    def scale(self, b: FuncBuilder, mean: Buffer | None, epsilon: float, name: str) -> Buffer:
-        """1 / sqrt(mean square + epsilon), of the values less their mean if it is given."""
+    def squares(self, b: FuncBuilder, mean: Buffer | None, name: str) -> Buffer:
+        """The sum of the squares, of the values less their mean if it is given."""
 
         def square(*i: Expr) -> tuple[Expr, Expr]:
             value = self.element(*i)
             value = value if mean is None else value - mean[i[: len(self.kept)]]
             return value, value
 
-        total = b.reduce(f"{name}_squares", self.kept, self.over, square, axes=self.axes)
+        return b.reduce(f"{name}_squares", self.kept, self.over, square, axes=self.axes)
+
+    def scale(self, b: FuncBuilder, mean: Buffer | None, epsilon: float, name: str) -> Buffer:
+        """1 / sqrt(mean square + epsilon), of the values less their mean if it is given."""
+        total = self.squares(b, mean, name)
 
         def root(*i: Expr) -> Expr:
             return 1 / unary(UnaryOp.SQRT, total[i] / self.count + epsilon)
@@ -65,7 +69,8 @@ def _check_floats(op: Op, inputs: Sequence[TensorType]) -> None:
 class LayerNormalization(Op):
     """(x − mean) / sqrt(variance + epsilon) · scale + bias, with the statistics of the axes from `axis` on.
 
-    Without `centred`, the mean is taken as 0: root mean square normalisation.
+    Without `centred`, the mean is taken as 0: root mean square normalisation. Further outputs are the mean and
+    1 / sqrt(variance + epsilon), in the type `stash`.
     """
 
     onnx = ("LayerNormalization", "RMSNormalization")
@@ -73,23 +78,32 @@ class LayerNormalization(Op):
     axis: int
     epsilon: float = 1e-5
     centred: bool = True
+    outputs: int = 1
+    stash: DType = DType.F32
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        node.one_output("mean")
         axis = normal_axis(node.integer("axis", -1), node.input(0).rank)
-        return cls(axis, node.real("epsilon", 1e-5), node.op_type == "LayerNormalization"), node.present
+        stash = ONNX_DTYPES.get(node.integer("stash_type", 1))
+        if stash not in FLOATS:
+            raise UserError(f"{node.op_type}: stash_type {node.integer('stash_type', 1)} is no float type")
+        centred = node.op_type == "LayerNormalization"
+        return cls(axis, node.real("epsilon", 1e-5), centred, node.outputs, stash), node.present
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 2, 3)
-        x = inputs[0]
-        _check_floats(self, inputs)
+        x, gain = inputs[:2]
+        if any(t.dtype not in FLOATS for t in inputs):
+            raise self.misfit(inputs, "only floats")
+        if self.centred and any(t.dtype is not x.dtype for t in inputs):
+            raise self.misfit(inputs, "all must have the same float type")
         if not 0 <= self.axis < x.rank:
             raise self.misfit(inputs, f"has no axis {self.axis}")
         for t in inputs[1:]:
             if try_broadcast([t.shape, x.shape]) != x.shape:
                 raise self.misfit(inputs, "scale and bias must broadcast to the first input")
-        return (x,)
+        statistic = TensorType(self.stash, kept_shape(x.shape, range(self.axis, x.rank)))
+        return (TensorType(gain.dtype, x.shape), statistic, statistic)[: self.outputs]
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         x, gain, *bias = inputs
@@ -109,18 +123,23 @@ class LayerNormalization(Op):
             value = value * read_kept(scale, i, axes) * cast(wide, load_broadcast(gain, i, x.shape))
             for t in bias:
                 value = value + cast(wide, load_broadcast(t, i, x.shape))
-            return cast(x.dtype, value)
+            return cast(gain.dtype, value)
 
-        return (b.compute(name, x.shape, element),)
+        def stashed(statistic: Buffer, k: int) -> Buffer:
+            return b.compute(f"{name}_{k}", domain.kept, lambda *i: cast(self.stash, statistic[i]))
+
+        statistics = [t for t in (mean, scale) if t is not None][: self.outputs - 1]
+        return b.compute(name, x.shape, element), *(stashed(t, k) for k, t in enumerate(statistics, 1))
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        (out,) = self.infer([TensorType.of(t) for t in inputs])
+        types = self.infer([TensorType.of(t) for t in inputs])
         x, gain, *bias = (widen(t) for t in inputs)
         axes = tuple(range(self.axis, x.ndim))
         with np.errstate(all="ignore"):
-            centred = x - x.mean(axes, keepdims=True) if self.centred else x
-            normed = centred / np.sqrt((centred * centred).mean(axes, keepdims=True) + self.epsilon)
-            return (narrow(normed * gain + (bias[0] if bias else 0), out.dtype),)
+            mean = x.mean(axes, keepdims=True) if self.centred else np.zeros(())
+            scale = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + self.epsilon)
+            y = (x - mean) * scale * gain + (bias[0] if bias else 0)
+            return tuple(narrow(v, t.dtype) for v, t in zip((y, mean, scale), types, strict=False))
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
@@ -128,11 +147,16 @@ class LayerNormalization(Op):
         yield cls.sample(x, normal(rng, 4), normal(rng, 4))
         yield cls.sample(x, normal(rng, 4), epsilon=0.1)
         yield cls.sample(x, normal(rng, 3, 4), normal(rng, 3, 4), axis=1)
+        yield cls.sample(x, normal(rng, 3, 4), normal(rng, 3, 4), axis=1, outputs=3)
+        yield cls.sample(x, normal(rng, 4), axis=-1, outputs=2)
         yield cls.sample(x + 1000, normal(rng, 4), normal(rng, 4), axis=-1)
         yield cls.sample(np.array([[1, np.nan, 0], [1, 1, 1]], np.float32), normal(rng, 3), normal(rng, 3))
-        yield cls.sample(*(normal(rng, *s).astype(np.float16) for s in ((2, 4), (4,), (4,))))
+        halves = [normal(rng, *s).astype(np.float16) for s in ((2, 4), (4,), (4,))]
+        yield cls.sample(*halves)
+        yield cls.sample(*halves, outputs=3)
         yield cls.sample(x, normal(rng, 4), op_type="RMSNormalization", opset=23)
         yield cls.sample(x, normal(rng, 3, 4), op_type="RMSNormalization", opset=23, axis=1)
+        yield Sample(cls(1, centred=False), (halves[0], normal(rng, 4)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +236,15 @@ class GroupNormalization(Op):
         yield cls.sample(*(normal(rng, *s) for s in ((1, 2, 5), (2,), (2,))), op_type="InstanceNormalization")
 
 
+def _check_channels(op: Op, inputs: Sequence[TensorType]) -> None:
+    op.check_arity(inputs, 5)
+    x = inputs[0]
+    if any(t.dtype not in FLOATS for t in inputs):
+        raise op.misfit(inputs, "only floats")
+    if x.rank < 2 or any(t.shape != x.shape[1:2] for t in inputs[1:]):
+        raise op.misfit(inputs, "scale, bias, mean and variance need one element per channel (axis 1)")
+
+
 @dataclass(frozen=True, slots=True)
 class BatchNormalization(Op):
     """(x − mean) / sqrt(variance + epsilon) · scale + bias per channel, with stored statistics.
@@ -224,21 +257,19 @@ class BatchNormalization(Op):
     epsilon: float = 1e-5
 
     @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        if node.outputs > 1 or node.integer("training_mode", 0):
-            raise UserError("BatchNormalization in training mode", hint="export the model for inference")
+    def from_onnx(cls, node: OnnxNode) -> tuple[Op, tuple[int, ...]]:
         if not node.integer("spatial", 1):
             raise UserError("BatchNormalization with spatial=0 is not supported")
-        return cls(node.real("epsilon", 1e-5)), (0, 1, 2, 3, 4)
+        epsilon, taken = node.real("epsilon", 1e-5), (0, 1, 2, 3, 4)
+        # Before opset 14, a node that is asked for statistics is in training.
+        if node.integer("training_mode", int(node.outputs > 1 and node.opset < 14)):
+            return BatchNormalizationInTraining(epsilon, node.real("momentum", 0.9), node.outputs), taken
+        node.one_output("of statistics, outside of training")
+        return cls(epsilon), taken
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.check_arity(inputs, 5)
-        x = inputs[0]
-        if any(t.dtype not in FLOATS for t in inputs):
-            raise self.misfit(inputs, "only floats")
-        if x.rank < 2 or any(t.shape != x.shape[1:2] for t in inputs[1:]):
-            raise self.misfit(inputs, "scale, bias, mean and variance need one element per channel (axis 1)")
-        return (x,)
+        _check_channels(self, inputs)
+        return (inputs[0],)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         x, gain, bias, mean, variance = inputs
@@ -274,3 +305,74 @@ class BatchNormalization(Op):
         yield cls.sample(normal(rng, 2, 3, 2, 2), *weights(3))
         yield cls.sample(normal(rng, 4, 3), *weights(3), epsilon=0.01)
         yield cls.sample(normal(rng, 2, 2, 5), *weights(2), opset=9)
+        x = normal(rng, 2, 3, 2, 2) + 1
+        yield cls.sample(x, *weights(3), momentum=0.8, opset=15, training_mode=1, outputs=3)
+        for outputs in (1, 5):  # before opset 14
+            yield Sample(BatchNormalizationInTraining(1e-3, 0.8, outputs), (x, *weights(3)))
+        halves = (t.astype(np.float16) for t in (normal(rng, 3, 2), *weights(2)))
+        yield cls.sample(*halves, opset=15, training_mode=1, outputs=3)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormalizationInTraining(Op):
+    """BatchNormalization with the statistics of x itself; further outputs are the given mean and variance moved towards
+    those by 1 − `momentum`, and then (before opset 14) the statistics of x.
+    """
+
+    kind = Kind.REDUCTION
+    epsilon: float
+    momentum: float
+    outputs: int = 1
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        _check_channels(self, inputs)
+        x, _, _, mean, variance = inputs
+        return (x, mean, variance, mean, variance)[: self.outputs]
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        x, gain, bias, *running = inputs
+        wide, channels = accumulator(x.dtype), x.shape[1:2]
+
+        def inner(c: Expr, n: Expr, *i: Expr) -> Expr:
+            return cast(wide, x[(n, c, *i)])
+
+        places = [f"i{d}" for d in range(2, len(x.shape))]
+        domain = _Domain(channels, (x.shape[0], *x.shape[2:]), ["c", "n", *places], inner)
+        mean = domain.mean(b, name)
+        squares = domain.squares(b, mean, name)
+        variance = b.compute(f"{name}_variance", channels, lambda *c: squares[c] / domain.count, axes=["c"])
+
+        def factor(c: Expr) -> Expr:
+            return cast(wide, gain[c]) / unary(UnaryOp.SQRT, variance[c] + self.epsilon)
+
+        scale = b.compute(f"{name}_scale", channels, factor)
+
+        def element(*i: Expr) -> Expr:
+            c = i[1]
+            return cast(x.dtype, (cast(wide, x[i]) - mean[c]) * scale[c] + cast(wide, bias[c]))
+
+        def statistic(k: int) -> Buffer:
+            old, new = running[k % 2], (mean, variance)[k % 2]
+
+            def moved(c: Expr) -> Expr:
+                value = cast(wide, old[c]) * self.momentum + new[c] * (1 - self.momentum) if k < 2 else new[c]
+                return cast(old.dtype, value)
+
+            return b.compute(f"{name}_{k + 1}", channels, moved)
+
+        return b.compute(name, x.shape, element), *(statistic(k) for k in range(self.outputs - 1))
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        types = self.infer([TensorType.of(t) for t in inputs])
+        x, gain, bias, *running = (widen(t) for t in inputs)
+        axes, column = (0, *range(2, x.ndim)), (-1, *[1] * (x.ndim - 2))
+        with np.errstate(all="ignore"):
+            new = x.mean(axes), x.var(axes)
+            root = np.sqrt(new[1] + self.epsilon).reshape(column)
+            y = (x - new[0].reshape(column)) / root * gain.reshape(column) + bias.reshape(column)
+            moved = [o * self.momentum + n * (1 - self.momentum) for o, n in zip(running, new, strict=True)]
+        return tuple(narrow(v, t.dtype) for v, t in zip((y, *moved, *new), types, strict=False))
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        return ()

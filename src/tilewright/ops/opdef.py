@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,7 @@ class Op(ABC):
     moves_only: ClassVar[bool] = False  # elements are moved or compared, whatever they are
 
     @classmethod
-    def from_onnx(cls, node: OnnxNode) -> "tuple[Self, tuple[int, ...]]":
+    def from_onnx(cls, node: OnnxNode) -> "tuple[Op, tuple[int, ...]]":
         """The op and which inputs of the ONNX node it takes; the rest have become attributes.
 
         Raises UserError, without the node's name (the importer adds it), for what is not supported.

@@ -9,10 +9,11 @@ from importlib import import_module
 from typing import TypeVar
 
 import tilewright.ops
+from tilewright.ops.composite import Composite
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Op
 
-C = TypeVar("C", Op, HostOp)
+C = TypeVar("C", Op, HostOp, Composite)
 
 _NO_OPS = ("catalog", "registry")  # they need the others
 
@@ -36,9 +37,11 @@ def _declared(base: type[C]) -> tuple[type[C], ...]:
 
 OPS: tuple[type[Op], ...] = _declared(Op)
 HOST_OPS: tuple[type[HostOp], ...] = _declared(HostOp)
+COMPOSITES: tuple[type[Composite], ...] = _declared(Composite)
 
 _BY_ONNX: dict[str, type[Op]] = {name: op for op in OPS for name in op.onnx}
 _HOST_BY_ONNX: dict[str, type[HostOp]] = {name: op for op in HOST_OPS for name in op.onnx}
+_COMPOSITE_BY_ONNX: dict[str, type[Composite]] = {name: op for op in COMPOSITES for name in op.onnx}
 
 
 def by_onnx(op_type: str, domain: str = "") -> type[Op] | None:
@@ -49,6 +52,11 @@ def by_onnx(op_type: str, domain: str = "") -> type[Op] | None:
 def host_by_onnx(op_type: str, domain: str = "") -> type[HostOp] | None:
     """The op of the host that runs this ONNX operator, if there is one."""
     return _HOST_BY_ONNX.get(qualified(op_type, domain))
+
+
+def composite_by_onnx(op_type: str, domain: str = "") -> type[Composite] | None:
+    """What writes this ONNX operator as others, if there is one."""
+    return _COMPOSITE_BY_ONNX.get(qualified(op_type, domain))
 
 
 def qualified(op_type: str, domain: str) -> str:
