@@ -10,9 +10,9 @@ from typing import Self
 import numpy as np
 
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Expr, cast, const
+from tilewright.ir.expr import Buffer, Expr, cast, const, equal, select
 from tilewright.ops.axes import NUMBERS
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
@@ -51,6 +51,53 @@ class Fill(Op):
         yield cls.sample(np.array([2, 3], np.int64))
         yield cls.sample(np.array([], np.int64), value=np.array([-1], np.int64))
         yield cls.sample(np.array([4], np.int64), value=np.array([True]))
+
+
+@dataclass(frozen=True, slots=True)
+class Eye(Op):
+    """Ones on diagonal `k` of a matrix, zeros elsewhere."""
+
+    onnx = ("EyeLike",)
+    kind = Kind.MOVEMENT
+    moves_only = True
+    shape: tuple[int, ...]
+    k: int
+    dtype: DType
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        x = node.input(0)
+        number = node.attrs.get("dtype")
+        if number is not None and number not in ONNX_DTYPES:
+            raise UserError(f"EyeLike: element type {number} is not supported")
+        return cls(x.shape, node.integer("k", 0), x.dtype if number is None else ONNX_DTYPES[number]), ()
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 0)
+        if len(self.shape) != 2:
+            raise self.misfit(inputs, f"{list(self.shape)} is not the shape of a matrix")
+        return (TensorType(self.dtype, self.shape),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        one, zero = const(1, self.dtype), const(0, self.dtype)
+
+        def element(i: Expr, j: Expr) -> Expr:
+            return select(equal(i + self.k, j), one, zero)
+
+        return (b.compute(name, self.shape, element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        rows, columns = (np.arange(n) for n in self.shape)
+        return ((rows[:, None] + self.k == columns).astype(self.dtype.numpy),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = np.zeros((3, 5), np.int32)
+        yield cls.sample(x)
+        yield cls.sample(x, k=2, dtype=1)
+        yield cls.sample(x.astype(np.float32), k=-1, dtype=11)
+        yield cls.sample(x.T.copy(), k=-9)
+        yield Sample(cls((2, 2), 0, DType.BOOL), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,32 @@
-"""CumSum: sums of all elements up to each place.
+"""CumSum and CumProd: the sum, or the product, of all elements up to each place.
 
-It is written as one reduction of guarded elements, quadratic in the axis: it is used on masks and positions, where
-that is small, and the block needs nothing that reductions do not have.
+Every element is combined with the result of its neighbour, so the block is linear in the axis and runs along it in
+order. Half precision is accumulated in f32.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, cast, const, select
+from tilewright.ir.expr import BinaryOp, Buffer, Expr, as_index, binary, cast, equal, maximum, select
 from tilewright.ops.axes import NUMBERS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
-from tilewright.tir.build import FuncBuilder
+from tilewright.tir.build import FuncBuilder, identity
+from tilewright.tir.stmt import Store
 
 
 @dataclass(frozen=True, slots=True)
-class CumSum(Op):
-    """The sum up to and including each element, or without it if `exclusive`; from the end if `reverse`."""
+class Cumulation(Op):
+    """Base of both: up to and including each element, or without it if `exclusive`; from the end if `reverse`."""
 
-    onnx = ("CumSum",)
     kind = Kind.REDUCTION
+    combine: ClassVar[str]
+    operation: ClassVar[BinaryOp]
+    function: ClassVar[Any]  # numpy's, of all elements up to each place
     axis: int
     exclusive: bool = False
     reverse: bool = False
@@ -41,38 +44,64 @@ class CumSum(Op):
         return (x,)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        (x,) = inputs
+        (x,), axis = inputs, self.axis
         wide = accumulator(x.dtype)
+        label = name if wide is x.dtype else f"{name}_{self.combine}"
+        total = b.ahead(label, x.shape, wide)
 
-        def term(*i: Expr) -> Expr:
-            *at, k = i
-            here = at[self.axis]
-            first, second = (here, k) if self.reverse else (k, here)
-            counts = first < second if self.exclusive else first <= second
-            return select(counts, cast(wide, x[(*at[: self.axis], k, *at[self.axis + 1 :])]), const(0, wide))
+        def step(*i: Expr) -> Store:
+            def at(place: Expr) -> tuple[Expr, ...]:
+                turned = as_index(x.shape[axis] - 1) - place if self.reverse else place
+                return (*i[:axis], turned, *i[axis + 1 :])
 
-        axes = [f"i{d}" for d in range(len(x.shape))]
-        extent = x.shape[self.axis : self.axis + 1]
+            here, before = at(i[axis]), at(maximum(i[axis] - 1, 0))
+            new = cast(wide, x[before if self.exclusive else here])
+            first = identity(self.combine, wide) if self.exclusive else new
+            so_far = binary(self.operation, total[before], new)
+            return Store(total, here, select(equal(i[axis], 0), first, so_far))
+
+        # Each iteration stores another element, though it reads what the one before has stored.
+        b.update(label, x.shape, (), step)
         if wide is x.dtype:
-            return (b.reduce(name, x.shape, extent, term, axes=[*axes, "k"]),)
-        total = b.reduce(f"{name}_sum", x.shape, extent, term, axes=[*axes, "k"])
-        return (b.compute(name, x.shape, lambda *i: cast(x.dtype, total[i]), axes=axes),)
+            return (total,)
+        return (b.compute(name, x.shape, lambda *i: cast(x.dtype, total[i])),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x = widen(inputs[0])
         x = np.flip(x, self.axis) if self.reverse else x
-        total = np.cumsum(x, self.axis, dtype=x.dtype)
+        total = type(self).function(x, self.axis, dtype=x.dtype)
         if self.exclusive:
             first = [slice(None)] * x.ndim
             first[self.axis] = slice(0, 1)
             total = np.roll(total, 1, self.axis)
-            total[tuple(first)] = 0
+            total[tuple(first)] = 0 if self.combine == "sum" else 1
         return (narrow(np.flip(total, self.axis) if self.reverse else total, DType.of(inputs[0].dtype)),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        opset = 26 if cls.onnx == ("CumProd",) else 18
         x, axis = normal(rng, 2, 5), np.array(-1, np.int64)
         for exclusive in (0, 1):
             for reverse in (0, 1):
-                yield cls.sample(x, axis, exclusive=exclusive, reverse=reverse)
-        yield cls.sample(rng.integers(-9, 9, size=(3, 2)).astype(np.int64), np.array(0, np.int64))
+                yield cls.sample(x, axis, exclusive=exclusive, reverse=reverse, opset=opset)
+        whole = rng.integers(-9, 9, size=(3, 2, 2))
+        yield cls.sample(whole.astype(np.int64), np.array(0, np.int64), opset=opset)
+        yield cls.sample(whole.astype(np.int32), np.array(1, np.int32), opset=opset)
+        yield Sample(cls(0), (normal(rng, 6).astype(np.float16),))
+        yield Sample(cls(0, exclusive=True), (rng.integers(0, 9, size=6).astype(np.uint8),))
+
+
+@dataclass(frozen=True, slots=True)
+class CumSum(Cumulation):
+    onnx = ("CumSum",)
+    combine = "sum"
+    operation = BinaryOp.ADD
+    function = np.cumsum
+
+
+@dataclass(frozen=True, slots=True)
+class CumProd(Cumulation):
+    onnx = ("CumProd",)
+    combine = "prod"
+    operation = BinaryOp.MUL
+    function = np.cumprod
