@@ -109,13 +109,13 @@ class Bisector:
                 self._go_on(w, w.wanted)
                 continue
             run = self._prepare(self._ours, w)
+            wrong = wrong or self._first_wrong(
+                w, run(w.given)
+            )  # those results are gone when the next are made
             got = run({n: self._own[n] for n in w.given})
             self._count(w.wanted, got)
             different = self._first_difference(w, got)
             self._go_on(w, got)
-            if wrong is None:
-                del got  # before as much again is made
-                wrong = self._first_wrong(w, run(w.given))
             if different is not None:
                 break
         self._own = {}
