@@ -1,8 +1,8 @@
 """The schedule of Funcs in which a loop depends on its own earlier iterations, around several blocks.
 
-Such a nest is scheduled where it stands. What comes before it and after it are Funcs of their own, as far as schedules
-are concerned: each run of nests is scheduled alone, and its steps are taken in the whole Func. So the rules that know
-one reduction and what is around it apply to each.
+Such a nest is scheduled where it stands. The nests before it and after it are Funcs of their own, as far as schedules
+are concerned: those that belong together are scheduled alone, and the steps are taken in the whole Func. So the rules
+that know one reduction and what is around it apply to each.
 """
 
 import logging
@@ -47,14 +47,26 @@ def schedule_around_carried(func: Func, target: Target, alone: Callable[[Func], 
 
 
 def _runs(func: Func, nests: Sequence[Stmt]) -> list[set[str]]:
-    """The blocks of the other nests, by what stands between `nests`."""
-    found: list[set[str]] = [set()]
+    """The blocks of the other nests: those together that hand something on to each other and to nobody else."""
+    between: list[list[Stmt]] = [[]]
     for n in top_level(func):
         if n in nests:
-            found.append(set())
+            between.append([])
         else:
-            found[-1].update(b.name for b in blocks(n))
-    return [run for run in found if run]
+            between[-1].append(n)
+    found: list[set[str]] = []
+    for part in between:
+        elsewhere = {*func.params, *_buffers([n for n in top_level(func) if n not in part])}
+        joined: list[tuple[set[str], set[Buffer]]] = []
+        for n in part:
+            names, own = {b.name for b in blocks(n)}, set(_buffers([n])) - elsewhere
+            for other in [j for j in joined if j[1] & own]:
+                joined.remove(other)
+                names |= other[0]
+                own |= other[1]
+            joined.append((names, own))
+        found += [names for names, _ in joined]
+    return found
 
 
 def _excerpt(func: Func, run: set[str]) -> Func:
