@@ -147,6 +147,12 @@ def skip_group_norm(
     return [*group_norm(attrs, total, gain, beta), total]
 
 
+def qlinear_reduce_mean(attrs: Mapping[str, Any], x: Array, *parameters: Array) -> list[Array]:
+    scale, zero, down, offset = (p.astype(np.float64) for p in parameters)
+    mean = ((x - zero) * scale).mean(tuple(attrs["axes"]), keepdims=bool(attrs["keepdims"]))
+    return [np.clip(np.rint(mean / down) + offset, 0, 255).astype(x.dtype)]
+
+
 REFERENCES: dict[str, Callable[..., list[Array]]] = {
     "BiasSplitGelu": bias_split_gelu,
     "BiasAdd": bias_add,
@@ -155,4 +161,5 @@ REFERENCES: dict[str, Callable[..., list[Array]]] = {
     "NhwcConv": nhwc_conv,
     "GroupNorm": group_norm,
     "SkipGroupNorm": skip_group_norm,
+    "QLinearReduceMean": qlinear_reduce_mean,
 }
