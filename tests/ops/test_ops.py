@@ -145,6 +145,8 @@ def skip_reason(sample: Sample) -> str | None:
     types = [*sample.op.infer([TensorType.of(x) for x in sample.inputs]), *map(TensorType.of, sample.inputs)]
     if any(t.dtype is DType.BF16 for t in types):
         return "onnxruntime's Python interface has no bf16"
+    if sample.onnx is not None and sample.onnx.op_type.startswith("ai.onnx.preview.training."):
+        return "onnxruntime has no optimisers"
     return None
 
 

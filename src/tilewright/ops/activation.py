@@ -3,12 +3,15 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, unique
 from typing import Self
 
+import ml_dtypes
 import numpy as np
 
-from tilewright.ir.expr import Expr, UnaryOp, const, maximum, minimum, select, unary
-from tilewright.ops.axes import FLOATS, NUMBERS
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, UnaryOp, cast, const, maximum, minimum, select, unary
+from tilewright.ops.axes import NUMBERS
 from tilewright.ops.elementwise import SPECIAL, Elementwise, Pairwise, Pointwise, normal
 from tilewright.ops.opdef import Array, OnnxNode, Sample, TensorType
 from tilewright.ops.pointwise import erf
@@ -45,10 +48,16 @@ class LeakyRelu(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class PRelu(Pairwise):
-    """LeakyRelu whose slope is an input that broadcasts to x."""
+    """LeakyRelu whose slope is an input that broadcasts to x. Before opset 7 it is one number, or one a channel."""
 
     onnx = ("PRelu",)
-    takes = FLOATS
+    takes = NUMBERS
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        x, slope = node.input(0), node.input(1)
+        by_channel = node.opset < 7 and slope.rank == 1 and slope.shape != (1,)
+        return cls(trailing=max(x.rank - 2, 0) if by_channel else 0), (0, 1)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         (out,) = Elementwise.infer(self, inputs)
@@ -62,32 +71,70 @@ class PRelu(Pairwise):
     def array(self, a: Array, b: Array) -> Array:
         return np.where(a < 0, a * b, a)
 
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = normal(rng, 2, 3, 4)
+        yield cls.sample(x, normal(rng, 3, 1))
+        yield cls.sample(x, normal(rng, 2, 3, 4))
+        yield cls.sample(x, normal(rng, 1))
+        yield cls.sample(np.array(SPECIAL, np.float32), normal(rng, 1))
+        yield cls.sample(x.astype(np.float16), normal(rng, 4).astype(np.float16))
+        yield Sample(cls(), (np.array([-3, 0, 5]), np.array(2)))
+        yield Sample(cls(trailing=1), (x, normal(rng, 3)))
+
+
+@unique
+class Bound(Enum):
+    """Where a bound of Clip is if it is neither known nor absent."""
+
+    INPUT = "input"
+
 
 @dataclass(frozen=True, slots=True)
-class Clip(Pointwise):
-    """min(max(x, low), high); None leaves a side open."""
+class Clip(Elementwise):
+    """min(max(x, low), high); None leaves a side open. A bound that is computed at run time is a further input."""
 
     onnx = ("Clip",)
-    takes = NUMBERS
-    low: float | None = None
-    high: float | None = None
+    arity = (1, 3)
+    low: float | Bound | None = None
+    high: float | Bound | None = None
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         if node.opset < 11:
-            low, high = node.attrs.get("min"), node.attrs.get("max")
-        else:
-            low = node.value(1, "the lower bound").item() if node.has(1) else None
-            high = node.value(2, "the upper bound").item() if node.has(2) else None
-        return cls(low, high), (0,)
+            return cls(node.attrs.get("min"), node.attrs.get("max")), (0,)
+        bounds: list[float | Bound | None] = []
+        for i in (1, 2):
+            known = node.constant(i) if node.has(i) else None
+            if known is not None and known.size != 1:
+                raise UserError(f"Clip: a bound of {known.size} elements")
+            bounds.append(known.item() if known is not None else Bound.INPUT if node.has(i) else None)
+        return cls(*bounds), (0, *(i for i, bound in enumerate(bounds, 1) if bound is Bound.INPUT))
 
-    def scalar(self, x: Expr) -> Expr:
-        above = x if self.low is None else maximum(x, self.low)
-        return above if self.high is None else minimum(above, self.high)
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 1 + (self.low, self.high).count(Bound.INPUT))
+        x, *bounds = inputs
+        if any(math.prod(t.shape) != 1 or t.rank > x.rank for t in bounds):
+            raise self.misfit(inputs, "the bounds must be scalars")
+        return (TensorType(self.result(inputs), x.shape),)
 
-    def array(self, x: Array) -> Array:
-        above = x if self.low is None else np.maximum(x, self.low)
-        return above if self.high is None else np.minimum(above, self.high)
+    def value(self, args: Sequence[Expr]) -> Expr:
+        x, *bounds = args
+        given = iter(bounds)
+        if self.low is not None:
+            x = maximum(x, next(given) if isinstance(self.low, Bound) else self.low)
+        if self.high is not None:
+            x = minimum(x, next(given) if isinstance(self.high, Bound) else self.high)
+        return x
+
+    def values(self, args: Sequence[Array]) -> Array:
+        x, *bounds = args
+        given = iter(bounds)
+        if self.low is not None:
+            x = np.maximum(x, next(given) if isinstance(self.low, Bound) else self.low)
+        if self.high is not None:
+            x = np.minimum(x, next(given) if isinstance(self.high, Bound) else self.high)
+        return x
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
@@ -100,9 +147,17 @@ class Clip(Pointwise):
         yield cls.sample(x, high, low)
         yield cls.sample(x)
         yield cls.sample(x, opset=6, min=-1.0, max=1.0)
-        yield cls.sample(
-            rng.integers(-9, 9, size=6).astype(np.int32), np.array(-2, np.int32), np.array(3, np.int32)
-        )
+        y = normal(rng, 2, 3) * 5
+        yield cls.sample(y, low, high, runtime=(1, 2))
+        yield cls.sample(y, low, high, runtime=(1,))
+        yield cls.sample(y, None, high, runtime=(2,))
+        yield Sample(cls(Bound.INPUT, 6.0), (x, np.array([np.nan], np.float32)))
+        for half in (np.float16, ml_dtypes.bfloat16):
+            yield Sample(cls(-1.0, Bound.INPUT), (y.astype(half), high.astype(half)))
+        for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64):
+            n = rng.integers(0, 99, size=6).astype(dtype)
+            yield cls.sample(n, np.array(20, dtype), np.array(70, dtype))
+            yield cls.sample(n, np.array(20, dtype), np.array(70, dtype), runtime=(1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,3 +322,92 @@ class ThresholdedRelu(Pointwise):
 
     def array(self, x: Array) -> Array:
         return np.where(x > self.alpha, x, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Celu(Pointwise):
+    """x, and alpha · (exp(x / alpha) - 1) below 0."""
+
+    onnx = ("Celu",)
+    alpha: float = 1.0
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        return cls(node.real("alpha", 1.0)), (0,)
+
+    def scalar(self, x: Expr) -> Expr:
+        return select(x < 0, self.alpha * (unary(UnaryOp.EXP, x / self.alpha) - 1), x)
+
+    def array(self, x: Array) -> Array:
+        return np.where(x < 0, self.alpha * np.expm1(x / self.alpha), x)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        yield cls.sample(normal(rng, 3, 4) * 3)
+        yield cls.sample(normal(rng, 3, 4) * 3, alpha=2.0)
+        yield cls.sample(np.array(SPECIAL, np.float32))
+        for dtype in (
+            np.float64,
+            np.float16,
+            ml_dtypes.bfloat16,
+        ):  # since opset 28, which onnxruntime does not have
+            yield Sample(cls(1.5), (normal(rng, 5).astype(dtype),))
+
+
+@dataclass(frozen=True, slots=True)
+class Swish(Pointwise):
+    """x · sigmoid(alpha · x)."""
+
+    onnx = ("Swish",)
+    alpha: float = 1.0
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        return cls(node.real("alpha", 1.0)), (0,)
+
+    def scalar(self, x: Expr) -> Expr:
+        return x * unary(UnaryOp.SIGMOID, x * self.alpha)
+
+    def array(self, x: Array) -> Array:
+        return x / (1 + np.exp(-self.alpha * x))
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        yield cls.sample(normal(rng, 3, 5) * 4, opset=24)
+        yield cls.sample(normal(rng, 3, 5) * 4, opset=24, alpha=1.5)
+        yield Sample(cls(), (np.array((0.0, -0.0, 1.0, -50.0, np.inf, np.nan), np.float32),))
+        for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
+            yield Sample(cls(1.5), (normal(rng, 5).astype(dtype),))
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink(Pointwise):
+    """Moved towards 0 by `bias` where it is farther from it than `threshold`, else 0, also for NaN.
+
+    Integers are computed in f64, and what comes out is rounded towards zero.
+    """
+
+    onnx = ("Shrink",)
+    takes = NUMBERS
+    bias: float = 0.0
+    threshold: float = 0.5
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
+        return cls(node.real("bias", 0.0), node.real("lambd", 0.5)), (0,)
+
+    def scalar(self, x: Expr) -> Expr:
+        x = x if x.dtype.is_float else cast(DType.F64, x)
+        inner = select(const(self.threshold, x.dtype) < x, x - self.bias, const(0, x.dtype))
+        return select(x < -self.threshold, x + self.bias, inner)
+
+    def array(self, x: Array) -> Array:
+        x = x.astype(np.float64)
+        return np.where(x < -self.threshold, x + self.bias, np.where(x > self.threshold, x - self.bias, 0.0))
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        yield from super(Shrink, cls).samples(rng)
+        yield cls.sample(normal(rng, 3, 4) * 3, bias=1.5, lambd=1.5)
+        yield cls.sample(np.arange(-5, 6, dtype=np.int64), bias=1.0, lambd=2.0)
+        yield cls.sample(np.arange(9, dtype=np.uint8), bias=1.0, lambd=2.0)

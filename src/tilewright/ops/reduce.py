@@ -1,6 +1,7 @@
 """Reductions over axes, and ArgMax. A reduction block, then, where the result is scaled or mapped, a block for that.
 
-Half precision is accumulated in f32. An empty sum is 0; the extremes of nothing are infinite. NaN wins in Max and Min.
+Half precision is accumulated in f32. An empty sum is 0; the extremes of nothing are infinite, or the last numbers of
+their type. NaN wins in Max and Min. Roots and logarithms of integers are computed in f64 and rounded towards zero.
 """
 
 import math
@@ -9,14 +10,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+import ml_dtypes
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import BinaryOp, Buffer, Expr, UnaryOp, binary, cast, const, equal, select, unary
-from tilewright.ops.axes import ANY, FLOATS, NUMBERS, accumulator, narrow, normal_axes, normal_axis, widen
+from tilewright.ir.expr import (
+    BinaryOp,
+    Buffer,
+    Const,
+    Expr,
+    UnaryOp,
+    binary,
+    cast,
+    const,
+    equal,
+    select,
+    unary,
+)
+from tilewright.ops.arithmetic import truncated_quotient
+from tilewright.ops.axes import ANY, NUMBERS, accumulator, narrow, normal_axes, normal_axis, widen
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
-from tilewright.tir.build import FuncBuilder
+from tilewright.tir.build import FuncBuilder, identity
 
 
 def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
@@ -40,6 +55,17 @@ def read_kept(kept: Buffer, i: Sequence[Expr], axes: Sequence[int]) -> Expr:
     return kept[tuple(0 if d in axes else v for d, v in enumerate(i))]
 
 
+def _extreme(combine: str, x: Array) -> float | int | bool:
+    """The maximum or minimum of no elements of this type."""
+    value = identity(combine, DType.of(x.dtype))
+    assert isinstance(value, Const)
+    return value.value
+
+
+def _real(total: Expr) -> Expr:
+    return total if total.dtype.is_float else cast(DType.F64, total)
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction(Op):
     """`axes` are sorted; they stay with extent 1 if `keep`."""
@@ -47,6 +73,7 @@ class Reduction(Op):
     kind = Kind.REDUCTION
     takes: ClassVar[frozenset[DType]] = NUMBERS
     combine: ClassVar[str] = "sum"
+    integers: ClassVar[tuple[str, ...]] = ("int32", "int64", "uint32", "uint64")  # that samples are made of
     axes: tuple[int, ...]
     keep: bool = True
 
@@ -71,7 +98,7 @@ class Reduction(Op):
         return x
 
     def finish(self, total: Expr, count: int) -> Expr:
-        """The result, from the combined value of `count` elements."""
+        """The result, from the combined value of `count` elements. It is converted to the output's type."""
         return total
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -139,8 +166,12 @@ class Reduction(Op):
         special = np.array([[1, np.nan, 2], [np.inf, 1, 3], [-np.inf, -np.inf, -np.inf]], np.float32)
         yield cls.sample(special, np.array([1], np.int64))
         yield cls.sample(x.astype(np.float16), np.array([2], np.int64))
-        if DType.I32 in cls.takes:
-            yield cls.sample(rng.integers(-9, 9, size=(2, 5)).astype(np.int32), np.array([1], np.int64))
+        yield Sample(cls((1,)), (x.astype(ml_dtypes.bfloat16),))
+        for axes in ((1,), (0, 1)):  # of nothing
+            yield Sample(cls(axes), (np.zeros((2, 0, 3), np.float32),))
+        for dtype in cls.integers:
+            n = rng.integers(0, 9, size=(2, 5)) + (0 if dtype.startswith("int") else 1)
+            yield Sample(cls((1,), False), (n.astype(dtype),))
         yield from (
             cls.sample(normal(rng, 2, 2, 3, 3), op_type=name)
             for name in cls.onnx
@@ -158,34 +189,50 @@ class ReduceSum(Reduction):
 
 @dataclass(frozen=True, slots=True)
 class ReduceMean(Reduction):
+    """Of integers it is rounded towards zero; of nothing it is NaN, or 0."""
+
     onnx = ("ReduceMean", "GlobalAveragePool")
-    takes = FLOATS
 
     def finish(self, total: Expr, count: int) -> Expr:
-        return total / count
+        if total.dtype.is_float:
+            return total / count
+        return truncated_quotient(total, const(count, total.dtype)) if count else const(0, total.dtype)
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return x.mean(axes, keepdims=True)
+        total = x.sum(axes, keepdims=True, dtype=x.dtype)
+        count = math.prod(x.shape[a] for a in axes)
+        if x.dtype.kind == "f":
+            return total / count
+        sign = np.where(total < 0, -1, 1).astype(x.dtype)
+        return sign * (total * sign // count) if count else total
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        yield from super(ReduceMean, cls).samples(rng)
+        yield cls.sample(np.array([[-1, -4, 0], [5, 5, 4]], np.int32), np.array([1], np.int64))
+        yield Sample(cls((1,)), (np.zeros((2, 0), np.int64),))
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceMax(Reduction):
     onnx = ("ReduceMax", "GlobalMaxPool")
     takes = ANY
+    integers = ("int8", "uint8", "int32", "int64", "uint32", "uint64", "bool")
     combine = "max"
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return x.max(axes, keepdims=True)
+        return x.max(axes, keepdims=True, initial=_extreme(self.combine, x))
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceMin(Reduction):
     onnx = ("ReduceMin",)
     takes = ANY
+    integers = ("int8", "uint8", "int32", "int64", "uint32", "uint64", "bool")
     combine = "min"
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return x.min(axes, keepdims=True)
+        return x.min(axes, keepdims=True, initial=_extreme(self.combine, x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,28 +269,26 @@ class ReduceSumSquare(Reduction):
 @dataclass(frozen=True, slots=True)
 class ReduceL2(Reduction):
     onnx = ("ReduceL2",)
-    takes = FLOATS
 
     def element(self, x: Expr) -> Expr | tuple[Expr, Expr]:
         return x, x
 
     def finish(self, total: Expr, count: int) -> Expr:
-        return unary(UnaryOp.SQRT, total)
+        return unary(UnaryOp.SQRT, _real(total))
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.sqrt((x * x).sum(axes, keepdims=True))
+        return np.sqrt((x * x).sum(axes, keepdims=True, dtype=x.dtype).astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceLogSum(Reduction):
     onnx = ("ReduceLogSum",)
-    takes = FLOATS
 
     def finish(self, total: Expr, count: int) -> Expr:
-        return unary(UnaryOp.LOG, total)
+        return unary(UnaryOp.LOG, _real(total))
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.log(x.sum(axes, keepdims=True))
+        return np.log(x.sum(axes, keepdims=True, dtype=x.dtype).astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +296,11 @@ class ReduceLogSumExp(Reduction):
     """The largest element is taken out of the sum first, unless it is infinite: then its exponential is exact."""
 
     onnx = ("ReduceLogSumExp",)
-    takes = FLOATS
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (x,) = inputs
         (out,) = self.infer([TensorType(x.dtype, x.shape)])
-        rank, wide = len(x.shape), accumulator(x.dtype)
+        rank, wide = len(x.shape), accumulator(x.dtype) if x.dtype.is_float else DType.F64
         kept, over = kept_shape(x.shape, self.axes), [x.shape[a] for a in self.axes]
         names = reduce_axes(self.axes, rank)
 
@@ -284,7 +328,8 @@ class ReduceLogSumExp(Reduction):
         return (b.compute(name, out.shape, result),)
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        top = x.max(axes, keepdims=True)
+        x = x.astype(np.float64)
+        top = x.max(axes, keepdims=True, initial=-np.inf)
         top = np.where(np.isinf(top), 0, top)
         return np.log(np.exp(x - top).sum(axes, keepdims=True)) + top
 

@@ -139,6 +139,9 @@ class FuncBuilder:
         iters, loops = self._iters(name, tuple(shape), tuple(over), fn, axes)
         value = fn(*(it.var for it in iters))
         dtype = value[0].dtype if isinstance(value, tuple) else value.dtype
+        if 0 in over:  # of nothing there is the neutral element; a loop that never runs would not store it
+            spatial = axes if axes is None else axes[: len(shape)]
+            return self.compute(name, shape, lambda *_: identity(combine, dtype), axes=spatial, out=out)
         buffer = self._output(name, tuple(shape), dtype, out)
         indices = tuple(it.var for it in iters[: len(shape)])
         if isinstance(value, tuple):
