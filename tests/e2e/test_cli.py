@@ -230,7 +230,7 @@ def test_another_process_finds_the_program_in_the_cache(model: str, tmp_path: Pa
 # --------------------------------------------------------------------------------------------------------------- faults
 
 
-@pytest.mark.parametrize("command", ["run", "compile", "inspect", "bench"])
+@pytest.mark.parametrize("command", ["run", "compile", "inspect", "bench", "compare"])
 def test_a_missing_file_is_the_users_fault(command: str, tmp_path: Path) -> None:
     result = call(command, tmp_path / "absent.onnx", status=Status.USER_ERROR)
     assert "absent.onnx" in result.stderr
@@ -281,7 +281,7 @@ def test_ctrl_c_ends_with_130(model: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_help_is_no_error() -> None:
-    for command in ([], ["run"], ["compile"], ["inspect"], ["bench"], ["doctor"]):
+    for command in ([], ["run"], ["compile"], ["inspect"], ["bench"], ["compare"], ["doctor"]):
         assert "Usage:" in call(*command, "--help").stdout
     assert "probe" not in call("--help").stdout
 
