@@ -1,0 +1,130 @@
+"""A network that onnxruntime's quantizer has quantised, in each of its formats, gives what onnxruntime gives.
+
+Where a float comes near the middle between two quantised numbers, two engines may round it differently, so results
+are compared in steps of quantisation. Sums of bytes are exact in both: with few bits in the weights, for onnxruntime's
+would saturate on some machines.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+import tilewright as tw
+
+SHAPE = (2, 3, 12, 12)
+WEIGHTS = {
+    "w1": (8, 3, 3, 3),
+    "b1": (8,),
+    "w2": (8, 1, 3, 3),
+    "w3": (8, 8, 1, 1),
+    "w4": (8, 16),
+    "b4": (16,),
+    "w5": (16, 5),
+}
+
+
+def network() -> ModelProto:
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        node("Relu", ["c1"], ["r1"]),
+        node("Conv", ["r1", "w2"], ["c2"], pads=[1, 1, 1, 1], group=8),
+        node("LeakyRelu", ["c2"], ["r2"], alpha=0.1),
+        node("Conv", ["r2", "w3"], ["c3"]),
+        node("Add", ["c3", "r1"], ["sum"]),
+        node("MaxPool", ["sum"], ["pool"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Sigmoid", ["pool"], ["gate"]),
+        node("Mul", ["pool", "gate"], ["swish"]),
+        node("AveragePool", ["swish"], ["small"], kernel_shape=[3, 3], strides=[3, 3]),
+        node("GlobalAveragePool", ["small"], ["mean"]),
+        node("Flatten", ["mean"], ["flat"]),
+        node("Gemm", ["flat", "w4", "b4"], ["hidden"]),
+        node("MatMul", ["hidden", "w5"], ["scores"]),
+        node("Softmax", ["scores"], ["y"], axis=-1),
+    ]
+    rng = np.random.default_rng(3)
+    weights = [
+        numpy_helper.from_array((rng.standard_normal(s) / np.sqrt(np.prod(s[1:]))).astype(np.float32), n)
+        for n, s in WEIGHTS.items()
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [info("x", TensorProto.FLOAT, SHAPE)],
+        [info("y", TensorProto.FLOAT, [2, 5])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+class Images(CalibrationDataReader):
+    def __init__(self) -> None:
+        rng = np.random.default_rng(5)
+        self._left = [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(3)]
+
+    def get_next(self) -> dict[str, Any] | None:
+        return self._left.pop() if self._left else None
+
+
+def static(quant_format: QuantFormat, **options: Any) -> Callable[[str, str], None]:
+    def quantize(source: str, target: str) -> None:
+        quantize_static(source, target, Images(), quant_format=quant_format, reduce_range=True, **options)
+
+    return quantize
+
+
+def dynamic(source: str, target: str) -> None:
+    quantize_dynamic(source, target, weight_type=QuantType.QInt8, reduce_range=True)
+
+
+S8, U8, I16 = QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16
+FORMS = {
+    "operators": static(QuantFormat.QOperator, activation_type=U8, weight_type=S8),
+    "operators, each channel": static(
+        QuantFormat.QOperator, activation_type=U8, weight_type=S8, per_channel=True
+    ),
+    "operators of signed bytes": static(QuantFormat.QOperator, activation_type=S8, weight_type=S8),
+    "pairs": static(QuantFormat.QDQ, activation_type=U8, weight_type=S8),
+    "pairs, each channel": static(QuantFormat.QDQ, activation_type=S8, weight_type=S8, per_channel=True),
+    "pairs of 16 bits": static(QuantFormat.QDQ, activation_type=I16, weight_type=S8),
+    "dynamic": dynamic,
+}
+
+
+def judged(model: ModelProto, x: Any) -> Any:
+    """onnxruntime's result of the nodes as they are, without rewriting them to others."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})[0]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the quantizer
+@pytest.mark.parametrize("form", FORMS)
+def test_agrees_with_onnxruntime(form: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "float.onnx", tmp_path / "quantised.onnx"
+    onnx.save(network(), source)
+    FORMS[form](str(source), str(target))
+    model = onnx.load(target)
+    kinds = {n.op_type for n in model.graph.node}
+    assert kinds & {"QLinearConv", "QuantizeLinear", "ConvInteger"}, "nothing was quantised"
+    x = np.random.default_rng(9).standard_normal(SHAPE).astype(np.float32)
+    got, wanted = tw.load(model, threads=1).run({"x": x})["y"], judged(model, x)
+    # Of a result that was quantised at the end, the step is 1/256: softmax is between 0 and 1.
+    step = 1e-6 if form == "dynamic" else 2e-4 if "16" in form else 1 / 255
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=step)
+    assert np.argmax(got, -1).tolist() == np.argmax(wanted, -1).tolist()
