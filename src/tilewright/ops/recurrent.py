@@ -174,8 +174,8 @@ class Recurrent(Op):
         states = self.blocks(r)
         every, *last = self.infer([TensorType(x.dtype, x.shape) for x in inputs])
         made = [r.all_states(name, states[0], every)]
-        for n, (state, kind, out) in enumerate(zip(states, self.states, last, strict=False), 1):
-            made.append(r.last_state(f"{name}_{n}", state, f"initial_{kind}", out))
+        for n, (state, out) in enumerate(zip(states, last, strict=False), 1):
+            made.append(r.last_state(f"{name}_{n}", state, out))
         return tuple(made)
 
     # --------------------------------------------------------------------------------------------------- reference
@@ -204,6 +204,9 @@ class Recurrent(Op):
                         for s, value in zip(last, new, strict=True):
                             s[d, n] = value[0]
                         every[t, d, n] = last[0][d, n]
+                    if not times:
+                        for s in last:
+                            s[d, n] = 0
         if self.batch_first:
             every, last = every.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in last]
         dtype = DType.of(inputs[0].dtype)
@@ -358,13 +361,15 @@ class Recurrence:
 
         return self.b.compute(name, out.shape, element, axes=list("ntdj" if self.op.batch_first else "tdnj"))
 
-    def last_state(self, name: str, state: Buffer, initial: str, out: TensorType) -> Buffer:
+    def last_state(self, name: str, state: Buffer, out: TensorType) -> Buffer:
+        """Zero for a sequence without steps, as in onnxruntime; ONNX leaves that open."""
+
         def element(*i: Expr) -> Expr:
             n, d, j = i if self.op.batch_first else (i[1], i[0], i[2])
             length = self._length(n)
             if length is None:
                 return cast(out.dtype, state[d, self.e.steps - 1, n, j])
-            found = state[d, maximum(length - 1, 0), n, j]
-            return cast(out.dtype, select(length < 1, self.initial(initial, d, n, j), found))
+            found = cast(out.dtype, state[d, maximum(length - 1, 0), n, j])
+            return select(length < 1, const(0, out.dtype), found)
 
         return self.b.compute(name, out.shape, element, axes=list("ndj" if self.op.batch_first else "dnj"))

@@ -273,27 +273,29 @@ def _shared_samples(cls: type[Recurrent], rng: np.random.Generator, **attrs: Any
         yield _small(
             cls, rng, directions=directions, direction=direction, lengths=[1, 3], runtime=[at], **attrs
         )
+    yield _small(cls, rng, lengths=[0, 2], **attrs)
     # onnxruntime has neither other layouts nor other element types.
-    bare = {k: v for k, v in attrs.items()}
-    both = _small(cls, rng, directions=2, direction="bidirectional", lengths=[2, 3], **bare)
-    yield from _turned(both)
+    yield _turned(_small(cls, rng, directions=2, direction="bidirectional", lengths=[2, 3], **attrs))
     for dtype in (np.float16, np.float64):
-        whole = _small(cls, rng, **bare)
+        whole = _small(cls, rng, **attrs)
         yield Sample(whole.op, tuple(x.astype(dtype) for x in whole.inputs))
+    yield _special(_small(cls, rng, clip=9.0, **attrs))
 
 
-def _turned(sample: Sample) -> Iterable[Sample]:
+def _turned(sample: Sample) -> Sample:
     """The sample with the batch in front."""
-    assert sample.onnx is not None
-    case, op = sample.onnx, sample.op
-    assert isinstance(op, Recurrent)
-    inputs = [
-        None
-        if x is None
-        else np.ascontiguousarray(x.swapaxes(0, 1))
-        if name == "X" or name.startswith("initial")
-        else x
-        for name, x in zip(op.operands, case.inputs, strict=True)
-    ]
-    made = type(op).sample(*inputs, outputs=case.outputs, layout=1, **case.attrs)
-    yield Sample(made.op, made.inputs)
+    assert sample.onnx is not None and isinstance(sample.op, Recurrent)
+    case, cls = sample.onnx, type(sample.op)
+    inputs = list(case.inputs)
+    for i, x in enumerate(inputs):
+        if x is not None and (i == 0 or cls.operands[i].startswith("initial")):
+            inputs[i] = np.ascontiguousarray(x.swapaxes(0, 1))
+    made = cls.sample(*inputs, outputs=case.outputs, layout=1, **case.attrs)
+    return Sample(made.op, made.inputs)
+
+
+def _special(sample: Sample) -> Sample:
+    """The sample with NaN in one sequence and an infinity in another."""
+    x = sample.inputs[0].copy()
+    x[1, 0, 0], x[0, 1, 1] = np.nan, np.inf
+    return Sample(sample.op, (x, *sample.inputs[1:]))
