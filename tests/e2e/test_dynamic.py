@@ -195,3 +195,14 @@ def test_a_known_sequence_that_the_host_uses_all_the_same() -> None:
     )
     for at in (0, 1, 2, -1):
         check(m, x=np.arange(4, dtype=np.float32), at=np.array(at))
+
+
+def test_functions_in_functions_keep_their_values_apart() -> None:
+    m = model(node("Outer", ["x"], ["y"], domain="mine"), inputs=[("x", F32, [4])], outputs=[("y", F32, [4])])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("mine", 1)]
+    halves = [node("Neg", ["a"], ["b"]), node("Exp", ["b"], ["c"])]
+    calls = [node("Inner", ["a"], ["b"], domain="mine"), node("Inner", ["b"], ["c"], domain="mine")]
+    m.functions.append(helper.make_function("mine", "Inner", ["a"], ["c"], halves, opsets))
+    m.functions.append(helper.make_function("mine", "Outer", ["a"], ["c"], calls, opsets))
+    m.opset_import.append(opsets[1])
+    check(m, x=np.linspace(-1, 1, 4).astype(np.float32))

@@ -140,6 +140,58 @@ _DAMAGED = _network()
 # ------------------------------------------------------------------------------------------------------- opsets
 
 
+def with_functions(*functions: tuple[str, list[str]]) -> onnx.ModelProto:
+    """A model that calls the first of these functions; each calls others, one after another."""
+    proto = model(node(functions[0][0], ["x"], ["y"], domain="mine"))
+    proto.opset_import.append(helper.make_opsetid("mine", 1))
+    for name, called in functions:
+        values = ["a", *(f"v{i}" for i in range(len(called)))]
+        calls = [
+            helper.make_node(c, [values[i]], [values[i + 1]], domain="" if c == "Relu" else "mine")
+            for i, c in enumerate(called)
+        ]
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid("mine", 1)]
+        proto.functions.append(helper.make_function("mine", name, ["a"], [values[-1]], calls, opsets))
+    return proto
+
+
+def test_a_function_that_calls_itself() -> None:
+    assert "calls itself: F → F" in str(refused(with_functions(("F", ["Relu", "F"]))))
+    text = str(refused(with_functions(("F", ["G"]), ("G", ["Relu", "H"]), ("H", ["G"]))))
+    assert "calls itself: G → H → G" in text
+
+
+def test_functions_that_call_each_other_too_deeply() -> None:
+    chain = [(f"F{i}", [f"F{i + 1}"]) for i in range(30)]
+    assert "call each other over 16 deep" in str(refused(with_functions(*chain, ("F30", ["Relu"]))))
+
+
+def test_functions_that_stand_for_too_many_nodes() -> None:
+    laughs = [(f"F{i}", [f"F{i + 1}"] * 20) for i in range(6)]
+    error = refused(with_functions(*laughs, ("F6", ["Relu"])), limits=Limits(nodes=1000))
+    assert "expand to over 1000 nodes" in str(error)
+
+
+def test_a_function_with_an_unsupported_node() -> None:
+    assert "'Nonsense' (domain mine, opset 1)" in str(refused(with_functions(("F", ["Nonsense"]))))
+
+
+def test_a_function_that_is_called_with_too_many_inputs() -> None:
+    proto = with_functions(("F", ["Relu"]))
+    proto.graph.node[0].input.append("x")
+    assert "takes 1 inputs and has 1 outputs" in str(refused(proto))
+
+
+def test_two_functions_of_one_name() -> None:
+    assert "two functions of the model" in str(refused(with_functions(("F", ["Relu"]), ("F", ["Relu"]))))
+
+
+def test_an_absurd_version_of_a_domain() -> None:
+    proto = with_functions(("F", ["Relu"]))
+    proto.opset_import[-1].version = 2**40
+    assert "is no version of the opset 'mine'" in str(refused(proto))
+
+
 def test_no_opset() -> None:
     proto = model(RELU)
     del proto.opset_import[:]
@@ -161,11 +213,11 @@ def test_an_op_that_the_opset_does_not_have() -> None:
 
 def test_all_unsupported_nodes_are_listed() -> None:
     custom = node("Frobnicate", ["x"], ["z"], domain="org.example")
-    proto = model(node("Optional", ["x"], ["a"]), RELU, custom, helper.make_node("NoSuchOp", ["z"], ["b"]))
+    proto = model(node("Frob", ["x"], ["a"]), RELU, custom, helper.make_node("NoSuchOp", ["z"], ["b"]))
     proto.opset_import.append(helper.make_opsetid("org.example", 3))
     assert str(refused(proto)).splitlines() == [
         "3 nodes of the model are not supported:",
-        "  'Optional' (domain ai.onnx, opset 18) in node 'the Optional'",
+        "  'Frob' (domain ai.onnx, opset 18) in node 'the Frob'",
         "  'Frobnicate' (domain org.example, opset 3) in node 'the Frobnicate'",
         "  'NoSuchOp' (domain ai.onnx, opset 18) in the node that computes 'b'",
     ]

@@ -11,7 +11,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from tilewright.frontend.onnx_file import Limits
 from tilewright.frontend.onnx_names import all_nodes, label
-from tilewright.frontend.onnx_nodes import Step, normal_domain
+from tilewright.frontend.onnx_nodes import Step, normal_domain, read_opsets
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.errors import UserError
 
@@ -55,7 +55,7 @@ class Functions:
             raise UserError(f"functions call each other over {self._limits.nesting} deep, which is the limit")
         # ONNX's own declarations leave out domains that hold where they are used.
         opsets = {} if own is not None else dict(step.opsets)
-        opsets.update({normal_domain(o.domain): o.version for o in found.opset_import})
+        opsets.update(read_opsets(found.opset_import))
         return list(_expanded(step, found, opsets))
 
     def _check_calls(self) -> None:

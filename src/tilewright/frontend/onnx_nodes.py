@@ -1,10 +1,10 @@
 """One ONNX node: its attributes as Python values, and the op it stands for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import AttributeProto, FunctionProto, NodeProto, defs
+from onnx import AttributeProto, FunctionProto, NodeProto, OperatorSetIdProto, defs
 
 from tilewright.frontend.onnx_file import Limits, TensorReader
 from tilewright.frontend.onnx_names import label
@@ -20,6 +20,15 @@ _EARLY = ("LayerNormalization", "SimplifiedLayerNormalization")
 
 def normal_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
+
+
+def read_opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    """The version of each domain."""
+    opsets = {normal_domain(o.domain): o.version for o in imports}
+    for domain, version in opsets.items():
+        if not 0 <= version < 1 << 31:
+            raise UserError(f"{version} is no version of the opset {label(domain or 'ai.onnx')}")
+    return opsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +58,10 @@ class Step:
 
     @property
     def scope(self) -> str:
-        """What names inside of the node get in front of them: values are defined once, so it is unique."""
-        return f"{next(o for o in self.node.output if o)}::"
+        """What names inside of the node get in front of them. Values are defined once, except that a node inside of
+        a function computes what the call does: so this is unique.
+        """
+        return f"{next(o for o in self.node.output if o)}::{self.depth}::"
 
     def native(self) -> type[Op] | None:
         return by_onnx(self.node.op_type, self.domain)

@@ -10,7 +10,7 @@ from tilewright.frontend.onnx_file import Limits, TensorReader
 from tilewright.frontend.onnx_functions import Functions, is_declared_function
 from tilewright.frontend.onnx_interface import sorted_nodes
 from tilewright.frontend.onnx_names import all_nodes, check_names, free_names, label
-from tilewright.frontend.onnx_nodes import Step, normal_domain
+from tilewright.frontend.onnx_nodes import Step, normal_domain, read_opsets
 from tilewright.ops.opdef import Array
 from tilewright.support.errors import UserError
 
@@ -67,9 +67,9 @@ class Scope:
 
 def model_scope(model: ModelProto, reader: TensorReader, limits: Limits) -> Scope:
     """The main graph. UserError if there is a node that nothing can run, with all of them."""
-    opsets = {normal_domain(o.domain): o.version for o in model.opset_import}
     check_names(model.graph)
-    _check_opset(opsets, model.graph)
+    _check_opset({normal_domain(o.domain): o.version for o in model.opset_import}, model.graph)
+    opsets = read_opsets(model.opset_import)
     for f in model.functions:
         check_names(GraphProto(node=f.node))
     source = Source(Functions(model, limits), reader, limits)
@@ -115,7 +115,7 @@ def _check_opset(opsets: Mapping[str, int], graph: GraphProto) -> None:
 def _check_supported(source: Source, model: ModelProto, opsets: Mapping[str, int]) -> None:
     lines = [_unsupported(source, Step(n, opsets, "")) for n in all_nodes(model.graph.node)]
     for f in source.functions.bodies():
-        own = {normal_domain(o.domain): o.version for o in f.opset_import}
+        own = read_opsets(f.opset_import)
         lines += [_unsupported(source, Step(n, own, "")) for n in all_nodes(f.node)]
     found = [line for line in lines if line]
     if found:

@@ -105,6 +105,7 @@ class StageImporter:
         self._late: set[str] = set()  # what hosts, and nodes after them, will give
         self._known = KnownValues({})
         self._sequences = Sequences(self._type_of, self._constant_of)
+        self._expanded = 0  # nodes that others stood for
         self._hosts: list[HostCall] = []
         self._rest: list[Step] = []
         # Node types that are no op of ours, because their result is known as soon as their input's type is.
@@ -128,12 +129,21 @@ class StageImporter:
             captured = free_names(step.node)
             if self._late.isdisjoint(step.node.input) and self._late.isdisjoint(captured):
                 try:
-                    queue.extendleft(reversed(self._import(step, captured)))
+                    queue.extendleft(reversed(self._counted(self._import(step, captured))))
                 except UserError as e:
                     raise step.error(e, self._types(step)) from e
             else:
                 self._rest.append(step)
                 self._late.update(o for o in step.node.output if o)
+
+    def _counted(self, expanded: list[Step]) -> list[Step]:
+        """The nodes that another stands for. A few functions that call each other can stand for very many."""
+        self._expanded += len(expanded)
+        if self._expanded > self._source.limits.nodes:
+            raise UserError(
+                f"functions of the model expand to over {self._source.limits.nodes} nodes, which is the limit"
+            )
+        return expanded
 
     def stage(self, wanted: Iterable[str]) -> Stage:
         """What was imported, such that hosts, the rest and those who want these names find what they need."""

@@ -56,7 +56,9 @@ class Dropout(Op):
         x, ratio, inference = normal(rng, 2, 3), np.array(0.5, np.float32), np.asarray(False)
         yield cls.sample(x, ratio, opset=13)
         yield cls.sample(x, ratio, inference, opset=13, outputs=2)
-        yield Sample(cls.sample(x, opset=10, outputs=2, ratio=0.25).op, (x,))  # onnxruntime's mask keeps nothing
+        yield Sample(
+            cls.sample(x, opset=10, outputs=2, ratio=0.25).op, (x,)
+        )  # onnxruntime's mask keeps nothing
         yield Sample(cls(DType.F32), (x,))
 
 
