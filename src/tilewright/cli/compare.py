@@ -106,9 +106,9 @@ def compare(
     allowed = Tolerance(tolerance, steps)
     reference = make_reference(against, threads or default_threads())
     with progress_bar() as progress:
-        session = load(model, shapes=shapes, threads=threads, target=target, progress=progress)
-        feeds: Values = make_feeds(session.inputs, files, seed)
-        got = session.run(feeds)  # pyright: ignore[reportArgumentType]
+        with load(model, shapes=shapes, threads=threads, target=target, progress=progress) as session:
+            feeds: Values = make_feeds(session.inputs, files, seed)
+            got = session.run(feeds)  # pyright: ignore[reportArgumentType]
         wanted = reference.prepare(model)(feeds)
         differences = allowed.differences(got, wanted)
         report: dict[str, Any] = {
@@ -123,7 +123,6 @@ def compare(
         is_fine = report["agrees"]
         bisection: Bisection | None = None
         if bisect or folder is not None:
-            del session, got
             bad = [d for d in differences if not allowed.allows(d)]
             with ModelParts(model) as parts:
                 ours = Ours(threads, target)

@@ -91,11 +91,9 @@ class OwnReference:
     name = "reference"
 
     def prepare(self, model: Model) -> Run:
-        found = OnnxModel(model)
-        staged = Staged(found.scope, lambda graph: cast(Session, _Interpreted(graph)))
-
         def run(values: Values) -> dict[str, HostValue]:
-            with np.errstate(all="ignore"):
+            with OnnxModel(model) as found, np.errstate(all="ignore"):
+                staged = Staged(found.scope, lambda graph: cast(Session, _Interpreted(graph)))
                 return dict(zip(found.scope.outputs, staged.run(values), strict=True))
 
         return run
