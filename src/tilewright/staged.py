@@ -1,35 +1,50 @@
 """Runs a model stage by stage: native programs, and between them nodes of the host.
 
-A stage is compiled when the types of the values it starts from are first seen, and kept for the next time; so the
-stages of a model are a tree, of which a run follows one path. Nothing is recompiled while the types that the host's
+A stage is planned when the types of the values it starts from are first seen, and kept for the next time; so the
+stages of a model are a tree, of which a run follows one path. Nothing is compiled again while the types that the host's
 nodes give stay the same.
+
+Where they change all the time (a loop whose values grow, a choice of elements by their values), compiling for each
+would cost more than it brings: from some number of programs on, a small stage is interpreted, and compiled only for
+types that keep coming.
+
+Runs may happen in several threads at once. What they share is changed under a lock, and found without it.
 """
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from itertools import count
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from onnx import ValueInfoProto
 
+from tilewright.frontend.onnx_file import HOST_TYPES
 from tilewright.frontend.onnx_host import is_native
 from tilewright.frontend.onnx_names import free_names, subgraphs
 from tilewright.frontend.onnx_nodes import Step, nonsense
 from tilewright.frontend.onnx_scope import Scope, graph_scope
 from tilewright.frontend.onnx_stage import OPAQUE, Given, HostCall, Stage, StageImporter
 from tilewright.graph.graph import Graph
-from tilewright.ops.hostop import Body, HostValue
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.graph.interp import interpret
+from tilewright.ops.hostop import HostValue
+from tilewright.ops.opdef import ONNX_DTYPES, Array, TensorType
 from tilewright.runtime.session import Session
 from tilewright.support.errors import UserError
 
 _log = logging.getLogger("tilewright")
 
 Build: TypeAlias = Callable[[Graph], Session]
+Key: TypeAlias = tuple[object, ...]
 
-_VARIANTS = 8  # of one stage; the least recently used is dropped
+_VARIANTS = 8  # programs of one stage
+_PLANS = 256  # of one stage, interpreted ones included; the least recently used goes
+_WARM = 32  # runs after which an interpreted stage is compiled
+_SMALL = 1 << 24  # bytes of all values of a graph that is interpreted
+
+_clock = count()  # when a plan was last used: taking a number is atomic
 
 
 def given(value: HostValue) -> Given:
@@ -37,8 +52,35 @@ def given(value: HostValue) -> Given:
     return TensorType.of(value) if is_native(value) else OPAQUE
 
 
-def _key(values: Sequence[HostValue]) -> tuple[object, ...]:
-    return tuple((v.dtype, v.shape) if is_native(v) else None for v in values)
+def _key(value: HostValue) -> object:
+    return (value.dtype, value.shape) if is_native(value) else None
+
+
+class Program(Protocol):
+    """A stage's graph made ready to run: a session, or an interpreter."""
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interpreter:
+    """Each op's numpy reference, in order."""
+
+    graph: Graph
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        with np.errstate(all="ignore"):
+            return interpret(self.graph, feeds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedCall:
+    """A node of the host, with its names at hand and its subgraphs ready."""
+
+    call: HostCall
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    bodies: "tuple[tuple[str, Staged], ...]"
 
 
 @dataclass(slots=True, eq=False)
@@ -46,77 +88,140 @@ class Plan:
     """A stage with its program; `known` is what its values are known to be: types, or arrays."""
 
     stage: Stage
-    session: Session | None
+    program: Program | None
     known: Mapping[str, Given | Array]
-    bodies: Mapping[HostCall, Mapping[str, "Staged"]]
-    after: "OrderedDict[tuple[object, ...], Plan]" = field(default_factory=OrderedDict)
+    calls: tuple[PlannedCall, ...]
+    feeds: tuple[str, ...]  # what the program takes
+    decisive: tuple[str, ...]  # values whose types decide what the next stage is
+    siblings: "Variants"  # that it is one of
+    after: "Variants" = field(default_factory=lambda: Variants(may_interpret=True))
+    used: int = 0
+    runs: int = 0
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.program is not None and not isinstance(self.program, Interpreter)
+
+
+@dataclass(slots=True, eq=False)
+class Variants:
+    """The plans of one stage, by the types of the values that it starts from."""
+
+    may_interpret: bool
+    plans: dict[Key, Plan] = field(default_factory=dict[Key, Plan])
+
+    @property
+    def is_full(self) -> bool:
+        return sum(p.is_compiled for p in self.plans.values()) >= _VARIANTS
+
+    def add(self, key: Key, plan: Plan) -> None:
+        self.plans[key] = plan
+        plan.used = next(_clock)
+        if self.may_interpret and not plan.is_compiled and plan.program is not None:
+            _log.info("a stage has %d programs: for further types it is interpreted", _VARIANTS)
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop what was not used for longest. Sessions are not closed: a run may be about to use one."""
+        for limit, group in (
+            (_VARIANTS, [k for k, p in self.plans.items() if p.is_compiled]),
+            (_PLANS, list(self.plans)),
+        ):
+            if len(group) > limit:
+                del self.plans[min(group, key=lambda k: self.plans[k].used)]
+                _log.info("a stage has over %d variants: one is dropped", limit)
 
 
 class Staged:
     """The stages of a graph, or of the body of a loop or a branch. `fixed` are values known when it is made."""
 
-    def __init__(self, scope: Scope, build: Build, fixed: Mapping[str, Array] | None = None) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        build: Build,
+        fixed: Mapping[str, Array] | None = None,
+        *,
+        is_body: bool = False,
+    ) -> None:
         self.scope, self._build = scope, build
-        self._fixed = dict(fixed or {})
-        self.takes = tuple(dict.fromkeys((*scope.inputs, *scope.captured)))
-        self._open = tuple(n for n in self.takes if n not in self._fixed)
-        self._first: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
+        self._fixed: dict[str, Array] = dict(fixed or {})
+        self._captured = tuple(n for n in scope.captured if n not in self._fixed)
+        self._first = Variants(may_interpret=is_body)
         self._lock = threading.RLock()
 
     def prepare(self, types: Mapping[str, Given]) -> Plan:
         """The first stage for these types of inputs; what is not there only the host can hold."""
-        known = {n: types.get(n, OPAQUE) for n in self._open}
+        known = {n: types.get(n, OPAQUE) for n in (*self.scope.inputs, *self._captured)}
         key = tuple((t.dtype.numpy, t.shape) if isinstance(t, TensorType) else None for t in known.values())
-        return self._found(self._first, key, lambda: self._plan(self.scope.steps, {**known, **self._fixed}))
+        return self._first.plans.get(key) or self._start(key, known)
 
     def run(self, values: Mapping[str, HostValue]) -> list[HostValue]:
         """The outputs, given what the graph takes."""
-        env: dict[str, HostValue] = {**values, **self._fixed}
-        plan = self.prepare({n: given(env[n]) for n in self._open})
-        while True:
+        return self.within(values)(*(values[n] for n in self.scope.inputs))
+
+    def within(self, values: Mapping[str, HostValue]) -> "StagedBody":
+        """The graph, as it is to be called while the values around it are these."""
+        around: dict[str, HostValue] = {n: values[n] for n in self._captured}
+        key = tuple(_key(v) for v in around.values())
+        return StagedBody(self, {**around, **self._fixed}, key)
+
+    def start(self, key: Key, env: Mapping[str, HostValue]) -> Plan:
+        """The first stage for values whose types have this key."""
+        found = self._first.plans.get(key)
+        if found is not None:
+            return found
+        return self._start(key, {n: given(env[n]) for n in (*self.scope.inputs, *self._captured)})
+
+    def follow(self, plan: Plan, env: dict[str, HostValue]) -> list[HostValue]:
+        """Run stage after stage; all values end up in `env`."""
+        self._run_stage(plan, env)
+        while plan.stage.rest:
+            key = tuple(_key(env[n]) for n in plan.decisive)
+            plan = plan.after.plans.get(key) or self._next(plan, key, env)
             self._run_stage(plan, env)
-            if not plan.stage.rest:
-                return [self._output(env, name) for name in self.scope.outputs]
-            names = [n for h in plan.stage.hosts for n in h.outputs if n]
-            key = _key([env[n] for n in names])
-            plan = self._found(plan.after, key, lambda p=plan, ns=names: self._next(p, ns, env))
+        return [env[name] if name in env else self.scope.read(name) for name in self.scope.outputs]
 
-    def _output(self, env: Mapping[str, HostValue], name: str) -> HostValue:
-        return env[name] if name in env else self.scope.read(name)
+    # ------------------------------------------------------------------------------------------------ planning
 
-    def _found(
-        self,
-        plans: "OrderedDict[tuple[object, ...], Plan]",
-        key: tuple[object, ...],
-        make: Callable[[], Plan],
+    def _start(self, key: Key, known: Mapping[str, Given]) -> Plan:
+        return self._planned(self._first, key, self.scope.steps, {**known, **self._fixed})
+
+    def _next(self, plan: Plan, key: Key, env: Mapping[str, HostValue]) -> Plan:
+        rest = plan.stage.rest
+        needed = {n for s in rest for n in (*s.node.input, *free_names(s.node))} | {*self.scope.outputs}
+        known = {**plan.known, **{n: given(env[n]) for n in plan.decisive}}
+        return self._planned(plan.after, key, rest, {n: v for n, v in known.items() if n in needed})
+
+    def _planned(
+        self, variants: Variants, key: Key, steps: Sequence[Step], known: Mapping[str, Given | Array]
     ) -> Plan:
         with self._lock:
-            found = plans.get(key)
+            found = variants.plans.get(key)  # another thread may have been quicker
             if found is None:
-                found = plans[key] = make()
-                if len(plans) > _VARIANTS:
-                    _, dropped = plans.popitem(last=False)
-                    _log.info(
-                        "a stage of %s has over %d variants: one is dropped", self.scope.name, _VARIANTS
-                    )
-                    if dropped.session is not None:
-                        dropped.session.close()
-            else:
-                plans.move_to_end(key)
+                found = self._plan(steps, known, variants)
+                variants.add(key, found)
             return found
 
-    def _plan(self, steps: Sequence[Step], known: Mapping[str, Given | Array]) -> Plan:
+    def _plan(self, steps: Sequence[Step], known: Mapping[str, Given | Array], siblings: Variants) -> Plan:
         importer = StageImporter(self.scope, known)
         importer.import_steps(steps)
         stage = importer.stage(self.scope.outputs)
-        session = self._build(stage.graph) if stage.made else None
+        program: Program | None = None
+        if stage.made:
+            is_cheap = siblings.may_interpret and siblings.is_full and _bytes(stage.graph) <= _SMALL
+            program = Interpreter(stage.graph) if is_cheap else self._build(stage.graph)
         after: dict[str, Given | Array] = dict(known)
         after.update((n, v if is_native(v) else OPAQUE) for n, v in stage.known.items())
         after.update((n, stage.graph.outputs[i].type) for n, i in stage.made.items())
         after.update((n, known[source]) for n, source in stage.aliases.items())
         after.update((n, OPAQUE) for n in stage.lists)
-        bodies = {h: self._bodies(h, after) for h in stage.hosts}
-        return Plan(stage, session, after, bodies)
+        calls = tuple(
+            PlannedCall(h, tuple(h.inputs), tuple(h.outputs), tuple(self._bodies(h, after).items()))
+            for h in stage.hosts
+        )
+        feeds = tuple(v.name for v in stage.graph.inputs)
+        decisive = tuple(n for c in calls for n in c.outputs if n)
+        return Plan(stage, program, after, calls, feeds, decisive, siblings)
 
     def _bodies(self, call: HostCall, known: Mapping[str, Given | Array]) -> "dict[str, Staged]":
         fixed = {n: v for n in call.captured if isinstance(v := known.get(n), np.ndarray)}
@@ -124,50 +229,94 @@ class Staged:
             name: graph_scope(self.scope.source, graph, call.step.opsets, self.scope)
             for name, graph in subgraphs(call.step.node).items()
         }
-        return {name: Staged(scope, self._build, _only(fixed, scope)) for name, scope in scopes.items()}
+        return {n: Staged(s, self._build, _only(fixed, s), is_body=True) for n, s in scopes.items()}
 
-    def _next(self, plan: Plan, names: Sequence[str], env: Mapping[str, HostValue]) -> Plan:
-        rest = plan.stage.rest
-        needed = {n for s in rest for n in (*s.node.input, *free_names(s.node))} | {*self.scope.outputs}
-        known = {**plan.known, **{n: given(env[n]) for n in names}}
-        return self._plan(rest, {n: v for n, v in known.items() if n in needed})
+    def _compile_after_all(self, plan: Plan) -> None:
+        with self._lock:
+            if not plan.is_compiled:
+                plan.program = self._build(plan.stage.graph)
+                plan.siblings.trim()
+
+    # ------------------------------------------------------------------------------------------------- running
 
     def _run_stage(self, plan: Plan, env: dict[str, HostValue]) -> None:
-        stage = plan.stage
-        env.update(stage.known)
-        env.update((n, env[source]) for n, source in stage.aliases.items())
-        if plan.session is not None:
-            feeds = {v.name: env[v.name] for v in stage.graph.inputs}
-            results = list(plan.session.run(feeds).values())  # pyright: ignore
-            env.update((n, results[i]) for n, i in stage.made.items())
-        env.update((n, [env[p] for p in pieces]) for n, pieces in stage.lists.items())
-        for call in stage.hosts:
-            bodies: dict[str, Body] = {name: _Body(staged, env) for name, staged in plan.bodies[call].items()}
+        plan.used = next(_clock)
+        if isinstance(plan.program, Interpreter):
+            plan.runs += 1  # several threads may lose count, which does no harm
+            if plan.runs > _WARM:
+                self._compile_after_all(plan)
+        stage, program = plan.stage, plan.program
+        if stage.known:
+            env.update(stage.known)
+        for name, source in stage.aliases.items():
+            env[name] = env[source]
+        if program is not None:
+            results = list(program.run({n: env[n] for n in plan.feeds}).values())
+            for name, i in stage.made.items():
+                env[name] = results[i]
+        for name, pieces in stage.lists.items():
+            env[name] = [env[p] for p in pieces]
+        for planned in plan.calls:
+            bodies = {name: staged.within(env) for name, staged in planned.bodies}
+            inputs = [env[n] if n else None for n in planned.inputs]
+            step = planned.call.step
             try:
-                with nonsense(call.step):
-                    results = call.run([env[n] if n else None for n in call.inputs], bodies)
+                with nonsense(step):
+                    outputs = planned.call.run(inputs, bodies)
             except UserError as e:
-                raise call.step.error(e, []) from e
-            env.update((n, v) for n, v in zip(call.outputs, results, strict=False) if n)
+                raise step.error(e, []) from e
+            for name, value in zip(planned.outputs, outputs, strict=False):
+                if name:
+                    env[name] = value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Body:
-    """A subgraph with what it uses of the values around it."""
+class StagedBody:
+    """A graph with what it uses of the values around it."""
 
     staged: Staged
-    env: Mapping[str, HostValue]
+    around: Mapping[str, HostValue]
+    key: Key  # of the types of what is around and not fixed
 
     @property
     def arity(self) -> int:
         return len(self.staged.scope.inputs)
 
     def __call__(self, *inputs: HostValue) -> list[HostValue]:
+        plan, env = self._started(inputs)
+        return self.staged.follow(plan, env)
+
+    def none_of(self, output: int, *inputs: HostValue) -> Array:
+        """No results of output number `output`, stacked; they would have been of its type, given such inputs."""
+        plan, _ = self._started(inputs)
+        scope = self.staged.scope
+        known = plan.known.get(scope.outputs[output])
+        if isinstance(known, TensorType):
+            return np.zeros((0, *known.shape), known.dtype.numpy)
+        if isinstance(known, np.ndarray):
+            return np.zeros((0, *known.shape), known.dtype)
+        return _none_declared(scope.declared[output])
+
+    def _started(self, inputs: Sequence[HostValue]) -> tuple[Plan, dict[str, HostValue]]:
         names = self.staged.scope.inputs
         if len(inputs) != len(names):
             raise UserError(f"a subgraph takes {len(names)} inputs and was given {len(inputs)}")
-        captured = {n: self.env[n] for n in self.staged.takes if n not in names}
-        return self.staged.run({**captured, **dict(zip(names, inputs, strict=True))})
+        env = dict(self.around)
+        env.update(zip(names, inputs, strict=True))
+        return self.staged.start((*map(_key, inputs), *self.key), env), env
+
+
+def _none_declared(info: ValueInfoProto) -> Array:
+    """Open dimensions count as 0, and what has no type as f32."""
+    declared = info.type.tensor_type
+    native = ONNX_DTYPES.get(declared.elem_type)
+    dtype = HOST_TYPES.get(declared.elem_type, np.dtype(np.float32)) if native is None else native.numpy
+    return np.zeros((0, *(d.dim_value for d in declared.shape.dim)), dtype)
+
+
+def _bytes(graph: Graph) -> int:
+    made = [v for n in graph.nodes for v in n.outputs]
+    return sum(v.bytes for v in (*graph.inputs, *graph.constants, *made))
 
 
 def _only(fixed: Mapping[str, Array], scope: Scope) -> dict[str, Array]:

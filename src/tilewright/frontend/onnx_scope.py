@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from tilewright.frontend.onnx_file import Limits, TensorReader
 from tilewright.frontend.onnx_functions import Functions, is_declared_function
@@ -39,6 +39,7 @@ class Scope:
     steps: tuple[Step, ...]
     stored: Mapping[str, TensorProto]
     around: "Scope | None" = None  # whose constants a body may use
+    declared: tuple[ValueInfoProto, ...] = ()  # what the file says of the outputs: nothing, often
     _read: dict[str, Array] = field(default_factory=dict[str, Array])
 
     @cached_property
@@ -94,9 +95,9 @@ def graph_scope(
     inputs = tuple(i.name for i in graph.input if i.name not in stored)
     nodes = sorted_nodes(graph.node, {*inputs, *stored}, is_body=around is not None)
     steps = tuple(Step(n, opsets, n.name or f"{n.op_type}_{i}") for i, n in enumerate(nodes))
-    return Scope(
-        source, graph.name or "model", inputs, tuple(o.name for o in graph.output), steps, stored, around
-    )
+    outputs = tuple(o.name for o in graph.output)
+    name = graph.name or "model"
+    return Scope(source, name, inputs, outputs, steps, stored, around, tuple(graph.output))
 
 
 def _check_opset(opsets: Mapping[str, int], graph: GraphProto) -> None:

@@ -53,19 +53,25 @@ class Loop(HostOp):
         return cls(node.outputs)
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+        body = bodies["body"]
         times = _MOST if inputs[0] is None else int(tensor(inputs[0], "the trip count").item())
         goes_on = len(inputs) < 2 or inputs[1] is None or bool(tensor(inputs[1], "the condition").item())
         carried = list(inputs[2:])
         collected: list[list[Array]] = [[] for _ in range(self.outputs - len(carried))]
         n = 0
         while goes_on and n < times:
-            condition, *results = bodies["body"](np.array(n, np.int64), np.array(goes_on), *carried)
+            condition, *results = body(np.array(n, np.int64), np.array(goes_on), *carried)
+            if len(results) != self.outputs:
+                raise UserError(f"{self.outputs} outputs of a loop whose body gives {len(results)}")
             carried, rest = results[: len(carried)], results[len(carried) :]
-            for pieces, piece in zip(collected, rest, strict=False):
+            for pieces, piece in zip(collected, rest, strict=True):
                 pieces.append(tensor(piece, "a scan output"))
             goes_on = bool(tensor(condition, "the condition").item())
             n += 1
-        return (*carried, *(np.stack(p) if p else np.zeros((0,), np.float32) for p in collected))
+        if n:
+            return (*carried, *(np.stack(p) for p in collected))
+        first = (np.array(0, np.int64), np.array(goes_on), *carried)
+        return (*carried, *(body.none_of(1 + i, *first) for i in range(len(carried), self.outputs)))
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
@@ -137,16 +143,32 @@ class Scan(HostOp):
             states = results[: len(states)]
             for pieces, piece in zip(collected, results[len(states) :], strict=True):
                 pieces.append(tensor(piece, "a scan output"))
+        if not slices[0]:
+            first = [
+                self._slice_type(tensor(v, "an input"), _at(self.input_axes, i)) for i, v in enumerate(given)
+            ]
+            places = range(len(states), self.outputs)
+            return (
+                *states,
+                *(self._turned(i, body.none_of(p, *states, *first)) for i, p in enumerate(places)),
+            )
         return (*states, *(self._joined(i, pieces) for i, pieces in enumerate(collected)))
 
     def _slices(self, x: Array, axis: int, is_reversed: int) -> list[Array]:
         moved = np.moveaxis(x, normal_axis(axis, x.ndim), 0)
         return [np.ascontiguousarray(s).reshape(s.shape) for s in (moved[::-1] if is_reversed else moved)]
 
+    def _slice_type(self, x: Array, axis: int) -> Array:
+        """A slice of zeros."""
+        axis = normal_axis(axis, x.ndim)
+        return np.zeros(x.shape[:axis] + x.shape[axis + 1 :], x.dtype)
+
     def _joined(self, i: int, pieces: list[Array]) -> Array:
-        axis = _at(self.output_axes, i)
-        stacked = np.stack(pieces[::-1] if _at(self.output_reversed, i) else pieces)
-        return np.ascontiguousarray(np.moveaxis(stacked, 0, normal_axis(axis, stacked.ndim)))
+        return self._turned(i, np.stack(pieces[::-1] if _at(self.output_reversed, i) else pieces))
+
+    def _turned(self, i: int, stacked: Array) -> Array:
+        axis = normal_axis(_at(self.output_axes, i), stacked.ndim)
+        return np.ascontiguousarray(np.moveaxis(stacked, 0, axis))
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
@@ -174,13 +196,18 @@ class SequenceMap(HostOp):
 
     onnx = ("SequenceMap",)
     why = _WHY
+    outputs: int
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Self:
+        return cls(node.outputs)
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
-        first = sequence(inputs[0], "input 0")
-        rows = [
-            bodies["body"](*(v[i] if isinstance(v, list) else v for v in inputs)) for i in range(len(first))
-        ]
-        return tuple(list(column) for column in zip(*rows, strict=True))
+        first, body = sequence(inputs[0], "input 0"), bodies["body"]
+        if any(isinstance(v, list) and len(v) != len(first) for v in inputs):
+            raise UserError("the sequences have different lengths")
+        rows = [body(*(v[i] if isinstance(v, list) else v for v in inputs)) for i in range(len(first))]
+        return tuple([row[k] for row in rows] for k in range(self.outputs))
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:

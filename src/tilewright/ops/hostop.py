@@ -29,6 +29,10 @@ class Body(Protocol):
 
     def __call__(self, *inputs: HostValue) -> list[HostValue]: ...
 
+    def none_of(self, output: int, *inputs: HostValue) -> Array:
+        """No results of output number `output`, stacked; they would have been of its type, given such inputs."""
+        ...
+
 
 def _no_bodies() -> dict[str, Any]:
     return {}
