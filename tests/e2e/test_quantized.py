@@ -23,6 +23,7 @@ from onnxruntime.quantization import (
 )
 
 import tilewright as tw
+from tilewright.runtime.session import Session
 
 SHAPE = (2, 3, 12, 12)
 WEIGHTS = {
@@ -128,3 +129,29 @@ def test_agrees_with_onnxruntime(form: str, tmp_path: Path) -> None:
     step = 1e-6 if form == "dynamic" else 2e-4 if "16" in form else 1 / 255
     np.testing.assert_allclose(got, wanted, rtol=0, atol=step)
     assert np.argmax(got, -1).tolist() == np.argmax(wanted, -1).tolist()
+
+
+@pytest.mark.parametrize("number", [TensorProto.INT4, TensorProto.UINT4])
+def test_weights_of_four_bits_are_unpacked_once(number: int) -> None:
+    """They are constants, so the whole model is one native program."""
+    rng = np.random.default_rng(0)
+    low = -8 if number == TensorProto.INT4 else 0
+    packed = helper.make_tensor("w", number, [64, 12], rng.integers(low, low + 16, 64 * 12).tolist())
+    zeros = helper.make_tensor("z", number, [2, 12], rng.integers(low, low + 16, 2 * 12).tolist())
+    scales = numpy_helper.from_array(rng.random((2, 12)).astype(np.float32), "s")
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["w", "s", "z"], ["f"], axis=0, block_size=32),
+            helper.make_node("MatMul", ["x", "f"], ["y"]),
+        ],
+        "four_bits",
+        [info("x", TensorProto.FLOAT, [5, 64])],
+        [info("y", TensorProto.FLOAT, [5, 12])],
+        [packed, scales, zeros],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = rng.standard_normal((5, 64)).astype(np.float32)
+    session = tw.load(model, threads=1)
+    assert isinstance(session, Session)
+    np.testing.assert_allclose(session.run({"x": x})["y"], judged(model, x), rtol=1e-5, atol=1e-4)
