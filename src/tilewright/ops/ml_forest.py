@@ -98,8 +98,9 @@ class Votes:
         rows, trees = leaves.shape
         flat = leaves.reshape(-1)
         counts = self.first[flat + 1] - self.first[flat]
-        before: Array = np.cumsum(counts) - counts
-        entry: Array = np.repeat(self.first[flat] - before, counts) + np.arange(counts.sum())
+        shift: Array = self.first[flat] - np.cumsum(counts) + counts
+        entry: Array = np.repeat(shift, counts)
+        entry += np.arange(len(entry))
         row = np.repeat(np.arange(len(flat)) // max(1, trees), counts)
         place = row * self.targets + self.target[entry]
         weight = self.weight[entry].astype(np.float64)
