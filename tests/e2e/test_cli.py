@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
 
 from examples.demo import demo
 from examples.models import mlp
@@ -52,6 +54,37 @@ def test_run_describes_the_outputs(model: str) -> None:
     (output,) = call_json("run", model)["outputs"]
     assert output["shape"] == [1, 4]
     assert output["min"] <= output["mean"] <= output["max"]
+
+
+def test_a_model_in_which_the_host_has_a_part(tmp_path: Path) -> None:
+    path = tmp_path / "where.onnx"
+    nodes = [helper.make_node("NonZero", ["x"], ["p"], name="places"), helper.make_node("Neg", ["p"], ["y"])]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, None)
+    graph = helper.make_graph(nodes, "where", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    summary = call_json("inspect", path)
+    assert summary["host"] == [
+        {"node": "places", "op": "NonZero", "why": "the shape of its result depends on data"}
+    ]
+    assert summary["nodes_after_host"] == 1
+    assert "depends on data" in call("inspect", path).stdout
+    (output,) = call_json("run", path)["outputs"]
+    assert output["shape"] == [2, 12]
+    assert call_json("bench", path, *QUICK, "--against", "ort", "--threads", 1)["error"] == 0
+    result = call("compile", path, "-o", tmp_path / "where.tw", status=Status.USER_ERROR)
+    assert "node 'places': NonZero" in result.stderr
+
+
+def test_open_dimensions_need_a_shape_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "open.onnx"
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    assert "--shape" in call("run", path, status=Status.USER_ERROR).stderr
+    assert call_json("run", path, "--shape", "x=5")["outputs"][0]["shape"] == [5]
+    np.save(tmp_path / "x.npy", np.ones(7, np.float32))
+    assert call_json("run", path, "--input", f"x={tmp_path / 'x.npy'}")["outputs"][0]["shape"] == [7]
 
 
 def test_run_depends_on_the_seed_only(model: str) -> None:
