@@ -155,3 +155,32 @@ def test_weights_of_four_bits_are_unpacked_once(number: int) -> None:
     session = tw.load(model, threads=1)
     assert isinstance(session, Session)
     np.testing.assert_allclose(session.run({"x": x})["y"], judged(model, x), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", [TensorProto.INT4, TensorProto.UINT4])
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0)], ids=str)
+def test_rows_of_a_table_of_four_bits(number: int, axes: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    low = -8 if number == TensorProto.INT4 else 0
+    shape, blocks = [[0, 0], [0, 0]]
+    shape[axes[0]], shape[axes[1]] = 5, 32
+    blocks[axes[0]], blocks[axes[1]] = 5, 2
+    table = helper.make_tensor("t", number, shape, rng.integers(low, low + 16, 5 * 32).tolist())
+    zeros = helper.make_tensor("z", number, blocks, rng.integers(low, low + 16, 10).tolist())
+    scales = numpy_helper.from_array(rng.random(blocks).astype(np.float32), "s")
+    attrs = {"gather_axis": axes[0], "quantize_axis": axes[1], "block_size": 16}
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                "GatherBlockQuantized", ["t", "x", "s", "z"], ["y"], domain="com.microsoft", **attrs
+            )
+        ],
+        "table",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, [2, 2])],
+        [helper.make_empty_tensor_value_info("y")],
+        [table, scales, zeros],
+    )
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    x = np.array([[0, 4], [-1, 2]])
+    np.testing.assert_array_equal(tw.load(model, threads=1).run({"x": x})["y"], judged(model, x))
