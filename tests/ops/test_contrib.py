@@ -66,7 +66,7 @@ def test_agrees_with_onnxruntime(sample: HostSample) -> None:
             run_onnxruntime(model, feeds)
     for g, w in zip(got, wanted, strict=True):
         assert g.dtype == w.dtype and g.shape == w.shape
-        unit = 1e-5 if w.dtype == np.float32 else 4e-3
+        unit = ROUGH.get(sample.op_type, 1e-5 if w.dtype == np.float32 else 4e-3)
         np.testing.assert_allclose(g, w, rtol=unit, atol=unit)
 
 
@@ -152,6 +152,9 @@ def qlinear_reduce_mean(attrs: Mapping[str, Any], x: Array, *parameters: Array) 
     mean = ((x - zero) * scale).mean(tuple(attrs["axes"]), keepdims=bool(attrs["keepdims"]))
     return [np.clip(np.rint(mean / down) + offset, 0, 255).astype(x.dtype)]
 
+
+# Where onnxruntime rounds on the way, and we do not: it brings what it multiplies to bytes.
+ROUGH = {"DynamicQuantizeLSTM": 5e-3}
 
 REFERENCES: dict[str, Callable[..., list[Array]]] = {
     "BiasSplitGelu": bias_split_gelu,
