@@ -109,6 +109,12 @@ def bias_add(attrs: Mapping[str, Any], x: Array, bias: Array, skip: Array) -> li
     return [x + bias + skip]
 
 
+def bias_dropout(
+    attrs: Mapping[str, Any], x: Array, bias: Array, residual: Array | None = None
+) -> list[Array]:
+    return [x + bias] if residual is None else [x + bias + residual, np.ones(x.shape, bool)]
+
+
 def bias_softmax(attrs: Mapping[str, Any], x: Array, bias: Array) -> list[Array]:
     over = tuple(range(attrs.get("axis", 1), x.ndim))
     power = np.exp(x + bias)
@@ -159,6 +165,7 @@ ROUGH = {"DynamicQuantizeLSTM": 5e-3}
 REFERENCES: dict[str, Callable[..., list[Array]]] = {
     "BiasSplitGelu": bias_split_gelu,
     "BiasAdd": bias_add,
+    "BiasDropout": bias_dropout,
     "BiasSoftmax": bias_softmax,
     "FusedMatMulActivation": matmul_relu,
     "NhwcConv": nhwc_conv,
