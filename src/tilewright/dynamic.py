@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tilewright.frontend.onnx import OnnxModel
 from tilewright.frontend.onnx_interface import InputSpec, OpenDims
 from tilewright.frontend.onnx_stage import HostNodes
 from tilewright.ops.hostop import HostValue
+from tilewright.ops.opdef import Array
 from tilewright.runtime.feeds import Buffers, as_array
 from tilewright.runtime.session import Bound, Session
 from tilewright.staged import Build, Staged
@@ -86,7 +87,7 @@ class DynamicSession:
         found = self._variant(self._shapes(values))
         if isinstance(found, Session):
             return found.run(values, outputs)  # pyright: ignore[reportArgumentType]
-        results = dict(zip(self._model.scope.outputs, found.run(values), strict=True))
+        results = dict(zip(self._model.scope.outputs, _owned(found.run(values), values), strict=True))
         return results if outputs is None else _copied(results, outputs)
 
     def bind(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> Bound:
@@ -179,6 +180,21 @@ class DynamicSession:
         else:
             full = "" if len(self._variants) < self._limit else "; the least recently used variant goes"
             _log.info("compiling for %s: none of %d variants has them%s", text, len(self._variants), full)
+
+
+def _owned(results: list[HostValue], feeds: Mapping[str, HostValue]) -> list[HostValue]:
+    """The results, which are the caller's own: one that is a feed under another name, or a part of one, is copied."""
+    arrays = [v for v in feeds.values() if isinstance(v, np.ndarray)]
+
+    def own(value: Any) -> Any:
+        if isinstance(value, list):
+            return [own(v) for v in cast("list[Any]", value)]
+        if not isinstance(value, np.ndarray):
+            return value
+        array = cast(Array, value)
+        return array.copy() if any(np.may_share_memory(array, a) for a in arrays) else array
+
+    return [own(v) for v in results]
 
 
 def _copied(results: Mapping[str, HostValue], outputs: Buffers) -> dict[str, Any]:

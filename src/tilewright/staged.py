@@ -282,6 +282,10 @@ class StagedBody:
     def arity(self) -> int:
         return len(self.staged.scope.inputs)
 
+    @property
+    def results(self) -> int:
+        return len(self.staged.scope.outputs)
+
     def __call__(self, *inputs: HostValue) -> list[HostValue]:
         plan, env = self._started(inputs)
         return self.staged.follow(plan, env)

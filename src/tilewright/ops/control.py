@@ -57,12 +57,15 @@ class Loop(HostOp):
         times = _MOST if inputs[0] is None else int(tensor(inputs[0], "the trip count").item())
         goes_on = len(inputs) < 2 or inputs[1] is None or bool(tensor(inputs[1], "the condition").item())
         carried = list(inputs[2:])
+        if not len(carried) <= body.results - 1 == self.outputs:
+            raise UserError(
+                f"{len(carried)} values are carried and {self.outputs} come out of a loop"
+                f" whose body gives {body.results}"
+            )
         collected: list[list[Array]] = [[] for _ in range(self.outputs - len(carried))]
         n = 0
         while goes_on and n < times:
             condition, *results = body(np.array(n, np.int64), np.array(goes_on), *carried)
-            if len(results) != self.outputs:
-                raise UserError(f"{self.outputs} outputs of a loop whose body gives {len(results)}")
             carried, rest = results[: len(carried)], results[len(carried) :]
             for pieces, piece in zip(collected, rest, strict=True):
                 pieces.append(tensor(piece, "a scan output"))
@@ -131,6 +134,10 @@ class Scan(HostOp):
         if not 0 < self.scanned <= len(inputs):
             raise UserError(f"{self.scanned} of {len(inputs)} inputs are to be scanned")
         states, given = inputs[: -self.scanned], inputs[-self.scanned :]
+        if not len(states) <= body.results == self.outputs:
+            raise UserError(
+                f"{len(states)} states and {self.outputs} outputs of a scan whose body gives {body.results}"
+            )
         slices = [
             self._slices(tensor(v, "an input"), _at(self.input_axes, i), _at(self.input_reversed, i))
             for i, v in enumerate(given)
@@ -204,6 +211,8 @@ class SequenceMap(HostOp):
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
         first, body = sequence(inputs[0], "input 0"), bodies["body"]
+        if body.results != self.outputs:
+            raise UserError(f"{self.outputs} outputs of a map whose body gives {body.results}")
         if any(isinstance(v, list) and len(v) != len(first) for v in inputs):
             raise UserError("the sequences have different lengths")
         rows = [body(*(v[i] if isinstance(v, list) else v for v in inputs)) for i in range(len(first))]

@@ -27,6 +27,11 @@ class Body(Protocol):
         """How many inputs it takes."""
         ...
 
+    @property
+    def results(self) -> int:
+        """How many outputs it gives."""
+        ...
+
     def __call__(self, *inputs: HostValue) -> list[HostValue]: ...
 
     def none_of(self, output: int, *inputs: HostValue) -> Array:
