@@ -23,7 +23,7 @@ from tilewright.ops.attention import (
 )
 from tilewright.ops.composite import Body, Composite, Term
 from tilewright.ops.elementwise import normal
-from tilewright.ops.hostop import HostSample
+from tilewright.ops.hostop import HostSample, HostValue
 from tilewright.ops.opdef import OnnxNode
 from tilewright.support.errors import UserError
 
@@ -161,3 +161,63 @@ def _seen(node: OnnxNode, body: Body, h: Heads, start: Term | None) -> Term:
         query = query + body.reshape(start, h.batch, 1, 1, 1)
     window = node.integer("local_window_size", -1)
     return (query >= key) if window < 0 else (query >= key) & (query < key + window)
+
+
+class DecoderMaskedMultiHeadAttention(Composite):
+    """One new token per sequence, over a buffer into which its keys and values are written. Without a buffer the keys
+    and values are an encoder's, with their heads split.
+    """
+
+    onnx = ("com.microsoft.DecoderMaskedMultiHeadAttention",)
+
+    @classmethod
+    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+        if node.has(9):
+            raise UserError("DecoderMaskedMultiHeadAttention over beams is not supported")
+        (batch, length, width), heads = node.input(0).shape, node.integer("num_heads", 0)
+        if heads < 1 or width % heads or length != 1:
+            raise UserError(f"{length} tokens, or {width} columns, do not make {heads} heads of one token")
+        size, bias, decodes = width // heads, body.get(10), node.has(5)
+        q, k, v = body[0], body[1], body[2]
+        if bias is not None:
+            parts = body.split(bias, 0, width, width, width)
+            q, k, v = (q + parts[0], k + parts[1], v + parts[2]) if decodes else (q + parts[0], k, v)
+        capacity = node.input(5).shape[2] if decodes else node.input(1).shape[2]
+        h = Heads(batch, heads, heads, 1, capacity, size, size)
+        q, start = split_heads(body, q, batch, 1, heads, size), None
+        if decodes:
+            start = body.op("Expand", body.reshape(body.cast(body[7], DType.I64), 1), body.integers(batch))
+            k, v = (split_heads(body, t, batch, 1, heads, size) for t in (k, v))
+            k, v = (_cached(body, h, p, t, start, capacity) for p, t in ((body[5], k), (body[6], v)))
+        logits = scores(body, h, q, k, default_scale(node.real("scale", 0.0), size))
+        if node.has(3):
+            shape, amount = node.input(3).shape, node.real("mask_filter_value", -10000.0)
+            mask = body.reshape(_stretched(body, body[3], shape, capacity), batch, 1, 1, capacity)
+            logits = logits + penalty(body, mask >= 1, amount, logits.dtype)
+        if node.has(4):
+            logits = logits + _stretched(body, body[4], node.input(4).shape, capacity)
+        if start is not None:
+            logits = logits + penalty(body, _seen(node, body, h, start), float("-inf"), logits.dtype)
+        out = weigh(body, h, body.op("Softmax", logits), v)
+        return merge_heads(body, out, batch, 1, width), k, v
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        q, k, v = normal(rng, 2, 1, 8), normal(rng, 2, 1, 8), normal(rng, 2, 1, 8)
+        buffers, last = (normal(rng, 2, 2, 6, 4), normal(rng, 2, 2, 6, 4)), np.array([3], np.int32)
+
+        def case(*inputs: HostValue, outputs: int = 1, **attrs: Any) -> HostSample:
+            own = {"num_heads": 2, **attrs}
+            return HostSample("DecoderMaskedMultiHeadAttention", inputs, own, outputs=outputs, domain=_DOMAIN)
+
+        yield case(q, k, v, None, None, *buffers, last, past_present_share_buffer=1, outputs=3)
+        mask = np.array([[1, 1, 0, 1], [0, 1, 1, 1]], np.int32)
+        more = None, None, normal(rng, 24)
+        yield case(q, k, v, mask, None, *buffers, last, *more, past_present_share_buffer=1, outputs=3)
+        yield case(q, normal(rng, 2, 2, 5, 4), normal(rng, 2, 2, 5, 4))
+
+
+def _stretched(body: Body, x: Term, shape: Sequence[int], length: int) -> Term:
+    """The last axis filled up with zeros to this length."""
+    rest = np.zeros((*shape[:-1], length - shape[-1]), x.dtype.numpy)
+    return body.concat(len(shape) - 1, x, body.constant(rest)) if rest.size else x
