@@ -26,10 +26,7 @@ class DepthToSpace(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        mode = node.text("mode", "DCR")
-        if mode not in ("DCR", "CRD"):
-            raise UserError(f"DepthToSpace: unknown mode '{mode}'")
-        return cls(node.integer("blocksize", 1), mode == "CRD"), (0,)
+        return cls(node.integer("blocksize", 1), _is_channel_first(node)), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 1)
@@ -68,16 +65,18 @@ class DepthToSpace(Op):
 
 @dataclass(frozen=True, slots=True)
 class SpaceToDepth(Op):
-    """Tiles of `size` × `size` places become channels; the place in the tile is the slow part of the channel number."""
+    """Tiles of `size` × `size` places become channels. Of a channel number, the place in the tile is the slow part,
+    or the fast one if `channel_first`."""
 
     onnx = ("SpaceToDepth",)
     kind = Kind.MOVEMENT
     moves_only = True
     size: int
+    channel_first: bool = False
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        return cls(node.integer("blocksize", 1)), (0,)
+        return cls(node.integer("blocksize", 1), _is_channel_first(node)), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 1)
@@ -93,17 +92,30 @@ class SpaceToDepth(Op):
         channels = x.shape[1]
 
         def element(n: Expr, c: Expr, h: Expr, w: Expr) -> Expr:
-            tile = c // channels
-            return x[n, c % channels, h * s + tile // s, w * s + tile % s]
+            channel, tile = (
+                (c // (s * s), c % (s * s)) if self.channel_first else (c % channels, c // channels)
+            )
+            return x[n, channel, h * s + tile // s, w * s + tile % s]
 
         return (b.compute(name, out.shape, element),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (x,), s = inputs, self.size
         n, c, h, w = x.shape
-        parts = x.reshape(n, c, h // s, s, w // s, s).transpose(0, 3, 5, 1, 2, 4)
+        order = (0, 1, 3, 5, 2, 4) if self.channel_first else (0, 3, 5, 1, 2, 4)
+        parts = x.reshape(n, c, h // s, s, w // s, s).transpose(order)
         return (parts.reshape(n, c * s * s, h // s, w // s),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
-        yield cls.sample(normal(rng, 1, 2, 4, 6), blocksize=2)
+        x = normal(rng, 1, 2, 4, 6)
+        yield cls.sample(x, blocksize=2)
+        yield Sample(cls(2, channel_first=True), (x,))
+        yield cls.sample(x.astype(np.float64), blocksize=1)
+
+
+def _is_channel_first(node: OnnxNode) -> bool:
+    mode = node.text("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise UserError(f"{node.op_type}: unknown mode '{mode}'")
+    return mode == "CRD"
