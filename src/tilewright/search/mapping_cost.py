@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.machine import machine_of
-from tilewright.ir.expr import Load, free_vars
+from tilewright.ir.expr import Load, free_vars, loads
 from tilewright.search.mapping import Choice, Group, Role
 from tilewright.search.operand_plan import Steps, address_steps, loop_extents, run_length, tile_steps
 from tilewright.target.intrinsic import Intrinsic
@@ -122,7 +122,7 @@ class _Form:
 
     def _copy(self, operand: int) -> Array:
         e = self._choice.match.operands[operand]
-        if operand == 0 or (isinstance(e, Load) and e.buffer.name in self._constants):
+        if operand == 0 or all(ld.buffer.name in self._constants for ld in loads(e)):
             return np.zeros(self._shape)
         used = free_vars(e)
         size = math.prod(it.extent for it in self._choice.block.iters if it.var in used)

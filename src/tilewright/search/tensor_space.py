@@ -5,10 +5,12 @@ count what `intrinsics_of` and `mappings` give, in their order, which does not d
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tilewright.ir.expr import free_vars
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.search.mapping import Choice, Mappings, mappings
-from tilewright.search.mapping_cost import mapping_terms
+from tilewright.search.mapping_cost import Terms, mapping_terms
 from tilewright.search.materialize import apply_mapping
 from tilewright.search.prepare import schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
@@ -38,7 +40,7 @@ class TensorSpace(Space):
             (n, a): (m.intrinsic, choice) for n, m in found.items() for a, choice in enumerate(m.choices)
         }
         self._seconds = {
-            key: mapping_terms(choice, intrinsic, target, constants).seconds
+            key: _seconds(choice, mapping_terms(choice, intrinsic, target, constants))
             for key, (intrinsic, choice) in self._choices.items()
         }
         roles = max(s.ndim for s in self._seconds.values())
@@ -46,8 +48,9 @@ class TensorSpace(Space):
         for key, seconds in self._seconds.items():
             best = np.sort(np.argsort(seconds, axis=None, kind="stable")[:_KEPT])
             for at in zip(*np.unravel_index(best, seconds.shape), strict=True):
-                rows.append((*key, *(int(i) for i in at), *[0] * (roles - seconds.ndim)))
-        self._points = np.array(rows, np.int64)
+                if np.isfinite(seconds[at]):
+                    rows.append((*key, *(int(i) for i in at), *[0] * (roles - seconds.ndim)))
+        self._points = np.array(rows, np.int64).reshape(-1, 2 + roles)
         names = ("intrinsic", "assignment", *(f"group_{r}" for r in range(roles)))
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(names)
@@ -88,4 +91,17 @@ def tensor_space(start: Draft, target: Target, constants: frozenset[str]) -> Ten
     (block,) = reductions
     ways = {n: mappings(block, i) for n, i in enumerate(intrinsics_of(target))}
     found = {n: m for n, m in ways.items() if isinstance(m, Mappings)}
-    return TensorSpace(start, block, found, target, constants) if found else None
+    space = TensorSpace(start, block, found, target, constants) if found else None
+    return None if space is None or not len(space.points()) else space
+
+
+def _seconds(choice: Choice, terms: Terms) -> NDArray[np.float64]:
+    """Infinite where an operand is copied of which each element is used once, as the image of a depthwise convolution:
+    to bring it in order takes as long as to compute.
+    """
+    seconds = terms.seconds
+    every = {it.var for it in choice.block.iters if it.extent > 1}
+    for e, copy in zip(choice.match.operands[1:], terms.copies[1:], strict=True):
+        if every <= free_vars(e):
+            seconds = np.where(copy > 0, np.inf, seconds)
+    return seconds
