@@ -1,5 +1,6 @@
 """Random ops: distributions, seeds, types, and that nothing is drawn while a model is imported."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,14 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
+from tilewright.dynamic import DynamicSession
+from tilewright.runtime.session import Session
 from tilewright.support.errors import UserError
 
 
-def session(op_type: str, inputs: dict[str, tuple[int, list[int]]], **attrs: Any) -> tw.Session:
+def session(
+    op_type: str, inputs: Mapping[str, tuple[int, list[int]]], **attrs: Any
+) -> Session | DynamicSession:
     graph = helper.make_graph(
         [helper.make_node(op_type, list(inputs), ["y"], **attrs)],
         "random",
