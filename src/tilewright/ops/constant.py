@@ -3,18 +3,24 @@
 ONNX gives them inputs (a shape, bounds), which have to be known at compile time, because shapes are static.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from onnx import numpy_helper
 
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Expr, cast, const, equal, select
 from tilewright.ops.axes import NUMBERS
-from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
+
+_NATIVE = frozenset(d.numpy for d in DType)
+_MOST_BYTES = 1 << 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,9 @@ class Fill(Op):
         shape = node.value_integers(0, "the shape")
         if min(shape, default=0) < 0:
             raise UserError(f"ConstantOfShape: a negative extent in {list(shape)}")
-        value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
+        value = _filling(node)
+        if value.dtype not in _NATIVE:
+            raise OnHost(f"native code does not know {value.dtype}")
         return cls(shape, value.item(), DType.of(value.dtype)), ()
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -51,6 +59,38 @@ class Fill(Op):
         yield cls.sample(np.array([2, 3], np.int64))
         yield cls.sample(np.array([], np.int64), value=np.array([-1], np.int64))
         yield cls.sample(np.array([4], np.int64), value=np.array([True]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FillOfAnyType(HostOp):
+    onnx = ("ConstantOfShape",)
+    why = "its shape is computed at run time, or native code does not know the type of its elements"
+    value: Array
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Self:
+        return cls(_filling(node))
+
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+        shape = tuple(int(n) for n in tensor(inputs[0], "the shape").reshape(-1))
+        if min(shape, default=0) < 0 or math.prod(shape) * self.value.itemsize > _MOST_BYTES:
+            raise UserError(f"{list(shape)} is not the shape of a tensor that there is room for")
+        return (np.full(shape, self.value.reshape(()), self.value.dtype),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        for n in (3, 0):
+            shape = np.array([2, n], np.int64)
+            yield HostSample("ConstantOfShape", (shape,))
+            value = numpy_helper.from_array(np.array([7], np.int8))
+            yield HostSample("ConstantOfShape", (shape,), {"value": value})
+
+
+def _filling(node: OnnxNode) -> Array:
+    value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
+    if value.size != 1:
+        raise UserError(f"ConstantOfShape: {value.size} values are given for all elements")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

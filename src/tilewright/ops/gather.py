@@ -55,7 +55,7 @@ class Gather(Op):
         x = inputs[0]
         if not 0 <= self.axis < x.rank:
             raise self.misfit(inputs, f"has no axis {self.axis}")
-        if not x.shape[self.axis]:
+        if not x.shape[self.axis] and (self.at is not None or 0 not in inputs[1].shape):
             raise self.misfit(inputs, f"axis {self.axis} is empty")
         if self.at is not None:
             if not 0 <= self.at < x.shape[self.axis]:
@@ -112,7 +112,8 @@ class GatherElements(Op):
         x, at = inputs
         if at.dtype not in INDEX_TYPES:
             raise self.misfit(inputs, "indices must be i32 or i64")
-        if at.rank != x.rank or not 0 <= self.axis < x.rank or not x.shape[self.axis]:
+        is_empty = at.rank == x.rank > self.axis and not x.shape[self.axis] and 0 not in at.shape
+        if at.rank != x.rank or not 0 <= self.axis < x.rank or is_empty:
             raise self.misfit(inputs, f"both need the same axes, and an axis {self.axis} that is not empty")
         if any(m > n for d, (n, m) in enumerate(zip(x.shape, at.shape, strict=True)) if d != self.axis):
             raise self.misfit(inputs, "the indices reach beyond the first input")
@@ -200,6 +201,7 @@ class OneHot(Op):
 
     onnx = ("OneHot",)
     kind = Kind.ELEMENTWISE
+    moves_only = True
     axis: int
     depth: int
 
@@ -239,3 +241,6 @@ class OneHot(Op):
         values = np.array([-1, 5], np.float32)
         yield cls.sample(np.array([[0, 2], [-1, 9]], np.int64), np.array(3, np.int64), values)
         yield cls.sample(np.array([1, 0], np.int64), np.array(3, np.int64), values.astype(np.int64), axis=0)
+        yield cls.sample(np.array([1, -2], np.int32), np.array([4], np.int32), values)
+        yield cls.sample(np.array([1, 2], np.float32), np.array(3, np.float32), values)
+        yield Sample(cls(0, 2), (np.array([1, 200, 0], np.uint8), np.array([True, False])))

@@ -205,7 +205,7 @@ class Pad(Op):
     """Elements added before and after every axis; negative numbers cut them off.
 
     `mode` says what is added: "constant" is `value`, "edge" the nearest element, "reflect" the mirror image without the
-    edge itself, "wrap" the other end.
+    edge itself, "wrap" the other end; what is cut off is not repeated.
     """
 
     onnx = ("Pad",)
@@ -243,8 +243,9 @@ class Pad(Op):
         shape = tuple(n + p + q for n, p, q in zip(x.shape, self.before, self.after, strict=True))
         if min(shape, default=0) < 0:
             raise self.misfit(inputs, "more is cut off than there is")
-        for n, p, q in zip(x.shape, self.before, self.after, strict=True):
-            if self.mode != "constant" and n == 0 and max(p, q) > 0:
+        for d, (p, q) in enumerate(zip(self.before, self.after, strict=True)):
+            _, n = self._kept(d, x.shape)
+            if self.mode != "constant" and n <= 0 and max(p, q) > 0:
                 raise self.misfit(inputs, f"mode {self.mode} needs elements to repeat")
             if self.mode == "reflect" and max(p, q) >= n > 0:
                 raise self.misfit(inputs, f"{max(p, q)} elements cannot be mirrored on an axis of {n}")
@@ -257,16 +258,22 @@ class Pad(Op):
         def element(*i: Expr) -> Expr:
             inside: list[Expr] = []
             at: list[Expr] = []
-            for p, n, low, high in zip(i, x.shape, self.before, self.after, strict=True):
+            for d, (p, low, high) in enumerate(zip(i, self.before, self.after, strict=True)):
                 place = p - low
                 if self.mode == "constant":
-                    inside += [const(0) <= place] * (low > 0) + [place < n] * (high > 0)
+                    inside += [const(0) <= place] * (low > 0) + [place < x.shape[d]] * (high > 0)
                 elif low > 0 or high > 0:
-                    place = self._source(place, n)
+                    first, n = self._kept(d, x.shape)
+                    place = self._source(place - first, n) + first
                 at.append(place)
             return select(logical_and(*inside), x[tuple(at)], const(self.value, x.dtype))
 
         return (b.compute(name, out.shape, element),)
+
+    def _kept(self, d: int, shape: Sequence[int]) -> tuple[int, int]:
+        """The first element on an axis that is not cut off, and how many are not."""
+        first = max(0, -self.before[d])
+        return first, shape[d] - first - max(0, -self.after[d])
 
     def _source(self, place: Expr, extent: int) -> Expr:
         """Where on an axis of `extent` the element of a place in its padding comes from."""
@@ -281,25 +288,26 @@ class Pad(Op):
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x = inputs[0]
+        (out,) = self.infer([TensorType.of(x)])
         if self.mode == "constant":
-            kept = (
-                slice(max(0, -p), n + min(0, q))
-                for n, p, q in zip(x.shape, self.before, self.after, strict=True)
-            )
-            widths = [(max(0, p), max(0, q)) for p, q in zip(self.before, self.after, strict=True)]
-            fill = np.asarray(self.value).astype(x.dtype)
-            return (np.pad(x[tuple(kept)], widths, constant_values=fill),)
+            padded = np.full(out.shape, np.asarray(self.value).astype(x.dtype))
+            kept = [self._kept(d, x.shape) for d in range(x.ndim)]
+            if all(n > 0 for _, n in kept):
+                to = (slice(max(0, p), max(0, p) + n) for p, (_, n) in zip(self.before, kept, strict=True))
+                padded[tuple(to)] = x[tuple(slice(first, first + n) for first, n in kept)]
+            return (padded,)
         places: list[Array] = []
-        for n, p, q in zip(TensorType.of(x).shape, self.before, self.after, strict=True):
-            i: Array = np.arange(n + p + q) - p
+        for d, p in enumerate(self.before):
+            first, n = self._kept(d, x.shape)
+            i: Array = np.arange(out.shape[d]) - max(0, p)
             match self.mode:
                 case "edge":
                     i = np.clip(i, 0, n - 1)
                 case "wrap":
-                    i = i % n
+                    i = i % max(n, 1)
                 case _:
                     i = n - 1 - abs(n - 1 - abs(i))
-            places.append(i)
+            places.append(first + i)
         return (x[np.ix_(*places)],)
 
     @classmethod
@@ -318,6 +326,10 @@ class Pad(Op):
             yield cls.sample(x, ints(2, 1, 1, 3), mode=mode)
             yield cls.sample(x, ints(-1, 0, 1, -1), mode=mode)
         yield cls.sample(x, ints(2, 1, 1, 3), mode="wrap", opset=19)
+        yield cls.sample(x, ints(-1, 9, 4, -2), mode="wrap", opset=19)
+        yield cls.sample(x, ints(0, -1, 0, 2), mode="reflect")
+        yield cls.sample(np.array([True, False]), ints(1, 2), np.array(True), opset=13)
+        yield Sample(cls((-5, 0), (9, 0)), (x,))
         yield cls.sample(x.astype(np.int32), ints(1, 1, 1, 1), np.array(-7, np.int32))
 
 

@@ -54,3 +54,5 @@ class Compress(HostOp):
         yield HostSample("Compress", (x, np.array([False, True, True])), {"axis": 0})
         yield HostSample("Compress", (x, np.array([False, True])), {"axis": -1})
         yield HostSample("Compress", (x, np.array([True, False, False, True])))
+        yield HostSample("Compress", (np.array(["a", "b", "c"], object), np.array([True, False, True])))
+        yield HostSample("Compress", (x.astype(np.int8), np.zeros(2, np.bool_)), {"axis": 1})
