@@ -93,6 +93,100 @@ def test_an_output_that_nothing_computes_is_refused_only_if_it_is_used() -> None
     np.testing.assert_array_equal(tw.load(model).run(feeds_of(sample))["y3"], x + x)
 
 
+def one_node(
+    op_type: str,
+    inputs: Mapping[str, Array],
+    outputs: list[str],
+    *,
+    opset: int,
+    domain: str = "",
+    **attrs: Any,
+) -> onnx.ModelProto:
+    """A model of one node; outputs without a name are not asked for."""
+    node = helper.make_node(op_type, list(inputs), outputs, domain=domain, **attrs)
+    taken = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for n, v in inputs.items()
+    ]
+    graph = helper.make_graph([node], "one", taken, [onnx.ValueInfoProto(name=o) for o in outputs if o])
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def test_layer_normalization_before_onnx_had_it() -> None:
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((2, 8), np.float32), "g": rng.standard_normal(8, np.float32)}
+    model = one_node("LayerNormalization", feeds, ["y"], opset=12)
+    (wanted,) = run_onnxruntime(model, feeds)
+    np.testing.assert_allclose(tw.load(model).run(feeds)["y"], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_layer_normalization_without_its_mean() -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    feeds = {"x": x, "g": np.ones(4, np.float32)}
+    got = tw.load(one_node("LayerNormalization", feeds, ["y", "", "s"], opset=17)).run(feeds)
+    np.testing.assert_allclose(got["s"], 1 / np.sqrt(x.var(1, keepdims=True) + 1e-5), rtol=1e-5)
+
+
+def test_a_row_that_is_masked_whole() -> None:
+    """A penalty is the same for all keys of the row, and so no penalty; excluded keys leave nothing: zero."""
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((1, 2, 4), np.float32)
+    mask = np.zeros((1, 2), np.int32)
+    feeds = {"q": q, "k": q, "v": q, "bias": np.zeros(12, np.float32), "mask": mask}
+    model = one_node("MultiHeadAttention", feeds, ["y"], opset=17, domain="com.microsoft", num_heads=2)
+    (wanted,) = run_onnxruntime(model, feeds)
+    np.testing.assert_allclose(tw.load(model).run(feeds)["y"], wanted, rtol=1e-5, atol=1e-5)
+
+    heads = rng.standard_normal((1, 2, 3, 4), np.float32)
+    allowed = np.array([[True, True, False], [False, False, False], [True, True, True]])
+    feeds = {"q": heads, "k": heads, "v": heads, "mask": allowed}
+    got = tw.load(one_node("Attention", feeds, ["y"], opset=24)).run(feeds)["y"]
+    logits = np.where(allowed, heads @ heads.swapaxes(2, 3) / 2, -np.inf)
+    power = np.exp(logits - logits.max(-1, keepdims=True, initial=-1e30))
+    wanted = power / np.maximum(power.sum(-1, keepdims=True), 1e-30) @ heads
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    assert not got[:, :, 1].any()
+
+
+def test_nan_stays_in_its_row() -> None:
+    x = np.ones((3, 4), np.float32)
+    x[1, 2] = np.nan
+    feeds = {"x": x, "skip": np.zeros((3, 4), np.float32), "g": np.ones(4, np.float32)}
+    model = one_node("SkipSimplifiedLayerNormalization", feeds, ["y"], opset=17, domain="com.microsoft")
+    y = tw.load(model).run(feeds)["y"]
+    assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all()
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "attrs", "message"),
+    [
+        ("MultiHeadAttention", [(1, 2, 6)] * 3, {"num_heads": 4}, "do not make 4 heads"),
+        ("Attention", [(1, 2, 4), (4, 12), (12,)], {"num_heads": 5}, "12 columns do not make 5 heads"),
+        ("FusedGemm", [(2, 3), (3, 2)], {"activation": "Sine"}, "an activation 'Sine' is not supported"),
+        ("CDist", [(2, 3), (2, 3)], {"metric": "cosine"}, "a metric 'cosine' is not supported"),
+        ("GroupNorm", [(2, 3), (3,), (3,)], {"groups": 1}, "need a batch, a place and a channel"),
+    ],
+)
+def test_refusals(op_type: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str) -> None:
+    feeds = {f"x{i}": np.zeros(s, np.float32) for i, s in enumerate(shapes)}
+    with pytest.raises(UserError, match=message):
+        tw.load(one_node(op_type, feeds, ["y"], opset=17, domain="com.microsoft", **attrs)).run(feeds)
+
+
+def test_more_tokens_than_the_cache_holds() -> None:
+    feeds = {
+        **{n: np.zeros((1, 1, 16), np.float32) for n in ("q", "k", "v")},
+        **{n: np.zeros((1, 1, 3, 16), np.float32) for n in ("past_k", "past_v")},
+        "last": np.array([8], np.int32),
+        "total": np.array(9, np.int32),
+    }
+    own: dict[str, Any] = {"num_heads": 1, "kv_num_heads": 1}
+    model = one_node("GroupQueryAttention", feeds, ["y"], opset=17, domain="com.microsoft", **own)
+    with pytest.raises(UserError, match="9 tokens are not 1 after a cache of 3"):
+        tw.load(model).run(feeds)
+
+
 # ------------------------------------------------------------------------------- what onnxruntime has on no CPU
 
 
@@ -123,6 +217,11 @@ def bias_softmax(attrs: Mapping[str, Any], x: Array, bias: Array) -> list[Array]
 
 def matmul_relu(attrs: Mapping[str, Any], a: Array, b: Array) -> list[Array]:
     return [np.maximum(a @ b.T, 0)]
+
+
+def gemm_fast_gelu(attrs: Mapping[str, Any], a: Array, b: Array, bias: Array | None = None) -> list[Array]:
+    x = a @ b + (0 if bias is None else bias)
+    return [(x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2).astype(np.float32)]
 
 
 def nhwc_conv(attrs: Mapping[str, Any], x: Array, w: Array, bias: Array) -> list[Array]:
@@ -168,6 +267,7 @@ REFERENCES: dict[str, Callable[..., list[Array]]] = {
     "BiasDropout": bias_dropout,
     "BiasSoftmax": bias_softmax,
     "FusedMatMulActivation": matmul_relu,
+    "GemmFastGelu": gemm_fast_gelu,
     "NhwcConv": nhwc_conv,
     "GroupNorm": group_norm,
     "SkipGroupNorm": skip_group_norm,

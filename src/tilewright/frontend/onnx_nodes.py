@@ -14,8 +14,7 @@ from tilewright.ops.opdef import Array, OnnxNode, Op, TensorType
 from tilewright.ops.registry import by_onnx, composite_by_onnx, host_by_onnx
 from tilewright.support.errors import UserError
 
-# onnxruntime writes these into ONNX's own domain: the first in any opset, the other in no opset of ONNX.
-_EARLY = ("LayerNormalization", "SimplifiedLayerNormalization")
+_EARLY = ("LayerNormalization",)  # onnxruntime writes it into opsets that do not have it yet
 
 
 def normal_domain(domain: str) -> str:
@@ -90,7 +89,7 @@ class Step:
 def attributes(step: Step, reader: TensorReader, limits: Limits) -> dict[str, Any]:
     """Attributes as Python values, held to ONNX's declaration of the op. Subgraphs are left out."""
     node, schema = step.node, step.schema()
-    if schema is None and step.domain == "" and node.op_type not in _EARLY:
+    if schema is None and step.domain == "" and node.op_type not in _EARLY and step.composite() is None:
         raise UserError(f"opset {step.opset} has no {node.op_type}")
     if len(node.input) > limits.operands and node.op_type not in ("Concat", "Loop", "If", "Scan"):
         raise UserError(f"{len(node.input)} inputs of one node: the limit is {limits.operands}")

@@ -82,6 +82,23 @@ class FusedGemm(Composite):
         yield HostSample("FusedGemm", (a, b.T.copy()), leaky, domain=_DOMAIN)
 
 
+class GemmFastGelu(Composite):
+    """A product with a bias, then the usual approximation of Gelu."""
+
+    onnx = ("com.microsoft.GemmFastGelu",)
+
+    @classmethod
+    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+        product, bias = body.op("MatMul", body[0], body[1]), body.get(2)
+        return (body.op("Gelu", product if bias is None else product + bias, approximate="tanh"),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        a, b = normal(rng, 2, 3, 4), normal(rng, 4, 5)
+        yield HostSample("GemmFastGelu", (a, b, normal(rng, 5)), domain=_DOMAIN)
+        yield HostSample("GemmFastGelu", (a, b), domain=_DOMAIN)
+
+
 class FusedConv(Composite):
     """A convolution, to which another tensor is added, and then an activation."""
 

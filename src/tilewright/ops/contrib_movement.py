@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +64,43 @@ class Range(Composite):
         bounds = np.array(1, np.int64), np.array([6], np.int64)
         yield HostSample("Range", bounds, domain=_DOMAIN)
         yield HostSample("Range", (*bounds, np.array(2, np.int64)), domain=_DOMAIN)
+
+
+class GatherND(Composite):
+    """Slices at places that the last axis of the indices names."""
+
+    onnx = ("com.microsoft.GatherND",)
+
+    @classmethod
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
+        return (body.op("GatherND", body[0], body.cast(body[1], DType.I64)),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        at = np.array([[0, 1], [1, -1]], np.int32)
+        yield HostSample("GatherND", (normal(rng, 2, 3, 4), at), domain=_DOMAIN)
+
+
+class GridSample(Composite):
+    """Images sampled at places. The modes have the names of opset 16 here."""
+
+    onnx = ("com.microsoft.GridSample",)
+
+    @classmethod
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
+        mode = node.text("mode", "bilinear")
+        attrs: dict[str, Any] = {
+            "mode": {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
+            "padding_mode": node.text("padding_mode", "zeros"),
+            "align_corners": node.integer("align_corners", 0),
+        }
+        return (body.op("GridSample", body[0], body[1], **attrs),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        x, grid = normal(rng, 1, 2, 3, 4), np.clip(normal(rng, 1, 2, 3, 2), -1, 1)
+        for mode in ("bilinear", "nearest"):
+            yield HostSample("GridSample", (x, grid), {"mode": mode, "align_corners": 1}, domain=_DOMAIN)
 
 
 class BiasDropout(Composite):
