@@ -122,4 +122,5 @@ def _small(x: Array, dtype: DType) -> Array:
     """Numbers that every type can hold."""
     if dtype.is_float:
         return x.astype(dtype.numpy)
-    return (np.abs(np.rint(x.astype(np.float64))) % 5 + 1).astype(dtype.numpy)
+    whole = np.rint(np.nan_to_num(x.astype(np.float64), posinf=3, neginf=-3))
+    return (np.abs(whole) % 5 + 1).astype(dtype.numpy)
