@@ -1,13 +1,28 @@
 """Max and average pools over 1 to 3 spatial axes: a block `<name>_pad` if the windows leave the input, a reduction,
 and for averages the division."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Const, Expr, cast, const, maximum, minimum
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import (
+    BinaryOp,
+    Buffer,
+    Const,
+    Expr,
+    binary,
+    cast,
+    const,
+    equal,
+    logical_and,
+    maximum,
+    minimum,
+    select,
+)
 from tilewright.ops.axes import FLOATS, NUMBERS, accumulator, narrow, widen
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
@@ -16,21 +31,24 @@ from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder, identity
 
 
-def _window(node: OnnxNode) -> Window:
+def pool_window(node: OnnxNode) -> Window:
     kernel = node.integers("kernel_shape")
     if kernel is None:
         raise UserError(f"{node.op_type} has no kernel_shape")
     return Window.from_onnx(node, check_rank(node), kernel)
 
 
-def _infer(op: "MaxPool | AveragePool", inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def infer_pool(
+    op: Op, inputs: Sequence[TensorType], window: Window, takes: Collection[DType]
+) -> tuple[TensorType]:
+    """The type of a pool's output."""
     op.check_arity(inputs, 1)
     (x,) = inputs
-    if x.dtype not in (FLOATS if isinstance(op, AveragePool) else NUMBERS):
+    if x.dtype not in takes:
         raise op.misfit(inputs, f"not defined for {x.dtype.value}")
-    if x.rank != len(op.window.kernel) + 2:
-        raise op.misfit(inputs, f"the window is {list(op.window.kernel)}")
-    places = op.window.outputs(x.shape[2:])
+    if x.rank != len(window.kernel) + 2:
+        raise op.misfit(inputs, f"the window is {list(window.kernel)}")
+    places = window.outputs(x.shape[2:])
     if places is None:
         raise op.misfit(inputs, "the padded input is smaller than the window")
     return (TensorType(x.dtype, (*x.shape[:2], *places)),)
@@ -38,23 +56,27 @@ def _infer(op: "MaxPool | AveragePool", inputs: Sequence[TensorType]) -> tuple[T
 
 @dataclass(frozen=True, slots=True)
 class MaxPool(Op):
-    """The maximum of each window; NaN wins."""
+    """The maximum of each window; NaN wins. If it is `indexed`, a second output says where in the whole tensor the first
+    one is; in `columns` the first spatial axis counts fastest instead of the last.
+    """
 
     onnx = ("MaxPool",)
     kind = Kind.REDUCTION
     window: Window
+    indexed: bool = False
+    columns: bool = False
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        node.one_output("indices")
-        return cls(_window(node)), (0,)
+        return cls(pool_window(node), node.outputs > 1, bool(node.integer("storage_order", 0))), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        return _infer(self, inputs)
+        (out,) = infer_pool(self, inputs, self.window, NUMBERS)
+        return (out, TensorType(DType.I64, out.shape)) if self.indexed else (out,)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (x,) = inputs
-        (out,) = self.infer([TensorType(x.dtype, x.shape)])
+        out = self.infer([TensorType(x.dtype, x.shape)])[0]
         rank, window = len(self.window.kernel), self.window
         lowest = identity("max", x.dtype)
         assert isinstance(lowest, Const)
@@ -64,14 +86,61 @@ class MaxPool(Op):
             return padded[(*i[:2], *window.taps(i[2 : 2 + rank], i[2 + rank :]))]
 
         axes = ["n", "c", *window.axes(), *window.kernel_axes()]
-        return (b.reduce(name, out.shape, window.kernel, tap, "max", axes=axes),)
+        best = b.reduce(name, out.shape, window.kernel, tap, "max", axes=axes)
+        return (best, self._indices(b, x, best, name)) if self.indexed else (best,)
+
+    def _indices(self, b: FuncBuilder, x: Buffer, best: Buffer, name: str) -> Buffer:
+        """The first tap that equals the maximum, counted along the spatial axes; then its place in the tensor."""
+        rank, window, spatial = len(self.window.kernel), self.window, x.shape[2:]
+        size = math.prod(spatial)
+
+        def place(*i: Expr) -> Expr:
+            taps = window.taps(i[2 : 2 + rank], i[2 + rank :])
+            at = [t - low for t, low in zip(taps, window.before, strict=True)]
+            inside = [test for p, n in zip(at, spatial, strict=True) for test in (const(0) <= p, p < n)]
+            value = x[(*i[:2], *at)]
+            found = equal(value, best[i[: 2 + rank]])
+            if x.dtype.is_float:
+                found = binary(BinaryOp.OR, found, binary(BinaryOp.NE, value, value))
+            flat: Expr = const(0)
+            for p, n in zip(at, spatial, strict=True):
+                flat = flat * n + p
+            return select(logical_and(*inside), select(found, flat, const(size)), const(size))
+
+        axes = ["n", "c", *window.axes(), *window.kernel_axes()]
+        first = b.reduce(f"{name}_first", best.shape, window.kernel, place, "min", axes=axes)
+
+        def index(*i: Expr) -> Expr:
+            flat = minimum(first[i], size - 1)  # a window may lie on nothing but padding
+            if self.columns:
+                rest, turned, weight = flat, const(0), size
+                for n in reversed(spatial):
+                    weight //= n
+                    turned, rest = turned + rest % n * weight, rest // n
+                flat = turned
+            return (i[0] * x.shape[1] + i[1]) * size + flat
+
+        return b.compute(f"{name}_1", best.shape, index, axes=axes[: 2 + rank])
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        (out,) = self.infer([TensorType.of(t) for t in inputs])
+        out = self.infer([TensorType.of(t) for t in inputs])[0]
         x = inputs[0]
         lowest = -np.inf if out.dtype.is_float else np.iinfo(x.dtype).min
-        rank = len(self.window.kernel)
-        return (self.window.view(x, out.shape[2:], lowest).max(tuple(range(-rank, 0))),)
+        rank, places = len(self.window.kernel), out.shape[2:]
+        taps = tuple(range(-rank, 0))
+        views = self.window.view(x, places, lowest)
+        best = views.max(taps)
+        if not self.indexed:
+            return (best,)
+        size = math.prod(x.shape[2:])
+        order = "F" if self.columns else "C"
+        numbers = np.arange(size).reshape(x.shape[2:])
+        flat = self.window.view(numbers[None, None], places, -1)
+        found = ((views == best[(..., *[None] * rank)]) | (views != views)) & (flat >= 0)
+        first = np.where(found, flat, size).min(taps)
+        turned = np.arange(size).reshape(x.shape[2:], order=order).reshape(-1)
+        planes: Array = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank)
+        return best, turned[np.minimum(first, size - 1)] + planes * size
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
@@ -82,13 +151,26 @@ class MaxPool(Op):
         yield cls.sample(x, kernel_shape=[2, 3], strides=[2, 2], ceil_mode=1)
         yield cls.sample(x, kernel_shape=[3, 3], strides=[3, 3], pads=[1, 1, 1, 1], ceil_mode=1)
         yield cls.sample(x, kernel_shape=[2, 2], auto_pad="SAME_UPPER", strides=[2, 2])
+        yield cls.sample(x, kernel_shape=[3, 2], auto_pad="SAME_LOWER", strides=[2, 1])
+        yield cls.sample(x, kernel_shape=[3, 2], auto_pad="VALID", strides=[2, 1])
         yield cls.sample(normal(rng, 2, 1, 7), kernel_shape=[3], strides=[2])
         yield cls.sample(normal(rng, 1, 1, 2, 3, 3), kernel_shape=[2, 2, 2])
         special = np.where(x > 1, np.nan, np.where(x < 0, -np.inf, x)).astype(np.float32)
         yield cls.sample(special, kernel_shape=[2, 2])
-        yield cls.sample(
-            rng.integers(0, 9, (1, 1, 4, 4)).astype(np.uint8), kernel_shape=[3, 3], pads=[1, 1, 1, 1]
-        )
+        small = rng.integers(0, 4, (2, 2, 4, 4))
+        for dtype in (np.uint8, np.int8):
+            yield cls.sample(small.astype(dtype), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        yield cls.sample(x.astype(np.float16), kernel_shape=[3, 3])
+        yield cls.sample(x.astype(np.float64), kernel_shape=[3, 3])
+        even = small.astype(np.float32)
+        for order in (0, 1):
+            indexed: dict[str, Any] = {"storage_order": order, "outputs": 2}
+            yield cls.sample(even, kernel_shape=[2, 2], strides=[2, 2], **indexed)
+            yield cls.sample(even, kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1], **indexed)
+            yield cls.sample(normal(rng, 1, 2, 3, 4, 3), kernel_shape=[2, 2, 2], **indexed)
+        yield cls.sample(normal(rng, 2, 1, 7), kernel_shape=[3], strides=[2], ceil_mode=1, outputs=2)
+        yield cls.sample(x, kernel_shape=[2, 2], dilations=[2, 2], outputs=2)
+        yield Sample(cls(Window((2, 2), (1, 1), (1, 1), (1, 1), (0, 0)), True), (special,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +185,10 @@ class AveragePool(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        return cls(_window(node), bool(node.integer("count_include_pad", 0))), (0,)
+        return cls(pool_window(node), bool(node.integer("count_include_pad", 0))), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        return _infer(self, inputs)
+        return infer_pool(self, inputs, self.window, FLOATS)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (x,) = inputs
