@@ -3,8 +3,9 @@
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
+from tilewright.ops.composite import Composite
 from tilewright.ops.opdef import Kind, Op
-from tilewright.ops.registry import OPS
+from tilewright.ops.registry import COMPOSITES, OPS
 
 _HEAD = """# Supported ops
 
@@ -17,9 +18,20 @@ bounds) has to be known at compile time and is an attribute. `Constant`, `Shape`
 """
 
 
+_COMPOSITES = """
+## Operators that others compute
+
+They are imported as the nodes that compute them.
+
+| ONNX | notes |
+|---|---|
+"""
+
+
 def catalog() -> str:
     """Markdown."""
-    return _HEAD + "".join(_row(op) for kind in Kind for op in OPS if op.kind is kind)
+    ops = "".join(_row(op) for kind in Kind for op in OPS if op.kind is kind)
+    return _HEAD + ops + _COMPOSITES + "".join(f"| {', '.join(c.onnx)} | {_notes(c)} |\n" for c in COMPOSITES)
 
 
 def _row(op: type[Op]) -> str:
@@ -31,7 +43,7 @@ def _attribute(field: "Field[Any]") -> str:
     return f"`{field.name}`" if field.default is MISSING else f"`{field.name}={field.default!r}`"
 
 
-def _notes(op: type[Op]) -> str:
+def _notes(op: type[Op] | type[Composite]) -> str:
     """The first paragraph of the docstring; a dataclass that has none has its signature there."""
     text = (op.__doc__ or "").strip()
     return "" if text.startswith(f"{op.__name__}(") else " ".join(text.split("\n\n")[0].split())
