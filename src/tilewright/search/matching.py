@@ -14,9 +14,9 @@ block, from another type or from an expression whose values fit: `i32(x) - zero_
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tilewright.ir.commute import operand_orders
 from tilewright.ir.expr import (
     Binary,
-    BinaryOp,
     Bitcast,
     Buffer,
     Cast,
@@ -33,11 +33,6 @@ from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.analysis.value_range import fits
 from tilewright.tir.printer import print_expr
 from tilewright.tir.stmt import Block, Store, blocks
-
-_COMMUTATIVE = frozenset(
-    {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR, BinaryOp.EQ, BinaryOp.NE}
-)
-_INTEGER_COMMUTATIVE = frozenset({BinaryOp.MIN, BinaryOp.MAX})  # of floats they choose between -0.0 and 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +93,9 @@ def _unify(
             if known:
                 yield {**bound, p.buffer: e}
         case (Fma(), Fma()):
-            yield from _unify_all((p.a, p.b, p.c), (e.a, e.b, e.c), output, here, bound)
-            yield from _unify_all((p.a, p.b, p.c), (e.b, e.a, e.c), output, here, bound)
-        case (Binary(), Binary()) if p.op is e.op:
-            yield from _unify_all((p.a, p.b), (e.a, e.b), output, here, bound)
-            integer = p.op in _INTEGER_COMMUTATIVE and not p.a.dtype.is_float
-            if p.op in _COMMUTATIVE or integer:
-                yield from _unify_all((p.a, p.b), (e.b, e.a), output, here, bound)
-        case (Unary(), Unary()) if p.op is e.op:
-            yield from _unify(p.a, e.a, output, here, bound)
+            yield from _unify_operands(p, e, output, here, bound)
+        case (Binary(), Binary()) | (Unary(), Unary()) if p.op is e.op:
+            yield from _unify_operands(p, e, output, here, bound)
         case (Bitcast(), Bitcast()):
             yield from _unify(p.a, e.a, output, here, bound)
         case (Cast(), Cast()) if e.a.dtype is p.a.dtype:
@@ -117,6 +106,13 @@ def _unify(
             yield bound
         case _:
             return
+
+
+def _unify_operands(
+    p: Expr, e: Expr, output: Buffer, here: Load, bound: Mapping[Buffer, Expr]
+) -> Iterator[Mapping[Buffer, Expr]]:
+    for operands in operand_orders(e):
+        yield from _unify_all(p.children(), operands, output, here, bound)
 
 
 def _unify_all(

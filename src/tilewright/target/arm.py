@@ -1,52 +1,33 @@
 """Tensor intrinsics of aarch64: NEON, its dot products (dotprod) and its products of matrices of bytes (i8mm)."""
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Fma, Scope, Var, cast
+from tilewright.ir.expr import Buffer, Scope, Var, cast
 from tilewright.target.intrinsic import (
     ANYWHERE,
     MEMORY,
-    REGISTERS,
-    BodyLoop,
     EmitContext,
     Emitter,
     Intrinsic,
     Operand,
     state,
 )
-from tilewright.tir.stmt import LoopKind
+from tilewright.target.register_tiles import f32_tiles
 
 _REGISTERS = 32  # vector registers, of 16 bytes
 _LANES = 4  # of 32 bits
 _MAX_ROWS = 8  # taller tiles load more of A per step and save little of B
 
-
-def _f32_tile(rows: int, vectors: int) -> Intrinsic:
-    """C[i, j] += A[i, k] · B[k, j] on rows × vectors accumulators, one fmla each for a step of k."""
-    columns, steps = _LANES * vectors, 4
-    c = Buffer("C", (rows, columns), DType.F32, Scope.REGISTER)
-    a, b = Buffer("A", (rows, steps), DType.F32), Buffer("B", (steps, columns), DType.F32)
-    i, j, k = Var("i"), Var("j"), Var("k")
-    inner = BodyLoop("j", LoopKind.VECTORIZED, _LANES)
-    return Intrinsic(
-        f"arm.f32.tile_{rows}x{columns}",
-        state("tile", (c, a, b), {i: rows, j: columns}, {k: steps}, c[i, j], Fma(a[i, k], b[k, j], c[i, j])),
-        (Operand("C", REGISTERS, 1), Operand("A", MEMORY), Operand("B", MEMORY, 1)),
-        frozenset({"neon"}),
-        free=frozenset({"k"}),
-        body=(
-            BodyLoop("k"),
-            BodyLoop("i", LoopKind.UNROLLED),
-            *((BodyLoop("j", LoopKind.UNROLLED), inner) if vectors > 1 else (inner,)),
-        ),
-    )
-
-
 # Accumulators, a vector of B per column of them, and as many broadcast elements of A as are in flight.
-F32_TILES: tuple[Intrinsic, ...] = tuple(
-    _f32_tile(rows, vectors)
-    for vectors in range(1, 5)
-    for rows in range(1, _MAX_ROWS + 1)
-    if rows * vectors + vectors + 2 <= _REGISTERS
+F32_TILES: tuple[Intrinsic, ...] = f32_tiles(
+    "arm",
+    _LANES,
+    {"neon"},
+    (
+        (rows, vectors)
+        for vectors in range(1, 5)
+        for rows in range(1, _MAX_ROWS + 1)
+        if rows * vectors + vectors + 2 <= _REGISTERS
+    ),
 )
 
 

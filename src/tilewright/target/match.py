@@ -12,18 +12,17 @@ told.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, permutations, product
+from itertools import pairwise, product
 from typing import TypeAlias
 
+from tilewright.ir.commute import operand_orders
 from tilewright.ir.expr import (
     Binary,
-    BinaryOp,
     Bitcast,
     Buffer,
     Cast,
     Const,
     Expr,
-    Fma,
     Load,
     Unary,
     Var,
@@ -34,20 +33,6 @@ from tilewright.ir.simplify import Simplifier
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.printer import print_expr
 from tilewright.tir.stmt import For, Store
-
-_COMMUTATIVE = frozenset(
-    {
-        BinaryOp.ADD,
-        BinaryOp.MUL,
-        BinaryOp.MIN,
-        BinaryOp.MAX,
-        BinaryOp.AND,
-        BinaryOp.OR,
-        BinaryOp.XOR,
-        BinaryOp.EQ,
-        BinaryOp.NE,
-    }
-)
 
 _Bound: TypeAlias = Mapping[Buffer, Load]  # param of the meaning -> access of the program
 _Moves: TypeAlias = Mapping[Var, int]  # loop -> elements by which the operand moves with it
@@ -115,7 +100,7 @@ def _bind(pattern: Expr, e: Expr, known: _Bound) -> Iterator[_Bound]:
         case _:
             same = type(e) is type(pattern)
     if same:
-        for children in _orders(e):
+        for children in operand_orders(e):
             yield from _bind_all(pattern.children(), children, known)
 
 
@@ -125,18 +110,6 @@ def _bind_all(patterns: Sequence[Expr], es: Sequence[Expr], known: _Bound) -> It
         return
     for bound in _bind(patterns[0], es[0], known):
         yield from _bind_all(patterns[1:], es[1:], bound)
-
-
-def _orders(e: Expr) -> Iterator[tuple[Expr, ...]]:
-    """The orders of its operands in which `e` means the same."""
-    match e:
-        case Binary() if e.op in _COMMUTATIVE:
-            yield from permutations(e.children())
-        case Fma():
-            yield e.children()
-            yield (e.b, e.a, e.c)
-        case _:
-            yield e.children()
 
 
 # -------------------------------------------------------------------------------------------- loops and addresses
