@@ -163,11 +163,6 @@ def test_a_cache_update_that_is_neither_linear_nor_circular() -> None:
         TensorScatter.sample(zeros(1, 4, 2), zeros(1, 2, 2), mode="spiral")
 
 
-def test_further_output() -> None:
-    with pytest.raises(UserError, match="MaxPool: the output indices is not supported"):
-        MaxPool.sample(zeros(1, 1, 4), kernel_shape=[2], outputs=2)
-
-
 def test_pool_without_kernel() -> None:
     with pytest.raises(UserError, match="no kernel_shape"):
         MaxPool.sample(zeros(1, 1, 4))

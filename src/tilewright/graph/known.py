@@ -13,16 +13,34 @@ from math import isqrt
 import numpy as np
 
 from tilewright.graph.graph import Node, Value
+from tilewright.ops.col2im import Col2Im
 from tilewright.ops.conv import Conv, ConvTranspose
+from tilewright.ops.deform import DeformConv
+from tilewright.ops.dft import DFT, STFT
 from tilewright.ops.einsum import Einsum
+from tilewright.ops.lp_pool import LpPool
 from tilewright.ops.opdef import Array, Kind
 from tilewright.ops.pool import AveragePool, MaxPool
 from tilewright.ops.resize import Resize
+from tilewright.ops.roi import RoiAlign
 
 _WEIGHT = {Kind.MOVEMENT: 1, Kind.ELEMENTWISE: 4, Kind.REDUCTION: 16, Kind.CONTRACTION: 16}
 
 # A huge window or padding on a small input is little to write down and a lot to compute.
-_UNBOUNDED = (AveragePool, Conv, ConvTranspose, Einsum, MaxPool, Resize)
+_UNBOUNDED = (
+    AveragePool,
+    Col2Im,
+    Conv,
+    ConvTranspose,
+    DFT,
+    DeformConv,
+    Einsum,
+    LpPool,
+    MaxPool,
+    Resize,
+    RoiAlign,
+    STFT,
+)
 
 
 @dataclass(frozen=True, slots=True)
