@@ -83,12 +83,15 @@ def test_only_loops_with_a_dependence_are_carried() -> None:
         p = b.compute("p", (3, 4), lambda r, i: x[r, i] * 2)
         q = b.compute("q", (3, 4), lambda r, i: p[r, i] + 1)
     assert not carried_nests(b.finish(q))
-    (nest,) = carried_nests(recurrence(1, 3, 1, 4))
-    assert nest.var.name == "step_g"
+    for steps in (3, 1):
+        (nest,) = carried_nests(recurrence(2, steps, 1, 4))
+        assert nest.var.name == "step_g"
 
 
 @pytest.mark.parametrize(
-    "extents", [(1, 3, 1, 8), (1, 2, 1, 1), (2, 3, 2, 20), (1, 3, 7, 17), (1, 4, 13, 50)], ids=str
+    "extents",
+    [(1, 3, 1, 8), (1, 2, 1, 1), (2, 3, 2, 20), (1, 3, 7, 17), (1, 4, 13, 50), (2, 1, 2, 24)],
+    ids=str,
 )
 @every_target
 def test_scheduled_and_native_as_written(extents: Sequence[int], target: Target) -> None:
@@ -107,8 +110,9 @@ def test_the_trace_replays() -> None:
     assert same_func(replay(single(func), s.trace).funcs[0], s.func)
 
 
-def test_contraction_is_in_registers_and_its_weights_in_panels() -> None:
-    func = schedule_func(recurrence(1, 5, 1, 96), AVX2).func
+@pytest.mark.parametrize("steps", [1, 5])
+def test_contraction_is_in_registers_and_its_weights_in_panels(steps: int) -> None:
+    func = schedule_func(recurrence(1, steps, 1, 96), AVX2).func
     of = {b.name: b for b in func.locals}
     assert of["total"].scope is Scope.REGISTER
     assert len(of["turned"].shape) == 4  # group, panel, k, column

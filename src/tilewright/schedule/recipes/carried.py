@@ -45,9 +45,15 @@ ChooseTile: TypeAlias = Callable[[Contraction], tuple[Tile, int]]
 
 
 def carried_nests(func: Func) -> list[For]:
-    """The nests around several blocks in which a loop depends on its own earlier iterations."""
+    """The nests around several blocks in which a loop depends on its own earlier iterations, or has a single one: so
+    much does a recurrent network in which every step is a call of its own have of its loop.
+    """
     found = [n for n in top_level(func) if isinstance(n, For) and isinstance(chain(n)[-1].body, Seq)]
-    return [n for n in found if any(dependence(func, loop) is not None for loop in chain(n))]
+    return [n for n in found if any(_is_carried(func, loop) for loop in chain(n))]
+
+
+def _is_carried(func: Func, loop: For) -> bool:
+    return loop.extent == 1 or dependence(func, loop) is not None
 
 
 def schedule_carried(s: Draft, nest: For, choose: ChooseTile, target: Target) -> None:
