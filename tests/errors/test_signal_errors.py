@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
+from tilewright.ops.col2im import Col2Im
+from tilewright.ops.deform import DeformConv
+from tilewright.ops.dft import DFT, STFT, Transform
+from tilewright.ops.grid_sample import GridSample
+from tilewright.ops.image import ImageDecoder
+from tilewright.ops.lp_pool import LpPool
+from tilewright.ops.opdef import TensorType
 from tilewright.ops.resize import Resize
+from tilewright.ops.roi import RoiAlign
+from tilewright.ops.taps import Edge, Kernel
 from tilewright.support.errors import UserError
 
 
@@ -39,3 +48,47 @@ def test_resize_with_places_too_far_apart() -> None:
             np.ones(1, np.float32),
             coordinate_transformation_mode="tf_crop_and_resize",
         )
+
+
+def test_region_with_too_many_samples() -> None:
+    with pytest.raises(UserError, match="100000 samples per bin"):
+        RoiAlign.sample(zeros(1, 1, 4, 4), zeros(1, 4), np.zeros(1, np.int64), sampling_ratio=100000)
+
+
+def test_deformed_convolution_with_other_offsets() -> None:
+    with pytest.raises(UserError, match=r"the offsets must be \[1, 8, 3, 3\]"):
+        op = DeformConv.sample(zeros(1, 1, 4, 4), zeros(1, 1, 2, 2), zeros(1, 8, 3, 3), opset=19).op
+        op.infer([TensorType.of(zeros(*s)) for s in ((1, 1, 4, 4), (1, 1, 2, 2), (1, 8, 4, 3))])
+
+
+def test_norm_of_order_zero() -> None:
+    with pytest.raises(UserError, match="a norm of order 0"):
+        LpPool.sample(zeros(1, 1, 4), kernel_shape=[2], p=0)
+
+
+def test_transform_of_nothing() -> None:
+    with pytest.raises(UserError, match="a Fourier transform of 0 points"):
+        DFT.sample(zeros(1, 4, 1), np.array(0, np.int64), opset=17)
+
+
+def test_frames_longer_than_the_signal() -> None:
+    with pytest.raises(UserError, match="has no frames of 8, 1 apart"):
+        STFT(1, Transform(8)).infer([TensorType.of(zeros(1, 4, 1))])
+
+
+def test_windows_that_do_not_make_up_the_image() -> None:
+    op = Col2Im.sample(zeros(1, 4, 4), np.array([3, 3]), np.array([2, 2])).op
+    with pytest.raises(UserError, match="4 taps and 4 places are needed"):
+        op.infer([TensorType.of(zeros(1, 4, 5))])
+
+
+def test_places_that_are_no_floats() -> None:
+    with pytest.raises(UserError, match="places must be floats"):
+        GridSample(Kernel.LINEAR, Edge.ZEROS).infer(
+            [TensorType.of(zeros(1, 1, 2, 2)), TensorType.of(np.zeros((1, 1, 1, 2), np.int64))]
+        )
+
+
+def test_file_that_is_no_image() -> None:
+    with pytest.raises(UserError, match="not an image of a known format"):
+        ImageDecoder("RGB").run([np.arange(9, dtype=np.uint8)], {})

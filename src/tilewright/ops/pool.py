@@ -56,8 +56,8 @@ def infer_pool(
 
 @dataclass(frozen=True, slots=True)
 class MaxPool(Op):
-    """The maximum of each window; NaN wins. If it is `indexed`, a second output says where in the whole tensor the first
-    one is; in `columns` the first spatial axis counts fastest instead of the last.
+    """The maximum of each window; NaN wins. If it is `indexed`, a second output says where in the whole tensor the
+    first one is; in `columns` the first spatial axis counts fastest instead of the last.
     """
 
     onnx = ("MaxPool",)
@@ -139,7 +139,8 @@ class MaxPool(Op):
         found = ((views == best[(..., *[None] * rank)]) | (views != views)) & (flat >= 0)
         first = np.where(found, flat, size).min(taps)
         turned = np.arange(size).reshape(x.shape[2:], order=order).reshape(-1)
-        planes: Array = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank)
+        shape = (*x.shape[:2], *(1,) * rank)
+        planes = np.arange(math.prod(shape)).reshape(shape)
         return best, turned[np.minimum(first, size - 1)] + planes * size
 
     @classmethod

@@ -33,7 +33,8 @@ from tilewright.ops.taps import Taps, read
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
-_MOST_SAMPLES = 1 << 12  # per bin and axis, of a region that says itself how many it needs
+_MOST_SAMPLES = 1 << 12  # per bin and axis
+_MOST_BINS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class Regions:
         if mode not in ("avg", "max") or convention not in ("half_pixel", "output_half_pixel"):
             raise UserError(f"RoiAlign: mode '{mode}' with '{convention}' is not supported")
         extents = node.integer("output_height", 1), node.integer("output_width", 1)
-        if min(extents) < 1:
-            raise UserError(f"RoiAlign to {list(extents)}: the output is empty")
+        if min(extents) < 1 or extents[0] * extents[1] > _MOST_BINS:
+            raise UserError(f"RoiAlign to {list(extents)} bins")
         return Regions(extents, node.real("spatial_scale", 1.0), convention == "half_pixel", mode == "max")
 
 
@@ -75,8 +76,8 @@ class RoiAlign(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         samples = node.integer("sampling_ratio", 0)
-        if samples < 0:
-            raise UserError(f"RoiAlign: sampling_ratio {samples} is negative")
+        if not 0 <= samples <= _MOST_SAMPLES:
+            raise UserError(f"RoiAlign: {samples} samples per bin")
         if not samples:
             raise OnHost("each region says itself how many samples it needs")
         return cls(Regions.from_onnx(node), samples), (0, 1, 2)
@@ -272,8 +273,8 @@ class MaxRoiPool(HostOp):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Self:
         extents = node.integers("pooled_shape") or ()
-        if len(extents) != 2 or min(extents) < 1:
-            raise UserError(f"MaxRoiPool: pooled_shape {list(extents)} is not two positive numbers")
+        if len(extents) != 2 or min(extents) < 1 or extents[0] * extents[1] > _MOST_BINS:
+            raise UserError(f"MaxRoiPool to {list(extents)} bins")
         return cls((extents[0], extents[1]), node.real("spatial_scale", 1.0))
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
