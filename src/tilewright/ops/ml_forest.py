@@ -45,6 +45,13 @@ class Forest:
         parents[self.roots] += 1
         if (parents[inner] > 1).any():
             raise UserError("a node of a tree has two parents")
+        reached, level = 0, self.roots[inner[self.roots]]
+        while level.size:
+            reached += level.size
+            below = np.concatenate([self.yes[level], self.no[level]])
+            level = below[inner[below]]
+        if reached != inner.sum():
+            raise UserError("a node of a tree cannot be reached from its root")
 
     def leaves(self, x: Array) -> Array:
         """The leaf that every row of x comes to in every tree: [rows, trees]."""
