@@ -62,6 +62,10 @@ class _Child:
     process: mp.Process = field(init=False)
     pipe: Connection = field(init=False)
 
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() - self.since > SECONDS
+
     def start(self) -> None:
         ours, theirs = mp.Pipe(duplex=False)
         self.process = mp.Process(target=_work, args=(theirs, self.at, self.last, self.step), daemon=True)
@@ -87,32 +91,33 @@ def campaign(first: int, files: int, folder: Path, workers: int = 2) -> tuple[Co
 
     with Progress() as progress:
         task = progress.add_task("files", total=files)
+
+        def finish(child: _Child, result: str) -> None:
+            note(child, result)
+            progress.advance(task)
+            child.at += child.step
+
         while children:
             ready = wait([c.pipe for c in children], timeout=1.0)
             for child in list(children):
+                problem = f"not done after {SECONDS:.0f} s" if child.is_late else ""
                 try:
                     while child.pipe in ready and child.pipe.poll():
-                        number, result = child.pipe.recv()
+                        problem = ""
+                        child.at, result = child.pipe.recv()
+                        child.since = time.monotonic()
                         if result == "done":
                             children.remove(child)
                             break
-                        child.at = number
-                        child.since = time.monotonic()
                         if result:
-                            note(child, result)
-                            progress.advance(task)
-                            child.at += child.step
-                    continue_ = child in children and time.monotonic() - child.since > SECONDS
-                    reason = f"not done after {SECONDS:.0f} s"
+                            finish(child, result)
                 except EOFError:
                     child.process.join()
-                    continue_, reason = True, f"the process ended with {child.process.exitcode}"
-                if continue_:
+                    problem = f"the process ended with {child.process.exitcode}"
+                if problem:
                     child.process.kill()
                     child.process.join()
-                    note(child, reason)
-                    progress.advance(task)
-                    child.at += child.step
+                    finish(child, problem)
                     child.start()
     return counts, failures
 
