@@ -4,6 +4,7 @@ Operators that onnxruntime has on no CPU are held to numpy, below.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,16 @@ SAMPLES = [
     for op in COMPOSITES
     for k, sample in enumerate(op.samples(np.random.default_rng(7)))
 ]
+
+
+def is_single(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.float32
+
+
+def is_float(sample: HostSample) -> bool:
+    """Does it take f32, and nothing that is quantised?"""
+    types = [v.dtype for v in sample.inputs if isinstance(v, np.ndarray)]
+    return np.dtype(np.float32) in types and not {np.dtype(np.int8), np.dtype(np.uint8)} & set(types)
 
 
 def model_of(sample: HostSample) -> onnx.ModelProto:
@@ -68,6 +79,22 @@ def test_agrees_with_onnxruntime(sample: HostSample) -> None:
         assert g.dtype == w.dtype and g.shape == w.shape
         unit = ROUGH.get(sample.op_type, 1e-5 if w.dtype == np.float32 else 4e-3)
         np.testing.assert_allclose(g, w, rtol=unit, atol=unit)
+
+
+@pytest.mark.parametrize("sample", [p for p in SAMPLES if p.id.endswith("-0") and is_float(p.values[0])])
+def test_half_precision_is_close_to_single(sample: HostSample) -> None:
+    halves = [v.astype(np.float16) if is_single(v) else v for v in sample.inputs]
+    singles = [
+        v.astype(np.float32) if isinstance(v, np.ndarray) and v.dtype == np.float16 else v for v in halves
+    ]
+    wanted, got = (
+        list(tw.load(model_of(s), threads=1).run(feeds_of(s)).values())
+        for s in (replace(sample, inputs=tuple(singles)), replace(sample, inputs=tuple(halves)))
+    )
+    for g, w in zip(got, wanted, strict=True):
+        if w.dtype == np.float32:
+            assert g.dtype in (np.float16, np.float32)
+            np.testing.assert_allclose(g.astype(np.float32), w, rtol=0.01, atol=0.01)
 
 
 def test_names_are_claimed_once_and_have_samples() -> None:
