@@ -48,16 +48,10 @@ class LeakyRelu(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class PRelu(Pairwise):
-    """LeakyRelu whose slope is an input that broadcasts to x. Before opset 7 it is one number, or one a channel."""
+    """LeakyRelu whose slope is an input that broadcasts to x."""
 
     onnx = ("PRelu",)
     takes = NUMBERS
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        x, slope = node.input(0), node.input(1)
-        by_channel = node.opset < 7 and slope.rank == 1 and slope.shape != (1,)
-        return cls(trailing=max(x.rank - 2, 0) if by_channel else 0), (0, 1)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         (out,) = Elementwise.infer(self, inputs)
@@ -80,7 +74,6 @@ class PRelu(Pairwise):
         yield cls.sample(np.array(SPECIAL, np.float32), normal(rng, 1))
         yield cls.sample(x.astype(np.float16), normal(rng, 4).astype(np.float16))
         yield Sample(cls(), (np.array([-3, 0, 5]), np.array(2)))
-        yield Sample(cls(trailing=1), (x, normal(rng, 3)))
 
 
 @unique

@@ -24,7 +24,7 @@ from tilewright.ir.expr import (
     unary,
 )
 from tilewright.ops.axes import FLOATS, NUMBERS
-from tilewright.ops.elementwise import SPECIAL, Elementwise, Pairwise, Variadic, normal, trailing_axes
+from tilewright.ops.elementwise import SPECIAL, Elementwise, Pairwise, Variadic, normal
 from tilewright.ops.opdef import Array, OnnxNode, Sample, TensorType
 
 # ------------------------------------------------------------------------------------------------------ arithmetic
@@ -160,17 +160,13 @@ class Pow(Elementwise):
     onnx = ("Pow",)
     arity = (1, 2)
     exponent: float | None = None
-    trailing: int = 0  # as in Pairwise
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         known = node.constant(1)
         if known is None or known.size != 1 or known.ndim > node.input(0).rank:
-            return cls(trailing=trailing_axes(node)), (0, 1)
+            return cls(), (0, 1)
         return cls(float(known.item())), (0,)
-
-    def stretched(self, n: int) -> int:
-        return self.trailing if n == 1 else 0
 
     def result(self, inputs: Sequence[TensorType]) -> DType:
         if len(inputs) != (1 if self.exponent is not None else 2):

@@ -6,27 +6,16 @@ block and the default samples follow. Half precision is computed in f32 and roun
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, cast
-from tilewright.ops.axes import (
-    FLOATS,
-    NUMBERS,
-    accumulator,
-    load_broadcast,
-    narrow,
-    normal_axis,
-    try_broadcast,
-    widen,
-)
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
-from tilewright.support.errors import UserError
+from tilewright.ops.axes import FLOATS, NUMBERS, accumulator, load_broadcast, narrow, try_broadcast, widen
+from tilewright.ops.opdef import Array, Kind, Op, Sample, TensorType
 from tilewright.tir.build import FuncBuilder
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"))
@@ -51,10 +40,6 @@ class Elementwise(Op):
     def values(self, args: Sequence[Array]) -> Array:
         """All output elements; floats come as float64."""
 
-    def stretched(self, n: int) -> int:
-        """How many axes of extent 1 input n is taken to have after its own."""
-        return 0
-
     def result(self, inputs: Sequence[TensorType]) -> DType:
         """The output's element type; UserError if the inputs' do not fit."""
         dtype = inputs[0].dtype
@@ -66,7 +51,7 @@ class Elementwise(Op):
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, *self.arity)
-        shape = try_broadcast([(*t.shape, *(1,) * self.stretched(n)) for n, t in enumerate(inputs)])
+        shape = try_broadcast([t.shape for t in inputs])
         if shape is None:
             raise self.misfit(inputs, "the shapes do not broadcast")
         return (TensorType(self.result(inputs), shape),)
@@ -75,22 +60,17 @@ class Elementwise(Op):
         (out,) = self.infer([TensorType(x.dtype, x.shape) for x in inputs])
 
         def element(*i: Expr) -> Expr:
-            args = [self._load(n, x, i, out.shape) for n, x in enumerate(inputs)]
+            args = [load_broadcast(x, i, out.shape) for x in inputs]
             return cast(
                 out.dtype, self.value([cast(accumulator(x.dtype), x) for x in args] if self.widens else args)
             )
 
         return (b.compute(name, out.shape, element),)
 
-    def _load(self, n: int, x: Buffer, i: Sequence[Expr], shape: Sequence[int]) -> Expr:
-        upto = len(shape) - self.stretched(n)
-        return load_broadcast(x, i[:upto], shape[:upto])
-
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(x) for x in inputs])
-        args = [widen(x).reshape((*x.shape, *(1,) * self.stretched(n))) for n, x in enumerate(inputs)]
         with np.errstate(all="ignore"):
-            return (narrow(np.broadcast_to(self.values(args), out.shape), out.dtype),)
+            return (narrow(np.broadcast_to(self.values([widen(x) for x in inputs]), out.shape), out.dtype),)
 
 
 class Pointwise(Elementwise):
@@ -127,21 +107,11 @@ class Pointwise(Elementwise):
             yield Sample(cls.sample(np.zeros(1, np.float32)).op, (np.array([0, 1, 128, 255], np.uint8),))
 
 
-@dataclass(frozen=True, slots=True)
 class Pairwise(Elementwise):
-    """Two inputs. Before opset 7 an axis of the first may be given, where those of the second begin: so many axes of
-    the first are `trailing` after them.
-    """
+    """Two inputs."""
 
+    __slots__ = ()
     arity = (2, None)
-    trailing: int = field(default=0, kw_only=True)
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        return cls(trailing=trailing_axes(node)), node.present
-
-    def stretched(self, n: int) -> int:
-        return self.trailing if n == 1 else 0
 
     @abstractmethod
     def scalar(self, a: Expr, b: Expr) -> Expr: ...
@@ -171,17 +141,6 @@ class Pairwise(Elementwise):
             )
         if DType.BOOL in cls.takes:
             yield cls.sample(np.array([[True], [False]]), np.array([True, False]))
-
-
-def trailing_axes(node: OnnxNode) -> int:
-    """How many axes of input 0 come after those of input 1; 0 unless an old node says where input 1 begins."""
-    if node.opset >= 7 or "axis" not in node.attrs:
-        return 0
-    a, b = node.input(0), node.input(1)
-    axis = normal_axis(node.integer("axis", 0), a.rank)
-    if axis + b.rank > a.rank:
-        raise UserError(f"{node.op_type}: input 1 has more axes than follow axis {axis} of input 0")
-    return a.rank - axis - b.rank
 
 
 class Variadic(Elementwise):

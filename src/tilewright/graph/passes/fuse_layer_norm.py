@@ -26,7 +26,7 @@ def fuse_layer_norm(graph: Graph) -> Graph:
 
 
 def _fuse(state: Sweep, node: Node) -> Sequence[Value] | None:
-    if not isinstance(node.op, Add | Mul) or node.op.trailing:
+    if not isinstance(node.op, Add | Mul):
         return None
     for value, weight in (node.inputs, node.inputs[::-1]):
         if state.known(weight) is None or value.type != node.outputs[0].type:
@@ -70,8 +70,9 @@ def _match_normed(state: Sweep, value: Value) -> tuple[Value, LayerNormalization
 def _is_square(state: Sweep, value: Value, root: Value) -> bool:
     node = state.producer(value)
     match node:
-        case Node(op=Pow()):
-            return node.inputs[0] is root and _number(state, node.inputs[1]) == 2
+        case Node(op=Pow(exponent=exponent)):
+            by = _number(state, node.inputs[1]) if exponent is None else exponent
+            return node.inputs[0] is root and by == 2
         case Node(op=Mul()):
             return node.inputs == (root, root)
         case _:
