@@ -10,7 +10,7 @@ from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
 
-_TOGETHER = 256  # boxes that are compared with each other at once
+_TOGETHER = 128  # boxes that are compared with each other at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +71,42 @@ class NonMaxSuppression(HostOp):
 def best_apart(corners: Array, overlap: float, most: int) -> Array:
     """Which boxes, best first, stay if each one drops those after it that it overlaps too much: `most` of them.
 
-    The best boxes that are left are compared with each other, a few hundred at a time, and what stays of them then
-    with all others at once.
+    They are taken a hundred or so at a time: without those that clash with boxes that stay already, and then compared
+    with each other. What comes after the last box that stays is never looked at.
     """
-    left = np.arange(len(corners))
-    kept: list[Array] = []
-    count = 0
-    while len(left) and count < most:
-        block, left = left[:_TOGETHER], left[_TOGETHER:]
-        clash = _too_close(corners[block], corners[block], overlap)
-        alive = np.ones(len(block), np.bool_)
-        for i in range(len(block)):
-            if alive[i]:
-                alive[i + 1 :] &= ~clash[i, i + 1 :]
-        stay = block[alive][: most - count]
-        kept.append(stay)
-        count += len(stay)
-        for start in range(0, len(stay), _TOGETHER):
-            part = stay[start : start + _TOGETHER]
-            left = left[~_too_close(corners[part], corners[left], overlap).any(axis=0)]
-    return np.concatenate(kept) if kept else left[:0]
+    sides = np.ascontiguousarray(corners.T)
+    kept = np.zeros(0, np.int64)
+    for start in range(0, len(corners), _TOGETHER):
+        new = np.arange(start, min(start + _TOGETHER, len(corners)))
+        if len(kept):
+            new = new[~_clashes(sides[:, kept], sides[:, new], overlap).any(axis=0)]
+        new = new[_stay(_clashes(sides[:, new], sides[:, new], overlap))]
+        kept = np.concatenate([kept, new])[:most]
+        if len(kept) == most:
+            break
+    return kept
 
 
-def _too_close(a: Array, b: Array, overlap: float) -> Array:
-    """For boxes `a` and `b`: is what they share more than `overlap` of what they cover?"""
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = np.maximum(high - low, 0).prod(axis=2)
-    areas = [(x[:, 2:] - x[:, :2]).prod(axis=1) for x in (a, b)]
-    covered = areas[0][:, None] + areas[1] - shared
-    # A box without an area overlaps nothing. The quotient, rounded as it is, decides.
-    quotient = np.divide(shared, covered, out=np.zeros_like(shared), where=(covered > 0) & (shared > 0))
+def _stay(clashes: Array) -> list[int]:
+    """The rows that no row before them, which stays itself, clashes with."""
+    rows = [int.from_bytes(r.tobytes(), "little") for r in np.packbits(clashes, axis=1, bitorder="little")]
+    out: list[int] = []
+    dropped = 0  # a bit for each row
+    for i, row in enumerate(rows):
+        if not dropped >> i & 1:
+            out.append(i)
+            dropped |= row
+    return out
+
+
+def _clashes(a: Array, b: Array, overlap: float) -> Array:
+    """For all boxes of `a` and `b`, by their sides: is what both share more than `overlap` of what they cover?"""
+    heights, widths = (np.minimum.outer(a[d + 2], b[d + 2]) - np.maximum.outer(a[d], b[d]) for d in (0, 1))
+    shared = np.maximum(heights, 0) * np.maximum(widths, 0)
+    areas = [(x[2] - x[0]) * (x[3] - x[1]) for x in (a, b)]
+    covered = np.add.outer(areas[0], areas[1]) - shared
+    # A box without an area overlaps nothing. The quotient decides, rounded as it is.
+    quotient = np.divide(shared, covered, out=np.zeros_like(shared), where=covered > 0)
     return quotient > shared.dtype.type(overlap)
 
 
