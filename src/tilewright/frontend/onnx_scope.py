@@ -11,6 +11,7 @@ from tilewright.frontend.onnx_functions import Functions, is_declared_function
 from tilewright.frontend.onnx_interface import sorted_nodes
 from tilewright.frontend.onnx_names import all_nodes, check_names, free_names, label
 from tilewright.frontend.onnx_nodes import Step, normal_domain, read_opsets
+from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Array
 from tilewright.support.errors import UserError
 
@@ -40,6 +41,8 @@ class Scope:
     stored: Mapping[str, TensorProto]
     around: "Scope | None" = None  # whose constants a body may use
     declared: tuple[ValueInfoProto, ...] = ()  # what the file says of the outputs: nothing, often
+    # Of nodes of other domains, whose attributes may be large (trees): made once, whatever the types.
+    host_ops: dict[Step, HostOp] = field(default_factory=dict[Step, HostOp])
     _read: dict[str, Array] = field(default_factory=dict[str, Array])
 
     @cached_property

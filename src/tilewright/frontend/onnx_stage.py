@@ -195,6 +195,9 @@ class StageImporter:
         functions = self._source.functions
         if functions.own(step.node) is not None:
             return functions.expand(step, lambda: self._types(step)) or []
+        if step in self._scope.host_ops:
+            self._add_host(step, {}, captured, None, "")
+            return []
         attrs = attributes(step, self._source.reader, self._source.limits)
         if step.node.op_type == "If" and step.domain == "":
             condition = self._constant_of(step.node.input[0])
@@ -254,7 +257,9 @@ class StageImporter:
         """Leave the node to the host; or run it now, if its inputs are known and it has no subgraphs."""
         hosted = step.hosted()
         if hosted is not None:
-            op = make_host_op(step, hosted, attrs)
+            op = self._scope.host_ops.get(step) or make_host_op(step, hosted, attrs)
+            if step.domain and step.depth == 0 and native is None:
+                self._scope.host_ops[step] = op
             run, why = op.run, hosted.why
         else:
             assert native is not None
