@@ -92,7 +92,7 @@ class Div(Pairwise):
 class Mod(Pairwise):
     """The remainder has the sign of the divisor; with `truncated`, of the dividend (C's fmod).
 
-    For floats it is exact while the quotient is below 2^53.
+    It is exact, but for f64 with a quotient of 2^50 or more.
     """
 
     onnx = ("Mod",)
@@ -105,7 +105,9 @@ class Mod(Pairwise):
     def scalar(self, a: Expr, b: Expr) -> Expr:
         if not a.dtype.is_float:
             return a - truncated_quotient(a, b) * b if self.truncated else a % b
-        remainder = _fmod(cast(DType.F64, a), cast(DType.F64, b))
+        # The largest f32 is below 2^128, the smallest 2^-149.
+        bits = 50 if a.dtype is DType.F64 else 277
+        remainder = _fmod(cast(DType.F64, a), cast(DType.F64, b), bits)
         return cast(a.dtype, remainder if self.truncated else _towards(remainder, cast(DType.F64, b)))
 
     def array(self, a: Array, b: Array) -> Array:
@@ -127,6 +129,8 @@ class Mod(Pairwise):
             floats = (x.astype(dtype), y.astype(dtype))
             yield cls.sample(*floats, fmod=1)
             yield Sample(cls(), floats)  # since opset 28, which onnxruntime does not have
+        far = np.array([3e38, -1e30, 16777216.0, 1e-40, 5.0], np.float32)
+        yield cls.sample(far[:, None], np.array([3.0, -0.7, 1e-45, 1e-38], np.float32), fmod=1)
         yield cls.sample(left, right, fmod=1)
         yield Sample(cls(), (left, right))
 
@@ -137,17 +141,27 @@ def _towards(remainder: Expr, b: Expr) -> Expr:
     return select(equal(remainder, 0.0), select(b < 0, const(-0.0, DType.F64), const(0.0, DType.F64)), moved)
 
 
-def _fmod(a: Expr, b: Expr) -> Expr:
-    # The rounded quotient can be one too far from zero: then the remainder has the wrong sign, and |b| brings it back.
-    from_a = Fma(-unary(UnaryOp.TRUNC, a / b), b, a)
+def _fmod(a: Expr, b: Expr, quotient_bits: int) -> Expr:
+    """In f64, exact for quotients of up to so many bits: first whole multiples of b · 2^50k are taken away, then of
+    b · 2^50(k-1), and so on, each of which is exact.
+    """
     size = unary(UnaryOp.ABS, b)
-    fixed = select(
-        a < 0,
-        select(const(0, DType.F64) < from_a, from_a - size, from_a),
-        select(from_a < 0, from_a + size, from_a),
-    )
+    rest = a
+    for k in reversed(range(-(-quotient_bits // 50))):
+        rest = _less_multiples(rest, size * 2.0 ** (50 * k) if k else size)
     infinite = equal(size, float("inf"))
-    return select(logical_and(infinite, unary(UnaryOp.ABS, a) < float("inf")), a, fixed)
+    return select(logical_and(infinite, unary(UnaryOp.ABS, a) < float("inf")), a, rest)
+
+
+def _less_multiples(a: Expr, size: Expr) -> Expr:
+    # The rounded quotient can be one too far from zero: then the remainder has the wrong sign, and the size brings it
+    # back.
+    rest = Fma(-unary(UnaryOp.TRUNC, a / size), size, a)
+    return select(
+        a < 0,
+        select(const(0, DType.F64) < rest, rest - size, rest),
+        select(rest < 0, rest + size, rest),
+    )
 
 
 @dataclass(frozen=True, slots=True)
