@@ -85,6 +85,12 @@ class MatMul(Op):
             rng.integers(-9, 9, size=(2, 3)).astype(np.int32),
             rng.integers(-9, 9, size=(3, 2)).astype(np.int32),
         )
+        for dtype in (np.int64, np.uint32, np.uint64, np.float64):
+            big = rng.integers(0, 1 << 31, size=(2, 3)).astype(dtype)
+            yield cls.sample(big, rng.integers(0, 9, size=(3,)).astype(dtype))
+        for small in (np.int8, np.uint8, np.int16, np.uint16):  # they wrap
+            pair = tuple(rng.integers(0, 99, size=s).astype(small) for s in ((2, 1, 3), (2, 3, 2)))
+            yield Sample(cls(), pair)
         yield cls.sample(normal(rng, 2, 9).astype(np.float16), normal(rng, 9, 2).astype(np.float16))
         yield Sample(cls(), tuple(normal(rng, *s).astype(ml_dtypes.bfloat16) for s in ((2, 9), (9, 2))))
         yield cls.sample(
@@ -165,7 +171,8 @@ class Gemm(Op):
         a, b, *c = (widen(x) for x in inputs)
         with np.errstate(all="ignore"):
             total = np.matmul(a.T if self.trans_a else a, b.T if self.trans_b else b)
-            total = total * self.alpha + (c[0] * self.beta if c and self.beta else 0)
+            exact = int if DType.of(inputs[0].dtype).is_int else float
+            total = total * exact(self.alpha) + (c[0] * exact(self.beta) if c and self.beta else 0)
         return (narrow(total, DType.of(inputs[0].dtype)),)
 
     @classmethod
@@ -177,4 +184,11 @@ class Gemm(Op):
         yield cls.sample(a, b, normal(rng, 2, 1), alpha=0.5, beta=2.0)
         yield cls.sample(a, b, normal(rng), alpha=0.5)
         yield cls.sample(a, b, c, beta=0.0)
+        yield cls.sample(a, b, alpha=0.5, beta=2.0)
+        yield cls.sample(a.T.copy(), b, normal(rng, 1, 3), transA=1)
+        yield cls.sample(a, b.T.copy(), normal(rng, 2, 3), transB=1, opset=9)
         yield cls.sample(a.astype(np.float16), b.astype(np.float16), c.astype(np.float16))
+        yield cls.sample(a.astype(np.float64), b.astype(np.float64), c.astype(np.float64))
+        for dtype in (np.int32, np.int64, np.uint32, np.uint64, ml_dtypes.bfloat16):
+            whole = tuple((x * 9).astype(np.int64).astype(dtype) for x in (a, b, c))
+            yield Sample(cls(2.0, 3.0), whole)

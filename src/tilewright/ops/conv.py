@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import ml_dtypes
 import numpy as np
 
 from tilewright.ir.expr import Buffer, Expr, cast, const, equal, logical_and, select
@@ -161,7 +162,15 @@ class Conv(Op):
         )
         yield cls.sample(normal(rng, 1, 2, 7), normal(rng, 2, 2, 3), pads=[1, 1], strides=[2])
         yield cls.sample(normal(rng, 1, 1, 3, 3, 3), normal(rng, 2, 1, 2, 2, 2), pads=[0, 1, 0, 0, 0, 0])
+        yield cls.sample(
+            normal(rng, 1, 4, 6), normal(rng, 4, 1, 2), group=4, strides=[3], auto_pad="SAME_UPPER"
+        )
+        deep = normal(rng, 1, 4, 3, 3, 4), normal(rng, 2, 2, 2, 2, 2), normal(rng, 2)
+        yield cls.sample(*deep, group=2, strides=[1, 2, 1], auto_pad="SAME_LOWER")
         yield cls.sample(x.astype(np.float16), w.astype(np.float16), bias.astype(np.float16))
+        yield cls.sample(*(a.astype(np.float64) for a in (x, w, bias)), pads=[1, 1, 1, 1])
+        op = cls.sample(x, w, bias, strides=[2, 1]).op
+        yield Sample(op, tuple(a.astype(ml_dtypes.bfloat16) for a in (x, w, bias)))
 
 
 def _with_bias(value: Expr, bias: Sequence[Buffer], channel: Expr) -> Expr:
@@ -434,3 +443,12 @@ class ConvTranspose(Op):
         yield cls.sample(
             normal(rng, 1, 2, 2, 3, 2), normal(rng, 2, 2, 2, 2, 4), strides=[2, 1, 2], pads=[0, 1, 3, 1, 0, 0]
         )
+        yield cls.sample(x, w, strides=[2, 2], auto_pad="SAME_LOWER")
+        yield cls.sample(x, w, strides=[2, 3], auto_pad="VALID")
+        yield cls.sample(x, w, strides=[3, 2], output_shape=[10, 8], output_padding=[1, 0])
+        yield cls.sample(x, w, strides=[2, 2], output_shape=[6, 9], auto_pad="SAME_UPPER")
+        yield cls.sample(normal(rng, 1, 4, 5), normal(rng, 4, 2, 3), normal(rng, 4), group=2, dilations=[2])
+        for dtype in (np.float16, np.float64):
+            yield cls.sample(*(a.astype(dtype) for a in (x, w, bias)), strides=[2, 1])
+        op = cls.sample(x, even, bias, strides=[2, 2]).op
+        yield Sample(op, tuple(a.astype(ml_dtypes.bfloat16) for a in (x, even, bias)))
