@@ -27,6 +27,7 @@ from tilewright.ir.expr import (
     add,
     binary,
     const,
+    loads,
     mul,
     sub,
     unary,
@@ -114,6 +115,9 @@ class Simplifier:
         form = self.linear(sub(e.a, e.b))
         lo, hi = self._bounds_of(form)
         match e.op:
+            case BinaryOp.LE | BinaryOp.LT if math.inf in (-lo, hi) and _has_data(form):
+                # Indices do not overflow, but what is loaded may be any number: a - b < 0 is not a < b then.
+                return binary(e.op, self(e.a), self(e.b))
             case BinaryOp.LE:  # d <= 0  is  d < 1
                 return self._less(form, 1, lo, hi)
             case BinaryOp.LT:
@@ -387,6 +391,10 @@ class Simplifier:
             text = _spell(atom)
             self._order[atom] = text
         return text
+
+
+def _has_data(form: Linear) -> bool:
+    return any(True for atom, _ in form.terms for _ in loads(atom))
 
 
 def _spell(e: Expr) -> str:

@@ -1,40 +1,39 @@
 """TopK: the largest or smallest elements along an axis, in order.
 
-Equal elements keep their order. NaN counts as larger than every number.
+Of equal elements the first is better. NaN counts as larger than every number.
 
-Native code keeps the best `k` so far, sorted, and lets each element sink in where it belongs. Most elements do not
-beat even the last of them, so that is one pass and little more while `k` is small; otherwise the host sorts.
+The best so far are a heap whose root is the worst of them. An element that beats the root takes its place and sinks
+to where it belongs, which few do after the first; in the end the root is taken out again and again, and the best sinks
+in instead. So the work is that of one pass over the elements and of sorting few.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from tilewright.ir.dtype import INDEX
+from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
-    TRUE,
     BinaryOp,
     Buffer,
     Expr,
+    Var,
     as_index,
     binary,
     cast,
+    const,
     equal,
     logical_and,
-    maximum,
+    minimum,
     select,
 )
 from tilewright.ops.axes import NUMBERS, accumulator, normal_axis
 from tilewright.ops.elementwise import normal
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
-from tilewright.ops.opdef import Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
-from tilewright.support.errors import UserError
-from tilewright.tir.build import FuncBuilder
+from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.tir.build import FuncBuilder, identity
 from tilewright.tir.stmt import For, If, Stmt, Store, seq
-
-_MOST_KEPT = 256  # elements that another one sinks into step by step
 
 
 def top(x: Array, axis: int, k: int, largest: bool) -> tuple[Array, Array]:
@@ -59,8 +58,6 @@ class TopK(Op):
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         axis = normal_axis(node.integer("axis", -1), node.input(0).rank)
         k = int(node.value(1, "k").item()) if node.opset >= 10 else node.integer("k", 0)
-        if k > _MOST_KEPT:
-            raise OnHost(f"native code takes the first {_MOST_KEPT} at most, not {k}")
         return cls(axis, k, bool(node.integer("largest", 1))), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -76,36 +73,47 @@ class TopK(Op):
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (x,), axis, k = inputs, self.axis, self.k
         kept, _ = self.infer([TensorType(x.dtype, x.shape)])
+        worst, best = self._extremes(x.dtype)
+        heap = _Heap(
+            self,
+            b.ahead(f"{name}_heap", kept.shape, x.dtype),
+            b.ahead(f"{name}_heap_places", kept.shape, INDEX),
+            b.ahead(f"{name}_here", kept.shape[:axis] + kept.shape[axis + 1 :], INDEX),
+            b.ahead(f"{name}_next", kept.shape[:axis] + kept.shape[axis + 1 :], INDEX),
+        )
         values = b.ahead(name, kept.shape, x.dtype)
         places = b.ahead(f"{name}_1", kept.shape, INDEX)
-        step = b.var(f"{name}_step")
+        # The heap starts full, of what is worse than every element, since it comes after the last.
+        b.compute(f"{name}_no_values", kept.shape, lambda *i: worst, out=heap.values)
+        b.compute(f"{name}_no_places", kept.shape, lambda *i: const(x.shape[axis]), out=heap.places)
 
-        def sink(*i: Expr) -> Stmt:
-            here, new = i[axis], x[i]
+        def keep(*i: Expr) -> Stmt:
+            row, new = (*i[:axis], *i[axis + 1 :]), (x[i], i[axis])
+            return If(heap.is_worse(row, as_index(0), new), heap.sink(row, new, b.var(f"{name}_down")))
 
-            def at(p: Expr) -> tuple[Expr, ...]:
-                return (*i[:axis], p, *i[axis + 1 :])
-
-            def beats(p: Expr) -> Expr:
-                """Is place `p` free, since fewer elements came before, or is what it holds worse?"""
-                return select(here <= p, TRUE, self._is_better(new, values[at(p)]))
-
-            # From the last place up: what the new element beats moves down by one and makes room for it.
-            p = as_index(k - 1) - step
-            above = maximum(p - 1, 0)
-            moves, takes = logical_and(step < k - 1, beats(above)), beats(p)
-            shift = seq(
-                Store(places, at(p), select(moves, places[at(above)], select(takes, here, places[at(p)]))),
-                Store(values, at(p), select(moves, values[at(above)], select(takes, new, values[at(p)]))),
+        def take(*i: Expr) -> Stmt:
+            row = (*i[:axis], *i[axis + 1 :])
+            at = (*i[:axis], as_index(k - 1) - i[axis], *i[axis + 1 :])
+            value, place = heap.at(row, as_index(0))
+            down = b.var(f"{name}_out")
+            return seq(
+                Store(values, at, value), Store(places, at, place), heap.sink(row, (best, const(-1)), down)
             )
-            return If(beats(as_index(k - 1)), For(step, k, shift))
 
-        b.update(name, x.shape, (axis,), sink)
+        b.update(f"{name}_keep", x.shape, (axis,), keep)
+        b.update(name, kept.shape, (axis,), take)
         return values, places
 
-    def _is_better(self, new: Expr, old: Expr) -> Expr:
-        wide = accumulator(new.dtype)
-        larger, smaller = (cast(wide, e) for e in ((new, old) if self.largest else (old, new)))
+    def _extremes(self, dtype: DType) -> tuple[Expr, Expr]:
+        """The worst value that there is, and the best."""
+        top: Expr = const(math.nan, dtype) if dtype.is_float else identity("min", dtype)
+        ends = (identity("max", dtype), top)
+        return ends if self.largest else (ends[1], ends[0])
+
+    def is_better(self, a: Expr, b: Expr) -> Expr:
+        """Of two values; neither is if they are equal."""
+        wide = accumulator(a.dtype)
+        larger, smaller = (cast(wide, e) for e in ((a, b) if self.largest else (b, a)))
         better = smaller < larger
         if not wide.is_float:
             return better
@@ -130,36 +138,56 @@ class TopK(Op):
             special = np.array([1, np.nan, -np.inf, 7, np.nan, np.inf, -np.inf], np.float32)
             yield Sample(cls(0, 5, bool(largest)), (special,))
             yield Sample(cls(0, 3, bool(largest)), (np.array([3, 250, 0, 250, 9], np.uint8),))
+            ends = np.iinfo(np.int64)
+            yield Sample(cls(0, 4, bool(largest)), (np.array([ends.max, 0, ends.min, -1, ends.max]),))
             yield Sample(cls(0, 3, bool(largest)), (normal(rng, 7).astype(np.float16),))
+            many = rng.integers(-9, 9, size=(2, 40)).astype(np.float64)
+            yield cls.sample(many, count(17), largest=largest, outputs=2)
         yield cls.sample(x, k=2, opset=9, outputs=2)
 
 
 @dataclass(frozen=True, slots=True)
-class TopKOnHost(HostOp):
-    """How many are wanted is known late, or they are many."""
+class _Heap:
+    """A heap for each row, along the axis of `op`: at place p an element that is worse than those at 2p + 1 and 2p + 2.
+    `here` and `next` are where an element that sinks is, and where it goes.
+    """
 
-    onnx = ("TopK",)
-    why = "the number of elements is computed at run time, or large"
-    axis: int = -1
-    k: int | None = None
-    largest: bool = True
+    op: TopK
+    values: Buffer
+    places: Buffer
+    here: Buffer
+    next: Buffer
 
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Self:
-        k = None if node.opset >= 10 else node.integer("k", 0)
-        return cls(node.integer("axis", -1), k, bool(node.integer("largest", 1)))
+    def at(self, row: tuple[Expr, ...], p: Expr) -> tuple[Expr, Expr]:
+        """The value at place `p`, and where it came from."""
+        return self.values[self._index(row, p)], self.places[self._index(row, p)]
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
-        x = tensor(inputs[0], "input 0")
-        axis = normal_axis(self.axis, x.ndim)
-        k = self.k if self.k is not None else int(tensor(inputs[1], "k").item())
-        if not 0 <= k <= x.shape[axis]:
-            raise UserError(f"{k} of {x.shape[axis]} elements are wanted")
-        return top(x, axis, k, self.largest)
+    def is_worse(self, row: tuple[Expr, ...], p: Expr, other: tuple[Expr, Expr]) -> Expr:
+        """Is what is at place `p` worse than another element?"""
+        (value, place), (other_value, other_place) = self.at(row, p), other
+        better, worse = self.op.is_better(value, other_value), self.op.is_better(other_value, value)
+        return binary(BinaryOp.OR, worse, select(better, const(False, DType.BOOL), other_place < place))
 
-    @classmethod
-    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
-        x = rng.integers(-99, 99, size=(2, 300)).astype(np.float32)
-        for largest in (0, 1):
-            yield HostSample("TopK", (x, np.array([290], np.int64)), {"largest": largest}, outputs=2)
-            yield HostSample("TopK", (x, np.array([1], np.int64)), {"axis": 0, "largest": largest}, outputs=2)
+    def sink(self, row: tuple[Expr, ...], new: tuple[Expr, Expr], level: Var) -> Stmt:
+        """Put an element in the place of the root, and exchange it with the worse one below until it is the worst."""
+        k = self.op.k
+        here, below = self.here[row], self.next[row]
+        left, right = (minimum(here * 2 + n, k - 1) for n in (1, 2))
+        child = select(self.is_worse(row, right, self.at(row, left)), right, left)
+        goes = logical_and(here * 2 + 1 < k, self.is_worse(row, child, new))
+        value, place = self.at(row, below)
+        step = seq(
+            Store(self.next, row, select(goes, child, here)),
+            Store(self.values, self._index(row, here), value),
+            Store(self.places, self._index(row, here), place),
+            Store(self.here, row, below),
+        )
+        return seq(
+            Store(self.here, row, const(0)),
+            *([For(level, k.bit_length() - 1, step)] if k > 1 else []),
+            Store(self.values, self._index(row, here), new[0]),
+            Store(self.places, self._index(row, here), new[1]),
+        )
+
+    def _index(self, row: tuple[Expr, ...], p: Expr) -> tuple[Expr, ...]:
+        return (*row[: self.op.axis], p, *row[self.op.axis :])
