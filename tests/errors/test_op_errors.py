@@ -6,30 +6,35 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.activation import Clip, Gelu, PRelu
+from tilewright.ops.activation import Bound, Clip, Gelu, PRelu
 from tilewright.ops.arithmetic import Add, Pow
 from tilewright.ops.attention_cache import TensorScatter
+from tilewright.ops.bits import BitShift
 from tilewright.ops.cast import Cast
 from tilewright.ops.cast_host import CastOnHost
 from tilewright.ops.constant import Fill, Range
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.depth import DepthToSpace
+from tilewright.ops.determinant import Det
 from tilewright.ops.dropout import Dropout
 from tilewright.ops.einsum import Einsum
 from tilewright.ops.gather import Gather
 from tilewright.ops.integer import MatMulInteger
 from tilewright.ops.logic import Where
+from tilewright.ops.lrn import LRN
 from tilewright.ops.movement import Expand, Reshape, Transpose
 from tilewright.ops.norm import BatchNormalization, GroupNormalization, LayerNormalization
 from tilewright.ops.norm_lp import LpNormalization
-from tilewright.ops.opdef import Array, OnHost, Op, TensorType
+from tilewright.ops.opdef import Array, OnHost, OnnxNode, Op, TensorType
 from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.pool import MaxPool
 from tilewright.ops.quantize import QuantizeLinear
+from tilewright.ops.random import Multinomial
 from tilewright.ops.reduce import ReduceMean
 from tilewright.ops.resize import Resize
-from tilewright.ops.softmax import Softmax
+from tilewright.ops.softmax import Hardmax, Softmax
+from tilewright.ops.training import Adam, Momentum
 from tilewright.ops.window import Window
 from tilewright.support.errors import UserError
 
@@ -62,6 +67,21 @@ MISFITS: dict[str, tuple[Op, Sequence[TensorType], str]] = {
     "type_not_defined": (Gelu(), [i64(2)], r"Gelu of i64\[2\]: not defined for i64"),
     "too_few_inputs": (Add(), [f32(2)], r"Add of f32\[2\]: takes 2 inputs"),
     "exponent_given_twice": (Pow(2.0), [f32(2), f32(2)], "either an attribute or an input"),
+    "bounds_of_several_elements": (Clip(Bound.INPUT), [f32(2), f32(2)], "the bounds must be scalars"),
+    "bit_shift_of_floats": (BitShift(), [f32(2), f32(2)], "not defined for f32"),
+    "normalisation_without_channels": (LRN(3), [f32(2)], "has no channels"),
+    "hardmax_of_integers": (Hardmax((0,)), [i64(2)], "only floats"),
+    "gradient_of_another_shape": (
+        Momentum(0.9, 0.1, 0.0),
+        [f32(), i64(), f32(2), f32(3), f32(2)],
+        "weights, gradients and statistics",
+    ),
+    "step_that_is_no_integer": (Momentum(0.9, 0.1, 0.0), [f32(), f32(), *[f32(2)] * 3], "the step one i64"),
+    "too_few_statistics": (
+        Adam(0.9, 0.99, 0.0, 0.0, 0.0),
+        [f32(), i64(), *[f32(2)] * 3],
+        "4 tensors for each",
+    ),
     "slope_larger_than_x": (PRelu(), [f32(2), f32(3, 2)], "slope must broadcast"),
     "condition_not_bool": (Where(), [f32(2), f32(2), f32(2)], "condition must be bool"),
     "inner_extents_differ": (
@@ -193,9 +213,34 @@ def test_kernel_shape_other_than_the_weights() -> None:
         Conv.sample(zeros(1, 1, 4), zeros(1, 1, 2), kernel_shape=[3])
 
 
-def test_clip_bounds_at_run_time() -> None:
-    with pytest.raises(UserError, match="lower bound"):
-        Clip.sample(zeros(2), np.zeros((), np.float32), runtime=(1,))
+def test_clip_with_several_lower_bounds() -> None:
+    with pytest.raises(UserError, match="a bound of 2 elements"):
+        Clip.sample(zeros(2), zeros(2))
+
+
+def test_bit_shift_without_direction() -> None:
+    with pytest.raises(UserError, match="neither 'LEFT' nor 'RIGHT'"):
+        BitShift.sample(ints(1).astype(np.uint8), ints(1).astype(np.uint8), direction="UP")
+
+
+def test_normalisation_over_no_channels() -> None:
+    with pytest.raises(UserError, match="a window of 0 channels"):
+        LRN.sample(zeros(1, 2, 2, 2), size=0)
+
+
+def test_momentum_of_unknown_mode() -> None:
+    with pytest.raises(UserError, match="neither 'standard' nor 'nesterov'"):
+        Momentum.sample(zeros(), ints(0), zeros(2), zeros(2), zeros(2), mode="heavy")
+
+
+def test_determinant_of_a_wide_matrix() -> None:
+    with pytest.raises(UserError, match="not those of a square matrix"):
+        Det().run([zeros(2, 3)], {})
+
+
+def test_random_classes_of_a_float_type() -> None:
+    with pytest.raises(UserError, match="classes of type f32"):
+        Multinomial.from_onnx(OnnxNode("Multinomial", 18, {"dtype": 1}, (), lambda _: None, 1))
 
 
 def test_cast_to_a_type_without_dtype() -> None:
