@@ -32,6 +32,7 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 Key: TypeAlias = tuple[tuple[int, ...], ...]
 
 VARIANTS = 8
+_KNOWN_SHAPES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class DynamicSession:
         self.outputs = tuple(OutputSpec(n) for n in model.scope.outputs)
         self._variants: OrderedDict[Key, Session] = OrderedDict()
         self._staged: Staged | None = None
+        self._fitting: set[Key] = set()  # shapes of inputs that the model allows
         self._lock = threading.Lock()
 
     @property
@@ -151,10 +153,14 @@ class DynamicSession:
         return {n: v.shape for n, v in tensors.items() if isinstance(v, np.ndarray)}
 
     def _variant(self, shapes: Shapes) -> Session | Staged:
-        if self._staged is not None:
-            self._model.types(shapes)  # held to what the model says of its inputs
-            return self._staged
         key = tuple(shapes.values())
+        if self._staged is not None:
+            if key not in self._fitting:
+                self._model.types(shapes)  # held to what the model says of its inputs
+                if len(self._fitting) >= _KNOWN_SHAPES:
+                    self._fitting.clear()
+                self._fitting.add(key)
+            return self._staged
         with self._lock:
             found = self._variants.get(key)
             if found is not None:

@@ -232,6 +232,47 @@ class DictVectorizer(HostOp):
 
 
 @dataclass(frozen=True, slots=True)
+class CastMap(HostOp):
+    """The values of a map, in the order of its keys: side by side, or each at the place that its key numbers."""
+
+    onnx = ("ai.onnx.ml.CastMap",)
+    why = "maps are held by the host"
+    dtype: np.dtype[Any]
+    width: int | None  # none: no gaps
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Self:
+        kinds = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+        kind, form = node.text("cast_to", "TO_FLOAT"), node.text("map_form", "DENSE")
+        width = node.integer("max_map", 1)
+        if kind not in kinds or form not in ("DENSE", "SPARSE") or not 0 < width <= _MOST_FEATURES:
+            raise UserError(f"cast_to is {kind!r}, map_form {form!r}, max_map {width}")
+        return cls(np.dtype(kinds[kind]), width if form == "SPARSE" else None)
+
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+        given = inputs[0]
+        if not isinstance(given, dict):
+            raise TypeError("input 0 is not a map")
+        to = {"f": float, "i": int, "O": str}[self.dtype.kind]
+        keys = sorted(given)
+        width = len(keys) if self.width is None else self.width
+        out = np.full((1, width), to(), self.dtype)
+        for place, key in enumerate(keys):
+            at = place if self.width is None else key
+            if not 0 <= at < width:
+                raise UserError(f"a key of {at} in a map of {width} values")
+            out[0, at] = to(given[key])
+        return (out,)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
+        given = {2: 4.5, 0: -8.0}
+        yield HostSample("CastMap", (given,), domain=_ML)
+        yield HostSample("CastMap", (given,), {"cast_to": "TO_INT64"}, domain=_ML)
+        yield HostSample("CastMap", (given,), {"map_form": "SPARSE", "max_map": 4}, domain=_ML)
+
+
+@dataclass(frozen=True, slots=True)
 class ZipMap(HostOp):
     """Every row as a map from labels to values."""
 
