@@ -16,7 +16,9 @@ from benchmarks.onnx_suite import Failure, failures_table, main, run_cases
 from tilewright.backend import TilewrightBackend
 
 EVERY = 12  # the sample is every so many cases, in the order of their names
-NOT_YET: dict[str, str] = {}  # cases of the sample that fail, and why
+RANDOM = (
+    "Bernoulli",
+)  # the cases have the numbers of one engine, and ONNX does not say which ones are right
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +32,11 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sample_passes(cases: dict[str, TestCase]) -> None:
-    sample = sorted(cases)[::EVERY]
+    sample = [n for n in sorted(cases)[::EVERY] if op_of(n, cases) not in RANDOM]
     assert len(sample) > 150
     found = dict(run_cases((n, pack_case(cases[n])) for n in sample))
     assert found.keys() == set(sample)
-    failed = {n: reason for n, reason in found.items() if reason}
-    assert {n: reason for n, reason in failed.items() if n not in NOT_YET} == {}
-    assert NOT_YET.keys() - failed.keys() == set(), "these pass now: take them off the list"
+    assert {n: reason for n, reason in found.items() if reason} == {}
 
 
 # ------------------------------------------------------------------------------------------------- what counts as wrong

@@ -208,7 +208,9 @@ class Bisector:
 
     def _is_random(self, i: int) -> bool:
         """Engines roll their own dice: we go on from the reference's numbers. Such a node is a window of its own."""
-        return self._parts.nodes[i].op_type in _RANDOM
+        node = self._parts.nodes[i]
+        is_training = node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2])
+        return node.op_type in _RANDOM or is_training
 
     def _held(self, *more: Values) -> int:
         """Bytes of intermediate results that are held now. What several hold counts once."""
