@@ -16,9 +16,7 @@ from benchmarks.onnx_suite import Failure, failures_table, main, run_cases
 from tilewright.backend import TilewrightBackend
 
 EVERY = 12  # the sample is every so many cases, in the order of their names
-RANDOM = (
-    "Bernoulli",
-)  # the cases have the numbers of one engine, and ONNX does not say which ones are right
+RANDOM = ("Bernoulli",)  # the numbers are one engine's, and ONNX does not say which ones are right
 
 
 @pytest.fixture(scope="module")
