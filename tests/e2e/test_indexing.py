@@ -141,6 +141,12 @@ def test_sequences_turned_around() -> None:
     check_model(m.finish(m.op("Concat", x, turned, axis=2)))
 
 
+def test_pieces_of_which_one_is_empty() -> None:
+    m = Model()
+    first, second, none = m.op("Split", m.input(3, 4), m.ints(2, 2, 0), axis=1, outputs=3)
+    check_model(m.finish(m.op("Add", first, second), none, m.op("Concat", none, second, axis=1)))
+
+
 # ----------------------------------------------------------------------------------- sizes that depend on the elements
 
 

@@ -86,6 +86,9 @@ class _Lowering:
         outputs: list[Buffer] = []
         for v in part.outputs:
             out = local[v]
+            if v.size == 0:  # the others are computed; nothing stores to this one
+                self.buffers[v] = self.new_buffer(v)
+                continue
             if out in given or out in outputs:  # an op that does nothing hands its input on
                 out = _copy(b, out, f"copy{len(part.nodes) + len(outputs)}")
             outputs.append(out)
