@@ -189,8 +189,9 @@ class DynamicSession:
 
 
 def _owned(results: list[HostValue], feeds: Mapping[str, HostValue]) -> list[HostValue]:
-    """The results, which are the caller's own: one that is a feed under another name, or a part of one, is copied."""
+    """The results, which are the caller's own: what is a feed, a constant or another result as well is copied."""
     arrays = [v for v in feeds.values() if isinstance(v, np.ndarray)]
+    given: set[int] = set()
 
     def own(value: Any) -> Any:
         if isinstance(value, list):
@@ -198,7 +199,11 @@ def _owned(results: list[HostValue], feeds: Mapping[str, HostValue]) -> list[Hos
         if not isinstance(value, np.ndarray):
             return value
         array = cast(Array, value)
-        return array.copy() if any(np.may_share_memory(array, a) for a in arrays) else array
+        is_shared = not array.flags.writeable or id(array) in given
+        if is_shared or any(np.may_share_memory(array, a) for a in arrays):
+            return array.copy()
+        given.add(id(array))
+        return array
 
     return [own(v) for v in results]
 

@@ -206,6 +206,8 @@ class Staged:
         importer = StageImporter(self.scope, known)
         importer.import_steps(steps)
         stage = importer.stage(self.scope.outputs)
+        for value in stage.known.values():
+            _freeze(value)
         program: Program | None = None
         if stage.made:
             is_cheap = siblings.may_interpret and siblings.is_full and _bytes(stage.graph) <= _SMALL
@@ -316,6 +318,15 @@ def _none_declared(info: ValueInfoProto) -> Array:
     native = ONNX_DTYPES.get(declared.elem_type)
     dtype = HOST_TYPES.get(declared.elem_type, np.dtype(np.float32)) if native is None else native.numpy
     return np.zeros((0, *(d.dim_value for d in declared.shape.dim)), dtype)
+
+
+def _freeze(value: HostValue) -> None:
+    """Runs share it, so nobody may write to it, nor to a part of it."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    elif isinstance(value, list):
+        for v in value:
+            _freeze(v)
 
 
 def _bytes(graph: Graph) -> int:

@@ -384,3 +384,38 @@ def test_a_loop_with_outputs_that_its_body_does_not_give() -> None:
         for n in (0, 1):
             with pytest.raises(UserError, match="2 come out of a loop whose body gives 2"):
                 session.run({"x": f32(1), "n": np.array(n)})
+
+
+def test_results_may_be_written_to() -> None:
+    """Also those that are constants, of the model or of a body, or one value under two names."""
+    body = graph(
+        [node("Neg", ["v"], ["v2"])],
+        [*LOOP, info("v", F32, [2]), info("u", F32, [2])],
+        [info("going", BOOL, []), info("k", F32, [2]), info("folded", F32, [2])],
+        k=np.ones(2, np.float32),
+    )
+    body.node.append(node("Add", ["k", "k"], ["folded"]))
+    m = model(
+        [
+            node("Loop", ["n", "", "x", "x"], ["y", "z"], body=body),
+            node("SequenceConstruct", ["w", "w"], ["s"]),
+            node("Identity", ["y"], ["again"]),
+        ],
+        [info("x", F32, [2]), info("n", I64, [])],
+        [*(info(n, F32, [2]) for n in ("y", "z", "again", "w")), info("s", sequence_of(F32))],
+        w=np.full(2, 5, np.float32),
+    )
+    with tw.load(m, threads=1) as session:
+        for _ in range(2):
+            x = f32(2)
+            for n in (0, 1):
+                got = session.run({"x": x, "n": np.array(n)})
+                same(got["y"], np.ones(2, np.float32) if n else f32(2))
+                same(got["z"], np.full(2, 2, np.float32) if n else f32(2))
+                same(got["again"], got["y"])
+                same(got["w"], np.full(2, 5, np.float32))
+                same(got["s"], [np.full(2, 5, np.float32)] * 2)
+                same(x, f32(2))
+                for v in (got["y"], got["z"], got["w"], *got["s"]):
+                    v += 1
+                same(got["again"], np.ones(2, np.float32) if n else f32(2))
