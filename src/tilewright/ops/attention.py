@@ -77,7 +77,7 @@ def before(body: Body, h: Heads, past: int) -> Term:
 
 def penalty(body: Body, allowed: Term, amount: float, dtype: DType) -> Term:
     """0 where it is allowed, otherwise the amount: what is added to logits."""
-    zero, filled = (body.constant(np.array(v, dtype.numpy)) for v in (0.0, amount))
+    zero, filled = (body.number(v, dtype) for v in (0.0, amount))
     return body.op("Where", allowed, zero, filled, dtype=dtype)
 
 

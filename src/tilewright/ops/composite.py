@@ -21,6 +21,7 @@ import numpy as np
 from onnx import FunctionProto, NodeProto, helper, numpy_helper
 
 from tilewright.ir.dtype import DType
+from tilewright.ops.axes import narrow
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import Array, OnnxNode
 
@@ -57,7 +58,7 @@ class Term:
         return self.body.op("And", self, other)
 
     def _operand(self, other: "Term | float") -> "Term":
-        return other if isinstance(other, Term) else self.body.constant(np.array(other, self.dtype.numpy))
+        return other if isinstance(other, Term) else self.body.number(other, self.dtype)
 
 
 class Body:
@@ -94,6 +95,10 @@ class Body:
 
     def constant(self, array: Array) -> Term:
         return self.op("Constant", value=numpy_helper.from_array(array), dtype=DType.of(array.dtype))
+
+    def number(self, value: float, dtype: DType) -> Term:
+        """A scalar; what the type cannot hold is infinite."""
+        return self.constant(narrow(np.asarray(value), dtype))
 
     def integers(self, *numbers: int) -> Term:
         return self.constant(np.array(numbers, np.int64))

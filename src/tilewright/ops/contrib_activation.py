@@ -36,7 +36,7 @@ def activate(body: Body, x: Term, name: str, given: Sequence[float]) -> Term:
     if not name:
         return x
     if name == "Clip":
-        low, high = (body.constant(np.array(v, x.dtype.numpy)) for v in given)
+        low, high = (body.number(v, x.dtype) for v in given)
         return body.op("Clip", x, low, high)
     if name not in _FUSED:
         raise UserError(f"an activation {name!r} is not supported")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tilewright.ops.axes import narrow
 from tilewright.ops.composite import Body, Composite, Term
 from tilewright.ops.elementwise import normal
 from tilewright.ops.hostop import HostSample
@@ -37,7 +38,7 @@ class ImageScaler(Composite):
 
     @classmethod
     def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
-        x, bias = body[0], np.array(node.attrs.get("bias", []), body[0].dtype.numpy)
+        x, bias = body[0], narrow(np.array(node.attrs.get("bias", [])), body[0].dtype)
         if node.input(0).rank != 4 or bias.shape != (node.input(0).shape[1],):
             raise UserError(f"{bias.size} numbers are not one for each channel of an image")
         return (x * node.real("scale", 1.0) + body.constant(bias.reshape(-1, 1, 1)),)

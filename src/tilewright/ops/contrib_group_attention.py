@@ -55,7 +55,7 @@ class GroupQueryAttention(Composite):
         earlier = node.input(3).shape[2] if node.has(3) else 0
         total = _total(node)
         if total is None:  # it is known after the host has counted so far, from a shape
-            zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
+            zero, one = (body.number(n, DType.I64) for n in (0, 1))
             counted = body.op("Range", zero, body.reshape(body.cast(body[6], DType.I64)), one)
             inputs = [*map(body.get, range(_COUNTED)), counted]
             return body.ops(cls.onnx[0], node.outputs, *inputs, **node.attrs)

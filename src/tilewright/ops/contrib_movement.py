@@ -56,7 +56,7 @@ class Range(Composite):
     @classmethod
     def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         step = body.get(2)
-        step = body.constant(np.array(1, body[0].dtype.numpy)) if step is None else step
+        step = body.number(1, body[0].dtype) if step is None else step
         return (body.op("Range", *(body.reshape(t) for t in (body[0], body[1], step))),)
 
     @classmethod
