@@ -22,6 +22,7 @@ from tilewright.frontend.onnx import OnnxModel
 from tilewright.support.errors import MultipleProgramsError, UserError
 
 SECONDS = 20.0  # for one file
+_START_SECONDS = 600.0  # for a child to get ready
 MEMORY = 3 << 30  # bytes of address space that a child may take beyond what it starts with
 
 
@@ -71,7 +72,7 @@ class _Child:
         self.process = mp.Process(target=_work, args=(theirs, self.at, self.last, self.step), daemon=True)
         self.process.start()
         theirs.close()
-        self.pipe, self.since = ours, time.monotonic() + 60  # it makes its seeds first
+        self.pipe, self.since = ours, time.monotonic() + _START_SECONDS  # it makes its seeds first
 
 
 def campaign(first: int, files: int, folder: Path, workers: int = 2) -> tuple[Counter[str], dict[int, str]]:
