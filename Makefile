@@ -1,7 +1,7 @@
 # `make test` and `make demo` work as the first command in a fresh clone: they make .venv and install what they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all unit lint types layers demo bench onnx-suite format clean
+.PHONY: help test test-all unit lint types layers demo bench onnx-suite fuzz format clean
 
 # The first interpreter that runs and is new enough; `make PYTHON=… test` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -54,6 +54,9 @@ bench: $(INSTALLED) ## measure this machine, kernels, models and call overhead; 
 
 onnx-suite: $(INSTALLED) ## run ONNX's own operator suite; writes docs/results/onnx-suite.md
 	$(BIN)/python -m benchmarks.onnx_suite
+
+fuzz: $(INSTALLED) ## the importer on 100,000 files that are almost right (a quarter of an hour)
+	$(BIN)/python -m tests.fuzz.import_campaign --files 100000
 
 format: $(INSTALLED) ## rewrite the sources in our style
 	$(BIN)/ruff check --fix .
