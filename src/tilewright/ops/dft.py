@@ -130,8 +130,7 @@ class DFT(Op):
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (x,), a = inputs, self.axis
         (out,) = self.infer([TensorType(x.dtype, x.shape)])
-        # A fast transform adds few numbers to each result; to be as exact, sums of all of them need more bits.
-        wide, points = DType.F64, self.transform.used(x.shape[a])
+        wide, points = accumulator(x.dtype), self.transform.used(x.shape[a])
         matrix = self.transform.matrix(b, points, x.shape[-1], wide, f"{name}_matrix")
 
         def factors(*i: Expr) -> tuple[Expr, Expr]:

@@ -11,7 +11,7 @@ from tilewright.ir.expr import Buffer, Expr, cast
 from tilewright.ops.axes import FLOATS, accumulator
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
-from tilewright.ops.taps import Edge, Kernel, Taps, read, sampled, tap_values
+from tilewright.ops.taps import Edge, Kernel, Taps, read, sampled, tap_values, weighted_sum
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
@@ -95,16 +95,10 @@ class GridSample(Op):
             assert weight is not None
             return cast(wide, read(x, (n, c), at)), weight
 
-        taps_of_all = [f"t{d}" for d in range(rank)]
-        total = b.reduce(
-            f"{name}_sum",
-            out.shape,
-            (self.kernel.value,) * rank,
-            term,
-            "sum",
-            axes=[*spatial, *places, *taps_of_all],
+        total = weighted_sum(
+            b, f"{name}_sum", out.shape, (self.kernel.value,) * rank, term, [*spatial, *places]
         )
-        return (b.compute(name, out.shape, lambda *i: cast(x.dtype, total[i]), axes=[*spatial, *places]),)
+        return (b.compute(name, out.shape, lambda *i: cast(x.dtype, total(*i)), axes=[*spatial, *places]),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, grid = inputs

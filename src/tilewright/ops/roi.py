@@ -29,7 +29,7 @@ from tilewright.ops.elementwise import normal
 from tilewright.ops.gather import checked_index, checked_indices
 from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
 from tilewright.ops.opdef import Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
-from tilewright.ops.taps import Taps, read
+from tilewright.ops.taps import Taps, read, weighted_sum
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
@@ -119,12 +119,13 @@ class RoiAlign(Op):
             value, weight = term(*i)
             return value * weight
 
-        over, axes = (grid, grid, 2, 2), ["r", "c", "h", "w", "sh", "sw", "th", "tw"]
+        over, axes = (grid, grid, 2, 2), ["r", "c", "h", "w"]
         if self.regions.largest:
-            best = b.reduce(f"{name}_max", out.shape, over, weighted, "max", axes=axes)
-            return (b.compute(name, out.shape, lambda *i: cast(out.dtype, best[i]), axes=axes[:4]),)
-        total = b.reduce(f"{name}_sum", out.shape, over, term, "sum", axes=axes)
-        return (b.compute(name, out.shape, lambda *i: cast(out.dtype, total[i] / grid**2), axes=axes[:4]),)
+            names = [*axes, "sh", "sw", "th", "tw"]
+            best = b.reduce(f"{name}_max", out.shape, over, weighted, "max", axes=names)
+            return (b.compute(name, out.shape, lambda *i: cast(out.dtype, best[i]), axes=axes),)
+        total = weighted_sum(b, f"{name}_sum", out.shape, over, term, axes)
+        return (b.compute(name, out.shape, lambda *i: cast(out.dtype, total(*i) / grid**2), axes=axes),)
 
     def _span(self, low: Expr, high: Expr) -> tuple[Expr, Expr]:
         """Where a region starts along an axis, and how long it is."""

@@ -6,6 +6,7 @@ taps of all axes. A tap outside the axis has index -1 and stands for a zero, or 
 can read memory that is not its own.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -17,6 +18,7 @@ from tilewright.ir.dtype import INDEX
 from tilewright.ir.expr import (
     Buffer,
     Expr,
+    Fma,
     UnaryOp,
     cast,
     const,
@@ -30,6 +32,7 @@ from tilewright.ir.expr import (
 from tilewright.ops.opdef import Array
 from tilewright.tir.build import FuncBuilder
 
+_WRITTEN_OUT = 16  # terms of a sum that is an expression, not a reduction
 _CUBIC = -0.75  # the coefficient of Keys' kernel
 
 
@@ -105,6 +108,30 @@ def read(x: Buffer, before: Sequence[Expr], at: Sequence[Expr]) -> Expr:
     """x[before…, at…], or zero if one of the taps `at` is outside."""
     inside = logical_and(*(const(0) <= a for a in at))
     return select(inside, x[(*before, *(maximum(a, 0) for a in at))], const(0, x.dtype))
+
+
+def weighted_sum(
+    b: FuncBuilder,
+    name: str,
+    shape: Sequence[int],
+    taps: Sequence[int],
+    term: Callable[..., tuple[Expr, Expr]],
+    axes: Sequence[str],
+) -> Callable[..., Expr]:
+    """The sum of value · weight over all taps, as a function of the place: written out if they are few, so that it
+    fills vectors along any axis, else a block `name`."""
+
+    def written_out(*i: Expr) -> Expr:
+        total: Expr | None = None
+        for value, weight in (term(*i, *map(const, t)) for t in product(*map(range, taps))):
+            total = value * weight if total is None else Fma(value, weight, total)
+        assert total is not None
+        return total
+
+    if math.prod(taps) <= _WRITTEN_OUT:
+        return written_out
+    total = b.reduce(name, shape, taps, term, "sum", axes=[*axes, *(f"t{d}" for d in range(len(taps)))])
+    return lambda *i: total[i]
 
 
 def _clamped(i: Expr, limit: int) -> Expr:
