@@ -124,11 +124,24 @@ class Scan(HostOp):
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
         if not self.has_batch:
             return self._scan(list(inputs), bodies["body"])
+        given = [tensor(v, "an input") for v in inputs[1:]]
+        if len({len(v) for v in given}) != 1 or not 0 < self.scanned <= len(given):
+            raise UserError(f"{self.scanned} of {len(given)} inputs are to be scanned, in a batch")
+        count = len(given) - self.scanned
+        longest = given[-1].shape[1]
+        lengths = [longest] * len(given[0])
         if inputs[0] is not None:
-            raise UserError("lengths of sequences are not supported", hint="export with opset 9 or later")
-        states = [tensor(v, "an input") for v in inputs[1:]]
-        each = [self._scan([s[b] for s in states], bodies["body"]) for b in range(states[0].shape[0])]
-        return tuple(np.stack([tensor(v, "an output") for v in column]) for column in zip(*each, strict=True))
+            lengths = tensor(inputs[0], "the lengths").reshape(-1).tolist()
+            if len(lengths) != len(given[0]) or not all(0 < n <= longest for n in lengths):
+                raise UserError(f"sequences of {lengths[:10]} of {longest} slices")
+        each = [
+            self._scan([v[b] if i < count else v[b, :n] for i, v in enumerate(given)], bodies["body"])
+            for b, n in enumerate(lengths)
+        ]
+        columns = [[tensor(v, "an output") for v in column] for column in zip(*each, strict=True)]
+        return tuple(
+            np.stack(c if i < count else [_filled(v, longest) for v in c]) for i, c in enumerate(columns)
+        )
 
     def _scan(self, inputs: list[HostValue], body: Body) -> tuple[HostValue, ...]:
         if not 0 < self.scanned <= len(inputs):
@@ -195,6 +208,10 @@ class Scan(HostOp):
         yield HostSample(
             "Scan", (start, x.T.copy()), {"body": body, "num_scan_inputs": 1, **turned}, outputs=2
         )
+        batch = (np.stack([start, start + 1]), np.stack([x, x * 10]))
+        for lengths in (None, np.array([2, 3])):
+            attrs = {"body": body, "num_scan_inputs": 1}
+            yield HostSample("Scan", (lengths, *batch), attrs, outputs=2, opset=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +245,11 @@ class SequenceMap(HostOp):
         pieces = [np.ones((n,), np.float32) for n in (1, 3)]
         yield HostSample("SequenceMap", (pieces, [p + 1 for p in pieces]), {"body": body})
         yield HostSample("SequenceMap", (pieces, np.array([4.0], np.float32)), {"body": body})
+
+
+def _filled(x: Array, length: int) -> Array:
+    """With zeros after its slices."""
+    return np.pad(x, [(0, length - len(x)), *[(0, 0)] * (x.ndim - 1)])
 
 
 def _at(values: Sequence[int], i: int) -> int:
