@@ -199,7 +199,8 @@ def test_a_wrong_node_is_found_and_written(
     text = call(path, *options, status=Status.MISMATCH).stdout
     assert "Tanh_2 (Tanh), output c" in text
     command = text.splitlines()[-1].split()
-    assert command[:2] == ["tilewright", "compare"]
+    assert command == report["written"]["command"].split()
+    assert command[:2] == ["tilewright", "compare"] and "--tolerance=0.0001" in command
     again = call_json(*command[2:], status=Status.MISMATCH)  # the written model shows it too
     assert again["outputs"][0]["name"] == "c"
     assert again["outputs"][0]["error"] == pytest.approx(report["written"]["error"])

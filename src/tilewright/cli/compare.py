@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ def compare(
                 made = bisector.reproduce(suspect) if folder is not None and suspect else None
             report["bisect"] = _bisection(bisection)
             if folder is not None:
-                report["written"] = _write(made, folder)
+                report["written"] = _write(made, folder, _options(against, tolerance, steps))
             is_fine = is_fine and bisection.different is None and bisection.wrong is None
     if as_json:
         print_json(report)
@@ -202,17 +203,24 @@ def _bisection(b: Bisection) -> dict[str, Any]:
     }
 
 
-def _write(made: Reproducer | None, folder: Path) -> dict[str, Any] | None:
+def _write(made: Reproducer | None, folder: Path, options: list[str]) -> dict[str, Any] | None:
     if made is None:
         return None
     write_case(folder, made.model, made.inputs, made.expected)
-    names = list(made.inputs)
+    data = folder / "test_data_set_0"
+    inputs = [f"--input={n}={data / f'input_{i}.pb'}" for i, n in enumerate(made.inputs)]
+    command = ["tilewright", "compare", str(folder / "model.onnx"), *options, *inputs]
     return {
         "folder": str(folder),
         "nodes": [n.op_type for n in made.model.graph.node],
-        "inputs": {n: f"test_data_set_0/input_{i}.pb" for i, n in enumerate(names)},
+        "command": shlex.join(command),
         **_difference(made.difference),
     }
+
+
+def _options(against: str, tolerance: float, steps: int) -> list[str]:
+    """Those that say what counts as different, so that the small model is judged as the whole one was."""
+    return [f"--against={against}", f"--tolerance={tolerance:g}", *([f"--steps={steps}"] if steps else [])]
 
 
 # -------------------------------------------------------------------------------------------------------------- text
@@ -276,7 +284,7 @@ def _show_written(report: Mapping[str, Any]) -> None:
     if written is None:
         note("nothing was written: no part of the model differs when only its result is asked for")
         return
-    folder = Path(written["folder"])
-    inputs = " ".join(f"--input {n}={folder / f}" for n, f in written["inputs"].items())
-    click.echo(f"\n{len(written['nodes'])} node(s) that show it are written to {folder}. To run them:")
-    click.echo(f"  tilewright compare {folder / 'model.onnx'} {inputs}")
+    count, folder = len(written["nodes"]), written["folder"]
+    click.echo(
+        f"\n{count} node(s) that show it are written to {folder}. To run them:\n  {written['command']}"
+    )
