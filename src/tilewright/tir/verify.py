@@ -14,7 +14,7 @@ Names and scope
 Blocks
 - One binding per iterator, of index type; the predicate is bool; neither reads memory.
 - `init` belongs to blocks with reduce iterators. What a reduction block stores itself is not indexed by its reduce
-  iterators, and `init` does not mention them.
+  iterators, except by what is loaded with them, and `init` does not mention them.
 Loops
 - Extents are not negative. A vectorized loop holds no parallel one. Loops on thread axes fit a launch (`thread_axes`).
 - Annotations of loops and blocks are sorted, each key once; their values are strings, finite numbers and bools.
