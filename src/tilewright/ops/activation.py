@@ -147,7 +147,7 @@ class Clip(Elementwise):
         yield Sample(cls(Bound.INPUT, 6.0), (x, np.array([np.nan], np.float32)))
         for half in (np.float16, ml_dtypes.bfloat16):
             yield Sample(cls(-1.0, Bound.INPUT), (y.astype(half), high.astype(half)))
-        for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64):
+        for dtype in (np.int8, np.uint64):
             n = rng.integers(0, 99, size=6).astype(dtype)
             yield cls.sample(n, np.array(20, dtype), np.array(70, dtype))
             yield cls.sample(n, np.array(20, dtype), np.array(70, dtype), runtime=(1, 2))
