@@ -187,3 +187,18 @@ def test_a_cycle_of_nodes_is_no_tree() -> None:
     }
     with pytest.raises(UserError, match="two parents"):
         tw.load(broken(**cycle), threads=1).run({"x": np.zeros((1, 1), np.float32)})
+
+
+def test_numbers_that_overflow_are_no_warning() -> None:
+    m = model(
+        [
+            ml("LinearRegressor", ["x"], ["big"], coefficients=[3e38, 3e38], post_transform="LOGISTIC"),
+            ml("OneHotEncoder", ["x"], ["hot"], cats_int64s=[1, 2]),
+        ],
+        [info("x", F32, ["n", 2])],
+        ["big", "hot"],
+    )
+    with tw.load(m, threads=1) as session:
+        got = session.run({"x": np.array([[5.0, np.inf], [-np.inf, np.nan]], np.float32)})
+    np.testing.assert_array_equal(got["big"], [[1.0], [np.nan]])
+    assert not got["hot"].any()

@@ -267,7 +267,7 @@ class StageImporter:
         known = [self._held_or_known(n) if n else None for n in step.node.input]
         foldable = hosted is None or (hosted.is_pure and not subgraphs(step.node))
         if foldable and all(k is not None or not n for k, n in zip(known, step.node.input, strict=True)):
-            with nonsense(step):
+            with nonsense(step), np.errstate(all="ignore"):
                 results = run(known, {})
             for n, value in zip(step.node.output, results, strict=False):
                 if n:
