@@ -4,13 +4,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from native import every_target, run_native
+from native import BEST, every_target, run_native
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Scope, const, select
+from tilewright.ir.expr import Expr, Scope, const, maximum, select
 from tilewright.schedule.recipes.carried import carried_nests
+from tilewright.schedule.steps.merge import Merge
+from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.split import Split
 from tilewright.schedule.trace import replay
+from tilewright.schedule.validate import check_valid
 from tilewright.search.default import schedule_func, spaces
+from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
@@ -133,6 +138,41 @@ def test_groups_without_a_dependence_are_divided_among_workers() -> None:
     func = schedule_func(recurrence(2, 20, 4, 64), AVX2).func
     (nest,) = carried_nests(func)
     assert nest.kind is LoopKind.PARALLEL and isinstance(nest.body, For) and nest.body.kind is LoopKind.SERIAL
+
+
+def test_rows_without_a_dependence_are_divided_among_workers(sound: Sound) -> None:
+    func = recurrence(1, 10, 24, 32)
+    s = schedule_func(func, BEST)
+    (part,) = [n for n in loops(sound(s.func).body) if n.var.name == "p_i_0"]
+    assert part.kind is LoopKind.PARALLEL and part.extent == 4
+    assert isinstance(part.body, For) and part.body.var.name == "step_t"
+    arrays = integers(func)
+    with np.errstate(all="ignore"):  # the state grows with every step
+        np.testing.assert_allclose(run_native(s.func, arrays, BEST)[0], reference(*arrays), rtol=1e-4)
+
+
+def test_a_loop_moves_past_one_that_depends_on_earlier_iterations() -> None:
+    func = recurrence(1, 4, 6, 3)
+    parts = ("p_i", "total_i", "s_i", "h_i")
+    split = [Split(n, (None, 2)) for n in parts]
+    merge = Merge(tuple(n.names[0] for n in split))
+    after = replay(single(func), (*split, merge, Reorder(("p_i_0", "step_t")))).funcs[0]
+    verify_func(after)
+    check_valid(after)
+    arrays = integers(func)
+    np.testing.assert_array_equal(run_func(after, *arrays)[0], reference(*arrays))
+
+
+def test_loops_that_share_elements_keep_their_order() -> None:
+    """Each iteration of v fills `last` for itself, so it could run at any time; but not in the middle of t."""
+    b = FuncBuilder("f")
+    x = b.param("X", (3, 4), F32)
+    last = b.ahead("last", (4,), F32)
+    with b.around("s", (3, 4), ("v", "t")):
+        b.update("last", (3, 4), (), lambda v, t: Store(last, (t,), x[v, t]))
+        y = b.compute("y", (3, 4), lambda v, t: last[t] + last[maximum(t - 1, 0)])
+    with pytest.raises(ScheduleError, match="last"):
+        Reorder(("s_t", "s_v")).apply(single(b.finish(y)))
 
 
 def test_what_is_before_the_loop_is_scheduled_too() -> None:

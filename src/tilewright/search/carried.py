@@ -7,6 +7,7 @@ that know one reduction and what is around it apply to each.
 
 import logging
 from collections.abc import Callable, Sequence
+from math import prod
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def schedule_around_carried(func: Func, target: Target, alone: Callable[[Func], 
     s, nests = Draft(single(func)), carried_nests(func)
     runs = _runs(func, nests)
     for nest in nests:
-        schedule_carried(s, nest, lambda c: _tile(c, target), target)
+        schedule_carried(s, nest, lambda c, rows: _tile(c, rows, target), target)
     for run in runs:
         kept = s.module, s.trace
         try:
@@ -89,12 +90,10 @@ def _buffers(nests: Sequence[Stmt]) -> dict[Buffer, None]:
     return found
 
 
-def _tile(c: Contraction, target: Target) -> tuple[Tile, int]:
-    """The cheapest register tile of one iteration, and how much of it is written out."""
+def _tile(c: Contraction, rows: int, target: Target) -> tuple[Tile, int]:
+    """The cheapest register tile of so many rows in one iteration, and how much of it is written out."""
     machine, bytes_each = machine_of(target), c.b.dtype.bytes
-    rows, cols, k = c.rows[-1].extent, c.cols[-1].extent, 1
-    for it in c.reduce:
-        k *= it.extent
+    cols, k = c.cols[-1].extent, prod(it.extent for it in c.reduce)
     form = Form(
         batch=1,
         other_rows=1,

@@ -6,16 +6,18 @@
         for i, j: gates[t, i, j] = sum[t, i, j] + x[t, i, j]      what consumes it
         for i, j: h[t, i, j] = f(gates[t, i, j])                  in vectors
 
-The loops stay as they are, and so does the order of the blocks; each block is scheduled where it stands. What every
-iteration reads again, made before the loop, is laid out for that. Loops outside of the dependence are divided among
-workers.
+The order of the blocks stays as it is, and each is scheduled where it stands. What every iteration reads again, made
+before the loop, is laid out for that. Loops without a dependence are divided among workers: those around the one that
+has it, and parts of the rows, which are moved there.
 """
 
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tilewright.ir.expr import Scope, Var
-from tilewright.ir.layout import Layout, Reorder, Split
+from tilewright.ir.expr import Scope, Var, free_vars
+from tilewright.ir.layout import Layout
+from tilewright.ir.layout import Reorder as ReorderDims
+from tilewright.ir.layout import Split as SplitDim
 from tilewright.schedule.moves import holds, top_level
 from tilewright.schedule.nest import chain, find_block, find_loop, loops_above
 from tilewright.schedule.recipes.contraction import (
@@ -27,21 +29,29 @@ from tilewright.schedule.recipes.contraction import (
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import consumers, domain, single_consumer
 from tilewright.schedule.recipes.parallel import PARALLEL_STEPS
-from tilewright.schedule.recipes.register_tile import Nest, loops_of, tile_nest
+from tilewright.schedule.recipes.register_tile import Nest, tile_nest
 from tilewright.schedule.recipes.spatial import schedule_own
 from tilewright.schedule.recipes.tiles import Tile
+from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
+from tilewright.schedule.steps.merge import Merge
+from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.set_scope import SetScope
+from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import For, Seq, blocks
+from tilewright.tir.stmt import Block, For, Seq, Store, blocks
 
-# The register tile of a contraction in such a loop: its size, and the multiply-adds that are written out in a step.
-ChooseTile: TypeAlias = Callable[[Contraction], tuple[Tile, int]]
+# The register tile of so many rows of a contraction in such a loop: its size, and the multiply-adds written out in a
+# step.
+ChooseTile: TypeAlias = Callable[[Contraction, int], tuple[Tile, int]]
+
+# Rows of a part, at least: while they are computed, what all parts read comes from a near cache, or from a far one.
+_ROWS_NEAR, _ROWS_FAR = 6, 16
 
 
 def carried_nests(func: Func) -> list[For]:
@@ -60,6 +70,9 @@ def schedule_carried(s: Draft, nest: For, choose: ChooseTile, target: Target) ->
     """Schedule the blocks of such a nest. One that a step refuses stays as it is written."""
     shared = [n.var.name for n in chain(nest)]
     every = list(blocks(nest))
+    is_long = sum(domain(b) for b in every) >= PARALLEL_STEPS
+    if is_long:
+        shared = _divide_rows(s, every, shared, target)
     followers: set[str] = set()
     for block in every:
         kept = s.module, s.trace
@@ -75,9 +88,48 @@ def schedule_carried(s: Draft, nest: For, choose: ChooseTile, target: Target) ->
                 schedule_own(s, block.name, _own(s, block.name, shared), target, is_shared=False)
             except ScheduleError:
                 s.module, s.trace = kept
-    work = sum(domain(b) for b in every)
-    if nest.extent > 1 and work >= PARALLEL_STEPS:
-        s.attempt(Parallel(nest.var.name))
+    if is_long:
+        _share(s, shared)
+
+
+def _divide_rows(s: Draft, every: list[Block], shared: list[str], target: Target) -> list[str]:
+    """Put a loop over parts of the first loop that all blocks have around the dependence, if nothing is carried along
+    it; the loops that blocks share then.
+    """
+    rows = [next(iter(_own(s, b.name, shared)), "") for b in every]
+    extents = {s.loop(n).extent if n else 1 for n in rows}
+    again = sum(domain(b) * _bytes(b) for b in every if b.is_reduction)
+    for extent in (*extents, *(s.loop(n).extent for n in shared)):
+        again //= extent
+    least = _ROWS_NEAR if again <= target.l2_bytes // 2 else _ROWS_FAR
+    sizes = [n for n in range(least, min(extents) // 2 + 1) if min(extents) % n == 0]
+    if len(extents) > 1 or not sizes:
+        return shared
+    kept = s.module, s.trace
+    try:
+        parts = tuple(s.apply(Split(n, (None, sizes[0]))).names[0] for n in rows)
+        s.apply(Merge(parts))
+        s.apply(Reorder((parts[0], shared[-1])))
+    except ScheduleError:
+        s.module, s.trace = kept
+        return shared
+    return [*shared[:-1], parts[0], shared[-1]]
+
+
+def _bytes(block: Block) -> int:
+    return block.body.buffer.dtype.bytes if isinstance(block.body, Store) else 0
+
+
+def _share(s: Draft, shared: list[str]) -> None:
+    """Divide what is outside of the dependence among workers."""
+    outer = [n for n in shared[:-1] if s.loop(n).extent > 1]
+    if not outer:
+        return
+    kept = s.module, s.trace
+    try:
+        s.apply(Parallel(s.apply(Fuse(tuple(outer))).name if len(outer) > 1 else outer[0]))
+    except ScheduleError:
+        s.module, s.trace = kept
 
 
 def _own(s: Draft, name: str, shared: list[str]) -> list[str]:
@@ -90,42 +142,39 @@ def _tile(s: Draft, name: str, shared: list[str], choose: ChooseTile, target: Ta
     c = try_contraction(find_block(s.func, name))
     if c is None:
         raise ScheduleError(f"{name} is no contraction")
-    follower = _follower(s, c, find_loop(s.func, shared[-1]))
-    tile, unroll = choose(c)
-    s.apply(SetScope(c.store.buffer.name, Scope.REGISTER))
-    loops, own = loops_of(c.block), _own(s, name, shared)
-    rows = [loops[it.var] for it in c.rows if loops[it.var] in own]
-    *outer, col = [loops[it.var] for it in (*c.batch, *c.cols) if loops[it.var] in own]
-    reduce = reduction_order(c)
-    if not rows or any(loops[it.var] not in own for it in reduce):
-        raise ScheduleError(f"{name} has no rows of its own")
-    _lay_out(s, c, nest_of_loop=find_loop(s.func, shared[0]), width=min(tile.columns, c.cols[-1].extent))
-    # A panel of columns stays near while all rows pass it.
-    nest = Nest(
-        name,
-        follower,
-        (*outer, *rows[:-1], col, rows[-1]),
-        rows[-1],
-        col,
-        tuple(loops[it.var] for it in reduce),
+    follower, own = _follower(s, c, find_loop(s.func, shared[-1])), _own(s, name, shared)
+    loops = {
+        it.var: [v.name for v in free_vars(e) if v.name in own]
+        for it, e in zip(c.block.iters, c.block.bindings, strict=True)
+    }
+    rows, cols, reduce, outer = (
+        [n for it in group for n in loops[it.var]] for group in (c.rows, c.cols, reduction_order(c), c.batch)
     )
+    if not rows or not cols or len(rows + cols + reduce + outer) < len(own):
+        raise ScheduleError(f"{name} has no rows or columns of its own")
+    tile, unroll = choose(c, s.loop(rows[-1]).extent)
+    s.apply(SetScope(c.store.buffer.name, Scope.REGISTER))
+    _lay_out(s, c, find_loop(s.func, shared[0]), min(tile.columns, c.cols[-1].extent))
+    # A panel of columns stays near while all rows pass it.
+    outside = (*outer, *cols[:-1], *rows[:-1], cols[-1], rows[-1])
+    nest = Nest(name, follower, outside, rows[-1], cols[-1], tuple(reduce))
     lanes = target.lanes(c.b.dtype.bytes)
     tile_nest(s, nest, tile, lanes, unroll, register_tiles(target, c.b.dtype), is_shared=False)
     return follower
 
 
 def _follower(s: Draft, c: Contraction, loop: For) -> str:
-    """The only consumer of the result, which reads it element by element in the same iteration."""
+    """The only consumer of the result, in the same iteration."""
     found = single_consumer(s.func, c.store.buffer)
     if c.store.buffer not in s.func.locals or found is None or found.is_reduction or not holds(loop, found):
         raise ScheduleError(f"{c.block.name} has no follower in {loop.var.name}")
     return found.name
 
 
-def _lay_out(s: Draft, c: Contraction, *, nest_of_loop: For, width: int) -> None:
-    """Store B, if it was made for this before the loop, in panels [batch, column panel, k…, width]."""
+def _lay_out(s: Draft, c: Contraction, nest: For, width: int) -> None:
+    """Store B, if it was made for this before the nest, in panels [batch, column panel, k…, width]."""
     b = c.b.buffer
-    made_before = all(not holds(nest_of_loop, w) for w in Dataflow(s.func).writers(b))
+    made_before = all(not holds(nest, w) for w in Dataflow(s.func).writers(b))
     if b not in s.func.locals or not made_before or len(consumers(s.func, b)) > 1:
         return
     column = c.cols[-1].var
@@ -135,4 +184,6 @@ def _lay_out(s: Draft, c: Contraction, *, nest_of_loop: For, width: int) -> None
     at = len(c.b.indices) - 1
     walked = [d for d, i in enumerate(c.b.indices) if i in reduce]
     outer = [d for d in range(at) if d not in walked]
-    s.apply(TransformLayout(b.name, Layout((Split(at, width), Reorder((*outer, at, *walked, at + 1))))))
+    s.apply(
+        TransformLayout(b.name, Layout((SplitDim(at, width), ReorderDims((*outer, at, *walked, at + 1)))))
+    )

@@ -9,8 +9,9 @@ The named loops take the places they have together, in the given order; loops be
 where they are. From the outermost named loop to the innermost each loop's body is the next loop.
 
 A reduction may be summed in another order: that is what reorder means, and floats round differently then. What must
-not change is that a block reads what another has written, and that `init` comes before the updates. A vectorized loop
-does not come to hold a parallel one.
+not change is that a block reads what another has written, and that `init` comes before the updates. So loops that
+depend on their own earlier iterations keep their order; past them others may move whose iterations have no element in
+common. A vectorized loop does not come to hold a parallel one.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from tilewright.schedule.nest import chain, find_loop, path_to, replace_stmt, st
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.affine import determined
-from tilewright.tir.analysis.independence import Instance, instances, order_dependence
+from tilewright.tir.analysis.independence import Instance, crossing, instances, order_dependence
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import For, IterKind, LoopKind
@@ -85,7 +86,7 @@ def _check_order(func: Func, old: Sequence[For], new: Sequence[For]) -> None:
             )
     moved = [a.var for a, b in zip(old, new, strict=True) if a is not b]
     conflict = order_dependence(func, old[0], moved)
-    if conflict is not None:
+    if conflict is not None and not _only_pass(func, old, new):
         raise refusal(
             func,
             old[0],
@@ -93,6 +94,14 @@ def _check_order(func: Func, old: Sequence[For], new: Sequence[For]) -> None:
             "iteration",
             hint="move the blocks into nests of their own before the loops change places",
         )
+
+
+def _only_pass(func: Func, old: Sequence[For], new: Sequence[For]) -> bool:
+    """Do loops whose iterations have an element in common keep their order? What meets in an element differs in no
+    other loop, so it is met in the order of these.
+    """
+    kept = [n.var for n in old if crossing(func, old[0], n.var) is not None]
+    return [n.var for n in new if n.var in kept] == kept
 
 
 def _init_stays_first(b: Instance, old: Sequence[For], new: Sequence[For], simplify: Simplifier) -> bool:

@@ -126,6 +126,13 @@ def order_dependence(func: Func, root: For, moved: Sequence[Var]) -> Conflict | 
     return _dependence(func, root, moved, commute=True, private=True)
 
 
+def crossing(func: Func, root: For, var: Var) -> Conflict | None:
+    """A reason why an element is touched in several iterations of the loop over `var`, in the nest that begins with
+    `root`; whatever the other loops do meanwhile. None: what meets in an element is in one iteration.
+    """
+    return _dependence(func, root, [var], commute=False, private=False)
+
+
 def merge_dependence(func: Func, parts: Sequence[Stmt], variables: Sequence[Var]) -> Conflict | None:
     """A reason why loops around one of the `parts` each cannot be one nest around all, with the loops `variables`.
 
