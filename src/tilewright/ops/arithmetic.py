@@ -195,7 +195,7 @@ class Pow(Elementwise):
             return _power(x, args[1])
         if x.dtype.is_int:
             whole = self.exponent.is_integer() and abs(self.exponent) < 2**63
-            if whole and self.exponent >= 0:
+            if whole and 0 <= self.exponent <= 63:
                 return _natural_power(x, int(self.exponent))
             return _power(x, const(self.exponent, DType.I64 if whole else DType.F64))
         if self.exponent.is_integer() and 0 <= self.exponent <= 8:
@@ -212,10 +212,12 @@ class Pow(Elementwise):
     def values(self, args: Sequence[Array]) -> Array:
         x = args[0]
         # As an array: a scalar 0.5 would make numpy take the root.
-        y = args[1] if self.exponent is None else np.full_like(x, self.exponent, np.float64)
-        if x.dtype.kind == "f" or (y.dtype.kind == "f" and not (np.isfinite(y) & (y == np.trunc(y))).all()):
+        y: Array = args[1] if self.exponent is None else np.full_like(x, self.exponent, np.float64)
+        if y.dtype.kind == "f" and x.dtype.kind != "f" and ((y == np.trunc(y)) & (abs(y) < 2**63)).all():
+            y = y.astype(np.int64)
+        if "f" in (x.dtype.kind, y.dtype.kind):
             return np.power(x.astype(np.float64), y.astype(np.float64))
-        size = np.minimum(np.abs(y.astype(np.int64)), 62 + (y.astype(np.int64) & 1))
+        size = np.where((y >= -63) & (y <= 63), abs(y), 62 + (y & 1))
         power = np.power(x, size.astype(x.dtype))
         reciprocal = np.where(abs(power) == 1, power, 0).astype(x.dtype)
         return np.where(y < 0, reciprocal, power)
@@ -235,12 +237,13 @@ class Pow(Elementwise):
         n = np.arange(-3, 4, dtype=np.int32)
         for exponent in (3, 0):
             yield cls.sample(n, np.array(exponent, np.int64))
+        yield Sample(cls(100.0), (n,))
         yield cls.sample(abs(n) + 1, np.array(-1, np.int64))
         yield cls.sample(abs(n), np.array(0.5, np.float32))
         yield cls.sample(n, np.array([[0], [1], [2], [5]], np.int32), runtime=(1,))
         yield cls.sample(n.astype(np.int64), np.array([[0.0], [2.0]], np.float32), runtime=(1,))
         # Where the result does not fit, or nothing is divided by, engines differ.
-        yield Sample(cls(), (n, np.array([[-1], [-2], [31], [64], [65]], np.int64)))
+        yield Sample(cls(), (n, np.array([[-1], [-2], [31], [64], [65], [-(2**63)]], np.int64)))
         yield Sample(cls(), (abs(n).astype(np.uint8), np.array([[1], [9], [200]], np.uint8)))
 
 
@@ -252,8 +255,10 @@ def _power(x: Expr, y: Expr) -> Expr:
     if y.dtype.is_float:
         return cast(x.dtype, binary(BinaryOp.POW, cast(DType.F64, x), cast(DType.F64, y)))
     # Six bits of the exponent are enough: a larger one is of use only for -1, 0 and 1, for which its last bit counts.
-    size = unary(UnaryOp.ABS, y) if y.dtype.is_signed else y
-    size = select(size <= 63, size, const(62, y.dtype) + binary(BinaryOp.AND, y, const(1, y.dtype)))
+    size, within = y, y <= 63
+    if y.dtype.is_signed:
+        size, within = unary(UnaryOp.ABS, y), logical_and(within, y >= -63)
+    size = select(within, size, const(62, y.dtype) + binary(BinaryOp.AND, y, const(1, y.dtype)))
     power: Expr = const(1, x.dtype)
     square = x
     for bit in range(6):

@@ -13,7 +13,6 @@ from tilewright.ops.elementwise import Pairwise, Pointwise
 from tilewright.ops.opdef import Array, OnnxNode, Sample
 from tilewright.support.errors import UserError
 
-
 _TRIED = (DType.I8, DType.U8, DType.I64, DType.U64)
 
 
