@@ -19,7 +19,7 @@ from tilewright.ops.quantize import real
 from tilewright.support.errors import UserError
 
 _DOMAIN = "com.microsoft"
-_NUMBERS = {dtype: number for number, dtype in ONNX_DTYPES.items()}
+ONNX_NUMBERS = {dtype: number for number, dtype in ONNX_DTYPES.items()}
 
 
 def _dequantized(body: Body, i: int) -> Term:
@@ -31,7 +31,7 @@ def _quantized(body: Body, value: Term, i: int, like: DType) -> Term:
     """A value by the scale and the zero point that are inputs i and i + 1; without the latter in the type `like`."""
     zero = body.get(i + 1)
     dtype = like if zero is None else zero.dtype
-    return body.op("QuantizeLinear", value, body[i], zero, dtype=dtype, output_dtype=_NUMBERS[dtype])
+    return body.op("QuantizeLinear", value, body[i], zero, dtype=dtype, output_dtype=ONNX_NUMBERS[dtype])
 
 
 class QLinearArithmetic(Composite):

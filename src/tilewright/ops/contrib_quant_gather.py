@@ -11,8 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import BinaryOp, Buffer, Expr, binary, cast, const
+from tilewright.ir.expr import Buffer, Expr, cast, const
 from tilewright.ops.axes import normal_axis
+from tilewright.ops.contrib_quant_matmul import unpacked, unpacked_array
 from tilewright.ops.gather import checked_index, checked_indices
 from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
@@ -62,15 +63,15 @@ class GatherBlockQuantized(Op):
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (out,) = self.infer([TensorType(x.dtype, x.shape) for x in inputs])
         x, at, scale, *zero = inputs
-        rank = len(at.shape)
+        rank, each = len(at.shape), 8 // self.bits
 
         def element(*i: Expr) -> Expr:
             *middle, k = i[rank:]
             row = (checked_index(at[i[:rank]], x.shape[0]), *middle)
             place = k // self.block
-            code = cast(DType.F32, self._unpacked(x, row, k))
+            code = cast(DType.F32, unpacked(x[(*row, k // each)], k, self.bits))
             offset = (
-                cast(DType.F32, self._unpacked(zero[0], row, place))
+                cast(DType.F32, unpacked(zero[0][(*row, place // each)], place, self.bits))
                 if zero
                 else const(self._middle, DType.F32)
             )
@@ -82,30 +83,18 @@ class GatherBlockQuantized(Op):
     def _middle(self) -> int:
         return 1 << (self.bits - 1)
 
-    def _unpacked(self, p: Buffer, row: Sequence[Expr], i: Expr) -> Expr:
-        """Number i of a row."""
-        each = 8 // self.bits
-        byte = p[(*row, i // each)]
-        if each == 1:
-            return byte
-        shifted = binary(BinaryOp.SHR, byte, cast(DType.U8, i % each * self.bits))
-        return binary(BinaryOp.AND, shifted, const((1 << self.bits) - 1, DType.U8))
-
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, at, scale, *zero = inputs
         i = checked_indices(at, x.shape[0])
-        codes = self._codes(x[i])
+        codes = unpacked_array(x[i], self.bits).astype(np.float32)
         granularity = Granularity(codes.ndim - 1, self.block)
         offset = np.float32(self._middle)
         if zero:
-            offset = granularity.spread(self._codes(zero[0][i])[..., : scale.shape[-1]], codes.shape)
+            offset = granularity.spread(
+                unpacked_array(zero[0][i], self.bits)[..., : scale.shape[-1]], codes.shape
+            )
         steps = granularity.spread(scale[i].astype(np.float32), codes.shape)
         return (((codes - offset) * steps).astype(scale.dtype),)
-
-    def _codes(self, packed: Array) -> Array:
-        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
-        codes = packed[..., None] >> shifts & np.uint8((1 << self.bits) - 1)
-        return codes.reshape(*packed.shape[:-1], -1).astype(np.float32)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:

@@ -14,15 +14,15 @@ from tilewright.ir.expr import BinaryOp, Buffer, Expr, binary, cast, const, maxi
 from tilewright.ops.axes import FLOATS, accumulator, narrow
 from tilewright.ops.composite import Body, Composite, Term
 from tilewright.ops.contraction import MatMul
+from tilewright.ops.contrib_quant import ONNX_NUMBERS
 from tilewright.ops.elementwise import normal
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.integer import matched, random_bytes
-from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.ops.quantize import real
 from tilewright.tir.build import FuncBuilder
 
 _DOMAIN = "com.microsoft"
-_NUMBERS = {dtype: number for number, dtype in ONNX_DTYPES.items()}
 
 
 class MatMulIntegerToFloat(Composite):
@@ -90,7 +90,7 @@ class QGemm(Composite):
         dtype = a.dtype if zero is None else zero.dtype
         ratio = _scaled(body, total, scale / down, None)
         one = body.constant(real(1.0))
-        return (body.op("QuantizeLinear", ratio, one, zero, dtype=dtype, output_dtype=_NUMBERS[dtype]),)
+        return (body.op("QuantizeLinear", ratio, one, zero, dtype=dtype, output_dtype=ONNX_NUMBERS[dtype]),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
@@ -110,6 +110,22 @@ class QGemm(Composite):
 def _scaled(body: Body, total: Term, scale: Term, bias: Term | None) -> Term:
     value = body.cast(total, DType.F32) * scale
     return value if bias is None else value + bias
+
+
+def unpacked(byte: Expr, i: Expr, bits: int) -> Expr:
+    """Number i of a run of numbers of `bits` bits, from the byte that holds it. The first is in the low bits."""
+    each = 8 // bits
+    if each == 1:
+        return byte
+    shifted = binary(BinaryOp.SHR, byte, cast(DType.U8, i % each * bits))
+    return binary(BinaryOp.AND, shifted, const((1 << bits) - 1, DType.U8))
+
+
+def unpacked_array(packed: Array, bits: int) -> Array:
+    """All numbers of runs along the last axis."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    numbers = packed[..., None] >> shifts & np.uint8((1 << bits) - 1)
+    return numbers.reshape(*packed.shape[:-1], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +203,7 @@ class MatMulNBits(Op):
 
         def weight(k: Expr, n: Expr) -> Expr:
             place = k // self.block
-            packed = self._unpacked(w[n, place, k % self.block * self.bits // 8], k % self.block)
+            packed = unpacked(w[n, place, k % self.block * self.bits // 8], k % self.block, self.bits)
             if groups is not None:
                 place = minimum(maximum(cast(DType.I64, groups[k]), 0), self._blocks - 1)
             middle = cast(wide, packed) - self._zero(zero, n, place, wide)
@@ -205,31 +221,25 @@ class MatMulNBits(Op):
             ),
         )
 
-    def _unpacked(self, byte: Expr, place: Expr) -> Expr:
-        """The element at `place` of a run of them, in the byte that holds it."""
-        each = 8 // self.bits
-        if each == 1:
-            return byte
-        shift = cast(DType.U8, place % each * self.bits)
-        return binary(BinaryOp.AND, binary(BinaryOp.SHR, byte, shift), const((1 << self.bits) - 1, DType.U8))
-
     def _zero(self, zero: Buffer | None, n: Expr, place: Expr, wide: DType) -> Expr:
         if zero is None:
             return const(1 << (self.bits - 1), wide)
         if zero.dtype is not DType.U8:
             return cast(wide, _row(zero, n, place, self._blocks))
         byte = _row(zero, n, place * self.bits // 8, self._zero_bytes)
-        return cast(wide, self._unpacked(byte, place))
+        return cast(wide, unpacked(byte, place, self.bits))
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         a, w, scale, zero, groups, bias = matched((True, True, True, *self.has), inputs)
         assert a is not None and w is not None and scale is not None
         place = np.arange(self.columns) // self.block if groups is None else groups.clip(0, self._blocks - 1)
-        codes = self._codes(w.reshape(self.rows, -1))[:, : self.columns].astype(np.float32)
+        codes = unpacked_array(w.reshape(self.rows, -1), self.bits)[:, : self.columns].astype(np.float32)
         if zero is None:
             middle = np.full((self.rows, self._blocks), 1 << (self.bits - 1), np.float32)
         elif zero.dtype == np.uint8:
-            middle = self._codes(zero.reshape(self.rows, -1))[:, : self._blocks].astype(np.float32)
+            middle = unpacked_array(zero.reshape(self.rows, -1), self.bits)[:, : self._blocks].astype(
+                np.float32
+            )
         else:
             middle = zero.reshape(self.rows, -1).astype(np.float32)
         steps = scale.reshape(self.rows, -1).astype(np.float32)
@@ -239,11 +249,6 @@ class MatMulNBits(Op):
         if bias is not None:
             total = narrow(total, dtype).astype(np.float64) + bias.astype(np.float64)
         return (narrow(total, dtype),)
-
-    def _codes(self, packed: Array) -> Array:
-        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
-        codes = packed[..., None] >> shifts & np.uint8((1 << self.bits) - 1)
-        return codes.reshape(len(packed), -1)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
