@@ -120,12 +120,12 @@ def test_a_case_survives_the_way_to_a_worker(cases: dict[str, TestCase]) -> None
 def test_a_worker_that_dies_or_hangs_fails_one_case() -> None:
     orders = ["pass", "die", "pass 2", "hang", "leave", "pass"]
     numbered = [(f"{i} {order}", order.encode()) for i, order in enumerate(orders)]
-    found = dict(run_cases(numbered, seconds=2, module="tests.dying_worker"))
+    found = dict(run_cases(numbered, seconds=5, module="tests.dying_worker"))
     assert found == {
         "0 pass": "",
         "1 die": "the process ended with SIGSEGV",
         "2 pass 2": "pass 2",
-        "3 hang": "no result after 2 s",
+        "3 hang": "no result after 5 s",
         "4 leave": "the process ended with status 3",
         "5 pass": "",
     }
