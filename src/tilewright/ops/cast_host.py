@@ -72,7 +72,8 @@ def convert_array(x: Array, dtype: np.dtype[Any], saturate: bool = True, round_m
 def _to_float8(x: Array, dtype: np.dtype[Any], saturate: bool) -> Array:
     if not saturate:
         return x.astype(dtype)
-    largest = float(ml_dtypes.finfo(dtype).max)
+    info: Any = ml_dtypes.finfo(dtype)
+    largest = float(info.max)
     wide = x.astype(np.float64 if x.dtype == np.float64 or x.dtype.kind in "iu" else np.float32)
     return np.clip(wide, -largest, largest).astype(dtype)
 
