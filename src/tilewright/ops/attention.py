@@ -36,14 +36,19 @@ def merge_heads(body: Body, x: Term, batch: int, length: int, width: int) -> Ter
     return body.reshape(body.transpose(x, 0, 2, 1, 3), batch, length, width)
 
 
-def scores(body: Body, h: Heads, q: Term, k: Term, scale: float, softcap: float = 0.0) -> Term:
+def scores(body: Body, h: Heads, q: Term, k: Term, scale: float) -> Term:
     """q kᵀ · scale, [batch, heads, queries, keys]. Heads that share keys are rows of one product."""
     shared = h.heads // h.kv_heads
     rows = q if shared == 1 else body.reshape(q, h.batch, h.kv_heads, shared * h.queries, h.size)
     product = body.op("MatMul", rows * scale, body.transpose(k, 0, 1, 3, 2))
     if shared > 1:
         product = body.reshape(product, h.batch, h.heads, h.queries, h.keys)
-    return body.op("Tanh", product / softcap) * softcap if softcap else product
+    return product
+
+
+def capped(body: Body, logits: Term, most: float) -> Term:
+    """Logits brought smoothly into -most … most, if that is not 0."""
+    return body.op("Tanh", logits / most) * most if most else logits
 
 
 def weigh(body: Body, h: Heads, weights: Term, v: Term) -> Term:

@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ops.attention import (
     Heads,
+    capped,
     default_scale,
     merge_heads,
     penalty,
@@ -76,9 +77,8 @@ class GroupQueryAttention(Composite):
             q, k = (_turned(node, body, h, t, start) for t in (q, k))
         keys = _cached(body, h, body.get(3), k, start, earlier)
         values = _cached(body, h, body.get(4), v, start, earlier)
-        logits = scores(
-            body, h, q, keys, default_scale(node.real("scale", 0.0), size), node.real("softcap", 0.0)
-        )
+        logits = scores(body, h, q, keys, default_scale(node.real("scale", 0.0), size))
+        logits = capped(body, logits, node.real("softcap", 0.0))
         bias = body.get(10)
         if bias is not None:
             logits = logits + bias
