@@ -198,11 +198,20 @@ def test_no_opset() -> None:
     assert "does not say which ONNX opset" in str(refused(proto))
 
 
-@pytest.mark.parametrize("version", [1, 6, 29, 1 << 40])
+@pytest.mark.parametrize("version", [0, 1, 29, 1 << 40])
 def test_an_opset_that_is_not_supported(version: int) -> None:
     proto = model(RELU)
     proto.opset_import[0].version = version
     assert f"opset {version}; supported are 7 to 28" in str(refused(proto))
+
+
+def test_an_old_opset_whose_operators_changed() -> None:
+    proto = model(node("Add", ["x", "x"], ["z"], broadcast=1), node("Relu", ["z"], ["y"]))
+    proto.opset_import[0].version = 6
+    assert "opset 6; supported are 7 to 28 for 'Add'" in str(refused(proto))
+    proto = model(RELU)  # has been the same since opset 6
+    proto.opset_import[0].version = 6
+    assert [type(n.op).__name__ for n in load_graph(proto).nodes] == ["Relu"]
 
 
 def test_an_op_that_the_opset_does_not_have() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
 
 from tilewright.frontend.onnx_file import Limits, TensorReader
 from tilewright.frontend.onnx_functions import Functions, is_declared_function
@@ -109,11 +109,25 @@ def _check_opset(opsets: Mapping[str, int], graph: GraphProto) -> None:
         if opsets and all(normal_domain(n.domain) for n in all_nodes(graph.node)):
             return  # all its nodes are of other domains
         raise UserError("the model does not say which ONNX opset it uses", hint="export it again")
-    if opset not in OPSETS:
+    if opset in OPSETS:
+        return
+    changed = sorted({n.op_type for n in all_nodes(graph.node) if _has_changed(n, opset)})
+    if changed or not 0 < opset < OPSETS[0]:
+        of = f" for {', '.join(map(label, changed[:5]))}" if 0 < opset < OPSETS[0] else ""
         raise UserError(
-            f"the model uses ONNX opset {opset}; supported are {OPSETS[0]} to {OPSETS[-1]}",
+            f"the model uses ONNX opset {opset}; supported are {OPSETS[0]} to {OPSETS[-1]}{of}",
             hint=f"export it again with opset {max(OPSETS[0], 18)}, or convert it with onnx.version_converter",
         )
+
+
+def _has_changed(node: NodeProto, opset: int) -> bool:
+    """Does an operator of an opset before the first supported one mean something else in that?"""
+    if normal_domain(node.domain) or not 0 < opset < OPSETS[0] or not defs.has(node.op_type, opset):
+        return True
+    now = OPSETS[0]
+    return (
+        defs.get_schema(node.op_type, opset).since_version != defs.get_schema(node.op_type, now).since_version
+    )
 
 
 def _check_supported(source: Source, model: ModelProto, opsets: Mapping[str, int]) -> None:
