@@ -102,7 +102,10 @@ class Round(MathFunction):
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
-        yield cls.sample(np.array([0.5, 1.5, 2.5, -0.5, -1.5, 0.49, -2.51, 7.0], np.float32))
+        yield from super(Round, cls).samples(rng)
+        halves = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 0.49, -2.51, 7.0])
+        for dtype in (np.float32, np.float64, np.float16):
+            yield cls.sample(halves.astype(dtype))
 
 
 @dataclass(frozen=True, slots=True)

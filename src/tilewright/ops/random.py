@@ -179,8 +179,7 @@ class Multinomial(HostOp):
         numbers = np.asarray(self.stream.random(shape)) * upto[:, -1:]
         classes = np.zeros(shape, self.dtype.numpy)
         for row, number, reach in zip(classes, numbers, upto, strict=True):
-            found: Array = np.searchsorted(reach, number, side="right")
-            row[:] = np.minimum(found, x.shape[1] - 1)
+            row[:] = np.minimum(reach.searchsorted(number, side="right"), x.shape[1] - 1)
         return (classes,)
 
     @classmethod
