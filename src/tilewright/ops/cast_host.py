@@ -19,15 +19,12 @@ from tilewright.support.errors import UserError
 
 _STRING = np.dtype(object)
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
-_SATURATING = frozenset(
-    np.dtype(t)
-    for t in (
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e4m3fnuz,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e5m2fnuz,
-    )
-)
+_LARGEST = {  # finite numbers of the floats of 8 bits that saturate
+    np.dtype(ml_dtypes.float8_e4m3fn): 448.0,
+    np.dtype(ml_dtypes.float8_e4m3fnuz): 240.0,
+    np.dtype(ml_dtypes.float8_e5m2): 57344.0,
+    np.dtype(ml_dtypes.float8_e5m2fnuz): 57344.0,
+}
 FEW_BITS = {
     np.dtype(ml_dtypes.int4): 4,
     np.dtype(ml_dtypes.uint4): 4,
@@ -60,7 +57,7 @@ def convert_array(x: Array, dtype: np.dtype[Any], saturate: bool = True, round_m
             return x.astype(np.float64) != 0 if x.dtype.kind not in "iu" else x != 0
         if dtype == _E8M0:
             return _to_e8m0(x.astype(np.float64), saturate, round_mode)
-        if dtype in _SATURATING:
+        if dtype in _LARGEST:
             return _to_float8(x, dtype, saturate)
         if dtype in FEW_BITS:
             return _to_few_bits(x, dtype)
@@ -72,8 +69,7 @@ def convert_array(x: Array, dtype: np.dtype[Any], saturate: bool = True, round_m
 def _to_float8(x: Array, dtype: np.dtype[Any], saturate: bool) -> Array:
     if not saturate:
         return x.astype(dtype)
-    info: Any = ml_dtypes.finfo(dtype)
-    largest = float(info.max)
+    largest = _LARGEST[dtype]
     wide = x.astype(np.float64 if x.dtype == np.float64 or x.dtype.kind in "iu" else np.float32)
     return np.clip(wide, -largest, largest).astype(dtype)
 
