@@ -176,6 +176,39 @@ def test_a_row_that_is_masked_whole() -> None:
     assert not got[:, :, 1].any()
 
 
+def test_packed_heads_are_the_same_as_apart() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 3, 8), np.float32) for _ in range(3))
+
+    def run(**feeds: Array) -> Array:
+        own: dict[str, Any] = {"opset": 17, "domain": "com.microsoft", "num_heads": 2}
+        return tw.load(one_node("MultiHeadAttention", feeds, ["y"], **own)).run(feeds)["y"]
+
+    apart = run(q=q, k=k, v=v)
+    heads = [t.reshape(2, 3, 2, 4) for t in (q, k, v)]
+    np.testing.assert_array_equal(run(q=q, kv=np.stack(heads[1:], 3)), apart)
+    np.testing.assert_array_equal(run(qkv=np.stack(heads, 3)), apart)
+
+
+def test_the_length_of_all_tokens_may_be_known_or_not() -> None:
+    rng = np.random.default_rng(0)
+    feeds = {
+        **{n: rng.standard_normal((1, 1, 16), np.float32) for n in ("q", "k", "v")},
+        **{n: rng.standard_normal((1, 1, 3, 16), np.float32) for n in ("past_k", "past_v")},
+        "last": np.array([3], np.int32),
+        "total": np.array(4, np.int32),
+    }
+    own: dict[str, Any] = {"num_heads": 1, "kv_num_heads": 1}
+    model = one_node("GroupQueryAttention", feeds, ["y", "k2", "v2"], opset=17, domain="com.microsoft", **own)
+    unknown = tw.load(model).run(feeds)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(feeds.pop("total"), "total"))
+    del model.graph.input[-1]
+    known = tw.load(model).run(feeds)
+    assert known["k2"].shape == (1, 1, 4, 16)
+    for name, value in unknown.items():
+        np.testing.assert_array_equal(known[name], value)
+
+
 def test_nan_stays_in_its_row() -> None:
     x = np.ones((3, 4), np.float32)
     x[1, 2] = np.nan
