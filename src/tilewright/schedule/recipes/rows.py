@@ -8,6 +8,8 @@ last. Sums run in vector lanes (a reassociation, and so a step of its own) whose
 registers.
 """
 
+from math import prod
+
 from tilewright.ir.expr import Scope, Var, free_vars, loads
 from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.recipes.draft import Draft
@@ -26,8 +28,11 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.rfactor import Rfactor
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
+from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store, blocks
+
+_MOST_AGAIN = 8  # times the work, for a row to stay in the nearest cache
 
 
 def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
@@ -52,8 +57,14 @@ def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
     else:
         parts = row = s.apply(AddUnitLoop(last.name)).loop
     # Producers move from the last to the first: then all consumers of a block are in place before it.
+    once = sum(domain(b) for b in blocks(s.func.body))
     for name in reversed(names[:-1]):
         s.attempt(ComputeAt(name, row))
+    again = sum(prod(n.extent for n in loops_above(s.func, b)) for b in blocks(s.func.body))
+    if again > _MOST_AGAIN * once:
+        raise ScheduleError(
+            f"computing all that a row of {last.name} needs in it is {again // once} times the work"
+        )
     for name in names[:-1]:
         _give_place(s, name)
     if rows and any(domain(b) >= PARALLEL_WORK for b in blocks(s.func.body)):
