@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import ml_dtypes
 import numpy as np
 
 from tilewright.ir.dtype import DType
@@ -264,3 +265,7 @@ class AveragePool(Op):
         yield cls.sample(x, kernel_shape=[2, 3], auto_pad="SAME_LOWER", strides=[2, 2])
         yield cls.sample(normal(rng, 2, 1, 7), kernel_shape=[3], strides=[2], ceil_mode=1)
         yield cls.sample(x.astype(np.float16), kernel_shape=[3, 3])
+        yield cls.sample(x.astype(np.float64), kernel_shape=[3, 2], auto_pad="SAME_UPPER", strides=[2, 1])
+        yield cls.sample(normal(rng, 1, 2, 3, 4, 3), kernel_shape=[2, 2, 2], pads=[0, 1, 0, 0, 0, 1])
+        op = cls.sample(x, kernel_shape=[3, 3], auto_pad="VALID").op
+        yield Sample(op, (x.astype(ml_dtypes.bfloat16),))
