@@ -41,7 +41,8 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, LoopKind, Store
+from tilewright.tir.stmt import Block, For, LoopKind, Store
+from tilewright.tir.stmt import walk as walk_stmts
 
 _MIN_CUT = 128  # elements of a part that is worth code of its own
 _MAX_CUTS = 4  # of one loop
@@ -137,13 +138,22 @@ def _schedule_nest(s: Draft, part: _Part, target: Target, *, is_shared: bool) ->
         return
     at, points, own = cut
     s.apply(LoopPartition(part.order[at], points))
-    apart = [s.apply(Distribute(loop)) for loop in reversed(part.order[own:at])]
+    apart = [s.apply(_distribute(s, loop, len(points))) for loop in reversed(part.order[own:at])]
     if is_shared and own:
         parallel_prefix(s, part.order[:own])
     for n in range(len(points) + 1):
         above = tuple(d.part(n) for d in reversed(apart))
         below = tuple(f"{loop}_p{n}" for loop in part.order[at:])
         _schedule_nest(s, _Part(f"{part.block}_p{n}", above + below), target, is_shared=is_shared and not own)
+
+
+def _distribute(s: Draft, loop: str, more: int) -> Distribute:
+    """The step that parts a loop, which may be what an earlier one left over."""
+    taken = {n.var.name for n in walk_stmts(s.func.body) if isinstance(n, For)}
+    step = Distribute(loop)
+    while any(step.part(n) in taken for n in range(1, more + 1)):
+        step = Distribute(loop, step.tag + "d")
+    return step
 
 
 def _output(s: Draft, part: _Part) -> Buffer:
