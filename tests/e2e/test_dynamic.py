@@ -206,3 +206,13 @@ def test_functions_in_functions_keep_their_values_apart() -> None:
     m.functions.append(helper.make_function("mine", "Outer", ["a"], ["c"], calls, opsets))
     m.opset_import.append(opsets[1])
     check(m, x=np.linspace(-1, 1, 4).astype(np.float32))
+
+
+def test_a_computed_shape_that_is_absurd() -> None:
+    m = model(
+        node("Expand", ["x", "shape"], ["y"], name="wide"),
+        inputs=[("x", F32, [1]), ("shape", I64, [2])],
+        outputs=[("y", F32, None)],
+    )
+    with pytest.raises(UserError, match="the limit is"):
+        tw.load(m, threads=1).run({"x": np.ones(1, np.float32), "shape": np.array([2**40, 2**20])})

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from tilewright.frontend.onnx_file import check_tensor_bytes
 from tilewright.frontend.onnx_nodes import Step, make_op
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import Body, HostValue
@@ -41,7 +42,8 @@ def run_reference(
     types = [None if a is None else TensorType.of(a) for a in arrays]
     op, taken = make_op(step, cls, attrs, types, lambda i: arrays[i] if i < len(arrays) else None)
     operands = [a for a in (arrays[i] for i in taken) if a is not None]
-    op.infer([TensorType.of(a) for a in operands])
+    for made in op.infer([TensorType.of(a) for a in operands]):
+        check_tensor_bytes(made.shape, made.dtype)
     with np.errstate(all="ignore"):
         results = op.reference(operands)
     return tuple(_looked_up(np.asarray(r), table) for r in results)
