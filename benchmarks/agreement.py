@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnxruntime as ort
 from rich.progress import track
 
 import tilewright as tw
 from benchmarks.results import table, write
 from tilewright.cli.difference import compare, worst
+from tilewright.cli.peers import OnnxRuntime
 
 TOLERANCE = 1e-4
 PACKAGES = ("magika", "nudenet", "silero-vad")
@@ -109,22 +109,14 @@ def _wheel_feeds(path: Path) -> Iterator[tuple[str, Feeds]]:
                 yield f"[{batch}, {length}]", feeds
 
 
-def _onnxruntime(model: Path) -> Any:
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    return ort.InferenceSession(model, options)
-
-
 def _input_names(model: Path) -> list[str]:
-    return [i.name for i in _onnxruntime(model).get_inputs()]
+    return [i.name for i in OnnxRuntime(str(model), 1).inputs]
 
 
 def check(case: Case) -> Row:
     started = time.perf_counter()
     try:
-        session = _onnxruntime(case.model)
-        names = [o.name for o in session.get_outputs()]
-        wanted: dict[str, Any] = dict(zip(names, session.run(None, dict(case.feeds)), strict=True))
+        wanted = OnnxRuntime(str(case.model), 1)(case.feeds)
         with tw.load(case.model) as ours:
             got = ours.run(case.feeds)
             again = ours.run(case.feeds)
