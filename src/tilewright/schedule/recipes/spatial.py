@@ -152,7 +152,7 @@ def _distribute(s: Draft, loop: str, more: int) -> Distribute:
     taken = {n.var.name for n in walk_stmts(s.func.body) if isinstance(n, For)}
     step = Distribute(loop)
     while any(step.part(n) in taken for n in range(1, more + 1)):
-        step = Distribute(loop, step.tag + "d")
+        step = Distribute(loop, step.suffix + "d")
     return step
 
 

@@ -26,14 +26,14 @@ from tilewright.tir.stmt import Seq, Stmt, seq
 @dataclass(frozen=True, slots=True)
 class Distribute(FuncStep):
     loop: str
-    tag: str = "d"  # in the names of the new loops: another one if the same loop is distributed again
+    suffix: str = "d"  # in the names of the new loops: another one if the same loop is distributed again
 
     def anchor(self) -> str:
         return self.loop
 
     def part(self, n: int) -> str:
         """The loop around the n-th statement; the first keeps its name."""
-        return self.loop if n == 0 else f"{self.loop}_{self.tag}{n}"
+        return self.loop if n == 0 else f"{self.loop}_{self.suffix}{n}"
 
     def rewrite(self, func: Func) -> Func:
         loop = find_loop(func, self.loop)
