@@ -116,6 +116,16 @@ def test_no_recipe_is_refused_on_the_example_networks(
     assert not [r.getMessage() for r in caplog.records if r.name == default.__name__]
 
 
+def test_a_copy_with_edges_in_two_directions_is_scheduled(caplog: pytest.LogCaptureFixture) -> None:
+    b = FuncBuilder("turned")
+    x = b.param("X", (2, 4, 100, 60), DType.F32)
+    func = b.finish(b.compute("Y", (2, 4, 60, 100), lambda n, c, i, j: x[n, c, j, i]))
+    with caplog.at_level(logging.DEBUG, default.__name__):
+        s = schedule_func(func, AVX2)
+    assert not caplog.records
+    assert any(n.kind is LoopKind.VECTORIZED for n in loops(s.func.body))
+
+
 # -------------------------------------------------------------------------------------------------------- contractions
 
 

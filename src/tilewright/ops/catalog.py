@@ -4,14 +4,17 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from tilewright.ops.composite import Composite
+from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Kind, Op
-from tilewright.ops.registry import COMPOSITES, OPS
+from tilewright.ops.registry import COMPOSITES, HOST_OPS, OPS
 
 _HEAD = """# Supported ops
 
 Made by `python -m tilewright.ops.catalog > docs/ops.md` from the declarations in `src/tilewright/ops/`.
-Several ONNX operators may be one op here; what ONNX gives as inputs that only say *how* to compute (axes, shapes,
-bounds) has to be known at compile time and is an attribute. `Constant`, `Shape` and `Size` are folded on import.
+Several ONNX operators may be one op here. What ONNX gives as inputs that only say *how* to compute (axes, shapes) is an
+attribute: where it is not known when the model is imported, the host runs the op. `Constant`, `Identity`, `Shape` and
+`Size` are folded on import. An operator that is not here and that ONNX defines by others is expanded. Names without a
+domain are ONNX's own.
 
 | op | ONNX | kind | attributes | notes |
 |---|---|---|---|---|
@@ -28,10 +31,23 @@ They are imported as the nodes that compute them.
 """
 
 
+_HOST = """
+## Operators that the host runs
+
+Between native programs ([open shapes](dynamic.md)). Where an operator stands above, too, the host has the element types
+that native code does not.
+
+| ONNX | why | notes |
+|---|---|---|
+"""
+
+
 def catalog() -> str:
     """Markdown."""
     ops = "".join(_row(op) for kind in Kind for op in OPS if op.kind is kind)
-    return _HEAD + ops + _COMPOSITES + "".join(f"| {', '.join(c.onnx)} | {_notes(c)} |\n" for c in COMPOSITES)
+    composites = "".join(f"| {', '.join(c.onnx)} | {_notes(c)} |\n" for c in COMPOSITES)
+    hosted = "".join(f"| {', '.join(h.onnx)} | {h.why} | {_notes(h)} |\n" for h in HOST_OPS)
+    return _HEAD + ops + _COMPOSITES + composites + _HOST + hosted
 
 
 def _row(op: type[Op]) -> str:
@@ -43,7 +59,7 @@ def _attribute(field: "Field[Any]") -> str:
     return f"`{field.name}`" if field.default is MISSING else f"`{field.name}={field.default!r}`"
 
 
-def _notes(op: type[Op] | type[Composite]) -> str:
+def _notes(op: type[Op] | type[Composite] | type[HostOp]) -> str:
     """The first paragraph of the docstring; a dataclass that has none has its signature there."""
     text = (op.__doc__ or "").strip()
     return "" if text.startswith(f"{op.__name__}(") else " ".join(text.split("\n\n")[0].split())
