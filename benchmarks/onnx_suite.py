@@ -31,6 +31,15 @@ ENOUGH = 0.9  # of the cases
 METHOD = """All node cases of `onnx.backend.test`, each compiled and run on its own and compared as ONNX's runner does:
 shape, element type, and values within the case's tolerance. Skipped, crashed and late (120 s) is failed."""
 
+NOTES = """What is known of cases that fail:
+
+- Bernoulli: the expected values are one engine's random numbers.
+- Inverse DFT: the expected values hold numpy's rounding noise (1.9e-7) where the exact one is 0.
+- Resize with aligned corners and scales: the expected values use the fractional extent before it is rounded down; ours
+  are those of ONNX Runtime.
+- Loop over an optional sequence: ONNX's runner cannot compare a scalar inside of a sequence.
+- Attention in half precision: off by a unit in the last place, which is more than the tolerance."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -165,7 +174,7 @@ def main(pattern: str | None, list_failures: bool, as_json: bool, workers: int, 
             f"**{summary}** pass ({passed / len(names):.1%}), in {seconds:.0f} s with {workers} processes."
         ]
         if failures:
-            parts.append(failures_table(failures, Counter(ops.values())))
+            parts += [failures_table(failures, Counter(ops.values())), NOTES]
         path = write("onnx-suite", "ONNX's operator suite", METHOD, *parts)
         click.echo(f"written to {path}", err=True)
     sys.exit(0 if passed >= ENOUGH * len(names) else 1)
