@@ -7,6 +7,7 @@ onnx, which take longer to import than a program to load: `_compiler` does, when
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -64,69 +65,63 @@ def load(
     """
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
         return Session(file.load(model), threads)
-    machine = resolve_target(target)
-    store = default_cache() if cache else NO_CACHE
+    loader = _Loader(model, threads, resolve_target(target), default_cache() if cache else NO_CACHE, progress)
     try:
-        return _load(model, shapes, threads, machine, store, progress)
+        return loader.program(shapes)
     except MultipleProgramsError:
-        return _dynamic(model, shapes, threads, machine, store, progress, variants)
+        return loader.dynamic(shapes or {}, variants)
 
 
-def _dynamic(
-    model: Model,
-    shapes: Shapes | None,
-    threads: int | None,
-    machine: Target,
-    store: Cache,
-    progress: Progress | None,
-    variants: int,
-) -> "DynamicSession":
-    def build(graph: "Graph") -> Session:
-        return _compiler().compile_graph(machine, graph, store, progress).session(threads)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Loader:
+    """What does not depend on shapes."""
 
-    def whole(shapes: Shapes) -> Session:
-        return _load(model, shapes, threads, machine, store, progress)
+    model: Model
+    threads: int | None
+    target: Target
+    store: Cache
+    progress: Progress | None
 
-    home = import_module("tilewright.dynamic")
-    session: DynamicSession = home.DynamicSession(home.OnnxModel(model), whole, build, variants)
-    if session.is_closed(shapes or {}):
-        session.prepare(shapes or {})
-    return session
+    def dynamic(self, shapes: Shapes, variants: int) -> "DynamicSession":
+        """Several programs, compiled when their types are known."""
+        home = import_module("tilewright.dynamic")
+        session: DynamicSession = home.DynamicSession(
+            home.OnnxModel(self.model), self.program, self._part, variants
+        )
+        if session.is_closed(shapes):
+            session.prepare(shapes)
+        return session
 
+    def _part(self, graph: "Graph") -> Session:
+        return _compiler().compile_graph(self.target, graph, self.store, self.progress).session(self.threads)
 
-def _load(
-    model: Model,
-    shapes: Shapes | None,
-    threads: int | None,
-    machine: Target,
-    store: Cache,
-    progress: Progress | None,
-) -> Session:
-    """One program for the whole model."""
-    started = time.time_ns()
-    state = _state(model)
-    digest = model_digest(model, store)
-    key = _key(model, digest, shapes, machine, store)
-    path = store.find_program(key) if key else None
-    if path is not None:
-        try:
-            artifact = file.load(path)
-            if artifact.manifest.options.get("tuned"):
-                _log.info("tuned: %s kernels from the database", artifact.manifest.options["tuned"])
-            return Session(artifact, threads)
-        except UserError as e:
-            store.discard_program(key, e.message)
-    made: CompiledModel = _compiler().compile_for(machine, model, digest, shapes, store, progress)
-    # Files that changed while they were read are compiled, but not kept.
-    external = [_beside(model, name) for name in made.external_files]
-    if digest and _state(model) == state and all(is_settled(p, started) for p in external):
-        note_external_files(digest, made.external_files, store)
-        others = _others(model, digest, store)
-        if others is not None:
-            note_tasks(program_key(digest, others, shapes, machine), made.tasks, store)
-            key = program_key(digest, others, shapes, machine, made.tuned)
-            store.put_program(key, file.chunks(made.artifact))
-    return made.session(threads)
+    def program(self, shapes: Shapes | None) -> Session:
+        """One program for the whole model."""
+        model, target, store = self.model, self.target, self.store
+        started = time.time_ns()
+        state = _state(model)
+        digest = model_digest(model, store)
+        key = _key(model, digest, shapes, target, store)
+        path = store.find_program(key) if key else None
+        if path is not None:
+            try:
+                artifact = file.load(path)
+                if artifact.manifest.options.get("tuned"):
+                    _log.info("tuned: %s kernels from the database", artifact.manifest.options["tuned"])
+                return Session(artifact, self.threads)
+            except UserError as e:
+                store.discard_program(key, e.message)
+        made: CompiledModel = _compiler().compile_for(target, model, digest, shapes, store, self.progress)
+        # Files that changed while they were read are compiled, but not kept.
+        external = [_beside(model, name) for name in made.external_files]
+        if digest and _state(model) == state and all(is_settled(p, started) for p in external):
+            note_external_files(digest, made.external_files, store)
+            others = _others(model, digest, store)
+            if others is not None:
+                note_tasks(program_key(digest, others, shapes, target), made.tasks, store)
+                key = program_key(digest, others, shapes, target, made.tuned)
+                store.put_program(key, file.chunks(made.artifact))
+        return made.session(self.threads)
 
 
 def _compiler() -> ModuleType:
