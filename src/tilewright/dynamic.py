@@ -58,6 +58,7 @@ class DynamicSession:
         self._staged: Staged | None = None
         self._fitting: set[Key] = set()  # shapes of inputs that the model allows
         self._lock = threading.Lock()
+        self._compiling = threading.Lock()
 
     @property
     def staged(self) -> Staged | None:
@@ -161,10 +162,14 @@ class DynamicSession:
                     self._fitting.clear()
                 self._fitting.add(key)
             return self._staged
-        with self._lock:
-            found = self._variants.get(key)
+        found = self._found(key)
+        if found is not None:
+            return found
+        with self._compiling:  # runs whose program is there do not wait for this one
+            if self._staged is not None:
+                return self._staged
+            found = self._found(key)  # another thread may have been quicker
             if found is not None:
-                self._variants.move_to_end(key)
                 return found
             self._tell(shapes)
             try:
@@ -173,11 +178,18 @@ class DynamicSession:
                 _log.info("the host runs a part of the model: %s", e.message)
                 self._staged = Staged(self._model.scope, self._build)
                 return self._staged
-            self._variants[key] = made
-            if len(self._variants) > self._limit:
-                _, dropped = self._variants.popitem(last=False)
-                dropped.close()
+            with self._lock:
+                self._variants[key] = made
+                if len(self._variants) > self._limit:
+                    self._variants.popitem(last=False)  # not closed: a run may be about to use it
             return made
+
+    def _found(self, key: Key) -> Session | None:
+        with self._lock:
+            found = self._variants.get(key)
+            if found is not None:
+                self._variants.move_to_end(key)
+            return found
 
     def _tell(self, shapes: Shapes) -> None:
         text = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())

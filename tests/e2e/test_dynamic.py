@@ -1,6 +1,7 @@
 """Models that are no single program: open dimensions, and nodes that the host runs."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,17 @@ def test_variants_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     told = [r.message for r in caplog.records if r.message.startswith("compiling")]
     assert len(told) == 4
     assert "the least recently used variant goes" in told[2]
+
+
+def test_threads_with_more_shapes_than_variants() -> None:
+    session = tw.load(sums(), threads=1, variants=1)
+
+    def use(n: int) -> bool:
+        results = [session.run({"x": np.ones((n, 2), np.float32)})["y"] for _ in range(20)]
+        return all((r == 2 * n).all() for r in results)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(use, (1, 2, 3)))
 
 
 def test_wrong_feeds_of_open_dimensions() -> None:
