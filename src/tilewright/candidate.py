@@ -6,6 +6,7 @@ LLVM IR and object code, and answers with the candidate and its trace, or with t
 Python nor LLVM runs twice at once in one process, and both take their share: that is why all of it happens here.
 """
 
+import gc
 import os
 import resource
 import sys
@@ -206,6 +207,9 @@ def main() -> None:
     sink = settle_as_child()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard))
+    # A candidate leaves few cycles and makes a great many nodes: looking for the former took a tenth of the time.
+    gc.freeze()
+    gc.set_threshold(200_000)
     try:
         serve(sys.stdin.buffer, sink)
     except BrokenPipeError:

@@ -32,7 +32,7 @@ from tilewright.version import __version__
 
 _log = logging.getLogger("tilewright")
 
-BATCH = 16
+BATCH = 24
 FIRST_BATCH = 4
 RUNS = 3  # of a candidate, after one that warms the caches; the quickest counts
 FINALISTS = 4

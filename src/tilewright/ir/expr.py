@@ -81,7 +81,9 @@ class Buffer(metaclass=Interned):
 class Expr(metaclass=Interned):
     """Base of all expressions: `dtype`, `children()`, `rebuild(children)`."""
 
-    __slots__ = ()
+    __slots__ = ("known_loads", "known_vars")  # what `loads` and `free_vars` found
+    known_vars: "frozenset[Var]"
+    known_loads: "tuple[Load, ...]"
     dtype: DType
 
     def children(self) -> tuple["Expr", ...]:
@@ -283,8 +285,13 @@ class Bitcast(Expr):
 # ---------------------------------------------------------------------------------------------- constructors
 
 
+_INDEX_LIMIT = 1 << (INDEX.bits - 1)
+
+
 def const(value: Scalar, dtype: DType = INDEX) -> Const:
     """A literal of `dtype`; integers wrap, floats round to the type."""
+    if dtype is INDEX and type(value) is int and -_INDEX_LIMIT <= value < _INDEX_LIMIT:
+        return Const(INDEX, value)
     if dtype is DType.BOOL:
         return Const(dtype, bool(value))
     if dtype.is_float:
@@ -442,9 +449,29 @@ def walk(e: Expr) -> Iterator[Expr]:
             stack.extend(node.children())
 
 
-def free_vars(e: Expr) -> set[Var]:
-    return {n for n in walk(e) if isinstance(n, Var)}
+def free_vars(e: Expr) -> "frozenset[Var]":
+    """The variables in `e`. A node remembers its own; a variable that did would keep itself alive."""
+    if isinstance(e, Var):
+        return frozenset((e,))
+    try:
+        return e.known_vars
+    except AttributeError:
+        found = frozenset[Var]().union(*map(free_vars, e.children()))
+        object.__setattr__(e, "known_vars", found)
+        return found
 
 
-def loads(e: Expr) -> Iterator[Load]:
-    return (n for n in walk(e) if isinstance(n, Load))
+def loads(e: Expr) -> "tuple[Load, ...]":
+    """Every distinct load in `e`, parents first. Remembered like the variables."""
+    if isinstance(e, Load):
+        return (e, *_loads_below(e))
+    return _loads_below(e)
+
+
+def _loads_below(e: Expr) -> "tuple[Load, ...]":
+    try:
+        return e.known_loads
+    except AttributeError:
+        found = tuple(dict.fromkeys([ld for c in e.children() for ld in loads(c)]))
+        object.__setattr__(e, "known_loads", found)
+        return found

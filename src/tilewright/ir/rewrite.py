@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.expr import Expr, Var, free_vars
 
 Memo: TypeAlias = dict[Expr, Expr]
 
@@ -33,7 +33,14 @@ def transform(e: Expr, fn: Callable[[Expr], Expr | None], memo: Memo | None = No
 
 
 def substitute(e: Expr, values: Mapping[Var, Expr], memo: Memo | None = None) -> Expr:
-    """Replace variables. All at once: the replacements are not searched again."""
-    if not values:
+    """Replace variables. All at once: the replacements are not searched again. `memo` as in `transform`."""
+    if isinstance(e, Var):
+        return values.get(e, e)
+    if free_vars(e).isdisjoint(values):
         return e
-    return transform(e, lambda n: values.get(n) if isinstance(n, Var) else None, memo)
+    if memo is None:
+        memo = {}
+    done = memo.get(e)
+    if done is None:
+        memo[e] = done = e.rebuild(tuple([substitute(c, values, memo) for c in e.children()]))
+    return done

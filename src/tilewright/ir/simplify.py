@@ -394,7 +394,7 @@ class Simplifier:
 
 
 def _has_data(form: Linear) -> bool:
-    return any(True for atom, _ in form.terms for _ in loads(atom))
+    return any(loads(atom) for atom, _ in form.terms)
 
 
 def _spell(e: Expr) -> str:

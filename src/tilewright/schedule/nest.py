@@ -39,9 +39,13 @@ def path_to(body: Stmt, target: Stmt) -> tuple[Stmt, ...]:
 
 
 def _descend(node: Stmt, target: Stmt, path: list[Stmt]) -> bool:
-    if node is target or any(_descend(c, target, path) for c in children(node)):
+    if node is target:
         path.append(node)
         return True
+    for child in children(node):
+        if _descend(child, target, path):
+            path.append(node)
+            return True
     return False
 
 

@@ -196,7 +196,7 @@ def _form(c: Contraction, fuse_rows: int, fuse_cols: int, epilogue: Block, const
         a_elements=c.a.buffer.size,
         b_elements=c.b.buffer.size,
         bytes_each=c.b.dtype.bytes,
-        epilogue_loads=sum(1 for _ in loads(epilogue.body.value)) - 1,
+        epilogue_loads=len(loads(epilogue.body.value)) - 1,
     )
 
 

@@ -353,7 +353,7 @@ class _Printer:
         """A[i * 4:i * 4 + 4, :], with one index where there is one element."""
         parts: list[str] = []
         for span, size in zip(spans, buffer.shape, strict=True):
-            if any(True for _ in loads(span.min)):
+            if loads(span.min):
                 return f"{self._names[buffer]}[...]"
             start = self.expr(span.min, {})
             end = self.expr(span.min + span.extent, {})
@@ -363,7 +363,7 @@ class _Printer:
 
     def _summary(self, access: Load, visible: set[Var]) -> str:
         """An access in terms of the block's iterators; all of the buffer if it takes more than that to say."""
-        simple = all(free_vars(i) <= visible and not any(True for _ in loads(i)) for i in access.indices)
+        simple = all(free_vars(i) <= visible and not loads(i) for i in access.indices)
         return self.expr(access, {}) if simple else f"{self._names[access.buffer]}[...]"
 
     def program(self, program: Program, depth: int) -> None:

@@ -6,6 +6,7 @@ from typing import TypeAlias, assert_never
 
 from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Var
 from tilewright.ir.rewrite import Memo
+from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store, seq
 
@@ -85,9 +86,7 @@ def transform(s: Stmt, fn: StmtFn) -> Stmt:
 def substitute(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """Replace variables everywhere in `s`. The caller makes sure that `s` does not bind them."""
     memo: Memo = {}
-    return map_exprs(
-        s, lambda e: transform_expr(e, lambda n: values.get(n) if isinstance(n, Var) else None, memo)
-    )
+    return map_exprs(s, lambda e: substitute_expr(e, values, memo))
 
 
 def replace_buffers(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:

@@ -303,7 +303,7 @@ class _Check:
         if len(s.bindings) != len(s.iters):
             self.fail(f"{len(s.iters)} iterators have {len(s.bindings)} bindings", s)
         for e in (*s.bindings, s.predicate):
-            if any(True for _ in loads(e)):
+            if loads(e):
                 self.fail(f"the binding or predicate {print_expr(e)} reads memory", s)
         for b in s.bindings:
             self._check_type(b, INDEX, "a binding", s)
@@ -381,7 +381,7 @@ class _Check:
                 moving = [
                     v for v in free_vars(index) if not _is_unrolled(scope.loops, v) and v not in scope.emitted
                 ]
-                if moving or any(True for _ in loads(index)):
+                if moving or loads(index):
                     self.fail(f"the register {buffer.name} is indexed by what is no constant", s)
 
     def _leaves(self, index: Expr, extent: int) -> bool:

@@ -140,7 +140,12 @@ def _channels(block: Block) -> int | None:
                 continue
             first, rest = free_vars(ld.indices[1]), [free_vars(i) for i in ld.indices[2:]]
             windows = any(r & pixels and r & reduce for r in rest)
-            pools = at == 1 and not pixels and first == {store.indices[1]} and all(r & reduce for r in rest)
+            pools = (
+                at == 1
+                and not pixels
+                and first == frozenset({store.indices[1]})
+                and all(r & reduce for r in rest)
+            )
             mixes = len(rest) > 1 and bool(first & reduce) and set[Var]().union(*rest) == pixels != set()
             if windows or pools or mixes:
                 return at

@@ -217,7 +217,7 @@ def _turning_points(cond: Expr, var: Var, extent: int) -> range:
         or var not in free_vars(cond)
     ):
         return range(0)
-    if free_vars(cond) != {var}:
+    if free_vars(cond) != frozenset({var}):
         return range(1, extent)
     form = Simplifier({var: Interval(0, extent - 1)}).linear(cond.a - cond.b)
     if len(form.terms) != 1 or form.terms[0][0] is not var:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
-from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var, free_vars, loads, walk
+from tilewright.ir.expr import Buffer, Expr, Indices, Var, free_vars, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Linear, Number, Simplifier
 from tilewright.tir.analysis.affine import determines, is_injective
@@ -67,10 +67,10 @@ def instances(s: Stmt, values: dict[Var, Expr] | None = None) -> Iterator[Instan
         yield from instances(child, values)
 
 
-def accesses(s: Stmt) -> list[Access]:
-    """Every access in `s`, in program order (a statement's loads before its store)."""
+def accesses(s: Stmt, only: Buffer | None = None) -> list[Access]:
+    """Every access in `s`, in program order (a statement's loads before its store); `only`: to that buffer."""
     out: list[Access] = []
-    _collect(s, _Place("", None, False, {}), out)
+    _collect(s, _Place("", None, False, {}), only, out)
     return out
 
 
@@ -81,26 +81,30 @@ class _Place(NamedTuple):
     values: dict[Var, Expr]  # of iterators
 
     def access(self, buffer: Buffer, indices: Indices, is_store: bool) -> Access:
-        over_loops = tuple([substitute(i, self.values) for i in indices])
+        over_loops = tuple([substitute(i, self.values) for i in indices]) if self.values else indices
         return Access(self.block, buffer, over_loops, is_store, self.reduction, self.in_init)
 
 
-def _collect(s: Stmt, at: _Place, out: list[Access]) -> None:
+def _collect(s: Stmt, at: _Place, only: Buffer | None, out: list[Access]) -> None:
     for e in stmt_exprs(s):
-        out.extend([at.access(load.buffer, load.indices, False) for load in loads(e)])
+        for load in loads(e):
+            if only is None or load.buffer is only:
+                out.append(at.access(load.buffer, load.indices, False))
     if isinstance(s, Store):
-        out.append(at.access(s.buffer, s.indices, True))
+        if only is None or s.buffer is only:
+            out.append(at.access(s.buffer, s.indices, True))
+        return
     if isinstance(s, Block):
         bindings = tuple([substitute(b, at.values) for b in s.bindings])
         values = at.values | {it.var: b for it, b in zip(s.iters, bindings, strict=True)}
         at = _Place(s.name, at.reduction, at.in_init, values)
         if s.init is not None:
             at = at._replace(reduction=Instance(s, bindings), in_init=False)
-            _collect(s.init, at._replace(in_init=True), out)
-        _collect(s.body, at, out)
+            _collect(s.init, at._replace(in_init=True), only, out)
+        _collect(s.body, at, only, out)
         return
     for child in children(s):
-        _collect(child, at, out)
+        _collect(child, at, only, out)
 
 
 # ----------------------------------------------------------------------------------------------------- questions
@@ -164,10 +168,10 @@ def _dependence(
     private: bool,
     only: Buffer | None = None,
 ) -> Conflict | None:
-    below = [a for a in accesses(root.body) if only is None or a.buffer is only]
+    below = accesses(root.body, only)
     varying = {root.var, *(n.var for n in loops(root.body))}
     simplify: Simplifier | None = None
-    once = _written_once(root)
+    once: set[Buffer] | None = None
     for buffer in dict.fromkeys(a.buffer for a in below if a.is_store):
         users = [a for a in below if a.buffer is buffer]
         pairs = _meetings(users, commute)
@@ -176,8 +180,10 @@ def _dependence(
         for var in variables if pairs else ():
             assert simplify is not None
             for store, other in pairs:
-                if buffer in once and other.is_store:
-                    continue
+                if other.is_store:
+                    once = _written_once(root) if once is None else once
+                    if buffer in once:
+                        continue
                 if commute and _chooses_updates(_one_reduction(store, other), var):
                     continue
                 a, b = store.indices, other.indices
@@ -244,7 +250,7 @@ def _is_one_element(a: Access, b: Access) -> bool:
     """Do both always touch the element that the loops choose? One that data chooses is written in an order: the last
     update wins.
     """
-    return a.indices == b.indices and not any(True for i in a.indices for _ in loads(i))
+    return a.indices == b.indices and not any(map(loads, a.indices))
 
 
 def _one_reduction(a: Access, b: Access) -> Instance | None:
@@ -308,7 +314,7 @@ def _is_private(func: Func, users: list[Access], var: Var, varying: Set[Var], si
     buffer = users[0].buffer
     if buffer in func.params or not users[0].is_store:
         return False
-    if sum(a.buffer is buffer for a in accesses(func.body)) != len(users):
+    if len(accesses(func.body, buffer)) != len(users):
         return False
     regions = [(a, [_window(i, var, varying, simplify) for i in a.indices]) for a in users]
     stores = [r for a, r in regions if a.is_store]
@@ -343,10 +349,10 @@ def _split(form: Linear, var: Var, varying: Set[Var]) -> _Form:
     fixed: list[tuple[Expr, int]] = []
     rest: list[tuple[Expr, int]] = []
     for term in form.terms:
-        nodes = set(walk(term[0]))
-        if var in nodes:
+        names = free_vars(term[0])
+        if var in names:
             own.append(term)
-        elif nodes.isdisjoint(varying) and not any(isinstance(n, Load) for n in nodes):
+        elif names.isdisjoint(varying) and not loads(term[0]):
             fixed.append(term)
         else:
             rest.append(term)

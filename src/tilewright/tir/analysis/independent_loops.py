@@ -81,7 +81,7 @@ def _index(index: Expr, var: Var, inner: set[Var], simplify: Simplifier) -> _Ind
         names = free_vars(atom)
         if atom is var:
             here = k
-        elif var in names or any(True for _ in loads(atom)):
+        elif var in names or loads(atom):
             return None
         elif names & inner:
             low, high = simplify.bounds(atom)

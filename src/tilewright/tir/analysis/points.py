@@ -25,7 +25,7 @@ def try_grid(ranging: Mapping[Var, int], used: Sequence[Expr]) -> dict[Var, Valu
     mentions other variables or memory.
     """
     mentioned = set[Var]().union(*(free_vars(e) for e in used))
-    if not mentioned <= ranging.keys() or any(True for e in used for _ in loads(e)):
+    if not mentioned <= ranging.keys() or any(map(loads, used)):
         return None
     if math.prod(ranging.values()) > MAX_POINTS:
         return None

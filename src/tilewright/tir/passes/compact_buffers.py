@@ -65,7 +65,7 @@ def _dimension(
         form = simplify.linear(index)
         base, inner = list[tuple[Expr, int]](), list[tuple[Expr, int]]()
         for atom, k in form.terms:
-            if any(True for _ in loads(atom)):
+            if loads(atom):
                 return 0, extent  # what it reads may change in between
             names = free_vars(atom)
             if names <= outer:
