@@ -456,22 +456,33 @@ def free_vars(e: Expr) -> "frozenset[Var]":
     try:
         return e.known_vars
     except AttributeError:
-        found = frozenset[Var]().union(*map(free_vars, e.children()))
-        object.__setattr__(e, "known_vars", found)
-        return found
+        _remember(e)
+        return e.known_vars
 
 
 def loads(e: Expr) -> "tuple[Load, ...]":
-    """Every distinct load in `e`, parents first. Remembered like the variables."""
-    if isinstance(e, Load):
-        return (e, *_loads_below(e))
-    return _loads_below(e)
-
-
-def _loads_below(e: Expr) -> "tuple[Load, ...]":
+    """Every distinct load in `e`, parents first. A node remembers those below it."""
     try:
-        return e.known_loads
+        below = e.known_loads
     except AttributeError:
-        found = tuple(dict.fromkeys([ld for c in e.children() for ld in loads(c)]))
-        object.__setattr__(e, "known_loads", found)
-        return found
+        _remember(e)
+        below = e.known_loads
+    return (e, *below) if isinstance(e, Load) else below
+
+
+def _remember(e: Expr) -> None:
+    """Find the variables and loads of all nodes in `e`, children first. Not by recursion: expressions may be high."""
+    stack = [e]
+    while stack:
+        node = stack[-1]
+        children = node.children()
+        missing = [c for c in children if not hasattr(c, "known_loads")]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if not isinstance(node, Var):
+            object.__setattr__(node, "known_vars", frozenset[Var]().union(*map(free_vars, children)))
+        object.__setattr__(
+            node, "known_loads", tuple(dict.fromkeys([ld for c in children for ld in loads(c)]))
+        )
