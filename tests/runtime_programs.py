@@ -125,6 +125,47 @@ done:
 }
 """
 
+# counts[part] grows by one
+_MARK = """
+define void @mark(ptr %args, i64 %part) {
+  %at = load ptr, ptr %args
+  %p = getelementptr i64, ptr %at, i64 %part
+  %n = load i64, ptr %p
+  %n1 = add i64 %n, 1
+  store i64 %n1, ptr %p
+  ret void
+}
+"""
+
+# mix, from the row of the part's step to the next row
+_SCAN = """
+define void @scan(ptr %args, i64 %part) {
+entry:
+  %at = load ptr, ptr %args
+  %column = and i64 %part, 15
+  %row = sub i64 %part, %column
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %k1, %loop ]
+  %s = phi float [ 0.0, %entry ], [ %s1, %loop ]
+  %j0 = add i64 %k, %column
+  %j1 = and i64 %j0, 15
+  %j = add i64 %row, %j1
+  %p = getelementptr float, ptr %at, i64 %j
+  %v = load float, ptr %p, align 4
+  %h = fmul float %s, 0.5
+  %s1 = fadd float %h, %v
+  %k1 = add i64 %k, 1
+  %more = icmp ult i64 %k1, 16
+  br i1 %more, label %loop, label %done
+done:
+  %next = add i64 %part, 16
+  %o = getelementptr float, ptr %at, i64 %next
+  store float %s1, ptr %o, align 4
+  ret void
+}
+"""
+
 _NOTHING = """
 define void @nothing(ptr %args, i64 %part) {
   ret void
@@ -133,7 +174,7 @@ define void @nothing(ptr %args, i64 %part) {
 
 
 @lru_cache
-def kernel_object(ir: str = _ADD + _MIX + _COUNT + _MOVE + _SLOW + _NOTHING) -> bytes:
+def kernel_object(ir: str = _ADD + _MIX + _COUNT + _MOVE + _SLOW + _MARK + _SCAN + _NOTHING) -> bytes:
     return compile_object(_TRIPLE + ir, native())
 
 
@@ -221,6 +262,23 @@ def mixed(x: NDArray[np.float32], rounds: int) -> NDArray[np.float32]:
             y[part] = s
         x = y
     return x
+
+
+def scanning_program(steps: int) -> Artifact:
+    """One kernel of so many steps, each of which reads what all parts of the one before wrote: the rows of y."""
+    rows = TensorSpec("y", "float32", (steps + 1, N))
+    calls = (
+        KernelCall("add", PARTS, (inp(0), const(0), out(0))),
+        KernelCall("scan", steps * N, (out(0),), steps=steps),
+    )
+    return artifact([Segment(calls)], [vector("x")], [rows], [np.zeros(N, np.float32)])
+
+
+def marking_program(calls: Sequence[int]) -> Artifact:
+    """A call with so many parts for each of `calls`, whose parts are counted in an output of its own."""
+    outs = [TensorSpec(f"y{n}", "int64", (parts,)) for n, parts in enumerate(calls)]
+    marks = tuple(KernelCall("mark", parts, (out(n),), n % 3 > 0) for n, parts in enumerate(calls))
+    return artifact([Segment(marks)], [], outs)
 
 
 def chained_program(rounds: int) -> Artifact:

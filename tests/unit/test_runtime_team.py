@@ -16,8 +16,10 @@ from tests.runtime_programs import (
     chained_program,
     driver_object,
     kernel_object,
+    marking_program,
     mixed,
     mixing_program,
+    scanning_program,
 )
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import cpu_features, default_threads
@@ -43,7 +45,7 @@ def eventually(condition: "object", seconds: float = 5.0) -> bool:
 
 def idle_job(team: Team, code: Code, parts: int = 8) -> tuple[Job, object]:
     """A job of one call that does nothing, and what must stay alive with it."""
-    call = Call(code.address("nothing"), parts, 0, 0)
+    call = Call(fn=code.address("nothing"), parts=parts, claims=parts, chunk=1)
     return Job(team.address, ctypes.addressof(call), 1), call
 
 
@@ -56,6 +58,45 @@ def test_barrier_stress(threads: int) -> None:
         expected = mixed(x, rounds).tobytes()
         for _ in range(3):
             assert session.run({"x": x})["y"].tobytes() == expected
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_every_part_runs_once(threads: int) -> None:
+    """Also where parts are no multiple of the workers, fewer than these, or so many that they are claimed together."""
+    calls = [1, 2, 3, 5, 7, 16, 17, 1, 1, 1023, 1025, 2049, 5000, 4, 3]
+    runs = 150
+    with Session(marking_program(calls), threads=threads) as session:
+        counts = {f"y{n}": np.zeros(parts, np.int64) for n, parts in enumerate(calls)}
+        bound = session.bind({}, counts)
+        for _ in range(runs):
+            bound.run()
+        for name, count in counts.items():
+            np.testing.assert_array_equal(count, runs, err_msg=name)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_steps_wait_for_each_other(threads: int) -> None:
+    """One early read of a step changes the bits of all that follow."""
+    x = np.random.default_rng(threads).random(N, np.float32) / 8
+    steps = 200
+    with Session(scanning_program(steps), threads=threads) as session, np.errstate(over="ignore"):
+        rows = [x]
+        for _ in range(steps):
+            rows.append(mixed(rows[-1], 0))
+        for _ in range(20):
+            assert session.run({"x": x})["y"].tobytes() == np.stack(rows).tobytes()
+
+
+def test_a_worker_that_sleeps_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it wakes up in time or finds the job done: all parts have run, once, when the call returns."""
+    monkeypatch.setenv("TILEWRIGHT_SPIN_US", "0")
+    with Session(marking_program([8, 8]), threads=4) as session:
+        counts = {name: np.zeros(8, np.int64) for name in ("y0", "y1")}
+        bound = session.bind({}, counts)
+        for n in range(300):
+            bound.run()
+            assert all((count == n + 1).all() for count in counts.values())
+            time.sleep(0.0005 * (n % 3))
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -4,7 +4,7 @@ Exported, and called by `runtime`:
 
     i64  tw_start(ptr job)        run a job as worker 0 with the team (the caller's thread takes part)
     ptr  tw_worker(ptr record)    the pthread entry of workers 1 … W-1: wait, run, repeat until told to quit
-    void tw_run(ptr calls, i64 n, i64 worker, i64 workers)
+    void tw_run(ptr calls, i64 n) run all parts of all calls here
     void tw_stop(ptr team)        wait for the job that runs, then tell the workers to quit
     void tw_pause(i64 n)          n rounds of the waiting loop, so that the runtime can turn time into rounds
 
@@ -12,17 +12,24 @@ The memory layout of jobs, calls and the team is `tilewright.support.driver_abi`
 
 How it works:
 
-- Workers claim the parts of a call one by one, so a worker that is held up takes fewer. Which worker runs a part never
-  changes what the part computes. Calls of one part are run by worker 0, in order: what one of them makes is in its
-  cache for the next, and no barrier is needed between them.
+- Workers claim the parts of a call, so a worker that is held up takes fewer. Which worker runs a part never changes
+  what the part computes. Every worker has a range of its own, the same in calls with as many parts: what it has made
+  in one call, or read of the weights in one step of a recurrence, is in its cache in the next. It takes its range from
+  the front; when that is empty, it takes parts of the others' from the back.
+- A range is one word in the worker's record: the number of the call, and the first and the last part that is left. A
+  word of an earlier call means that nobody has claimed of this range yet, one of a later call that the call is over. So
+  nothing is prepared between calls, and the table is only read.
+- Calls of one part are run by worker 0, in order: what one of them makes is in its cache for the next, and no barrier
+  is needed between them.
+- At a barrier a worker adds the parts it has run to `finished`, and waits until these are all up to here, not until all
+  workers are there: one that holds no part holds up nobody.
 - A job is published by increasing `generation`, which is also the futex word idle workers sleep on. A worker that
   is about to sleep first counts itself in `sleepers`; both sides use sequentially consistent operations, so that
   either the publisher sees the sleeper or the kernel sees the new generation. No sleeper, no system call.
+- `door` is open while a job runs, and counts who is inside. The caller closes it when no parts are left, and waits for
+  those inside only: a worker that wakes up late finds it closed, and nobody has waited for it.
 - One job at a time holds `busy`. A caller that finds the team taken, or not started, runs all parts itself, with the
   same result. `tw_start` returns 1 if the team was not running (it stopped, or the process forked), else 0.
-- At a barrier a worker waits until all parts since the last one are finished, not until all workers are there: one
-  that holds no part holds up nobody. Workers do not wait for each other at the end of a job: they count themselves
-  in `done`, and only the caller waits.
 - Waiting spins with the processor's pause instruction, and after a while yields its core now and then, so that more
   workers than free cores still make progress.
 
@@ -100,13 +107,14 @@ done:
   ret void
 }}
 
-define internal void @await(ptr %word, i32 %value) {{
+; Wait until the door is closed and nobody is inside.
+define internal void @await_nobody(ptr %door) {{
 entry:
   br label %look
 look:
   %spin = phi i64 [ 0, %entry ], [ %next, %again ]
-  %now = load atomic i32, ptr %word acquire, align 4
-  %there = icmp eq i32 %now, %value
+  %now = load atomic i32, ptr %door acquire, align 4
+  %there = icmp eq i32 %now, 0
   br i1 %there, label %done, label %again
 again:
   call void @wait_a_little(i64 %spin)
@@ -116,22 +124,23 @@ done:
   ret void
 }}
 
-; Wait until all parts of the calls %first ... %last are finished.
-define internal void @meet(ptr %calls, i64 %first, i64 %last) {{
+; Wait until %due parts are finished; %mine are by now, without this worker's having said so.
+define internal void @meet(ptr %finished, i64 %mine, i64 %due) {{
 entry:
-  br label %next
-next:
-  %i = phi i64 [ %first, %entry ], [ %i1, %next ]
-  %at = mul i64 %i, {call_bytes}
-  %record = getelementptr i8, ptr %calls, i64 %at
-  %parts_at = getelementptr i8, ptr %record, i64 {call_parts}
-  %finished = getelementptr i8, ptr %record, i64 {call_finished}
-  %parts = load i64, ptr %parts_at, align 8
-  %parts32 = trunc i64 %parts to i32
-  call void @await(ptr %finished, i32 %parts32)
-  %i1 = add i64 %i, 1
-  %more = icmp ule i64 %i1, %last
-  br i1 %more, label %next, label %done
+  %none = icmp eq i64 %mine, 0
+  br i1 %none, label %look, label %tell
+tell:
+  %f = atomicrmw add ptr %finished, i64 %mine release
+  br label %look
+look:
+  %spin = phi i64 [ 0, %entry ], [ 0, %tell ], [ %next, %again ]
+  %now = load atomic i64, ptr %finished acquire, align 8
+  %there = icmp uge i64 %now, %due
+  br i1 %there, label %done, label %again
+again:
+  call void @wait_a_little(i64 %spin)
+  %next = add i64 %spin, 1
+  br label %look
 done:
   ret void
 }}
@@ -150,86 +159,182 @@ done:
   ret void
 }}
 
-define void @tw_run(ptr %calls, i64 %n, i64 %worker, i64 %workers) {{
+; The parts %from ... %to - 1 of a call.
+define internal void @run_parts(ptr %fn, ptr %args, i64 %from, i64 %to) {{
 entry:
-  %shared = icmp ugt i64 %workers, 1
-  %is_first = icmp eq i64 %worker, 0
   br label %next
 next:
-  %i = phi i64 [ 0, %entry ], [ %i1, %after ]
-  %first = phi i64 [ 0, %entry ], [ %first1, %after ]
+  %part = phi i64 [ %from, %entry ], [ %part1, %body ]
+  %more = icmp slt i64 %part, %to
+  br i1 %more, label %body, label %done
+body:
+  call void %fn(ptr %args, i64 %part)
+  %part1 = add i64 %part, 1
+  br label %next
+done:
+  ret void
+}}
+
+define void @tw_run(ptr %calls, i64 %n) {{
+entry:
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i1, %call ]
   %more = icmp ult i64 %i, %n
   br i1 %more, label %call, label %done
 call:
   %at = mul i64 %i, {call_bytes}
   %record = getelementptr i8, ptr %calls, i64 %at
   %fn_at = getelementptr i8, ptr %record, i64 {call_fn}
-  %parts_at = getelementptr i8, ptr %record, i64 {call_parts}
   %args_at = getelementptr i8, ptr %record, i64 {call_args}
-  %barrier_at = getelementptr i8, ptr %record, i64 {call_barrier}
-  %claimed = getelementptr i8, ptr %record, i64 {call_claimed}
-  %finished = getelementptr i8, ptr %record, i64 {call_finished}
+  %first_at = getelementptr i8, ptr %record, i64 {call_first}
+  %parts_at = getelementptr i8, ptr %record, i64 {call_parts}
   %fn = load ptr, ptr %fn_at, align 8
-  %parts = load i64, ptr %parts_at, align 8
   %args = load ptr, ptr %args_at, align 8
-  %meet = load i64, ptr %barrier_at, align 8
+  %first = load i64, ptr %first_at, align 8
+  %parts = load i64, ptr %parts_at, align 8
+  %end = add i64 %first, %parts
+  call void @run_parts(ptr %fn, ptr %args, i64 %first, i64 %end)
   %i1 = add i64 %i, 1
+  br label %next
+done:
+  ret void
+}}
+
+; What a worker does in a job: %due counts the parts of the calls up to here, %mine those that it has run since it last
+; said so.
+define internal void @run_shared(ptr %team, ptr %calls, i64 %n, i64 %worker, i64 %workers) {{
+entry:
+  %records = getelementptr i8, ptr %team, i64 {records}
+  %finished = getelementptr i8, ptr %team, i64 {finished}
+  %is_first = icmp eq i64 %worker, 0
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %number, %after ]
+  %due0 = phi i64 [ 0, %entry ], [ %due, %after ]
+  %mine0 = phi i64 [ 0, %entry ], [ %mine_after, %after ]
+  %more = icmp ult i64 %i, %n
+  br i1 %more, label %call, label %done
+call:
+  %at = mul i64 %i, {call_bytes}
+  %record = getelementptr i8, ptr %calls, i64 %at
+  %fn_at = getelementptr i8, ptr %record, i64 {call_fn}
+  %args_at = getelementptr i8, ptr %record, i64 {call_args}
+  %first_at = getelementptr i8, ptr %record, i64 {call_first}
+  %parts_at = getelementptr i8, ptr %record, i64 {call_parts}
+  %claims_at = getelementptr i8, ptr %record, i64 {call_claims}
+  %chunk_at = getelementptr i8, ptr %record, i64 {call_chunk}
+  %barrier_at = getelementptr i8, ptr %record, i64 {call_barrier}
+  %fn = load ptr, ptr %fn_at, align 8
+  %args = load ptr, ptr %args_at, align 8
+  %first = load i64, ptr %first_at, align 8
+  %parts = load i64, ptr %parts_at, align 8
+  %end = add i64 %first, %parts
+  %due = add i64 %due0, %parts
+  %number = add i64 %i, 1
   %is_single = icmp ule i64 %parts, 1
-  br i1 %shared, label %several, label %head
-head:
-  %part = phi i64 [ 0, %call ], [ %part1, %body ]
-  %left = icmp slt i64 %part, %parts
-  br i1 %left, label %body, label %after
-body:
-  call void %fn(ptr %args, i64 %part)
-  %part1 = add i64 %part, 1
-  br label %head
-several:
-  br i1 %is_single, label %single, label %claim
+  br i1 %is_single, label %single, label %several
 single:
   br i1 %is_first, label %one, label %tail
 one:
-  call void %fn(ptr %args, i64 0)
-  store atomic i32 1, ptr %finished release, align 4
+  call void @run_parts(ptr %fn, ptr %args, i64 %first, i64 %end)
+  %mine_one = add i64 %mine0, %parts
   br label %tail
-claim:
-  %taken = atomicrmw add ptr %claimed, i32 1 monotonic
-  %mine = zext i32 %taken to i64
-  %got = icmp slt i64 %mine, %parts
-  br i1 %got, label %work, label %tail
+several:
+  %claims = load i64, ptr %claims_at, align 8
+  %chunk = load i64, ptr %chunk_at, align 8
+  br label %range
+range:
+  %k = phi i64 [ 0, %several ], [ %k1, %empty ]
+  %mine1 = phi i64 [ %mine0, %several ], [ %mine2, %empty ]
+  %v0 = add i64 %worker, %k
+  %wraps = icmp uge i64 %v0, %workers
+  %v1 = sub i64 %v0, %workers
+  %v = select i1 %wraps, i64 %v1, i64 %v0
+  %v_end = add i64 %v, 1
+  %lo_times = mul i64 %v, %claims
+  %hi_times = mul i64 %v_end, %claims
+  %lo_all = udiv i64 %lo_times, %workers
+  %hi_all = udiv i64 %hi_times, %workers
+  %is_own = icmp eq i64 %k, 0
+  %word_at = mul i64 %v, {line}
+  %v_record = getelementptr i8, ptr %records, i64 %word_at
+  %word = getelementptr i8, ptr %v_record, i64 {record_left}
+  br label %look
+look:
+  %mine2 = phi i64 [ %mine1, %range ], [ %mine2, %take ], [ %mine3, %work ]
+  %old = load atomic i64, ptr %word monotonic, align 8
+  %call_of = lshr i64 %old, {call_shift}
+  %is_over = icmp ugt i64 %call_of, %number
+  br i1 %is_over, label %tail, label %open
+open:
+  %begun = icmp eq i64 %call_of, %number
+  %lo_shifted = lshr i64 %old, {lo_shift}
+  %lo_left = and i64 %lo_shifted, {mask}
+  %hi_left = and i64 %old, {mask}
+  %lo = select i1 %begun, i64 %lo_left, i64 %lo_all
+  %hi = select i1 %begun, i64 %hi_left, i64 %hi_all
+  %has = icmp ult i64 %lo, %hi
+  br i1 %has, label %take, label %empty
+take:
+  %lo1 = add i64 %lo, 1
+  %hi1 = sub i64 %hi, 1
+  %claim = select i1 %is_own, i64 %lo, i64 %hi1
+  %lo_new = select i1 %is_own, i64 %lo1, i64 %lo
+  %hi_new = select i1 %is_own, i64 %hi, i64 %hi1
+  %n_bits = shl i64 %number, {call_shift}
+  %lo_bits = shl i64 %lo_new, {lo_shift}
+  %bits = or i64 %n_bits, %lo_bits
+  %new = or i64 %bits, %hi_new
+  %pair = cmpxchg ptr %word, i64 %old, i64 %new monotonic monotonic
+  %got = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %got, label %work, label %look
 work:
-  call void %fn(ptr %args, i64 %mine)
-  %f = atomicrmw add ptr %finished, i32 1 release
-  br label %claim
+  %skipped = mul i64 %claim, %chunk
+  %from = add i64 %first, %skipped
+  %to_full = add i64 %from, %chunk
+  %is_short = icmp sgt i64 %to_full, %end
+  %to = select i1 %is_short, i64 %end, i64 %to_full
+  call void @run_parts(ptr %fn, ptr %args, i64 %from, i64 %to)
+  %ran = sub i64 %to, %from
+  %mine3 = add i64 %mine2, %ran
+  br label %look
+empty:
+  %k1 = add i64 %k, 1
+  %others = icmp ult i64 %k1, %workers
+  br i1 %others, label %range, label %tail
 tail:
-  %wanted = icmp ne i64 %meet, 0
-  br i1 %wanted, label %together, label %after
+  %mine = phi i64 [ %mine0, %single ], [ %mine_one, %one ], [ %mine2, %look ], [ %mine2, %empty ]
+  %barrier = load i64, ptr %barrier_at, align 8
+  %is_wanted = icmp ne i64 %barrier, 0
+  br i1 %is_wanted, label %together, label %after
 together:
-  call void @meet(ptr %calls, i64 %first, i64 %i)
+  call void @meet(ptr %finished, i64 %mine, i64 %due)
   br label %after
 after:
-  %first1 = phi i64 [ %first, %head ], [ %first, %tail ], [ %i1, %together ]
+  %mine_after = phi i64 [ %mine, %tail ], [ 0, %together ]
   br label %next
 done:
   ret void
 }}
 
 ; Nobody has claimed or finished anything yet.
-define internal void @reset(ptr %calls, i64 %n) {{
+define internal void @reset(ptr %team, i64 %workers) {{
 entry:
+  %finished = getelementptr i8, ptr %team, i64 {finished}
+  %records = getelementptr i8, ptr %team, i64 {records}
+  store atomic i64 0, ptr %finished monotonic, align 8
   br label %next
 next:
-  %i = phi i64 [ 0, %entry ], [ %i1, %clear ]
-  %more = icmp ult i64 %i, %n
+  %w = phi i64 [ 0, %entry ], [ %w1, %clear ]
+  %more = icmp ult i64 %w, %workers
   br i1 %more, label %clear, label %done
 clear:
-  %at = mul i64 %i, {call_bytes}
-  %record = getelementptr i8, ptr %calls, i64 %at
-  %claimed = getelementptr i8, ptr %record, i64 {call_claimed}
-  %finished = getelementptr i8, ptr %record, i64 {call_finished}
-  store atomic i32 0, ptr %claimed monotonic, align 4
-  store atomic i32 0, ptr %finished monotonic, align 4
-  %i1 = add i64 %i, 1
+  %at = mul i64 %w, {line}
+  %record = getelementptr i8, ptr %records, i64 %at
+  %word = getelementptr i8, ptr %record, i64 {record_left}
+  store atomic i64 0, ptr %word monotonic, align 8
+  %w1 = add i64 %w, 1
   br label %next
 done:
   ret void
@@ -256,27 +361,26 @@ take:
   %taken = extractvalue {{ i32, i1 }} %pair, 1
   br i1 %taken, label %publish, label %alone
 publish:
-  %done_at = getelementptr i8, ptr %team, i64 {done}
-  store atomic i32 0, ptr %done_at monotonic, align 4
   %team_calls = getelementptr i8, ptr %team, i64 {calls}
   %team_n = getelementptr i8, ptr %team, i64 {n}
+  %workers_at = getelementptr i8, ptr %team, i64 {workers}
+  %door = getelementptr i8, ptr %team, i64 {door}
+  %generation = getelementptr i8, ptr %team, i64 {generation}
+  %workers = load i64, ptr %workers_at, align 8
   store ptr %calls, ptr %team_calls, align 8
   store i64 %n, ptr %team_n, align 8
-  call void @reset(ptr %calls, i64 %n)
-  %generation = getelementptr i8, ptr %team, i64 {generation}
+  call void @reset(ptr %team, i64 %workers)
+  %d1 = atomicrmw add ptr %door, i32 {is_open} release
   %g = atomicrmw add ptr %generation, i32 1 seq_cst
   call void @wake(ptr %team)
-  %workers_at = getelementptr i8, ptr %team, i64 {workers}
-  %workers = load i64, ptr %workers_at, align 8
-  call void @tw_run(ptr %calls, i64 %n, i64 0, i64 %workers)
-  %workers32 = trunc i64 %workers to i32
-  %others = sub i32 %workers32, 1
-  call void @await(ptr %done_at, i32 %others)
+  call void @run_shared(ptr %team, ptr %calls, i64 %n, i64 0, i64 %workers)
+  %d2 = atomicrmw sub ptr %door, i32 {is_open} acquire
+  call void @await_nobody(ptr %door)
   store atomic i32 0, ptr %busy release, align 4
   ret i64 0
 alone:
   %missing = phi i64 [ 0, %entry ], [ 1, %look ], [ 0, %take ]
-  call void @tw_run(ptr %calls, i64 %n, i64 0, i64 1)
+  call void @tw_run(ptr %calls, i64 %n)
   ret i64 %missing
 }}
 
@@ -289,14 +393,15 @@ entry:
   %generation = getelementptr i8, ptr %team, i64 {generation}
   %word = ptrtoint ptr %generation to i64
   %sleepers = getelementptr i8, ptr %team, i64 {sleepers}
-  %done_at = getelementptr i8, ptr %team, i64 {done}
+  %door = getelementptr i8, ptr %team, i64 {door}
+  %workers_at = getelementptr i8, ptr %team, i64 {workers}
   %spin_at = getelementptr i8, ptr %team, i64 {spin}
   %quit_at = getelementptr i8, ptr %team, i64 {quit}
   %calls_at = getelementptr i8, ptr %team, i64 {calls}
   %n_at = getelementptr i8, ptr %team, i64 {n}
   br label %idle
 idle:
-  %seen = phi i32 [ 0, %entry ], [ %g, %work ]
+  %seen = phi i32 [ 0, %entry ], [ %g, %out ]
   %limit = load atomic i64, ptr %spin_at monotonic, align 8
   br label %look
 look:
@@ -327,12 +432,19 @@ called_up:
   %g = phi i32 [ %g1, %look ], [ %g2, %get_up ]
   %quit = load atomic i32, ptr %quit_at acquire, align 4
   %leave = icmp ne i32 %quit, 0
-  br i1 %leave, label %gone, label %work
+  br i1 %leave, label %gone, label %enter
+enter:
+  %d1 = atomicrmw add ptr %door, i32 1 acquire
+  %is_open = icmp uge i32 %d1, {is_open}
+  br i1 %is_open, label %work, label %out
 work:
   %calls = load ptr, ptr %calls_at, align 8
   %n = load i64, ptr %n_at, align 8
-  call void @tw_run(ptr %calls, i64 %n, i64 %worker, i64 2)
-  %d = atomicrmw add ptr %done_at, i32 1 release
+  %workers = load i64, ptr %workers_at, align 8
+  call void @run_shared(ptr %team, ptr %calls, i64 %n, i64 %worker, i64 %workers)
+  br label %out
+out:
+  %d2 = atomicrmw sub ptr %door, i32 1 release
   br label %idle
 gone:
   ret ptr null
@@ -400,5 +512,11 @@ def driver_ir(target: Target) -> str:
         futex_wake=_FUTEX_WAKE_PRIVATE,
         everybody=_EVERYBODY,
         call_bytes=abi.CALL_BYTES,
+        records=abi.TEAM_BYTES,
+        line=abi.LINE,
+        is_open=1 << 16,  # more than there are workers
+        mask=abi.MAX_CLAIMS,
+        lo_shift=abi.CLAIM_BITS,
+        call_shift=2 * abi.CLAIM_BITS,
         **{name: offset for name, offset in abi.offsets().items()},
     )

@@ -143,7 +143,7 @@ def _step_to_json(step: ProgramStep) -> Json:
         case Segment(calls):
             return [
                 "segment",
-                [[c.kernel, c.parts, [_slot_to_json(s) for s in c.args], c.barrier] for c in calls],
+                [[c.kernel, c.parts, [_slot_to_json(s) for s in c.args], c.barrier, c.steps] for c in calls],
             ]
         case ExternalCall(key, inputs, outputs):
             views = [[[_slot_to_json(s), _spec_to_json(t)] for s, t in group] for group in (inputs, outputs)]
@@ -182,9 +182,13 @@ def _step_from_json(entry: Entry, depth: int) -> ProgramStep:
 
 
 def _call_from_json(entry: Entry) -> KernelCall:
-    kernel, parts, args, barrier = entry.items(4)
+    kernel, parts, args, barrier, steps = entry.items(5)
     return KernelCall(
-        kernel.text(), parts.count(), tuple(_slot_from_json(a) for a in args.items()), barrier.flag()
+        kernel.text(),
+        parts.count(),
+        tuple(_slot_from_json(a) for a in args.items()),
+        barrier.flag(),
+        steps.count(),
     )
 
 

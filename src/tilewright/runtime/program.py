@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from tilewright.support.artifact import (
     TensorSpec,
     WhileStep,
 )
-from tilewright.support.driver_abi import Call, Job
+from tilewright.support.driver_abi import MAX_CALLS, Call, Job
 from tilewright.support.errors import UserError
 
 Array: TypeAlias = NDArray[np.generic]
@@ -67,7 +67,29 @@ class Loop:
 PlanStep: TypeAlias = Native | ExternalCall | Branch | Loop
 
 
-def merge_barriers(calls: Sequence[KernelCall]) -> list[bool]:
+class Row(NamedTuple):
+    """A step of a call: so many of its parts, from the first on."""
+
+    call: int
+    first: int
+    parts: int
+    barrier: bool
+
+
+_MOST_CLAIMS = 1024  # of a call: more are no better balanced, and parts so many are short
+
+
+def rows(calls: Sequence[KernelCall]) -> list[Row]:
+    """The steps of all calls. There is a barrier after each but the last of a call, and after that if it says so."""
+    found: list[Row] = []
+    for n, call in enumerate(calls):
+        parts = call.parts // call.steps
+        found += [Row(n, i * parts, parts, True) for i in range(call.steps - 1)]
+        found.append(Row(n, (call.steps - 1) * parts, parts, call.barrier))
+    return found
+
+
+def merge_barriers(calls: Sequence[KernelCall | Row]) -> list[bool]:
     """After which calls the workers must really meet.
 
     Calls of one part run on worker 0, in order, so the barriers between them are put off until a parallel call follows;
@@ -83,6 +105,11 @@ def merge_barriers(calls: Sequence[KernelCall]) -> list[bool]:
         if emit:
             is_serial, is_due = True, False
     return meet
+
+
+def is_shared(segment: Segment) -> bool:
+    """Is there something for several workers to do?"""
+    return any(call.parts > call.steps for call in segment.calls)
 
 
 class Plan:
@@ -105,7 +132,7 @@ class Plan:
         self.outputs = artifact.manifest.outputs
         self.segments: list[Segment] = []
         self.steps = self._plan(artifact.program)
-        self.is_parallel = team.threads > 1 and any(c.parts > 1 for s in self.segments for c in s.calls)
+        self.is_parallel = team.threads > 1 and any(map(is_shared, self.segments))
         self._check_externals(artifact.program)
 
     def _plan(self, steps: Sequence[ProgramStep]) -> tuple[PlanStep, ...]:
@@ -115,6 +142,8 @@ class Plan:
                 case Segment(calls):
                     for call in calls:
                         self._check_call(call)
+                    if sum(call.steps for call in calls) > MAX_CALLS:
+                        raise UserError("the program has too many calls", hint="compile it again")
                     if calls:
                         self.segments.append(step)
                         planned.append(Native(len(self.segments) - 1))
@@ -134,9 +163,10 @@ class Plan:
 
     def _check_call(self, call: KernelCall) -> None:
         self.code.address(call.kernel)
-        if call.parts < 1:
+        if call.parts < 1 or call.steps < 1 or call.parts % call.steps:
+            steps = "" if call.steps == 1 else f" in {call.steps} steps"
             raise UserError(
-                f"the program calls {call.kernel!r} with {call.parts} parts", hint="compile it again"
+                f"the program calls {call.kernel!r} with {call.parts} parts{steps}", hint="compile it again"
             )
         for slot in call.args:
             self._check_slot(slot, f"call of {call.kernel!r}")
@@ -220,7 +250,7 @@ class Context:
         self._outputs: Sequence[Array] = ()
         calls = [c for s in plan.segments for c in s.calls]
         self._pointers = (ctypes.c_uint64 * max(1, sum(len(c.args) for c in calls)))()
-        self._calls = (Call * max(1, len(calls)))()
+        self._calls = (Call * max(1, sum(c.steps for c in calls)))()
         self._jobs = (Job * max(1, len(plan.segments)))()
         # where in `_pointers` the address of each input and output goes
         self._input_uses: list[list[int]] = [[] for _ in plan.inputs]
@@ -231,19 +261,11 @@ class Context:
         self.only_job = self._addresses[0] if is_native else 0
 
     def _fill(self) -> None:
-        n_calls = n_pointers = 0
+        n_rows = n_pointers = 0
         for segment, job in zip(self._plan.segments, self._jobs, strict=False):
-            job.calls = ctypes.addressof(self._calls[n_calls])
-            job.n = len(segment.calls)
-            is_parallel = any(call.parts > 1 for call in segment.calls)
-            job.team = self._plan.team.address if is_parallel and self._plan.is_parallel else 0
-            for call, meet in zip(segment.calls, merge_barriers(segment.calls), strict=True):
-                row = self._calls[n_calls]
-                row.fn = self._plan.code.address(call.kernel)
-                row.parts = call.parts
-                row.args = ctypes.addressof(self._pointers) + 8 * n_pointers
-                row.barrier = meet
-                n_calls += 1
+            arguments: list[int] = []
+            for call in segment.calls:
+                arguments.append(ctypes.addressof(self._pointers) + 8 * n_pointers)
                 for slot in call.args:
                     match slot.place:
                         case Place.INPUT:
@@ -257,6 +279,18 @@ class Context:
                         case _:
                             assert_never(slot.place)
                     n_pointers += 1
+            steps = rows(segment.calls)
+            job.calls = ctypes.addressof(self._calls[n_rows])
+            job.n = len(steps)
+            job.team = self._plan.team.address if self._plan.is_parallel and is_shared(segment) else 0
+            functions = [self._plan.code.address(call.kernel) for call in segment.calls]
+            for step, meet in zip(steps, merge_barriers(steps), strict=True):
+                row = self._calls[n_rows]
+                row.fn, row.args = functions[step.call], arguments[step.call]
+                row.first, row.parts, row.barrier = step.first, step.parts, meet
+                row.chunk = -(-step.parts // _MOST_CLAIMS)
+                row.claims = -(-step.parts // row.chunk)
+                n_rows += 1
 
     def attach(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Read from and write to these arrays, which were checked, from now on."""

@@ -2,7 +2,8 @@
 
 Workers are plain threads that run the native driver and never touch Python. One team serves all sessions of a process
 that have the same driver and thread count: jobs take it one at a time, and a job that finds it taken runs on its
-caller's thread alone. So sessions in several Python threads do not ask for more cores than there are.
+caller's thread alone. So sessions in several Python threads do not ask for more cores than there are. Nobody waits for a
+worker that has no part of the job: one that is asleep, or whose core others use, comes too late and does nothing.
 
 A team belongs to the process that started it. In a forked child it is marked as not running; the first job there runs
 alone and says so, and `start` then makes new workers.
@@ -69,7 +70,7 @@ class _Crew:
             if self.closed or self.state.running:
                 return
             self.state.generation = self.state.quit = self.state.sleepers = 0
-            self.state.arrived = self.state.phase = self.state.done = self.state.busy = 0
+            self.state.door = self.state.finished = self.state.busy = 0
             self.state.spin = self.rounds
             self.workers = self._hire()
             self.state.workers = 1 + len(self.workers)

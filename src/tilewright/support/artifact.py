@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,17 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """Run all parts of a kernel; every worker meets at a barrier afterwards if `barrier`."""
+    """Run all parts of a kernel; every worker meets at a barrier afterwards if `barrier`.
+
+    If there are several `steps`, the parts are those of the first, then as many of the second, …: parts of a step may
+    run at the same time, and all of them are over before the next begins.
+    """
 
     kernel: str  # symbol
     parts: int
     args: tuple[Slot, ...]
     barrier: bool = True
+    steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)

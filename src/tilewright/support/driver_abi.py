@@ -8,27 +8,32 @@ fetch lines in pairs.
 import ctypes
 
 LINE = 128
+CLAIM_BITS = 20  # of the word in which a worker's range is kept, for its first and its last claim each
+MAX_CLAIMS = (1 << CLAIM_BITS) - 1  # of a call
+MAX_CALLS = (1 << (64 - 2 * CLAIM_BITS)) - 2  # of a job: the rest of the word has the number of one
 
 
 class Call(ctypes.Structure):
-    """One row of a call table: run `parts` parts of a kernel, then meet at a barrier if `barrier`. Workers count in it
-    what they have claimed and finished.
+    """One row of a call table: run the parts `first` … `first + parts - 1` of a kernel, then meet at a barrier if
+    `barrier`. Workers claim `chunk` parts at a time, so there are `claims` to make, at most MAX_CLAIMS.
     """
 
     fn: int
-    parts: int
     args: int
+    first: int
+    parts: int
+    claims: int
+    chunk: int
     barrier: int
-    claimed: int
-    finished: int
     _fields_ = (
         ("fn", ctypes.c_uint64),
-        ("parts", ctypes.c_int64),
         ("args", ctypes.c_uint64),
+        ("first", ctypes.c_int64),
+        ("parts", ctypes.c_int64),
+        ("claims", ctypes.c_int64),
+        ("chunk", ctypes.c_int64),
         ("barrier", ctypes.c_int64),
-        ("claimed", ctypes.c_int32),
-        ("finished", ctypes.c_int32),
-        ("_pad", ctypes.c_char * 24),
+        ("_pad", ctypes.c_char * 8),
     )
 
 
@@ -42,11 +47,19 @@ class Job(ctypes.Structure):
 
 
 class Record(ctypes.Structure):
-    """The argument of `tw_worker`."""
+    """What a worker has to itself, in the order of workers behind the `TeamState`; the argument of `tw_worker`."""
 
     team: int
     worker: int
-    _fields_ = (("team", ctypes.c_uint64), ("worker", ctypes.c_int64))
+    left: (
+        int  # the number of a call, and the claims in this worker's range that are left: first, and last + 1
+    )
+    _fields_ = (
+        ("team", ctypes.c_uint64),
+        ("worker", ctypes.c_int64),
+        ("left", ctypes.c_uint64),
+        ("_pad", ctypes.c_char * (LINE - 24)),
+    )
 
 
 class TeamState(ctypes.Structure):
@@ -60,7 +73,8 @@ class TeamState(ctypes.Structure):
     spin: int  # rounds an idle worker waits before it sleeps
     running: int
     sleepers: int  # workers that are asleep, or about to be
-    done: int  # workers that have finished the job
+    door: int  # workers in the job, and whether more may come
+    finished: int  # parts of the job
     busy: int  # somebody runs a job
     _fields_ = (
         ("generation", ctypes.c_int32),
@@ -73,14 +87,17 @@ class TeamState(ctypes.Structure):
         ("_pad0", ctypes.c_char * (LINE - 44)),
         ("sleepers", ctypes.c_int32),
         ("_pad1", ctypes.c_char * (LINE - 4)),
-        ("done", ctypes.c_int32),
+        ("door", ctypes.c_int32),
         ("_pad2", ctypes.c_char * (LINE - 4)),
+        ("finished", ctypes.c_int64),
+        ("_pad3", ctypes.c_char * (LINE - 8)),
         ("busy", ctypes.c_int32),
-        ("_pad3", ctypes.c_char * (LINE - 4)),
+        ("_pad4", ctypes.c_char * (LINE - 4)),
     )
 
 
 CALL_BYTES = ctypes.sizeof(Call)
+TEAM_BYTES = ctypes.sizeof(TeamState)
 
 
 def offsets() -> dict[str, int]:
