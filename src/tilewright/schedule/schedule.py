@@ -57,6 +57,7 @@ from tilewright.schedule.steps import (
     SetScope,
     Split,
     Stage,
+    StoreAt,
     Tensorize,
     TransformBlockLayout,
     TransformLayout,
@@ -272,6 +273,9 @@ class Schedule:
 
     def fold_padding(self, block: str) -> None:
         self.apply(FoldPadding(block))
+
+    def store_at(self, block: str, buffer: str) -> None:
+        self.apply(StoreAt(block, buffer))
 
     def pad_einsum(self, block: str, padding: Sequence[int]) -> None:
         self.apply(PadEinsum(block, tuple(padding)))

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, Reorder, Split
 from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.recipes.copies import store_in_place
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
@@ -44,6 +45,8 @@ def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
         step = TransformLayout(b.name, Layout((Reorder(order),)))
         module = step.apply(module)
         steps.append(step)
+    module, placed = store_in_place(module)
+    steps.extend(placed)
     for step in _paddings(module):
         try:
             module = step.apply(module)

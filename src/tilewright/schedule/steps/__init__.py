@@ -17,6 +17,7 @@ from tilewright.schedule.steps.fold_padding import FoldPadding
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.iterate_over import IterateOver
+from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.merge import Merge
@@ -33,6 +34,7 @@ from tilewright.schedule.steps.sample_perfect_tile import SamplePerfectTile
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.stage import Stage
+from tilewright.schedule.steps.store_at import StoreAt
 from tilewright.schedule.steps.tensorize import Tensorize
 from tilewright.schedule.steps.transform_block_layout import TransformBlockLayout
 from tilewright.schedule.steps.transform_layout import TransformLayout
@@ -72,9 +74,12 @@ STEPS: tuple[type[Step], ...] = (
     SetScope,
     TransformLayout,
     FoldPadding,
+    StoreAt,
     PadEinsum,
     DecomposePadding,
     RollingBuffer,
+    # what is one kernel
+    JoinFuncs,
     # tensor instructions
     Tensorize,
     # decisions of a search
