@@ -14,7 +14,10 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_batch_norm import fuse_batch_norm
 from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
 from tilewright.graph.passes.fuse_padding import fuse_padding
+from tilewright.graph.passes.recognise_activations import recognise_activations
+from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.graph.passes.simplify import simplify
+from tilewright.graph.passes.sink_reshapes import sink_reshapes
 
 Pass: TypeAlias = Callable[[Graph], Graph]
 
@@ -23,7 +26,11 @@ PIPELINE: tuple[Pass, ...] = (
     simplify,  # no-ops go, chains of movement collapse
     fuse_padding,  # before batch norms look for the convolution
     fuse_batch_norm,
+    recognise_activations,
+    recognise_softmax,
     fuse_layer_norm,
+    sink_reshapes,  # after activations are one node each: then all operands follow
+    simplify,  # reshapes have met
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind
 )

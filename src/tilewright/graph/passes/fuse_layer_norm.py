@@ -1,4 +1,4 @@
-"""Recognise a layer norm that was exported in pieces.
+"""Recognise a norm of rows that was exported in pieces.
 
     mean = ReduceMean(x)
     d = Sub(x, mean)
@@ -6,84 +6,116 @@
     n = Mul(Div(d, Sqrt(Add(v, epsilon))), scale)   →
     y = Add(n, bias)                                y = LayerNormalization(x, scale, bias)
 
-over the last axes, with constant epsilon, scale and bias. One op over rows needs x once from memory; the pieces are
-three passes over it. Pieces that somebody else needs stay too.
+over the last axes, with constant epsilon, scale and bias. Where x itself stands for d, it is the norm by root mean
+square. The root may be divided by or multiplied with its reciprocal; sums and products may be written in either order.
+One op over rows needs x once from memory; the pieces are three passes over it. Pieces that somebody else needs stay
+too. A norm that is neither scaled nor shifted has a scale of ones.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.pattern import exponent, made_by, number, quotients, root_of, square_of
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.arithmetic import Add, Div, Mul, Pow, Sub
+from tilewright.ops.arithmetic import Add, Mul, Pow, Sub
 from tilewright.ops.norm import LayerNormalization
-from tilewright.ops.opdef import Op
-from tilewright.ops.pointwise import Sqrt
 from tilewright.ops.reduce import ReduceMean
 
 
 def fuse_layer_norm(graph: Graph) -> Graph:
-    return sweep(graph, _fuse)
+    unscaled: set[Value] = set()  # norms of ours whose scale is ones
 
-
-def _fuse(state: Sweep, node: Node) -> Sequence[Value] | None:
-    if not isinstance(node.op, Add | Mul):
+    def fuse(state: Sweep, node: Node) -> Sequence[Value] | None:
+        found = _match_normed(state, node)
+        if found is not None:
+            x, op = found
+            ones = np.ones(x.shape[op.axis :], x.type.dtype.numpy)
+            made = state.add(op, (x, state.add_constant(f"{node.outputs[0].name}.scale", ones)), node)
+            unscaled.update(made)
+            return made
+        if isinstance(node.op, Mul | Add):
+            return _with_weight(state, node, unscaled)
         return None
-    for value, weight in (node.inputs, node.inputs[::-1]):
-        if state.known(weight) is None or value.type != node.outputs[0].type:
+
+    return sweep(graph, fuse)
+
+
+def _with_weight(state: Sweep, node: Node, unscaled: set[Value]) -> Sequence[Value] | None:
+    """The norm that `node` scales or shifts by a constant, if it has no scale or shift yet."""
+    a, b = node.inputs
+    for value, weight in ((a, b), (b, a)):
+        norm = made_by(state, value, LayerNormalization)
+        if norm is None or state.known(weight) is None or value.type != node.outputs[0].type:
             continue
-        if isinstance(node.op, Mul):
-            found = _match_normed(state, value)
-            if found is not None:
-                x, op = found
-                return state.add(op, (x, weight), node)
-        else:
-            norm = _made_by(state, value, LayerNormalization)
-            if norm is not None and len(norm.inputs) == 2:
-                return state.add(norm.op, (*norm.inputs, weight), node)
+        x, scale, *bias = norm.inputs
+        if bias or len(norm.outputs) > 1:
+            continue
+        if isinstance(node.op, Add):
+            return state.add(norm.op, (x, scale, weight), node)
+        if value in unscaled:
+            return state.add(norm.op, (x, weight), node)
     return None
 
 
-def _match_normed(state: Sweep, value: Value) -> tuple[Value, LayerNormalization] | None:
-    """If `value` is (x - mean) / sqrt(variance + epsilon): x, and the op."""
-    quotient = _made_by(state, value, Div)
-    root = _made_by(state, quotient.inputs[1], Sqrt) if quotient else None
-    sum_ = _made_by(state, root.inputs[0], Add) if root else None
-    centred = _made_by(state, quotient.inputs[0], Sub) if quotient else None
-    if sum_ is None or centred is None:
+def _match_normed(state: Sweep, node: Node) -> tuple[Value, LayerNormalization] | None:
+    """If `node` is d / sqrt(mean square of d + epsilon), where d is x or x - mean: x, and the op."""
+    if not node.outputs or not node.outputs[0].type.dtype.is_float:
         return None
-    mean = _made_by(state, centred.inputs[1], ReduceMean)
-    epsilon = _number(state, sum_.inputs[1])
-    variance = _made_by(state, sum_.inputs[0], ReduceMean)
-    if mean is None or variance is None or epsilon is None:
+    for d, square in _over_roots(state, node):
+        found = _match_mean_square(state, square, d)
+        if found is None or d.type != node.outputs[0].type:
+            continue
+        mean, epsilon = found
+        trailing = bool(mean.axes) and mean.axes == tuple(range(mean.axes[0], len(d.shape)))
+        if not mean.keep or not trailing:
+            continue
+        x = _centred(state, d, mean)
+        return (d if x is None else x), LayerNormalization(mean.axes[0], epsilon, centred=x is not None)
+    return None
+
+
+def _over_roots(state: Sweep, node: Node) -> list[tuple[Value, Value]]:
+    """The pairs d, s for which `node` is d / sqrt(s)."""
+    roots = [(d, root_of(state, b)) for d, b in quotients(state, node)]
+    if isinstance(node.op, Mul):
+        for d, b in (node.inputs, node.inputs[::-1]):
+            power = made_by(state, b, Pow)
+            if power is not None and exponent(state, power) == -0.5:
+                roots.append((d, power.inputs[0]))
+    return [(d, s) for d, s in roots if s is not None]
+
+
+def _match_mean_square(state: Sweep, value: Value, d: Value) -> tuple[ReduceMean, float] | None:
+    """If `value` is the mean of d² plus a constant: the mean, and the constant."""
+    total = made_by(state, value, Add)
+    for v, more in (total.inputs, total.inputs[::-1]) if total is not None else ():
+        mean, epsilon = made_by(state, v, ReduceMean), number(state, more)
+        if mean is None or epsilon is None:
+            continue
+        base = square_of(state, mean.inputs[0])
+        if base is not None and _is_same(state, base, d):
+            assert isinstance(mean.op, ReduceMean)
+            return mean.op, epsilon
+    return None
+
+
+def _centred(state: Sweep, d: Value, mean: ReduceMean) -> Value | None:
+    """The value that `d` is, less its mean."""
+    node = made_by(state, d, Sub)
+    middle = made_by(state, node.inputs[1], ReduceMean) if node is not None else None
+    if node is None or middle is None or middle.op != mean or middle.inputs[0] is not node.inputs[0]:
         return None
-    x = centred.inputs[0]
-    op = mean.op
-    assert isinstance(op, ReduceMean)
-    trailing = bool(op.axes) and op.axes == tuple(range(op.axes[0], len(x.shape)))
-    if mean.inputs[0] is not x or variance.op != op or not op.keep or not trailing:
-        return None
-    if not _is_square(state, variance.inputs[0], centred.outputs[0]):
-        return None
-    return x, LayerNormalization(op.axes[0], epsilon)
+    return node.inputs[0]
 
 
-def _is_square(state: Sweep, value: Value, root: Value) -> bool:
-    node = state.producer(value)
-    match node:
-        case Node(op=Pow(exponent=exponent)):
-            by = _number(state, node.inputs[1]) if exponent is None else exponent
-            return node.inputs[0] is root and by == 2
-        case Node(op=Mul()):
-            return node.inputs == (root, root)
-        case _:
-            return False
-
-
-def _made_by(state: Sweep, value: Value, kind: type[Op]) -> Node | None:
-    node = state.producer(value)
-    return node if node is not None and isinstance(node.op, kind) else None
-
-
-def _number(state: Sweep, value: Value) -> float | None:
-    array = state.known(value)
-    return float(array.item()) if array is not None and array.size == 1 else None
+def _is_same(state: Sweep, a: Value, b: Value) -> bool:
+    """The same value, or the same difference written down twice."""
+    p, q = made_by(state, a, Sub), made_by(state, b, Sub)
+    if a is b or p is None or q is None or p.inputs[0] is not q.inputs[0]:
+        return a is b
+    r, s = state.producer(p.inputs[1]), state.producer(q.inputs[1])
+    return p.inputs[1] is q.inputs[1] or (
+        r is not None and s is not None and r.op == s.op and r.inputs == s.inputs
+    )
