@@ -110,6 +110,28 @@ def test_nan_propagates_through_min_max_and_relu(loop: str, dtype: str, target: 
     np.testing.assert_array_equal(np.isnan(done["R"]), np.isnan(done["A"]))
 
 
+@each_loop
+@pytest.mark.parametrize("bound", ["0", "-0.0", "6", "-1.5", "inf", "nan"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@every_target
+def test_bounds_that_are_literals_are_like_others(loop: str, dtype: str, bound: str, target: Target) -> None:
+    a = fill([*SPECIAL, 6.0, -6.0, 7.0])
+    number = f"{dtype}({bound})"
+    t = f"{dtype}[{len(a)}]"
+    sides = {"A[i]": number, number: "A[i]"}
+    stores = [
+        f"{v}[i] = {op}({x}, {y})"
+        for v, (op, (x, y)) in zip("LHKG", itertools.product(("min", "max"), sides.items()))
+    ]
+    done = check(
+        elementwise(loop, len(a), f"A: {t}, L: out({t}), H: out({t}), K: out({t}), G: out({t})", *stores),
+        target,
+        A=a,
+    )
+    for name in "LHKG":
+        np.testing.assert_array_equal(np.isnan(done[name]), np.isnan(a) | (bound == "nan"))
+
+
 @pytest.mark.parametrize("size", [3, 40])
 @every_target
 def test_a_maximum_of_rows_keeps_nan(size: int, target: Target) -> None:

@@ -97,9 +97,13 @@ class Arithmetic:
             sign = "s" if x.dtype.is_signed else "u"
             c = b.op(f"icmp {sign}{'lt' if low else 'gt'} {x}, {y.name}", DType.BOOL, x.lanes)
             return b.op(f"select {c}, {x}, {y}", x.dtype, x.lanes)
-        # minps and maxps give the second operand where either is NaN; so a NaN in the first is put back.
-        c = b.op(f"fcmp {'olt' if low else 'ogt'} {x}, {y.name}", DType.BOOL, x.lanes)
+        # minps and maxps give the second operand where either is NaN; so a NaN in the first is put back. If the second
+        # is a number, the comparison can see to that, and if the first is, there is nothing to put back.
+        order = "u" if y.is_number else "o"
+        c = b.op(f"fcmp {order}{'lt' if low else 'gt'} {x}, {y.name}", DType.BOOL, x.lanes)
         m = b.op(f"select {c}, {x}, {y}", x.dtype, x.lanes)
+        if x.is_number or y.is_number:
+            return m
         nan = b.op(f"fcmp uno {x}, {x.name}", DType.BOOL, x.lanes)
         return b.op(f"select {nan}, {x}, {m}", x.dtype, x.lanes)
 

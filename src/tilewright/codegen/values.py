@@ -26,6 +26,8 @@ _SCALAR = {
     DType.F64: "double",
 }
 
+_NAN = "0x7FF8000000000000"
+
 
 def llvm_type(dtype: DType, lanes: int = 1) -> str:
     """Of a value in a register."""
@@ -47,7 +49,7 @@ def literal(value: Scalar, dtype: DType) -> str:
     if dtype in (DType.F32, DType.F64):
         v = float(value)
         if math.isnan(v):
-            return "0x7FF8000000000000"
+            return _NAN
         return f"0x{struct.unpack('<Q', struct.pack('<d', v))[0]:016X}"
     return str(int.from_bytes(dtype.numpy.type(value).tobytes(), "little"))
 
@@ -72,6 +74,12 @@ class Val:
     def known(self) -> int | None:
         """The value of an integer literal."""
         return int(self.name) if self.dtype.is_int and self.name.lstrip("-").isdigit() else None
+
+    @property
+    def is_number(self) -> bool:
+        """Is it a literal float, one or a vector of it, and not NaN?"""
+        is_float = self.dtype in (DType.F32, DType.F64) and self.is_literal
+        return is_float and "0x" in self.name and _NAN not in self.name
 
     def __str__(self) -> str:
         return f"{self.type} {self.name}"
