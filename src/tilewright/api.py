@@ -26,10 +26,12 @@ from tilewright.keys import (
     rules_digest,
     target_digest,
 )
+from tilewright.ops.accuracy import DEFAULT, EXACT, Accuracy, AccuracyLike
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
 from tilewright.search.database import Scope, default_database
+from tilewright.support.artifact import Artifact
 from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
@@ -54,6 +56,7 @@ def load(
     shapes: Shapes | None = None,
     threads: int | None = None,
     target: str | Target = "native",
+    accuracy: AccuracyLike | None = None,
     cache: bool = True,
     progress: Progress | None = None,
     variants: int = 8,
@@ -61,15 +64,32 @@ def load(
     """A session for a model, compiled now or taken from the cache; or for a compiled `.tw` file.
 
     A model with open dimensions that `shapes` does not give is compiled when a run shows them; up to `variants`
-    programs for different shapes are kept.
+    programs for different shapes are kept. `accuracy` bounds the error that a quicker algorithm may add to a layer,
+    relative to the layer's largest output: 2e-5 by default; "exact" allows plain sums only.
     """
+    wanted = None if accuracy is None else Accuracy.of(accuracy)
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
-        return Session(file.load(model), threads)
-    loader = _Loader(model, threads, resolve_target(target), default_cache() if cache else NO_CACHE, progress)
+        program = file.load(model)
+        if wanted is not None:
+            _check_accuracy(program, wanted, model)
+        return Session(program, threads)
+    store = default_cache() if cache else NO_CACHE
+    loader = _Loader(model, threads, resolve_target(target), wanted or DEFAULT, store, progress)
     try:
         return loader.program(shapes)
     except MultipleProgramsError:
         return loader.dynamic(shapes or {}, variants)
+
+
+def _check_accuracy(program: Artifact, wanted: Accuracy, path: str | Path) -> None:
+    """A program is as accurate as it was compiled to be."""
+    made = Accuracy.of(program.manifest.options.get("accuracy", EXACT))
+    if not wanted.covers(made):
+        raise UserError(
+            f"the program was compiled with accuracy {made}, and {wanted} is asked for",
+            where=str(path),
+            hint=f"compile the model again with accuracy {wanted}",
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +99,7 @@ class _Loader:
     model: Model
     threads: int | None
     target: Target
+    accuracy: Accuracy
     store: Cache
     progress: Progress | None
 
@@ -93,15 +114,18 @@ class _Loader:
         return session
 
     def _part(self, graph: "Graph") -> Session:
-        return _compiler().compile_graph(self.target, graph, self.store, self.progress).session(self.threads)
+        made: CompiledModel = _compiler().compile_graph(
+            self.target, graph, self.accuracy, self.store, self.progress
+        )
+        return made.session(self.threads)
 
     def program(self, shapes: Shapes | None) -> Session:
         """One program for the whole model."""
-        model, target, store = self.model, self.target, self.store
+        model, store = self.model, self.store
         started = time.time_ns()
         state = _state(model)
         digest = model_digest(model, store)
-        key = _key(model, digest, shapes, target, store)
+        key = self._current_key(digest, shapes)
         path = store.find_program(key) if key else None
         if path is not None:
             try:
@@ -111,40 +135,44 @@ class _Loader:
                 return Session(artifact, self.threads)
             except UserError as e:
                 store.discard_program(key, e.message)
-        made: CompiledModel = _compiler().compile_for(target, model, digest, shapes, store, self.progress)
+        made: CompiledModel = _compiler().compile_for(
+            self.target, model, digest, shapes, self.accuracy, store, self.progress
+        )
         # Files that changed while they were read are compiled, but not kept.
         external = [_beside(model, name) for name in made.external_files]
         if digest and _state(model) == state and all(is_settled(p, started) for p in external):
             note_external_files(digest, made.external_files, store)
             others = _others(model, digest, store)
             if others is not None:
-                note_tasks(program_key(digest, others, shapes, target), made.tasks, store)
-                key = program_key(digest, others, shapes, target, made.tuned)
+                note_tasks(self._key(digest, others, shapes), made.tasks, store)
+                key = self._key(digest, others, shapes, made.tuned)
                 store.put_program(key, file.chunks(made.artifact))
         return made.session(self.threads)
+
+    def _key(self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "") -> str:
+        return program_key(digest, others, shapes, self.target, self.accuracy, tuned)
+
+    def _current_key(self, digest: str, shapes: Shapes | None) -> str:
+        """Of the program as it would be compiled now, or empty: the model's other files and its tasks are not known
+        before it has been compiled once.
+        """
+        others = _others(self.model, digest, self.store)
+        if others is None:
+            return ""
+        untuned = self._key(digest, others, shapes)
+        database = default_database()
+        if not database.exists:
+            return untuned
+        tasks = known_tasks(untuned, self.store)
+        if tasks is None:
+            return ""
+        choices = database.state(Scope(target_digest(self.target), rules_digest()), tasks)
+        database.close()
+        return self._key(digest, others, shapes, choices)
 
 
 def _compiler() -> ModuleType:
     return import_module("tilewright.compiler")
-
-
-def _key(model: Model, digest: str, shapes: Shapes | None, target: Target, store: Cache) -> str:
-    """Of the program for this model as it would be compiled now, or empty: its other files and its tasks are not known
-    before it has been compiled once.
-    """
-    others = _others(model, digest, store)
-    if others is None:
-        return ""
-    untuned = program_key(digest, others, shapes, target)
-    database = default_database()
-    if not database.exists:
-        return untuned
-    tasks = known_tasks(untuned, store)
-    if tasks is None:
-        return ""
-    choices = database.state(Scope(target_digest(target), rules_digest()), tasks)
-    database.close()
-    return program_key(digest, others, shapes, target, choices)
 
 
 def _others(model: Model, digest: str, store: Cache) -> list[str] | None:

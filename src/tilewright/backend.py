@@ -23,7 +23,7 @@ from tilewright.runtime.session import Session
 from tilewright.support.errors import UserError
 
 _FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
-_OPTIONS = ("shapes", "threads", "target", "cache", "progress", "variants")  # of `load`
+_OPTIONS = ("shapes", "threads", "target", "accuracy", "cache", "progress", "variants")  # of `load`
 
 
 class TilewrightRep(BackendRep):

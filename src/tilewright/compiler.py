@@ -27,6 +27,7 @@ from tilewright.graph.passes.lower import lower
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
 from tilewright.keys import model_digest
+from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
@@ -109,11 +110,15 @@ def compile(
     *,
     shapes: Shapes | None = None,
     target: str | Target = "native",
+    accuracy: AccuracyLike | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
-    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target."""
+    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. `accuracy` is as
+    for `load`.
+    """
     cache = default_cache()
-    return compile_for(resolve_target(target), model, model_digest(model, cache), shapes, cache, progress)
+    digest, bound = model_digest(model, cache), Accuracy.of(DEFAULT if accuracy is None else accuracy)
+    return compile_for(resolve_target(target), model, digest, shapes, bound, cache, progress)
 
 
 def compile_for(
@@ -121,24 +126,35 @@ def compile_for(
     model: Model,
     digest: str,
     shapes: Shapes | None = None,
+    accuracy: Accuracy = DEFAULT,
     cache: Cache = NO_CACHE,
     progress: Progress | None = None,
     workers: int | None = None,
 ) -> CompiledModel:
     """Compile the model of this digest, with objects from the cache. The program is not put there: `api.load` does."""
     with Workers(target, workers) as pool:
-        return _compilation(target, cache, pool, progress).run(model, digest, shapes)
+        return _compilation(target, accuracy, cache, pool, progress).run(model, digest, shapes)
 
 
 def compile_graph(
-    target: Target, graph: Graph, cache: Cache = NO_CACHE, progress: Progress | None = None
+    target: Target,
+    graph: Graph,
+    accuracy: Accuracy = DEFAULT,
+    cache: Cache = NO_CACHE,
+    progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile a part of a model: what comes between nodes that the host runs."""
     with Workers(target) as pool:
-        return _compilation(target, cache, pool, progress).run_graph(graph, "")
+        return _compilation(target, accuracy, cache, pool, progress).run_graph(graph, "")
 
 
-def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target = "native") -> Stages:
+def stages(
+    model: Model,
+    *,
+    shapes: Shapes | None = None,
+    target: str | Target = "native",
+    accuracy: AccuracyLike | None = None,
+) -> Stages:
     """Compile, and keep what each stage has made."""
     machine = resolve_target(target)
     cache = default_cache()
@@ -149,7 +165,7 @@ def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target =
             first = found.first_stage(shapes or {})
             graph, hosts, later = first.graph, first.hosts, len(first.rest)
     with Workers(machine) as pool:
-        c = _compilation(machine, cache, pool, None)
+        c = _compilation(machine, Accuracy.of(DEFAULT if accuracy is None else accuracy), cache, pool, None)
         made = c.run_graph(graph, model_digest(model, cache))
     assert c.graph is not None and c.tir is not None and c.scheduled is not None
     return Stages(
@@ -157,19 +173,22 @@ def stages(model: Model, *, shapes: Shapes | None = None, target: str | Target =
     )
 
 
-def lowered(model: Model, shapes: Shapes | None = None) -> Module:
+def lowered(model: Model, shapes: Shapes | None = None, accuracy: Accuracy = DEFAULT) -> Module:
     """The Funcs of a model as they are before they are scheduled, with the layouts of their buffers chosen."""
     return choose_layouts(lower(prepare(load_graph(model, shapes))))[0]
 
 
-def _compilation(target: Target, cache: Cache, pool: Workers, progress: Progress | None) -> "_Compilation":
+def _compilation(
+    target: Target, accuracy: Accuracy, cache: Cache, pool: Workers, progress: Progress | None
+) -> "_Compilation":
     tuned = Tuned(target, spaces=SPACES)
-    return _Compilation(target, KernelCompiler(target, cache, pool, tuned), tuned, progress)
+    return _Compilation(target, accuracy, KernelCompiler(target, cache, pool, tuned), tuned, progress)
 
 
 @dataclass(slots=True)
 class _Compilation:
     target: Target
+    accuracy: Accuracy
     compiler: KernelCompiler
     tuned: Tuned
     progress: Progress | None
@@ -262,6 +281,12 @@ class _Compilation:
             self.calls[k.name] = self.calls.get(k.name, 0) + 1
         return [_Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
 
+    def _options(self) -> dict[str, str]:
+        found = {"accuracy": str(self.accuracy)}
+        if self.tuned.used:
+            found["tuned"] = str(len(self.tuned.used))
+        return found
+
     def _artifact(self, module: Module, nodes: "list[_Node]", digest: str) -> Artifact:
         times = [t for n in nodes for t in _touched(n)]
         used = dict.fromkeys(b for t in times for b in t)
@@ -279,7 +304,7 @@ class _Compilation:
             FORMAT_VERSION,
             __version__,
             LLVM_VERSION,
-            {"tuned": str(len(self.tuned.used))} if self.tuned.used else {},
+            self._options(),
             digest,
             self.target.triple,
             tuple(sorted(self.target.features)),

@@ -1,8 +1,9 @@
 """What decides a program, as keys of the cache.
 
-A program depends on the bytes of the model and of the files with its external data, on shapes and target, and on the
-compiler: its sources as they are now, so that a changed compiler never serves what it would make differently, and the
-packages that it is built on. Nothing here imports the compiler: a program that was compiled before is found without.
+A program depends on the bytes of the model and of the files with its external data, on shapes, accuracy and target, and
+on the compiler: its sources as they are now, so that a changed compiler never serves what it would make differently,
+and the packages that it is built on. Nothing here imports the compiler: a program that was compiled before is found
+without.
 
 Hashing a large model takes longer than loading its program. So the digest of a file is kept in the cache, under what
 the file system says of the file: any write changes its times. A file that was written just now is hashed each time,
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.cache import Cache
 from tilewright.support.artifact import FORMAT_VERSION
 from tilewright.target.target import Target
@@ -77,6 +79,7 @@ def program_key(
     external: Iterable[str],
     shapes: Mapping[str, Sequence[int]] | None,
     target: Target,
+    accuracy: Accuracy,
     tuned: str = "",
 ) -> str:
     """`model` is the digest of the model, `external` the digests of its other files, in order; `tuned` is the digest
@@ -89,6 +92,7 @@ def program_key(
         *external,
         *_target_facts(target),
         repr(sorted((name, tuple(map(int, shape))) for name, shape in (shapes or {}).items())),
+        str(accuracy),
         tuned,
     )
 

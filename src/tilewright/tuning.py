@@ -28,6 +28,7 @@ from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import SPACES, Model, Shapes, lowered
 from tilewright.kernels import task_key
+from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.schedule.decisions import sampling_steps
 from tilewright.schedule.schedule import Schedule
@@ -159,16 +160,18 @@ def tune(
     seed: int = 0,
     shapes: Shapes | None = None,
     target: str | Target = "native",
+    accuracy: AccuracyLike | None = None,
     spaces: Spaces | None = None,
     progress: OnProgress | None = None,
 ) -> TuneResult:
     """Search for better schedules for `budget`, or until `trials` candidates have been measured.
 
     `subject`: a model (path, bytes or ModelProto), a Func, or a Schedule of one Func with sampling steps, whose
-    decisions are taken anew. `threads`: how many a candidate runs on. `spaces`: the design spaces of a Func, instead
-    of our own. On Ctrl-C everything measured is kept, and the interrupt goes on to the caller.
+    decisions are taken anew. `threads`: how many a candidate runs on. `accuracy`: of the model, as for `load`.
+    `spaces`: the design spaces of a Func, instead of our own. On Ctrl-C everything measured is kept, and the interrupt
+    goes on to the caller.
     """
-    with Tuning(subject, budget, trials, threads, seed, shapes, target, spaces, progress) as tuning:
+    with Tuning(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress) as tuning:
         tuning.run()
         return tuning.result()
 
@@ -185,6 +188,7 @@ class Tuning:
         seed: int = 0,
         shapes: Shapes | None = None,
         target: str | Target = "native",
+        accuracy: AccuracyLike | None = None,
         spaces: Spaces | None = None,
         progress: OnProgress | None = None,
         database: Database | None = None,
@@ -213,7 +217,9 @@ class Tuning:
         chosen = SPACES if spaces is None else spaces
         self.tuners = [
             TaskTuner(task, task.func.name, count, self._tools, threads, seed)
-            for task, count in _tasks(subject, shapes, machine, chosen)
+            for task, count in _tasks(
+                subject, shapes, Accuracy.of(DEFAULT if accuracy is None else accuracy), machine, chosen
+            )
         ]
 
     def __enter__(self) -> "Tuning":
@@ -346,7 +352,7 @@ def _result(t: TaskTuner) -> TaskResult:
 
 
 def _tasks(
-    subject: Subject, shapes: Shapes | None, target: Target, spaces: Spaces
+    subject: Subject, shapes: Shapes | None, accuracy: Accuracy, target: Target, spaces: Spaces
 ) -> Sequence[tuple[Task, int]]:
     """The distinct Funcs, and how often each is called."""
     match subject:
@@ -355,7 +361,7 @@ def _tasks(
         case Schedule():
             return [(_trace_task(subject, target, spaces), 1)]
         case str() | Path() | bytes() | ModelProto():
-            return _model_tasks(subject, shapes, target, spaces)
+            return _model_tasks(subject, shapes, accuracy, target, spaces)
 
 
 def _trace_task(schedule: Schedule, target: Target, spaces: Spaces) -> Task:
@@ -374,9 +380,9 @@ def _trace_task(schedule: Schedule, target: Target, spaces: Spaces) -> Task:
 
 
 def _model_tasks(
-    model: Model, shapes: Shapes | None, target: Target, spaces: Spaces
+    model: Model, shapes: Shapes | None, accuracy: Accuracy, target: Target, spaces: Spaces
 ) -> Sequence[tuple[Task, int]]:
-    module = lowered(model, shapes)
+    module = lowered(model, shapes, accuracy)
     constants = frozenset(c.buffer for c in module.constants)
     counts = Counter(c.func for c in calls(module.program) if isinstance(c, Call))
     tasks: dict[str, Task] = {}

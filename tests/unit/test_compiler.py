@@ -15,6 +15,7 @@ from examples.models import mlp
 from tilewright import api, keys
 from tilewright.compiler import CompiledModel, compile, compile_for
 from tilewright.keys import compiler_digest, file_digest, model_digest, program_key
+from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.runtime import file
 from tilewright.runtime.cache import Cache
 from tilewright.target.target import AVX2, BASELINE
@@ -239,21 +240,22 @@ def test_a_warm_load_imports_no_compiler(folder: Path) -> None:
 
 
 def test_every_fact_changes_the_key() -> None:
-    base = ("aa", (), {"x": (1, 2)}, AVX2)
+    base = ("aa", (), {"x": (1, 2)}, AVX2, DEFAULT)
     others = [
-        ("ab", (), {"x": (1, 2)}, AVX2),
-        ("aa", ("bb",), {"x": (1, 2)}, AVX2),
-        ("aa", (), {"x": (2, 1)}, AVX2),
-        ("aa", (), {"y": (1, 2)}, AVX2),
-        ("aa", (), None, AVX2),
-        ("aa", (), {"x": (1, 2)}, BASELINE),
-        ("aa", (), {"x": (1, 2)}, replace(AVX2, l2_bytes=AVX2.l2_bytes + 1)),
-        ("aa", (), {"x": (1, 2)}, replace(AVX2, cpu="generic")),
-        ("aa", (), {"x": (1, 2)}, replace(AVX2, features=AVX2.features - {"fma"})),
+        ("ab", (), {"x": (1, 2)}, AVX2, DEFAULT),
+        ("aa", ("bb",), {"x": (1, 2)}, AVX2, DEFAULT),
+        ("aa", (), {"x": (2, 1)}, AVX2, DEFAULT),
+        ("aa", (), {"y": (1, 2)}, AVX2, DEFAULT),
+        ("aa", (), None, AVX2, DEFAULT),
+        ("aa", (), {"x": (1, 2)}, BASELINE, DEFAULT),
+        ("aa", (), {"x": (1, 2)}, replace(AVX2, l2_bytes=AVX2.l2_bytes + 1), DEFAULT),
+        ("aa", (), {"x": (1, 2)}, replace(AVX2, cpu="generic"), DEFAULT),
+        ("aa", (), {"x": (1, 2)}, replace(AVX2, features=AVX2.features - {"fma"}), DEFAULT),
+        ("aa", (), {"x": (1, 2)}, AVX2, Accuracy(None)),
     ]
     found = {program_key(*facts) for facts in (base, *others)}
     assert len(found) == 1 + len(others)
-    assert program_key("aa", (), {"x": [np.int64(1), 2]}, AVX2) == program_key(*base)  # pyright: ignore
+    assert program_key("aa", (), {"x": [np.int64(1), 2]}, AVX2, DEFAULT) == program_key(*base)  # pyright: ignore
 
 
 def test_any_source_file_changes_the_digest_of_the_compiler(

@@ -8,6 +8,7 @@ from tilewright.cli.difference import TOLERANCE
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.measure import Report, measure
 from tilewright.cli.options import (
+    accuracy_option,
     input_option,
     json_option,
     model_argument,
@@ -18,6 +19,7 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.output import milliseconds, note, print_json, print_table, progress_bar
 from tilewright.cli.status import Status
+from tilewright.ops.accuracy import Accuracy
 
 
 @click.command()
@@ -30,6 +32,7 @@ from tilewright.cli.status import Status
 @click.option("--tolerance", default=TOLERANCE, show_default=True, help="Allowed error against the engine.")
 @threads_option
 @target_option
+@accuracy_option
 @seed_option
 @json_option
 def bench(
@@ -42,6 +45,7 @@ def bench(
     tolerance: float,
     threads: int | None,
     target: str,
+    accuracy: Accuracy | None,
     seed: int,
     as_json: bool,
 ) -> int:
@@ -58,6 +62,7 @@ def bench(
             seed=seed,
             threads=threads,
             target=target,
+            accuracy=accuracy,
             against_ort=against == "ort",
             rounds=rounds,
             seconds=seconds,

@@ -16,6 +16,7 @@ from tilewright.cli.engines import Engine, Ours, Values, make_reference
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.options import (
     PROGRAM,
+    accuracy_option,
     input_option,
     json_option,
     model_argument,
@@ -27,6 +28,7 @@ from tilewright.cli.options import (
 from tilewright.cli.output import note, print_json, print_table, progress_bar
 from tilewright.cli.status import Status
 from tilewright.cli.submodel import ModelParts, write_case
+from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 
@@ -78,6 +80,7 @@ def parse_bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )
 @threads_option
 @target_option
+@accuracy_option
 @seed_option
 @json_option
 def compare(
@@ -92,6 +95,7 @@ def compare(
     folder: Path | None,
     threads: int | None,
     target: str,
+    accuracy: Accuracy | None,
     seed: int,
     as_json: bool,
 ) -> int:
@@ -107,7 +111,9 @@ def compare(
     allowed = Tolerance(tolerance, steps)
     reference = make_reference(against, threads or default_threads())
     with progress_bar() as progress:
-        with load(model, shapes=shapes, threads=threads, target=target, progress=progress) as session:
+        with load(
+            model, shapes=shapes, threads=threads, target=target, accuracy=accuracy, progress=progress
+        ) as session:
             feeds: Values = make_feeds(session.inputs, files, seed)
             got = session.run(feeds)  # pyright: ignore[reportArgumentType]
         wanted = reference.prepare(model)(feeds)
@@ -126,14 +132,14 @@ def compare(
         if bisect or folder is not None:
             bad = [d for d in differences if not allowed.allows(d)]
             with ModelParts(model) as parts:
-                ours = Ours(threads, target)
+                ours = Ours(threads, target, accuracy)
                 bisector = Bisector(parts, feeds, ours, reference, allowed, memory, progress)
                 bisection = bisector.search()
                 suspect = _suspect(bisection, bad, parts.makers)
                 made = bisector.reproduce(suspect) if folder is not None and suspect else None
             report["bisect"] = _bisection(bisection)
             if folder is not None:
-                report["written"] = _write(made, folder, _options(against, tolerance, steps))
+                report["written"] = _write(made, folder, _options(against, tolerance, steps, accuracy))
             is_fine = is_fine and bisection.different is None and bisection.wrong is None
     if as_json:
         print_json(report)
@@ -218,9 +224,10 @@ def _write(made: Reproducer | None, folder: Path, options: list[str]) -> dict[st
     }
 
 
-def _options(against: str, tolerance: float, steps: int) -> list[str]:
+def _options(against: str, tolerance: float, steps: int, accuracy: Accuracy | None) -> list[str]:
     """Those that say what counts as different, so that the small model is judged as the whole one was."""
-    return [f"--against={against}", f"--tolerance={tolerance:g}", *([f"--steps={steps}"] if steps else [])]
+    given = {"against": against, "tolerance": f"{tolerance:g}", "steps": steps or None, "accuracy": accuracy}
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 # -------------------------------------------------------------------------------------------------------------- text

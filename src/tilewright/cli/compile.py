@@ -5,9 +5,17 @@ from pathlib import Path
 
 import click
 
-from tilewright.cli.options import PROGRAM, json_option, model_argument, shape_option, target_option
+from tilewright.cli.options import (
+    PROGRAM,
+    accuracy_option,
+    json_option,
+    model_argument,
+    shape_option,
+    target_option,
+)
 from tilewright.cli.output import megabytes, milliseconds, print_json, print_table, progress_bar
 from tilewright.compiler import compile as compile_to_artifact
+from tilewright.ops.accuracy import Accuracy
 
 
 @click.command("compile")
@@ -20,9 +28,15 @@ from tilewright.compiler import compile as compile_to_artifact
 )
 @shape_option
 @target_option
+@accuracy_option
 @json_option
 def compile_model(
-    model: Path, output: Path | None, shapes: dict[str, tuple[int, ...]], target: str, as_json: bool
+    model: Path,
+    output: Path | None,
+    shapes: dict[str, tuple[int, ...]],
+    target: str,
+    accuracy: Accuracy | None,
+    as_json: bool,
 ) -> None:
     """Compile MODEL (.onnx) to a program (.tw).
 
@@ -31,7 +45,9 @@ def compile_model(
     path = output or Path(model.with_suffix(PROGRAM).name)
     start = time.perf_counter()
     with progress_bar() as progress:
-        compiled = compile_to_artifact(model, shapes=shapes, target=target, progress=progress)
+        compiled = compile_to_artifact(
+            model, shapes=shapes, target=target, accuracy=accuracy, progress=progress
+        )
     compiled.save(path)
     total = time.perf_counter() - start
     artifact = compiled.artifact
@@ -48,6 +64,7 @@ def compile_model(
                 "arena_bytes": artifact.arena_bytes,
                 "triple": artifact.manifest.triple,
                 "features": sorted(artifact.manifest.features),
+                "accuracy": artifact.manifest.options["accuracy"],
             }
         )
         return

@@ -17,6 +17,7 @@ from tilewright.cli.peers import OnnxRuntime
 from tilewright.frontend.onnx import OnnxModel
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
+from tilewright.ops.accuracy import Accuracy
 from tilewright.ops.hostop import HostValue
 from tilewright.runtime.session import Session
 from tilewright.staged import Staged
@@ -39,11 +40,13 @@ class Ours:
 
     name = "tilewright"
 
-    def __init__(self, threads: int | None, target: str) -> None:
-        self._threads, self._target = threads, target
+    def __init__(self, threads: int | None, target: str, accuracy: Accuracy | None = None) -> None:
+        self._threads, self._target, self._accuracy = threads, target, accuracy
 
     def prepare(self, model: Model) -> Run:
-        session = load(model, threads=self._threads, target=self._target, cache=False)
+        session = load(
+            model, threads=self._threads, target=self._target, accuracy=self._accuracy, cache=False
+        )
         return lambda values: dict(session.run(values))  # pyright: ignore[reportArgumentType]
 
 

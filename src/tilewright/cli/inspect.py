@@ -7,11 +7,19 @@ from typing import Any, TypeVar
 import click
 
 from tilewright.cli.flops import count_flops
-from tilewright.cli.options import PROGRAM, json_option, model_argument, shape_option, target_option
+from tilewright.cli.options import (
+    PROGRAM,
+    accuracy_option,
+    json_option,
+    model_argument,
+    shape_option,
+    target_option,
+)
 from tilewright.cli.output import megabytes, print_json, print_table, shape_text
 from tilewright.compiler import Stages, stages
 from tilewright.graph.printer import print_graph
 from tilewright.kernels import Kernel
+from tilewright.ops.accuracy import EXACT, Accuracy
 from tilewright.runtime.file import load as read_program
 from tilewright.support.artifact import (
     Artifact,
@@ -47,6 +55,7 @@ KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {
 @click.option("--kernel", metavar="NAME", help="Only this kernel of the stage.")
 @shape_option
 @target_option
+@accuracy_option
 @json_option
 def inspect(
     model: Path,
@@ -54,6 +63,7 @@ def inspect(
     kernel: str | None,
     shapes: dict[str, tuple[int, ...]],
     target: str,
+    accuracy: Accuracy | None,
     as_json: bool,
 ) -> None:
     """Show what MODEL becomes: a summary (.onnx or .tw), or its text at one stage (.onnx).
@@ -68,13 +78,13 @@ def inspect(
     if ir is None:
         if kernel is not None:
             raise click.UsageError("--kernel needs --ir, to say what to show of it.")
-        _print_summary(_summary(model, shapes, target), as_json)
+        _print_summary(_summary(model, shapes, target, accuracy), as_json)
         return
     if model.suffix == PROGRAM:
         raise UserError(
             "a compiled program holds machine code only", where=str(model), hint="inspect the .onnx file"
         )
-    text = _text(stages(model, shapes=shapes, target=target), ir, kernel)
+    text = _text(stages(model, shapes=shapes, target=target, accuracy=accuracy), ir, kernel)
     if as_json:
         print_json({"model": str(model), "ir": ir, "kernel": kernel, "text": text})
     else:
@@ -104,11 +114,13 @@ def _pick(named: dict[str, T], name: str) -> T:
 # ------------------------------------------------------------------------------------------------------------ summary
 
 
-def _summary(model: Path, shapes: dict[str, tuple[int, ...]], target: str) -> dict[str, Any]:
+def _summary(
+    model: Path, shapes: dict[str, tuple[int, ...]], target: str, accuracy: Accuracy | None
+) -> dict[str, Any]:
     """Arithmetic is known only where the kernels are: not of a compiled program."""
     if model.suffix == PROGRAM:
         return _describe(read_program(model), {})
-    found = stages(model, shapes=shapes, target=target)
+    found = stages(model, shapes=shapes, target=target, accuracy=accuracy)
     summary = _describe(found.artifact, {k.name: count_flops(k.func.body) for k in found.kernels})
     summary["host"] = [{"node": h.step.name, "op": h.step.node.op_type, "why": h.why} for h in found.hosts]
     summary["nodes_after_host"] = found.later
@@ -138,6 +150,7 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "code_bytes": sum(map(len, artifact.objects)),
         "triple": manifest.triple,
         "features": sorted(manifest.features),
+        "accuracy": manifest.options.get("accuracy", EXACT),
         "tuned_kernels": int(manifest.options.get("tuned", "0")),
         "compiler_version": manifest.compiler_version,
         "llvm_version": manifest.llvm_version,
@@ -191,6 +204,7 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     click.echo()
     if summary["flops"] is not None:
         click.echo(f"{summary['flops'] / 1e9:.3g} GFLOP a run")
+    click.echo(f"accuracy: {summary['accuracy']}")
     if summary["tuned_kernels"]:
         click.echo(f"tuned: {summary['tuned_kernels']} kernels from the database")
     sizes = ", ".join(f"{n} {megabytes(summary[f'{n}_bytes'])}" for n in ("arena", "weights", "code"))

@@ -21,6 +21,7 @@ from tilewright.cli.peers import OnnxRuntime
 from tilewright.cli.timing import Ratio, Series, interleave, speedup
 from tilewright.compiler import compile as compile_model
 from tilewright.dynamic import DynamicSession
+from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
 from tilewright.runtime.session import Session
 from tilewright.support.errors import MultipleProgramsError, UserError
@@ -70,6 +71,7 @@ def measure(
     seed: int = 0,
     threads: int | None = None,
     target: str = "native",
+    accuracy: Accuracy | None = None,
     against_ort: bool = False,
     rounds: int = 7,
     seconds: float = 0.5,
@@ -95,11 +97,13 @@ def measure(
     if not is_program:
         # What becomes several programs is compiled when they are first run.
         with _without_cache(), _timed(start_up, "compile"), suppress(MultipleProgramsError):
-            compiled = compile_model(model, shapes=shapes, target=target, progress=progress)
+            compiled = compile_model(
+                model, shapes=shapes, target=target, accuracy=accuracy, progress=progress
+            )
     with pinned(threads) as cores:
         with _timed(start_up, "load"):
             session = (
-                load(model, shapes=shapes, threads=threads, target=target)
+                load(model, shapes=shapes, threads=threads, target=target, accuracy=accuracy)
                 if compiled is None
                 else compiled.session(threads)
             )

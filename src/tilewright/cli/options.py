@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from tilewright.ops.accuracy import DEFAULT, Accuracy
+
 PROGRAM = ".tw"  # what a compiled program's name ends in
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,6 +36,11 @@ def parse_shapes(
             raise click.BadParameter(f"{text!r} is not a shape such as 1x3x224x224.", ctx, param)
         found[name] = tuple(map(int, parts))
     return found
+
+
+def parse_accuracy(ctx: click.Context, param: click.Parameter, value: str | None) -> Accuracy | None:
+    """None if it was not given: a compiled program is taken as it is."""
+    return None if value is None else Accuracy.of(value)
 
 
 def model_argument(command: Command) -> Command:
@@ -78,6 +85,16 @@ def target_option(command: Command) -> Command:
         default="native",
         show_default=True,
         help="Machine to compile for: native, x86-64 or x86-64-v3.",
+    )(command)
+
+
+def accuracy_option(command: Command) -> Command:
+    return click.option(
+        "--accuracy",
+        callback=parse_accuracy,
+        metavar="BOUND|exact",
+        help="Error that a quicker algorithm may add to a layer, relative to its largest output; exact: plain sums only"
+        f" [default: {DEFAULT}].",
     )(command)
 
 

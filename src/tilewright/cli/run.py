@@ -11,6 +11,7 @@ from tilewright.api import load
 from tilewright.cli.difference import TOLERANCE, compare
 from tilewright.cli.feeds import make_feeds, read_array, write_array
 from tilewright.cli.options import (
+    accuracy_option,
     input_option,
     json_option,
     model_argument,
@@ -22,6 +23,7 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.output import note, print_json, print_table, progress_bar, shape_text
 from tilewright.cli.status import Status
+from tilewright.ops.accuracy import Accuracy
 from tilewright.support.errors import UserError
 
 
@@ -53,6 +55,7 @@ from tilewright.support.errors import UserError
 )
 @threads_option
 @target_option
+@accuracy_option
 @seed_option
 @json_option
 def run(
@@ -64,12 +67,15 @@ def run(
     tolerance: float,
     threads: int | None,
     target: str,
+    accuracy: Accuracy | None,
     seed: int,
     as_json: bool,
 ) -> int:
     """Run MODEL (.onnx or .tw) once on files or random numbers."""
     with progress_bar() as progress:
-        session = load(model, shapes=shapes, threads=threads, target=target, progress=progress)
+        session = load(
+            model, shapes=shapes, threads=threads, target=target, accuracy=accuracy, progress=progress
+        )
     names = [o.name for o in session.outputs]
     for name in (*saves, *expected):
         if name not in names:

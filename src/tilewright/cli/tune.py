@@ -11,9 +11,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from tilewright.cli.machine import machine, versions
-from tilewright.cli.options import PROGRAM, json_option, model_argument, shape_option, target_option
+from tilewright.cli.options import (
+    PROGRAM,
+    accuracy_option,
+    json_option,
+    model_argument,
+    shape_option,
+    target_option,
+)
 from tilewright.cli.output import milliseconds, note, print_json, print_table
 from tilewright.cli.status import Status
+from tilewright.ops.accuracy import Accuracy
 from tilewright.search.database import database_path
 from tilewright.support.errors import UserError
 from tilewright.tuning import DEFAULT_BUDGET, OnProgress, TaskResult, TuneResult, Tuning
@@ -30,6 +38,7 @@ from tilewright.tuning import Progress as Now
 @click.option("--seed", default=0, show_default=True, help="Of the search and of the random tensors.")
 @shape_option
 @target_option
+@accuracy_option
 @json_option
 def tune(
     model: Path,
@@ -39,6 +48,7 @@ def tune(
     seed: int,
     shapes: dict[str, tuple[int, ...]],
     target: str,
+    accuracy: Accuracy | None,
     as_json: bool,
 ) -> int:
     """Measure schedules for the kernels of MODEL (.onnx). What is found is used whenever it is compiled again.
@@ -51,7 +61,9 @@ def tune(
         )
     with (
         _progress_line() as progress,
-        Tuning(model, budget, trials, threads, seed, shapes, target, progress=progress) as tuning,
+        Tuning(
+            model, budget, trials, threads, seed, shapes, target, accuracy=accuracy, progress=progress
+        ) as tuning,
     ):
         try:
             tuning.run()

@@ -1,0 +1,116 @@
+"""`accuracy=`: how it is written, what it allows, and where it is remembered."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from examples.models import mlp
+from tilewright import api
+from tilewright.cli.main import main
+from tilewright.compiler import compile, stages
+from tilewright.keys import program_key
+from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
+from tilewright.target.target import AVX2
+
+MODEL = mlp((24, 16, 8))
+
+
+@pytest.mark.parametrize(
+    ("written", "bound"),
+    [
+        (1e-6, 1e-6),
+        ("1e-6", 1e-6),
+        (" 0.5 ", 0.5),
+        (np.float32(0.25), 0.25),
+        ("exact", None),
+        ("Exact", None),
+        (Accuracy(None), None),
+    ],
+)
+def test_what_is_written_is_read(written: AccuracyLike, bound: float | None) -> None:
+    assert Accuracy.of(written) == Accuracy(bound)
+
+
+@pytest.mark.parametrize("bound", [None, 2e-5, 1 / 3, 1e-300, math.nextafter(2e-5, 1)])
+def test_text_is_read_again(bound: float | None) -> None:
+    assert Accuracy.of(str(Accuracy(bound))) == Accuracy(bound)
+
+
+def test_errors_up_to_the_bound_are_allowed() -> None:
+    assert DEFAULT.allows(2e-5) and DEFAULT.allows(0.0)
+    assert not any(DEFAULT.allows(e) for e in (2.1e-5, math.inf, math.nan))
+    assert not Accuracy(None).allows(0.0)
+
+
+def test_a_stricter_program_serves() -> None:
+    exact, fine, coarse = Accuracy(None), Accuracy(1e-6), Accuracy(1e-3)
+    order = [exact, fine, coarse]
+    for n, wanted in enumerate(order):
+        assert [wanted.covers(made) for made in order] == [i <= n for i in range(3)]
+
+
+# ---------------------------------------------------------------------------------------------------- keys and programs
+
+
+def test_keys_of_programs_differ() -> None:
+    found = {program_key("aa", (), None, AVX2, Accuracy(b)) for b in (None, 2e-5, 1e-6)}
+    assert len(found) == 3
+
+
+def test_a_program_is_cached_for_its_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(MODEL.SerializeToString())
+    for accuracy, programs in ((None, 1), (2e-5, 1), ("2e-5", 1), ("exact", 2), (1e-6, 3)):
+        api.load(path, threads=1, accuracy=accuracy).close()
+        assert len(list((tmp_path / "cache").glob("*.tw"))) == programs
+
+
+def test_a_program_says_how_accurate_it_is() -> None:
+    assert compile(MODEL, target="x86-64").artifact.manifest.options["accuracy"] == "2e-05"
+    exact = compile(MODEL, target="x86-64", accuracy="exact").artifact
+    assert exact.manifest.options["accuracy"] == "exact"
+    assert stages(MODEL, accuracy=1e-6).artifact.manifest.options["accuracy"] == "1e-06"
+
+
+def test_a_compiled_file_is_held_to_what_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "model.tw"
+    compile(MODEL, accuracy=1e-5).save(path)
+    for accuracy in (None, 1e-5, 2e-5):
+        api.load(path, threads=1, accuracy=accuracy).close()
+
+
+# ----------------------------------------------------------------------------------------------------- the command line
+
+
+def test_commands_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "m.onnx").write_bytes(MODEL.SerializeToString())
+
+    def call(*arguments: object) -> str:
+        result = CliRunner().invoke(main, [str(a) for a in arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    program = tmp_path / "m.tw"
+    made = json.loads(call("compile", tmp_path / "m.onnx", "-o", program, "--accuracy", "exact", "--json"))
+    assert made["accuracy"] == "exact"
+    assert json.loads(call("inspect", program, "--json"))["accuracy"] == "exact"
+    assert "accuracy: 3e-06" in call("inspect", tmp_path / "m.onnx", "--accuracy", "3e-6")
+    call("run", program, "--accuracy", "exact")
+    call(
+        "bench",
+        tmp_path / "m.onnx",
+        "--accuracy",
+        "1e-6",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0",
+        "--threads",
+        "1",
+    )
