@@ -2,6 +2,7 @@
 
 graph = prepare(load_graph(model))        frontend, graph passes
 module = lower(graph)                     one Func per group, over shared buffers
+module = choose_algorithms(module)        where a Func may be computed in several ways
 module = choose_layouts(module)           layouts belong to the Module
 kernels = schedule, lower, compile        each distinct Func once
 artifact = kernels + constants + a memory plan + the program
@@ -32,6 +33,7 @@ from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
 from tilewright.schedule.recipes.layouts import choose_layouts
+from tilewright.search.algorithms import choose_algorithms
 from tilewright.search.default import spaces
 from tilewright.support.artifact import (
     FORMAT_VERSION,
@@ -175,7 +177,8 @@ def stages(
 
 def lowered(model: Model, shapes: Shapes | None = None, accuracy: Accuracy = DEFAULT) -> Module:
     """The Funcs of a model as they are before they are scheduled, with the layouts of their buffers chosen."""
-    return choose_layouts(lower(prepare(load_graph(model, shapes))))[0]
+    module = lower(prepare(load_graph(model, shapes)))
+    return choose_layouts(choose_algorithms(module, resolve_target("native"), accuracy.allows))[0]
 
 
 def _compilation(
@@ -219,7 +222,7 @@ class _Compilation:
 
         self._tell("graph", 0, 1)
         self.graph = prepare(graph)
-        self.tir = lower(self.graph)
+        self.tir = choose_algorithms(lower(self.graph), self.target, self.accuracy.allows)
         stage("graph")
         module, _ = choose_layouts(self.tir)
         stage("layouts")

@@ -4,7 +4,7 @@ import pytest
 from schedule_programs import check, conv, matmul, outline, row_sum
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Scope, Var
+from tilewright.ir.expr import FALSE, TRUE, Scope, Var
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.steps import (
@@ -19,10 +19,12 @@ from tilewright.schedule.steps import (
     ReverseComputeAt,
     Split,
 )
+from tilewright.schedule.trace import replay
+from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.invert import try_invert
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Func
-from tilewright.tir.stmt import Store, loops
+from tilewright.tir.func import Func, single
+from tilewright.tir.stmt import If, Store, loops, walk
 
 
 def heads(dtype: DType = DType.I32) -> Func:
@@ -112,7 +114,9 @@ def invert(
 ) -> dict[Var, object] | None:
     outputs = [Var(f"u{d}") for d in range(len(shape))]
     simplify = Simplifier({v: Interval(0, e - 1) for v, e in extents.items()})
-    return try_invert(indices, shape, extents, outputs, simplify)  # type: ignore[arg-type]
+    found = try_invert(indices, shape, extents, outputs, simplify)  # type: ignore[arg-type]
+    assert found is None or not found.conditions
+    return None if found is None else dict(found.values)
 
 
 @pytest.mark.parametrize("inner", [1, 2, 3, 4])
@@ -150,3 +154,32 @@ def test_merged_digits_invert() -> None:
 )
 def test_what_has_no_inverse(indices: list[object], shape: tuple[int, ...]) -> None:
     assert invert(indices, shape, {Var("n"): 12}) is None
+
+
+def test_tiles_that_reach_beyond_the_end_invert_up_to_there() -> None:
+    n = Var("n")
+    outputs = [Var("u0"), Var("u1")]
+    found = try_invert([n // 4, n % 4], (3, 4), {n: 10}, outputs, Simplifier({n: Interval(0, 9)}))
+    assert found is not None
+    for a in range(3):
+        for b in range(4):
+            known = Simplifier({Var("u0"): Interval(a, a), Var("u1"): Interval(b, b)})
+            assert known.constant(found.values[n]) == 4 * a + b
+            assert [known(c) for c in found.conditions] == [TRUE if 4 * a + b < 10 else FALSE]
+
+
+def tiles(length: int) -> Func:
+    """y[i] = x[i // 4, i % 4]: what tiles of four give for so many elements."""
+    b = FuncBuilder("tiles")
+    x = b.param("X", (-(-length // 4), 4), DType.F32)
+    return b.finish(b.compute("Y", (length,), lambda i: x[i // 4, i % 4]))
+
+
+def test_iterate_over_tiles_skips_what_is_not_read() -> None:
+    with pytest.raises(ScheduleError, match="does not read all elements of X"):
+        replay(single(tiles(10)), (IterateOver("Y", "X"),))
+    done = check(tiles(10), IterateOver("Y", "X", partial=True))
+    assert [it.extent for it in find_block(done, "Y").iters] == [3, 4]
+    assert not any(
+        isinstance(n, If) for n in walk(check(tiles(12), IterateOver("Y", "X", partial=True)).body)
+    )

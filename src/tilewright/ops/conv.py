@@ -6,7 +6,7 @@ a time (depthwise), or groups in general.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -15,9 +15,11 @@ import numpy as np
 
 from tilewright.ir.expr import Buffer, Expr, cast, const, equal, logical_and, select
 from tilewright.ops.axes import FLOATS, accumulator, narrow, widen
+from tilewright.ops.cook_toom import Scheme
 from tilewright.ops.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Algorithm, Array, Compute, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.ops.window import Window, check_rank
+from tilewright.ops.winograd import Winograd, algorithms
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
@@ -71,19 +73,21 @@ def contract(
 
 
 def add_bias(
-    b: FuncBuilder, total: Buffer, bias: Sequence[Buffer], window: Window, out: TensorType, name: str
+    b: FuncBuilder,
+    total: Callable[..., Expr],
+    bias: Sequence[Buffer],
+    window: Window,
+    out: TensorType,
+    name: str,
 ) -> Buffer:
-    """The result of a contraction with the bias, if there is one, in the output's type.
+    """The result of a contraction with the bias, if there is one, in the output's type. `total` gives it at a place.
 
     It is a block of its own even if it only copies: so the contraction's result, which need not be stored, may have
     another layout than the output.
     """
 
     def finished(*i: Expr) -> Expr:
-        value: Expr = total[i]
-        for c in bias:
-            value = value + cast(total.dtype, c[i[1]])
-        return cast(out.dtype, value)
+        return cast(out.dtype, _with_bias(total(*i), bias, i[1]))
 
     return b.compute(name, out.shape, finished, axes=["n", "o", *window.axes()])
 
@@ -127,7 +131,30 @@ class Conv(Op):
         (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
         padded = self.window.pad(b, x, out.shape[2:], 0, f"{name}_pad")
         total = contract(b, padded, w, self.window, self.group, out, f"{name}_conv")
-        return (add_bias(b, total, bias, self.window, out, name),)
+        return (add_bias(b, lambda *i: total[i], bias, self.window, out, name),)
+
+    def alternatives(self, inputs: Sequence[TensorType]) -> Sequence[Algorithm]:
+        (out,) = self.infer(inputs)
+        w = inputs[1]
+        measured: dict[tuple[Scheme, ...], float] = {}
+
+        def error(a: Winograd, weights: Array | None) -> float:
+            """How many tiles go together makes no difference to it."""
+            if a.schemes not in measured:
+                measured[a.schemes] = a.error(weights)
+            return measured[a.schemes]
+
+        found = algorithms(w, self.window, self.group, out)
+        return [Algorithm(str(a), self._by(a), lambda known, a=a: error(a, known[1])) for a in found]
+
+    def _by(self, algorithm: Winograd) -> Compute:
+        def compute(b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+            x, w, *bias = inputs
+            (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
+            tiles = algorithm.compute(b, x, w, self.window, out, name)
+            return (add_bias(b, tiles.at, bias, self.window, out, name),)
+
+        return compute
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])
@@ -400,7 +427,7 @@ class ConvTranspose(Op):
             axes=["o", "i", *window.kernel_axes()],
         )
         total = contract(b, sparse, weights, dense, self.group, out, f"{name}_conv")
-        return add_bias(b, total, bias, window, out, name)
+        return add_bias(b, lambda *i: total[i], bias, window, out, name)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])

@@ -159,6 +159,19 @@ class Sample:
     onnx: OnnxCase | None = None
 
 
+Compute: TypeAlias = Callable[[FuncBuilder, Sequence[Buffer], str], tuple[Buffer, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """Another way to compute an op, with the same outputs up to rounding: see `Op.alternatives`."""
+
+    name: str
+    compute: Compute
+    # The largest error of the result, relative to its largest magnitude, as measured with these inputs (None: unknown).
+    error: Callable[[Sequence[Array | None]], float]
+
+
 class Op(ABC):
     """Subclasses are frozen slotted dataclasses."""
 
@@ -183,6 +196,12 @@ class Op(ABC):
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         """Add blocks to `b`. The last block of each output is called `name` (`name_1`, … for further outputs), earlier
         ones `name_<what>`."""
+
+    def alternatives(self, inputs: Sequence[TensorType]) -> Sequence[Algorithm]:
+        """Algorithms besides that of `compute`. Their rounding errors may be larger, and a value that is not finite may
+        spread: they are used where the user's bound on the error allows it, and where cost says that they pay.
+        """
+        return ()
 
     @abstractmethod
     def reference(self, inputs: Sequence[NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:

@@ -7,19 +7,12 @@ that know one reduction and what is around it apply to each.
 
 import logging
 from collections.abc import Callable, Sequence
-from math import prod
 
-import numpy as np
-
-from tilewright.cost.contraction import Choices, Form, contraction_seconds
-from tilewright.cost.machine import machine_of
 from tilewright.ir.expr import Buffer, loads
 from tilewright.schedule.moves import top_level
 from tilewright.schedule.recipes.carried import carried_nests, schedule_carried
-from tilewright.schedule.recipes.contraction import Contraction
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.tiles import Tile
-from tilewright.search.contraction_space import tile_sizes
+from tilewright.search.panel_tile import best_tile
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
@@ -27,15 +20,13 @@ from tilewright.tir.stmt import Stmt, Store, blocks, seq, stmt_exprs, walk
 
 _log = logging.getLogger(__name__)
 
-_UNROLLS = (64, 24)
-
 
 def schedule_around_carried(func: Func, target: Target, alone: Callable[[Func], Draft]) -> Draft:
     """Schedule a Func with such nests; `alone` schedules what is before, between and after them."""
     s, nests = Draft(single(func)), carried_nests(func)
     runs = _runs(func, nests)
     for nest in nests:
-        schedule_carried(s, nest, lambda c, rows: _tile(c, rows, target), target)
+        schedule_carried(s, nest, lambda c, rows: best_tile(c, rows, target)[:2], target)
     for run in runs:
         kept = s.module, s.trace
         try:
@@ -88,38 +79,3 @@ def _buffers(nests: Sequence[Stmt]) -> dict[Buffer, None]:
         if isinstance(n, Store):
             found[n.buffer] = None
     return found
-
-
-def _tile(c: Contraction, rows: int, target: Target) -> tuple[Tile, int]:
-    """The cheapest register tile of so many rows in one iteration, and how much of it is written out."""
-    machine, bytes_each = machine_of(target), c.b.dtype.bytes
-    cols, k = c.cols[-1].extent, prod(it.extent for it in c.reduce)
-    form = Form(
-        batch=1,
-        other_rows=1,
-        rows=rows,
-        cols=cols,
-        k=k,
-        k_inner=c.reduce[-1].extent,
-        a_row_step=k,
-        a_k_step=1,
-        b_col_step=1,
-        b_k_step=cols,
-        out_col_step=1,
-        out_row_step=cols,
-        a_constant=False,
-        b_constant=True,  # packed before the loop
-        a_elements=rows * k,
-        b_elements=k * cols,
-        bytes_each=bytes_each,
-        epilogue_loads=1,
-    )
-    points = np.array(
-        [(r, v, u) for r, v in tile_sizes(machine.registers) if r <= rows for u in _UNROLLS], dtype=np.int64
-    )
-    no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
-    choices = Choices(points[:, 0], points[:, 1], no, yes, yes, np.zeros(len(points), np.int64), points[:, 2])
-    height, vectors, unroll = (
-        int(n) for n in points[np.argmin(contraction_seconds(form, choices, machine, 1))]
-    )
-    return Tile(height, vectors * target.lanes(bytes_each)), unroll

@@ -12,6 +12,7 @@ from tilewright.schedule.recipes.carried import carried_nests
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.ordered import is_ordered, schedule_ordered
 from tilewright.schedule.recipes.spatial import schedule_spatial
+from tilewright.schedule.recipes.transformed import find_stages
 from tilewright.search.carried import schedule_around_carried
 from tilewright.search.contraction_space import contraction_space
 from tilewright.search.lanes_space import lanes_space
@@ -19,6 +20,7 @@ from tilewright.search.prepare import prepared, schedule_rest
 from tilewright.search.rows_space import rows_space
 from tilewright.search.space import Decisions, Space
 from tilewright.search.tensor_space import tensor_space
+from tilewright.search.transformed import schedule_stages
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
@@ -42,7 +44,7 @@ def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) 
 
 
 def _spaces(start: Draft, target: Target, constants: frozenset[str]) -> Iterator[Space]:
-    if any(is_ordered(b) for b in blocks(start.func.body)):
+    if any(is_ordered(b) for b in blocks(start.func.body)) or find_stages(start.func) is not None:
         return
     for rule in RULES:
         found = rule(start, target, constants)
@@ -67,6 +69,8 @@ def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft
     if carried_nests(func):
         return schedule_around_carried(func, target, lambda part: schedule_func(part, target, constants))
     s = prepared(func)
+    if schedule_stages(s, target):
+        return s
     for space in _spaces(s, target, constants):
         for point in space.ranked()[0][:_TRIED]:
             try:

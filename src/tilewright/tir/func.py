@@ -8,7 +8,7 @@ While scheduling, a Func names Module buffers directly and is called once, so a 
 with all its readers and writers. `outline_kernels` later makes Funcs that are equal up to renaming one kernel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from tilewright.tir.stmt import blocks as stmt_blocks
 from tilewright.tir.stmt import loops as stmt_loops
 
 __all__ = [
+    "Alternative",
     "Branch",
     "Call",
     "Constant",
@@ -39,7 +40,7 @@ __all__ = [
 @dataclass(frozen=True, slots=True, eq=False)
 class Func:
     """`params` are read or written in place; `locals` exist only during a call. Names of all are unique in the
-    Module.
+    Module. `alternatives` are there until one is chosen, and `algorithm` says which then.
     """
 
     name: str
@@ -47,12 +48,23 @@ class Func:
     locals: tuple[Buffer, ...]
     body: Stmt
     outputs: tuple[Buffer, ...] = ()  # the params that the body writes
+    alternatives: tuple["Alternative", ...] = ()
+    algorithm: str = ""
 
     def with_body(self, body: Stmt) -> "Func":
         return self if body is self.body else replace(self, body=body)
 
     def __str__(self) -> str:
         return print_func(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alternative:
+    """Another algorithm for a Func: the same over the same params, up to rounding. Made when it is asked for."""
+
+    name: str
+    make: Callable[[], Func]
+    error: Callable[[], float]  # the largest, relative to the largest magnitude of the result, as measured
 
 
 @dataclass(frozen=True, slots=True, eq=False)

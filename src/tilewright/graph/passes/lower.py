@@ -7,21 +7,25 @@ that is an input, a constant or another output is copied.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes.group import Group, group
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, const, loads
 from tilewright.ir.rewrite import Memo, transform
+from tilewright.ops.opdef import Algorithm, Compute
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Call, Constant, External, Func, Module, Program
+from tilewright.tir.func import Alternative, Call, Constant, External, Func, Module, Program
 from tilewright.tir.func import Sequence as ProgramSequence
 from tilewright.tir.rewrite import map_exprs
 from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk
 
+_PLAIN: Mapping[int, Compute] = MappingProxyType({})
 _KERNEL_NAME = re.compile(r"k\d+_")
 _TITLE_CHARS = 48
 _LOCAL_BYTES = 1 << 36
@@ -77,23 +81,53 @@ class _Lowering:
     def add_group(self, part: Group) -> None:
         titles = [type(n.op).__name__.lower() for n in part.nodes]
         b = self.builder("_".join(titles))
+        func, made = self._compute(part, b, titles)
+        self.buffers.update(made)
+        func = _finished(func, self.literals)
+        self.add_func(replace(func, alternatives=tuple(self._alternatives(part, func, titles))))
+
+    def _compute(
+        self, part: Group, b: FuncBuilder, titles: Sequence[str], chosen: Mapping[int, Compute] = _PLAIN
+    ) -> tuple[Func, dict[Value, Buffer]]:
+        """The Func of a group, and the buffers of its outputs. `chosen` has other algorithms for some of its nodes."""
         local: dict[Value, Buffer] = {v: b.use(self.buffers[v]) for v in part.inputs}
         for i, (n, title) in enumerate(zip(part.nodes, titles, strict=True)):
             # A block's name has no underscore, so `name_<what>` of one op never meets the name of another.
-            made = n.op.compute(b, [local[v] for v in n.inputs], f"{title}{i}")
+            made = chosen.get(i, n.op.compute)(b, [local[v] for v in n.inputs], f"{title}{i}")
             local.update(zip(n.outputs, made, strict=True))
         given = {self.buffers[v] for v in part.inputs}
-        outputs: list[Buffer] = []
+        outputs: dict[Value, Buffer] = {}
+        results: list[Buffer] = []
         for v in part.outputs:
             out = local[v]
             if v.size == 0:  # the others are computed; nothing stores to this one
-                self.buffers[v] = self.new_buffer(v)
+                outputs[v] = self.new_buffer(v)
                 continue
-            if out in given or out in outputs:  # an op that does nothing hands its input on
-                out = _copy(b, out, f"copy{len(part.nodes) + len(outputs)}")
-            outputs.append(out)
-            self.buffers[v] = out
-        self.add_func(b.finish(*outputs))
+            if out in given or out in results:  # an op that does nothing hands its input on
+                out = _copy(b, out, f"copy{len(part.nodes) + len(results)}")
+            results.append(out)
+            outputs[v] = out
+        return b.finish(*results), outputs
+
+    def _alternatives(self, part: Group, func: Func, titles: Sequence[str]) -> Iterator[Alternative]:
+        """The Func by other algorithms, if one node of the group has some."""
+        able = {i: n.op.alternatives([v.type for v in n.inputs]) for i, n in enumerate(part.nodes)}
+        able = {i: found for i, found in able.items() if found}
+        if len(able) != 1 or any(v.size == 0 for v in part.outputs):
+            return
+        ((i, algorithms),) = able.items()
+        known = [self.graph.constants.get(v) for v in part.nodes[i].inputs]
+        prefix = f"{func.name.split('_')[0]}_"
+
+        def make(a: Algorithm) -> Func:
+            made, _ = self._compute(part, FuncBuilder(func.name, prefix), titles, {i: a.compute})
+            made = _finished(made, self.literals)
+            _check_locals(made)
+            assert set(made.params) == set(func.params), "algorithms read the same inputs"
+            return replace(made, params=func.params, algorithm=a.name)
+
+        for a in algorithms:
+            yield Alternative(a.name, partial(make, a), partial(a.error, known))
 
     def add_external(self, region: ExternalRegion) -> None:
         for v in region.outputs:
@@ -102,7 +136,6 @@ class _Lowering:
         self.steps.append(External(region.key, inputs, outputs))
 
     def add_func(self, func: Func) -> None:
-        func = _reductions_last(_drop_dead(_with_literals(func, self.literals)))
         _check_reductions(func)
         _check_locals(func)
         self.funcs.append(func)
@@ -117,7 +150,7 @@ class _Lowering:
                 b = self.builder("copy")
                 out = _copy(b, b.use(out), "copy")
                 if out.size:
-                    self.add_func(b.finish(out))
+                    self.add_func(_finished(b.finish(out), self.literals))
             taken.add(out)
             outputs.append(out)
         inputs = tuple(self.buffers[v] for v in self.graph.inputs)
@@ -132,6 +165,10 @@ class _Lowering:
         return Module(
             tuple(self.funcs), ProgramSequence(tuple(self.steps)), inputs, tuple(outputs), constants, temps
         )
+
+
+def _finished(func: Func, literals: Mapping[Buffer, Const]) -> Func:
+    return _reductions_last(_drop_dead(_with_literals(func, literals)))
 
 
 def _touched(step: Program) -> tuple[Buffer, ...]:

@@ -14,10 +14,7 @@ has it, and parts of the rows, which are moved there.
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tilewright.ir.expr import Scope, Var, free_vars
-from tilewright.ir.layout import Layout
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.expr import Scope, free_vars
 from tilewright.schedule.moves import holds, top_level
 from tilewright.schedule.nest import chain, find_block, find_loop, loops_above
 from tilewright.schedule.recipes.contraction import (
@@ -27,7 +24,8 @@ from tilewright.schedule.recipes.contraction import (
     try_contraction,
 )
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.inline import consumers, domain, single_consumer
+from tilewright.schedule.recipes.inline import domain, single_consumer
+from tilewright.schedule.recipes.panels import lay_out_panels
 from tilewright.schedule.recipes.parallel import PARALLEL_STEPS
 from tilewright.schedule.recipes.register_tile import Nest, tile_nest
 from tilewright.schedule.recipes.spatial import schedule_own
@@ -38,7 +36,6 @@ from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
-from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.analysis.dataflow import Dataflow
@@ -172,18 +169,6 @@ def _follower(s: Draft, c: Contraction, loop: For) -> str:
 
 
 def _lay_out(s: Draft, c: Contraction, nest: For, width: int) -> None:
-    """Store B, if it was made for this before the nest, in panels [batch, column panel, k…, width]."""
-    b = c.b.buffer
-    made_before = all(not holds(nest, w) for w in Dataflow(s.func).writers(b))
-    if b not in s.func.locals or not made_before or len(consumers(s.func, b)) > 1:
-        return
-    column = c.cols[-1].var
-    reduce = {it.var for it in c.reduce}
-    if c.b.indices[-1] is not column or not all(isinstance(i, Var) for i in c.b.indices):
-        return
-    at = len(c.b.indices) - 1
-    walked = [d for d, i in enumerate(c.b.indices) if i in reduce]
-    outer = [d for d in range(at) if d not in walked]
-    s.apply(
-        TransformLayout(b.name, Layout((SplitDim(at, width), ReorderDims((*outer, at, *walked, at + 1)))))
-    )
+    """Store B in panels, if it was made for this before the nest."""
+    if all(not holds(nest, w) for w in Dataflow(s.func).writers(c.b.buffer)):
+        lay_out_panels(s, c, width)

@@ -8,6 +8,7 @@ computed once per reduction step.
 import math
 
 from tilewright.ir.expr import Buffer, Load, loads, walk
+from tilewright.schedule.recipes.choosing import choosing
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.tir.func import Func
@@ -22,6 +23,8 @@ def inline_spatial(s: Draft) -> None:
     for block in list(blocks(s.func.body)):
         store = block.body
         if block.is_reduction or not isinstance(store, Store) or store.buffer not in s.func.locals:
+            continue
+        if choosing(block):  # all its expressions, where one is needed
             continue
         users = consumers(s.func, store.buffer)
         if users and all(is_movement(block) or _pays(block, u) for u in users):

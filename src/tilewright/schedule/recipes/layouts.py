@@ -30,7 +30,10 @@ def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
     chosen: dict[Buffer, int] = {}  # and which of its dimensions has the channels
     for func in module.funcs:
         for block in blocks(func.body):
-            at = _channels(block) if block.is_reduction else None
+            if not block.is_reduction:
+                chosen.update((b, 1) for b in _tiled_images(block) if b not in fixed)
+                continue
+            at = _channels(block)
             if at is not None and not _stands_alone(func, block, at, fixed):
                 chosen.update((b, d) for b, d in _images(block, at) if b not in fixed)
             elif at is not None and at > 1:
@@ -116,6 +119,21 @@ def _images(block: Block, at: int) -> Iterator[tuple[Buffer, int]]:
         b = ld.buffer
         if b.scope is Scope.GLOBAL and len(b.shape) == len(out.shape) - at + 1 and _has_channels(b):
             yield b, 1
+
+
+def _tiled_images(block: Block) -> Iterator[Buffer]:
+    """The images that a block cuts into tiles, or puts together from them, where the tiles have channels last."""
+    store = block.body
+    if not isinstance(store, Store):
+        return
+    touched = [(store.buffer, store.indices), *((ld.buffer, ld.indices) for ld in loads(store.value))]
+    for b, indices in touched:
+        if b.scope is not Scope.GLOBAL or not _has_channels(b) or not isinstance(indices[1], Var):
+            continue
+        for other, at in touched:
+            whole = all(isinstance(i, Var) for i in (*indices, *at))
+            if other is not b and at and at[-1] is indices[1] and not whole and indices[-1] is not at[-1]:
+                yield b
 
 
 def _has_channels(b: Buffer, at: int = 1) -> bool:

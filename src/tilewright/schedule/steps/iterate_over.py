@@ -7,12 +7,13 @@
 
 So a transposed or reshaped result can follow its producer tile by tile, and is stored where it belongs. The
 block reads the buffer through one index map, and that map can be inverted; the block is all-spatial and
-alone under plain loops.
+alone under plain loops. With `partial`, there may be elements that it does not read, as those of tiles that reach
+beyond an image: for these its body does nothing.
 """
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Expr, Load, Var, loads
+from tilewright.ir.expr import Expr, Load, Var, loads, logical_and
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import check_fresh, find_block
@@ -21,13 +22,14 @@ from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.invert import try_invert
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute
-from tilewright.tir.stmt import Iter, Store
+from tilewright.tir.stmt import If, Iter, Stmt, Store
 
 
 @dataclass(frozen=True, slots=True)
 class IterateOver(FuncStep):
     block: str
     buffer: str
+    partial: bool = False
 
     def anchor(self) -> str:
         return self.block
@@ -68,6 +70,15 @@ class IterateOver(FuncStep):
                 f"{self}: the index of {self.buffer} is not an invertible map of the block's iterators",
             )
         simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in new})
-        body = map_exprs(substitute(block.body, inverse), simplify)
+        if inverse.conditions and not self.partial:
+            raise refusal(
+                func,
+                block,
+                f"{self}: the block does not read all elements of {self.buffer}",
+                hint="with partial=True it skips the others",
+            )
+        body: Stmt = map_exprs(substitute(block.body, inverse.values), simplify)
+        if inverse.conditions:
+            body = If(simplify(logical_and(*inverse.conditions)), body)
         bindings: tuple[Expr, ...] = tuple(Var(n) for n in loops)
         return replace_own_nest(func, block, replace(block, iters=new, bindings=bindings, body=body))

@@ -98,7 +98,13 @@ class TransformLayout(Step):
             return tuple(new if b is old else b for b in buffers)
 
         body = transform(map_exprs(func.body, lambda e: transform_expr(e, load, memo)), store)
-        return Func(func.name, swap(func.params), swap(func.locals), body, swap(func.outputs))
+        return replace(
+            func,
+            params=swap(func.params),
+            locals=swap(func.locals),
+            body=body,
+            outputs=swap(func.outputs),
+        )
 
     def _constant(self, c: Constant, old: Buffer, new: Buffer) -> Constant:
         return Constant(new, self.layout.array(c.value)) if c.buffer is old else c

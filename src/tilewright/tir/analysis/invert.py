@@ -6,7 +6,8 @@
 A map is a sum of *digits* in each dimension: a digit is a variable, or `(var // lower) % extent`. It is
 invertible where the digits of each variable tile it (lower bounds chain through the extents), and the
 digits in each dimension form a mixed radix that fills it. Permutations, and every mixture of reshape and
-transpose, are of this kind.
+transpose, are of this kind. Where the digits of a variable make more numbers than it has values, as those of the pixels
+of an image that tiles do not divide, the inverse holds for the outputs that give one of its values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +23,22 @@ class _Digit(NamedTuple):
     extent: int
 
 
+class Inverse(NamedTuple):
+    """The variables as functions of the outputs, and the conditions under which outputs have any."""
+
+    values: dict[Var, Expr]
+    conditions: tuple[Expr, ...]
+
+
 def try_invert(
     indices: Sequence[Expr],
     shape: Sequence[int],
     extents: Mapping[Var, int],
     outputs: Sequence[Expr],
     simplify: Simplifier,
-) -> dict[Var, Expr] | None:
-    """The variables as functions of `outputs` (one per dimension), if `indices` maps their domain onto
-    `shape`.
+) -> Inverse | None:
+    """The inverse, over `outputs` (one per dimension), if different variables give different elements of `shape`, and
+    each element is one or beyond the end of a variable.
     """
     found: dict[Var, list[tuple[_Digit, Expr]]] = {v: [] for v in extents}
     for index, size, out in zip(indices, shape, outputs, strict=True):
@@ -48,6 +56,7 @@ def try_invert(
         if step != size:
             return None
     result: dict[Var, Expr] = {}
+    conditions: list[Expr] = []
     for var, digits in found.items():
         total: Expr = as_index(0)
         lower = 1
@@ -56,10 +65,12 @@ def try_invert(
                 return None
             total = total + value * lower
             lower *= digit.extent
-        if lower != extents[var]:
+        if lower < extents[var]:
             return None
+        if lower > extents[var]:
+            conditions.append(total < extents[var])
         result[var] = total
-    return result
+    return Inverse(result, tuple(conditions))
 
 
 def _digit(atom: Expr, extents: Mapping[Var, int]) -> _Digit | None:
@@ -71,7 +82,4 @@ def _digit(atom: Expr, extents: Mapping[Var, int]) -> _Digit | None:
         lower, atom = int(atom.b.value), atom.a
     if not isinstance(atom, Var) or atom not in extents:
         return None
-    rest = -(-extents[atom] // lower)
-    if extents[atom] % lower or (extent and rest % extent):
-        return None
-    return _Digit(atom, lower, extent or rest)
+    return _Digit(atom, lower, extent or -(-extents[atom] // lower))

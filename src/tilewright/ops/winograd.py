@@ -1,0 +1,160 @@
+"""Convolution with fewer multiplications: tiles of the image and the filters are transformed, multiplied element by
+element (which over all channels is a matrix product for each element), and transformed back.
+
+Blocks: `<name>_pad`, `<name>_filter` (reads weights alone), then `<name>_input`, `<name>_product` and `<name>_tile`,
+whose first axis goes over blocks of tiles: a schedule runs all three for one of them after the other, so that what they
+hand on stays in a near cache; and the bias. The transforms are straight-line code (`cook_toom.py`) that a schedule
+writes out.
+
+A value that is not finite spreads over its tile, and rounding errors are larger than a sum's: whoever chooses this
+has to accept both.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Expr
+from tilewright.ops.cook_toom import Scheme, pick, scheme, transform
+from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.window import Window
+from tilewright.ops.winograd_error import winograd_error
+from tilewright.tir.build import FuncBuilder
+
+_MAX_PRODUCTS = 36  # of a tile: as many statements are written out
+_MIN_CHANNELS = 16  # with fewer, the transforms cost more than the products save
+_OUTPUTS = (4, 2)  # of a tile along an axis, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Winograd:
+    """`rows` of tiles along the first spatial axis go through all stages together; they divide the tiles there."""
+
+    schemes: tuple[Scheme, ...]
+    rows: int
+
+    def __str__(self) -> str:
+        tile, taps = ("×".join(str(n) for n in ns) for ns in (self.outputs, [s.taps for s in self.schemes]))
+        return f"Winograd F({tile}, {taps}), {self.rows} rows"
+
+    def error(self, weights: Array | None) -> float:
+        """Of a layer with these weights; without them, nothing is known of it."""
+        return math.inf if weights is None else winograd_error(self.schemes, weights)
+
+    @property
+    def outputs(self) -> list[int]:
+        return [s.outputs for s in self.schemes]
+
+    def tiles(self, spatial: Sequence[int]) -> list[int]:
+        """How many cover an output of these extents."""
+        return [-(-n // s.outputs) for n, s in zip(spatial, self.schemes, strict=True)]
+
+    def compute(
+        self, b: FuncBuilder, x: Buffer, w: Buffer, window: Window, out: TensorType, name: str
+    ) -> "Tiles":
+        """The results, tile by tile."""
+        schemes, rank = self.schemes, len(self.schemes)
+        first, *others = self.tiles(out.shape[2:])
+        rest, bands = math.prod(others), first // self.rows
+        covered = [t * s.outputs for t, s in zip((first, *others), schemes, strict=True)]
+        padded = window.pad(b, x, covered, 0, f"{name}_pad")
+        planes = [s.products for s in schemes]
+        depth, channels, axes = w.shape[1], w.shape[0], window.axes()
+
+        def transformed_filter(*i: Expr) -> Expr:
+            weights = transform([s.filter for s in schemes], lambda *k: w[(i[-1], i[-2], *k)])
+            return pick(i[:rank], weights)
+
+        def corner(g: Expr, t: Expr) -> list[Expr]:
+            """Where the tile begins, after the image and the channel."""
+            at = [g % bands * self.rows + t // rest]
+            left = rest
+            for n in others:
+                left //= n
+                at.append(t // left % n)
+            return [p * s.outputs for p, s in zip(at, schemes, strict=True)]
+
+        def transformed_input(g: Expr, *i: Expr) -> Expr:
+            t, c = i[-2:]
+            start = corner(g, t)
+            values = transform(
+                [s.data for s in schemes],
+                lambda *k: padded[(g // bands, c, *(p + n for p, n in zip(start, k, strict=True)))],
+            )
+            return pick(i[:rank], values)
+
+        u = b.compute(
+            f"{name}_filter", (*planes, depth, channels), transformed_filter, axes=[*axes, "i", "o"]
+        )
+        blocks, tiles = out.shape[0] * bands, self.rows * rest
+        v = b.compute(
+            f"{name}_input",
+            (blocks, *planes, tiles, depth),
+            transformed_input,
+            axes=["g", *axes, "t", "i"],
+        )
+
+        def factors(*i: Expr) -> tuple[Expr, Expr]:
+            g, plane, t, o, c = i[0], i[1 : 1 + rank], i[1 + rank], i[2 + rank], i[3 + rank]
+            return v[(g, *plane, t, c)], u[(*plane, c, o)]
+
+        m = b.reduce(
+            f"{name}_product",
+            (blocks, *planes, tiles, channels),
+            (depth,),
+            factors,
+            "sum",
+            axes=["g", *axes, "t", "o", "i"],
+        )
+
+        def result(g: Expr, t: Expr, *i: Expr) -> Expr:
+            o = i[-1]
+            values = transform([s.output for s in schemes], lambda *k: m[(g, *k, t, o)])
+            return pick(i[:rank], values)
+
+        y = b.compute(
+            f"{name}_tile",
+            (blocks, tiles, *self.outputs, channels),
+            result,
+            axes=["g", "t", *axes, "o"],
+        )
+        return Tiles(self, y, bands, others)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Results [block, tile, place in the tile…, channel]."""
+
+    algorithm: Winograd
+    buffer: Buffer
+    bands: int  # of tiles, in an image
+    others: list[int]  # tiles along the axes after the first
+
+    def at(self, *i: Expr) -> Expr:
+        """The result for image, channel and place."""
+        n, o, place = i[0], i[1], i[2:]
+        a = self.algorithm
+        first, *rest = zip(place, a.outputs, strict=True)
+        t = first[0] // first[1] % a.rows
+        for (p, size), count in zip(rest, self.others, strict=True):
+            t = t * count + p // size
+        g = n * self.bands + first[0] // (first[1] * a.rows)
+        within = [p % size for p, size in (first, *rest)]
+        return self.buffer[(g, t, *within, o)]
+
+
+def algorithms(w: TensorType, window: Window, group: int, out: TensorType) -> Iterator[Winograd]:
+    """Those that fit a convolution. Which of them pays is a question of cost."""
+    plain = max(*window.strides, *window.dilations) == 1 and group == 1 and out.dtype is DType.F32
+    if not plain or min(w.shape[:2]) < _MIN_CHANNELS or max(window.kernel) == 1:
+        return
+    for outputs in _OUTPUTS:
+        schemes = [scheme(1 if k == 1 else outputs, k) for k in window.kernel]
+        found = tuple(s for s in schemes if s is not None)
+        if len(found) < len(schemes) or math.prod(s.products for s in found) > _MAX_PRODUCTS:
+            continue
+        first = -(-out.shape[2] // found[0].outputs)
+        for rows in range(1, first + 1):
+            if first % rows == 0:
+                yield Winograd(found, rows)

@@ -1,0 +1,148 @@
+"""Convolutions by fewer multiplications: what they compute, how they are scheduled, and when they are chosen."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from native import run_native
+
+from tilewright.ir.expr import Scope
+from tilewright.ops.conv import Conv
+from tilewright.ops.opdef import Algorithm, Array, Sample, TensorType
+from tilewright.schedule.recipes.choosing import choosing
+from tilewright.schedule.recipes.transformed import find_stages
+from tilewright.schedule.validate import check_valid
+from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
+from tilewright.search.default import schedule_func, spaces
+from tilewright.target.target import AVX2
+from tilewright.tir.build import FuncBuilder
+from tilewright.tir.func import Alternative, Func, single
+from tilewright.tir.interp import run_func
+from tilewright.tir.stmt import LoopKind, blocks, loops
+
+Sound = Callable[[Func], Func]
+
+
+def layer(
+    shape: Sequence[int], channels: int, kernel: Sequence[int], pad: int = 1, **attributes: object
+) -> Sample:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype(np.float32)
+    w = rng.standard_normal((channels, shape[1], *kernel)).astype(np.float32)
+    bias = rng.standard_normal(channels).astype(np.float32)
+    pads = [pad if k > 1 else 0 for k in kernel] * 2
+    return Conv.sample(x, w, bias, pads=pads, **attributes)
+
+
+def algorithms(s: Sample) -> Sequence[Algorithm]:
+    return s.op.alternatives([TensorType.of(t) for t in s.inputs])
+
+
+def func_of(s: Sample, algorithm: Algorithm | None = None) -> Func:
+    b = FuncBuilder("layer")
+    types = [TensorType.of(t) for t in s.inputs]
+    params = [b.param(n, t.shape, t.dtype) for n, t in zip("xwc", types, strict=True)]
+    compute = s.op.compute if algorithm is None else algorithm.compute
+    return b.finish(*compute(b, params, "conv"))
+
+
+def error(got: Array, s: Sample) -> float:
+    (want,) = s.op.reference(s.inputs)
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+LAYERS = {
+    "whole tiles": layer((1, 16, 8, 8), 16, (3, 3)),
+    "tiles beyond the edges, two images": layer((2, 16, 7, 5), 24, (3, 3)),
+    "a part of a vector": layer((1, 20, 6, 6), 18, (3, 3)),
+    "no padding": layer((1, 16, 8, 6), 16, (3, 3), pad=0),
+    "one axis": layer((1, 16, 9), 16, (3,)),
+    "along rows only": layer((1, 16, 4, 7), 16, (1, 3)),
+    "five taps": layer((1, 16, 6, 4), 16, (5, 5), pad=2),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_all_algorithms_give_the_convolution(name: str, sound: Sound) -> None:
+    s = LAYERS[name]
+    found = algorithms(s)
+    assert found, "none fits"
+    for a in found:
+        func = sound(func_of(s, a))
+        (plain,) = run_func(func, *s.inputs)
+        assert error(plain, s) < 5e-6, a.name
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_scheduled_and_native_they_still_do(name: str, sound: Sound) -> None:
+    s = LAYERS[name]
+    for a in algorithms(s)[:3]:
+        done = schedule_func(func_of(s, a), AVX2, frozenset("wc"))
+        assert done.trace, a.name
+        check_valid(sound(done.func))
+        (interpreted,) = run_func(done.func, *s.inputs)
+        (native,) = run_native(done.func, s.inputs)
+        assert error(interpreted, s) < 5e-6 and error(native, s) < 5e-6, a.name
+
+
+@pytest.mark.parametrize(
+    "s",
+    [
+        layer((1, 16, 8, 8), 16, (3, 3), strides=[2, 2]),
+        layer((1, 16, 8, 8), 16, (3, 3), dilations=[2, 2]),
+        layer((1, 8, 8, 8), 16, (3, 3)),  # few channels
+        layer((1, 16, 8, 8), 16, (1, 1)),
+        layer((1, 16, 8, 8), 16, (7, 7), pad=3),  # no points
+    ],
+)
+def test_other_convolutions_have_none(s: Sample) -> None:
+    assert not algorithms(s)
+
+
+def test_stages_share_the_loop_over_blocks_of_tiles() -> None:
+    s = layer((1, 16, 16, 16), 16, (3, 3))
+    rows = [a for a in algorithms(s) if a.name.endswith("2 rows")]
+    done = schedule_func(func_of(s, rows[0]), AVX2, frozenset("wc")).func
+    parallel = [n for n in loops(done.body) if n.kind is LoopKind.PARALLEL and len(list(blocks(n))) > 2]
+    assert [n.extent for n in parallel] == [2]
+    inside = {b.name.split("_p")[0] for b in blocks(parallel[0])}
+    assert {"conv_input", "conv_tile", "conv"} <= inside
+    tile = next(b for b in done.locals if b.name == "conv_tile")
+    assert tile.scope is Scope.REGISTER
+
+
+def test_stages_are_found_by_their_structure() -> None:
+    s = layer((1, 16, 8, 8), 16, (3, 3))
+    func = func_of(s, algorithms(s)[0])
+    stages = find_stages(func)
+    assert stages is not None
+    assert stages == (("conv_filter",), ("conv_input",), "conv_product", ("conv_tile",))
+    assert [b.name for b in blocks(func.body) if choosing(b)] == ["conv_filter", "conv_input", "conv_tile"]
+    assert find_stages(func_of(s)) is None
+    assert not spaces(func, AVX2), "its schedule has no knobs"
+
+
+def alternatives(s: Sample, errors: float = 1e-6) -> Func:
+    """The convolution with all algorithms to choose from."""
+    func = func_of(s)
+
+    def make(a: Algorithm) -> Func:
+        return func_of(s, a)
+
+    found = tuple(Alternative(a.name, lambda a=a: make(a), lambda: errors) for a in algorithms(s))
+    return replace(func, alternatives=found)
+
+
+def test_cost_chooses_among_algorithms() -> None:
+    s = layer((1, 64, 28, 28), 64, (3, 3))
+    (chosen,) = choose_algorithms(single(alternatives(s)), AVX2, lambda e: e < 2e-5).funcs
+    assert not chosen.alternatives and find_stages(chosen) is not None
+    assert algorithm_seconds(chosen, AVX2) < algorithm_seconds(func_of(s), AVX2)
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-7])
+def test_an_error_that_is_not_allowed_rules_them_out(bound: float) -> None:
+    s = layer((1, 64, 28, 28), 64, (3, 3))
+    (chosen,) = choose_algorithms(single(alternatives(s)), AVX2, lambda e: 0 < e + 1e-30 < bound).funcs
+    assert not chosen.alternatives and not chosen.algorithm and find_stages(chosen) is None
