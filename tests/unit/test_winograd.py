@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ Sound = Callable[[Func], Func]
 
 
 def layer(
-    shape: Sequence[int], channels: int, kernel: Sequence[int], pad: int = 1, **attributes: object
+    shape: Sequence[int], channels: int, kernel: Sequence[int], pad: int = 1, **attributes: Any
 ) -> Sample:
     rng = np.random.default_rng(0)
     x = rng.standard_normal(shape).astype(np.float32)
@@ -101,11 +102,11 @@ def test_other_convolutions_have_none(s: Sample) -> None:
 
 
 def test_stages_share_the_loop_over_blocks_of_tiles() -> None:
-    s = layer((1, 16, 16, 16), 16, (3, 3))
+    s = layer((1, 16, 32, 32), 16, (3, 3))
     rows = [a for a in algorithms(s) if a.name.endswith("2 rows")]
     done = schedule_func(func_of(s, rows[0]), AVX2, frozenset("wc")).func
     parallel = [n for n in loops(done.body) if n.kind is LoopKind.PARALLEL and len(list(blocks(n))) > 2]
-    assert [n.extent for n in parallel] == [2]
+    assert [n.extent for n in parallel] == [4]
     inside = {b.name.split("_p")[0] for b in blocks(parallel[0])}
     assert {"conv_input", "conv_tile", "conv"} <= inside
     tile = next(b for b in done.locals if b.name == "conv_tile")

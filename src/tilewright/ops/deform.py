@@ -137,7 +137,7 @@ class DeformConv(Op):
                 return grouped[n, o // each, o % each, p, q]
 
             total = b.compute(f"{name}_conv", out.shape, joined)
-        return (add_bias(b, total, bias, window, out, name),)
+        return (add_bias(b, lambda *i: total[i], bias, window, out, name),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])

@@ -24,6 +24,7 @@ from tilewright.tir.build import FuncBuilder
 
 _MAX_PRODUCTS = 36  # of a tile: as many statements are written out
 _MIN_CHANNELS = 16  # with fewer, the transforms cost more than the products save
+_TILES = (12, 48)  # of a block, at least
 _OUTPUTS = (4, 2)  # of a tile along an axis, at most
 
 
@@ -154,7 +155,15 @@ def algorithms(w: TensorType, window: Window, group: int, out: TensorType) -> It
         found = tuple(s for s in schemes if s is not None)
         if len(found) < len(schemes) or math.prod(s.products for s in found) > _MAX_PRODUCTS:
             continue
-        first = -(-out.shape[2] // found[0].outputs)
-        for rows in range(1, first + 1):
-            if first % rows == 0:
-                yield Winograd(found, rows)
+        for rows in _row_counts(*Winograd(found, 1).tiles(out.shape[2:])):
+            yield Winograd(found, rows)
+
+
+def _row_counts(first: int, *others: int) -> list[int]:
+    """How many rows of tiles may go together: enough for register tiles, for their filters to be read less often, or
+    all.
+    """
+    divisors = [n for n in range(1, first + 1) if first % n == 0]
+    rest = math.prod(others)
+    wanted = [next((n for n in divisors if n * rest >= least), first) for least in _TILES]
+    return sorted({*wanted, first})

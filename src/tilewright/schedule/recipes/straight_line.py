@@ -64,13 +64,12 @@ def schedule_straight_line(
 
 def _write_out(s: Draft, lane: str, cases: tuple[str, ...], width: int, is_followed: bool) -> None:
     _, lane = s.apply(Split(lane, (None, width))).names
-    inside = (lane, *cases)
-    parts = [inside]
+    parts = [(lane, cases)]
     if is_followed:
-        parts.append(tuple(reversed([s.apply(Distribute(n)).part(1) for n in reversed(inside)])))
-    for lane, *cases in parts:
-        if cases:
-            s.apply(Reorder((*cases, lane)))
-        for n in cases:
+        after = [s.apply(Distribute(n)).part(1) for n in reversed((lane, *cases))]
+        parts.append((after[-1], tuple(reversed(after[:-1]))))
+    for vector, chosen in parts:
+        s.apply(Reorder((*chosen, vector)))
+        for n in chosen:
             s.apply(Unroll(n))
-        s.apply(Vectorize(lane))
+        s.apply(Vectorize(vector))
