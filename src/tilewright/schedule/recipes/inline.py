@@ -3,11 +3,16 @@
 A block that only moves data is inlined wherever it is read. A block that computes is inlined into blocks
 that run over no more elements than it has itself, and that are not reductions: there each element would be
 computed once per reduction step.
+
+The two factors of a product may be moved parts of one buffer, as queries and keys that were computed together are.
+Then one of them stays: a step that packs an operand names its buffer. Once it is packed, what it is packed from
+can be read in place (`inline_moved`).
 """
 
 import math
 
-from tilewright.ir.expr import Buffer, Load, loads, walk
+from tilewright.ir.expr import Buffer, Fma, Load, loads, walk
+from tilewright.schedule.nest import find_block
 from tilewright.schedule.recipes.choosing import choosing
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.steps.compute_inline import ComputeInline
@@ -27,8 +32,33 @@ def inline_spatial(s: Draft) -> None:
         if choosing(block):  # all its expressions, where one is needed
             continue
         users = consumers(s.func, store.buffer)
+        now = find_block(s.func, block.name)  # what it read may have been inlined
+        if any(_is_factor_of_same(now, u) for u in users):
+            continue
         if users and all(is_movement(block) or _pays(block, u) for u in users):
             s.attempt(ComputeInline(block.name))
+
+
+def inline_moved(s: Draft, block: Block) -> bool:
+    """Inline a block that only moves data into those that read it, if none of them is a reduction."""
+    store = block.body
+    if not isinstance(store, Store) or not is_movement(block) or store.buffer not in s.func.locals:
+        return False
+    users = consumers(s.func, store.buffer)
+    if not users or any(u.is_reduction for u in users):
+        return False
+    return s.attempt(ComputeInline(block.name))
+
+
+def _is_factor_of_same(block: Block, user: Block) -> bool:
+    """Does the block move one factor of the user's products, and is the other one of the buffer that it moves from?"""
+    if not is_movement(block) or not isinstance(block.body, Store) or not isinstance(user.body, Store):
+        return False
+    source, product = block.body.value, user.body.value
+    if not isinstance(source, Load) or not isinstance(product, Fma):
+        return False
+    factors = [f.buffer for f in (product.a, product.b) if isinstance(f, Load)]
+    return user.is_reduction and block.body.buffer in factors and source.buffer in factors
 
 
 def consumers(func: Func, buffer: Buffer) -> list[Block]:
