@@ -162,6 +162,17 @@ def test_results_that_are_interleaved_between_convolutions_have_channels_last() 
     assert channels_last(build) == [8, 16]
 
 
+def test_pieces_of_a_concatenation_are_stored_where_it_is() -> None:
+    def build(m: Model) -> str:
+        skip = conv(m, m.input(1, 3, 8, 8), 3, 8)
+        deep = conv(m, m.op("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2]), 8, 8)
+        up = transposed(m, deep, 8, 16)
+        return conv(m, m.op("Concat", skip, up, axis=1), 24, 8)
+
+    # Neither the first nor the transposed convolution has a buffer of its own, and nothing copies.
+    assert channels_last(build) == [24, 8, 8]
+
+
 AROUND: dict[str, Build] = {
     "reshape": lambda m: m.op("Reshape", conv(m, m.input(2, 3, 4, 4), 3, 8), m.ints(2, 32, 4)),
     "flatten": lambda m: m.op(

@@ -112,6 +112,7 @@ def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
 def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> None:
     """Tile the contraction block `name`, with what consumes its result, as `plan` says."""
     c = _contraction(s.func, name, plan.swap)
+    order = [it.var.name for it in reduction_order(c)]  # fused rows would not tell whether they overlap
     epilogue = take_epilogue(s, name, c.store.buffer)
     if plan.fuse_rows > 1:
         _fuse_group(s, name, epilogue, c.rows[len(c.rows) - plan.fuse_rows :])
@@ -120,7 +121,7 @@ def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> Non
         column = _fuse_group(s, name, epilogue, c.cols[len(c.cols) - plan.fuse_cols :])
     _columns_last(s, name, column)
     c = _contraction(s.func, name)
-    reduce = reduction_order(c)
+    reduce = tuple(sorted(c.reduce, key=lambda it: order.index(it.var.name)))
     if plan.pack_b:
         _pack_columns(s, c, reduce, min(plan.columns, c.cols[-1].extent))
     if plan.pack_a:

@@ -206,28 +206,32 @@ def _is_interleaved(func: Func, buffer: Buffer) -> bool:
 
 
 def _spread(module: Module, chosen: dict[Buffer, int], fixed: set[Buffer]) -> None:
-    """Blocks without a reduction follow: what they read and write at the same indices is laid out the same
+    """Blocks without a reduction follow: what they read and write at the same channel is laid out the same
     way.
     """
     changed = True
     while changed:
         changed = False
         for func in module.funcs:
-            for group in _same_index(func):
-                if any(b in chosen for b in group):
-                    new = [b for b in group if b not in chosen and b not in fixed and _has_channels(b)]
+            for group in _same_channel(func):
+                if any(chosen.get(b) == at for b, at in group):
+                    new = [b for b, at in group if at == 1 and b not in chosen and b not in fixed]
+                    new = [b for b in new if _has_channels(b)]
                     chosen.update(dict.fromkeys(new, 1))
                     changed = changed or bool(new)
 
 
-def _same_index(func: Func) -> Iterator[set[Buffer]]:
-    """For each all-spatial block, the buffers of its output's rank whose channel index is the output's."""
+def _same_channel(func: Func) -> Iterator[set[tuple[Buffer, int]]]:
+    """For each all-spatial block, its output and the buffers that it reads at the output's channel, and which of their
+    dimensions that is. Those of another rank (sums that are yet to be put together) have it anywhere.
+    """
     for block in blocks(func.body):
         store = block.body
         if block.is_reduction or not isinstance(store, Store) or len(store.indices) < 3:
             continue
-        group = {store.buffer}
+        channel = store.indices[1]
+        group = {(store.buffer, 1)}
         for ld in loads(store.value):
-            if len(ld.indices) == len(store.indices) and ld.indices[1] is store.indices[1]:
-                group.add(ld.buffer)
+            same = len(ld.indices) == len(store.indices)
+            group |= {(ld.buffer, d) for d, i in enumerate(ld.indices) if i is channel and (d == 1) == same}
         yield group
