@@ -16,8 +16,8 @@ from tilewright.cli.output import progress_bar
 from tilewright.cli.probe import run_probe
 from tilewright.support.errors import TilewrightError
 
-METHOD = """float32, batch 1, random weights and inputs, untuned. Both engines run in one process pinned to as
-many cores as threads, and take turns in {rounds} rounds. *against ONNX Runtime*: its time over ours, round by
+METHOD = """float32, batch 1, random weights and inputs, untuned. Each engine runs in a process pinned to as
+many cores as threads, and they take turns in {rounds} rounds. *against ONNX Runtime*: its time over ours, round by
 round, with the 95 % bootstrap interval of the median: above 1 is faster. *noise*: slowest over quickest round
 of ours. *error*: largest difference of the outputs over the largest value. *compile* uses every core and no
 cache; *warm load* and *memory* (resident at its peak, above what the imported libraries take) are of fresh
@@ -45,19 +45,19 @@ COLUMNS = (
 
 
 def measure_row(path: Path, threads: int, rounds: int, seconds: float, cache: str) -> list[str]:
-    report = measure(path, threads=threads, against_ort=True, rounds=rounds, seconds=seconds)
+    report = measure(path, threads=threads, against=("ort",), rounds=rounds, seconds=seconds)
     env = {**os.environ, "TILEWRIGHT_CACHE": cache}
     _, warm = (run_probe(path, engine="tilewright", threads=threads, env=env) for _ in range(2))
     peer = run_probe(path, engine="ort", threads=threads, env=env)
-    ((name, ratio),) = report.speedup.items()
+    theirs, ratio = report.peer("ort"), report.speedup["ort"]
     return [
         path.stem,
-        f"{report.ours.median * 1e3:.3f}",
-        f"{report.engines[name].median * 1e3:.3f}",
+        f"{report.ours.series.median * 1e3:.3f}",
+        f"{theirs.series.median * 1e3:.3f}",
         str(ratio),
-        f"{100 * report.ours.spread:.0f} %",
+        f"{100 * report.ours.series.spread:.0f} %",
         f"{report.error:.0e}",
-        f"{report.start_up['compile']:.2f}",
+        f"{report.ours.start_up['compile']:.2f}",
         f"{warm.load_seconds:.3f}",
         f"{peer.load_seconds:.3f}",
         f"{warm.peak_mb:.0f}",

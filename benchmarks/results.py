@@ -22,7 +22,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def write(name: str, title: str, method: str, *parts: str) -> Path:
     """docs/results/NAME.md: heading, provenance, how it was measured, and `parts` separated by blank lines."""
     packages = ", ".join(f"{k} {v}" for k, v in versions().items() if v is not None)
-    arguments = " ".join(sys.argv[1:])
+    # Where files lie on this machine is nobody's business.
+    arguments = " ".join(Path(a).name if os.path.isabs(a) else a for a in sys.argv[1:])
     module = Path(sys.argv[0]).stem
     provenance = [
         f"- command: `python -m benchmarks.{module}{' ' + arguments if arguments else ''}`",

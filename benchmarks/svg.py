@@ -1,4 +1,4 @@
-"""Line charts as SVG text: enough for results in the documentation, without a plotting library."""
+"""Line and bar charts as SVG text: enough for results in the documentation, without a plotting library."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ Line: TypeAlias = Sequence[tuple[float, float]]
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 56, 200, 32, 44
+BAR_BOTTOM = 84  # names under bars are slanted
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 
 
@@ -33,31 +34,21 @@ def step_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Line]
     def y(value: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
-        ' font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>',
-    ]
+    parts = _start(title)
     for tick in ticks(low, high):
-        parts.append(f'<path d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.3g}</text>')
+        parts += _y_tick(y(tick), f"{tick:.3g}")
     for tick in ticks(0.0, x_end):
         parts.append(f'<path d="M{x(tick):.1f} {HEIGHT - BOTTOM}v4" stroke="black"/>')
         parts.append(
             f'<text x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{tick:.3g}</text>'
         )
-    parts.append(f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" fill="none" stroke="black"/>')
     middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
     parts.append(f'<text x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>')
-    parts.append(
-        f'<text transform="translate(14 {TOP + (HEIGHT - TOP - BOTTOM) / 2:.0f}) rotate(-90)"'
-        f' text-anchor="middle">{escape(y_label)}</text>'
-    )
+    parts += _axes(HEIGHT - BOTTOM, y_label)
     for n, (name, line) in enumerate(lines.items()):
         if not line:
             continue
-        colour = COLOURS[n % len(COLOURS)]
+        colour = _colour(n)
         path = f"M{x(line[0][0]):.1f} {y(line[0][1]):.1f}"
         path += "".join(f"H{x(at):.1f}V{y(value):.1f}" for at, value in line[1:])
         parts.append(f'<path d="{path}H{x(x_end):.1f}" fill="none" stroke="{colour}" stroke-width="2"/>')
@@ -67,3 +58,74 @@ def step_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Line]
             f'<text x="{WIDTH - RIGHT + 36}" y="{at}">{escape(name)}</text>'
         )
     return "\n".join((*parts, "</svg>\n"))
+
+
+def bar_chart(
+    title: str, y_label: str, groups: Mapping[str, Mapping[str, float]], line: float | None = None
+) -> str:
+    """A group of bars for each name, in one colour for each kind of bar; `line` is drawn across."""
+    kinds = list(dict.fromkeys(k for bars in groups.values() for k in bars))
+    values = [v for bars in groups.values() for v in bars.values()]
+    high = 1.05 * max([*values, line or 0.0], default=1.0) or 1.0
+    bottom = HEIGHT - BAR_BOTTOM
+
+    def y(value: float) -> float:
+        return TOP + (bottom - TOP) * (high - value) / high
+
+    parts = _start(title)
+    for tick in ticks(0.0, high):
+        parts += _y_tick(y(tick), f"{tick:.3g}")
+    slot = (WIDTH - LEFT - RIGHT) / max(len(groups), 1)
+    width = 0.8 * slot / max(len(kinds), 1)
+    for g, (name, bars) in enumerate(groups.items()):
+        start = LEFT + g * slot + 0.1 * slot
+        for k, kind in enumerate(kinds):
+            if kind in bars:
+                top = y(bars[kind])
+                parts.append(
+                    f'<rect x="{start + k * width:.1f}" y="{top:.1f}" width="{width:.1f}"'
+                    f' height="{bottom - top:.1f}" fill="{_colour(k)}"><title>{escape(name)}, {escape(kind)}:'
+                    f" {bars[kind]:.2f}</title></rect>"
+                )
+        at = LEFT + (g + 0.5) * slot
+        parts.append(f'<text transform="translate({at:.1f} {bottom + 10}) rotate(40)">{escape(name)}</text>')
+    if line is not None:
+        parts.append(
+            f'<path d="M{LEFT} {y(line):.1f}H{WIDTH - RIGHT}" stroke="black" stroke-dasharray="4 3"/>'
+        )
+    parts += _axes(bottom, y_label)
+    for k, kind in enumerate(kinds):
+        at = TOP + 16 * (k + 1)
+        parts.append(
+            f'<rect x="{WIDTH - RIGHT + 12}" y="{at - 9}" width="12" height="10" fill="{_colour(k)}"/>'
+            f'<text x="{WIDTH - RIGHT + 30}" y="{at}">{escape(kind)}</text>'
+        )
+    return "\n".join((*parts, "</svg>\n"))
+
+
+def _start(title: str) -> list[str]:
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
+        ' font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>',
+    ]
+
+
+def _y_tick(at: float, text: str) -> list[str]:
+    return [
+        f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>',
+        f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{text}</text>',
+    ]
+
+
+def _axes(bottom: float, y_label: str) -> list[str]:
+    return [
+        f'<path d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}" fill="none" stroke="black"/>',
+        f'<text transform="translate(14 {TOP + (bottom - TOP) / 2:.0f}) rotate(-90)"'
+        f' text-anchor="middle">{escape(y_label)}</text>',
+    ]
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]

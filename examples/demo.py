@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from examples.models import resnet18
+from tilewright.cli.catalogue import PEERS
 from tilewright.cli.difference import TOLERANCE
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.measure import measure
@@ -41,13 +42,13 @@ def demo(threads: int | None, size: int, rounds: int, seconds: float) -> None:
         path.write_bytes(resnet18(size=size).SerializeToString())
         with progress_bar() as progress:
             report = measure(
-                path, threads=threads, against_ort=True, rounds=rounds, seconds=seconds, progress=progress
+                path, threads=threads, against=("ort",), rounds=rounds, seconds=seconds, progress=progress
             )
         env = {**os.environ, "TILEWRIGHT_CACHE": str(Path(folder) / "cache")}
         cold, warm = (run_probe(path, engine="tilewright", threads=threads, env=env) for _ in range(2))
         peer = run_probe(path, engine="ort", threads=threads, env=env)
-    ((name, ratio),) = report.speedup.items()
-    ours, theirs = report.ours, report.engines[name]
+    ours, theirs = report.ours.series, report.peer("ort").series
+    name, ratio = PEERS["ort"].title, report.speedup["ort"]
     assert report.error is not None
     print_table(
         ("", "tilewright", name),
@@ -59,7 +60,7 @@ def demo(threads: int | None, size: int, rounds: int, seconds: float) -> None:
                 milliseconds(theirs.percentile(90)),
             ),
             ("  noise between rounds", f"{100 * ours.spread:.0f} %", f"{100 * theirs.spread:.0f} %"),
-            ("compile", milliseconds(report.start_up["compile"]), "-"),
+            ("compile", milliseconds(report.ours.start_up["compile"]), "-"),
             ("load, nothing cached", milliseconds(cold.load_seconds), milliseconds(peer.load_seconds)),
             ("load, compiled before", milliseconds(warm.load_seconds), "-"),
             ("first inference", milliseconds(warm.first_run_seconds), milliseconds(peer.first_run_seconds)),

@@ -97,6 +97,7 @@ class Stages:
     tir: Module
     scheduled: Module
     kernels: tuple[Kernel, ...]
+    compiled: tuple[Compiled, ...]  # what the kernels were made from
     calls: dict[str, int]  # how often each kernel is called in a run
     target: Target
     artifact: Artifact
@@ -171,7 +172,16 @@ def stages(
         made = c.run_graph(graph, model_digest(model, cache))
     assert c.graph is not None and c.tir is not None and c.scheduled is not None
     return Stages(
-        c.graph, c.tir, c.scheduled, c.compiler.kernels, c.calls, machine, made.artifact, hosts, later
+        c.graph,
+        c.tir,
+        c.scheduled,
+        c.compiler.kernels,
+        c.compiler.compiled,
+        c.calls,
+        machine,
+        made.artifact,
+        hosts,
+        later,
     )
 
 

@@ -117,6 +117,11 @@ class KernelCompiler:
         """All that are finished."""
         return tuple(self._kernels.values())
 
+    @property
+    def compiled(self) -> tuple[Compiled, ...]:
+        """The Funcs that are finished, each distinct one once."""
+        return tuple(self._done.values())
+
     def driver(self) -> bytes:
         """The object that runs the program's calls on a team of threads."""
         return self._object(self._driver)

@@ -71,7 +71,10 @@ def test_a_model_in_which_the_host_has_a_part(tmp_path: Path) -> None:
     assert "depends on data" in call("inspect", path).stdout
     (output,) = call_json("run", path)["outputs"]
     assert output["shape"] == [2, 12]
-    assert call_json("bench", path, *QUICK, "--against", "ort", "--threads", 1)["error"] == 0
+    (found,) = call_json("bench", path, *QUICK, "--against", "ort", "--threads", 1)["results"]
+    assert found["error"] == 0
+    profile = call_json("inspect", path, "--profile", "--seconds", 0, "--threads", 1)
+    assert profile["host"][0]["op"] == "NonZero" and profile["nodes_after_host"] == 1
     result = call("compile", path, "-o", tmp_path / "where.tw", status=Status.USER_ERROR)
     assert "node 'places': NonZero" in result.stderr
 
@@ -174,26 +177,49 @@ def test_inspect_picks_a_kernel(model: str) -> None:
     call("inspect", model, "--kernel", kernels[0], status=Status.USAGE)
 
 
+def test_inspect_profiles(model: str, tmp_path: Path) -> None:
+    program = tmp_path / "m.tw"
+    call("compile", model, "-o", program)
+    found, bare = (
+        call_json("inspect", p, "--profile", "--seconds", 0, "--threads", 1) for p in (model, program)
+    )
+    assert found["total_seconds"] == pytest.approx(found["kernel_seconds"] + found["outside_seconds"])
+    assert {k["name"] for k in found["kernels"]} == {k["name"] for k in bare["kernels"]}
+    assert all(k["bytes"] > 0 and k["layout"] for k in found["kernels"])
+    assert all(k["bytes"] is None for k in bare["kernels"])
+    text = call("inspect", model, "--profile", "--seconds", 0).stdout
+    assert all(k["name"] in text for k in found["kernels"])
+    assert "GB/s read from memory" in text
+
+
 # ---------------------------------------------------------------------------------------------------- bench and doctor
 
 
 def test_bench_separates_the_phases(model: str) -> None:
-    report = call_json("bench", model, *QUICK, "--threads", 1)
-    assert list(report["start_up_seconds"]) == ["compile", "load", "first_run"]
+    (report,) = call_json("bench", model, *QUICK, "--threads", 1)["results"]
     ours = report["engines"]["tilewright"]
+    assert list(ours["start_up_seconds"]) == ["compile", "load", "first_run"]
     assert 0 < ours["median_seconds"] <= ours["p90_seconds"] <= ours["p99_seconds"]
+    assert 0 < ours["low_seconds"] <= ours["high_seconds"]
     assert len(ours["round_medians_seconds"]) == 2
-    assert report["speedup"] == {}
+    assert (report["speedup"], report["absent"], report["error"]) == ({}, {}, None)
 
 
 def test_bench_against_onnx_runtime(model: str) -> None:
-    report = call_json("bench", model, *QUICK, "--against", "ort", "--threads", 1)
-    assert set(report["engines"]) == {"tilewright", "onnxruntime"}
+    (report,) = call_json("bench", model, *QUICK, "--against", "ort", "--threads", 1)["results"]
+    assert set(report["engines"]) == {"tilewright", "ort"}
+    assert report["reference"] == "ort"
     assert report["error"] < 1e-5
-    ratio = report["speedup"]["onnxruntime"]
+    ratio = report["speedup"]["ort"]
     assert ratio["low"] <= ratio["value"] <= ratio["high"]
-    text = call("bench", model, *QUICK, "--against", "ort", "--threads", 1).stdout
-    assert "against onnxruntime" in text
+
+
+def test_bench_shows_each_number_of_threads(model: str) -> None:
+    """An engine that is not there is named, with the way to get it, and is no error."""
+    text = call("bench", model, *QUICK, "--against", "ort,ncnn", "--threads", "1,2").stdout
+    assert text.count("reference") == 2
+    assert "1 thread(s) pinned" in text and "2 thread(s) pinned" in text
+    assert "ncnn is not installed; pip install ncnn pnnx" in text
 
 
 def test_bench_of_differing_results_is_a_mismatch(model: str) -> None:
@@ -210,10 +236,8 @@ def test_bench_refuses_more_threads_than_cores(model: str) -> None:
 def test_bench_cannot_compare_a_program(model: str, tmp_path: Path) -> None:
     program = tmp_path / "m.tw"
     call("compile", model, "-o", program)
-    assert list(call_json("bench", program, *QUICK, "--threads", 1)["start_up_seconds"]) == [
-        "load",
-        "first_run",
-    ]
+    (report,) = call_json("bench", program, *QUICK, "--threads", 1)["results"]
+    assert list(report["engines"]["tilewright"]["start_up_seconds"]) == ["load", "first_run"]
     assert (
         "give the .onnx file" in call("bench", program, "--against", "ort", status=Status.USER_ERROR).stderr
     )

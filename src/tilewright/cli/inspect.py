@@ -6,21 +6,29 @@ from typing import Any, TypeVar
 
 import click
 
+from tilewright.cli.feeds import make_feeds
 from tilewright.cli.flops import count_flops
+from tilewright.cli.machine import check_cores, machine
 from tilewright.cli.options import (
     PROGRAM,
     accuracy_option,
+    input_option,
     json_option,
     model_argument,
+    seed_option,
     shape_option,
     target_option,
+    threads_option,
 )
-from tilewright.cli.output import megabytes, print_json, print_table, shape_text
+from tilewright.cli.output import megabytes, note, print_json, print_table, shape_text
+from tilewright.cli.profile import profile as profile_program
+from tilewright.cli.profile_table import show_profile
 from tilewright.compiler import Stages, stages
 from tilewright.graph.printer import print_graph
 from tilewright.kernels import Kernel
 from tilewright.ops.accuracy import EXACT, Accuracy
 from tilewright.runtime.file import load as read_program
+from tilewright.runtime.machine import default_threads
 from tilewright.support.artifact import (
     Artifact,
     BranchStep,
@@ -32,6 +40,7 @@ from tilewright.support.artifact import (
     WhileStep,
 )
 from tilewright.support.errors import UserError
+from tilewright.target.target import native
 from tilewright.tir.func import Module
 from tilewright.tir.printer import print_func, print_module
 
@@ -53,6 +62,13 @@ KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {
     help="Print the program at this stage instead of a summary.",
 )
 @click.option("--kernel", metavar="NAME", help="Only this kernel of the stage.")
+@click.option("--profile", is_flag=True, help="Run the model, and show where its time goes.")
+@click.option(
+    "--seconds", default=1.0, show_default=True, type=click.FloatRange(0), help="How long --profile runs it."
+)
+@threads_option
+@input_option
+@seed_option
 @shape_option
 @target_option
 @accuracy_option
@@ -61,12 +77,17 @@ def inspect(
     model: Path,
     ir: str | None,
     kernel: str | None,
+    profile: bool,
+    seconds: float,
+    threads: int | None,
+    files: dict[str, str],
+    seed: int,
     shapes: dict[str, tuple[int, ...]],
     target: str,
     accuracy: Accuracy | None,
     as_json: bool,
 ) -> None:
-    """Show what MODEL becomes: a summary (.onnx or .tw), or its text at one stage (.onnx).
+    """Show what MODEL becomes: a summary (.onnx or .tw), its text at one stage (.onnx), or its profile (.onnx or .tw).
 
     \b
     graph      operators, after import
@@ -75,6 +96,13 @@ def inspect(
     lowered    kernels as plain loops
     llvm, asm  kernels as LLVM IR and as machine code
     """
+    if profile:
+        if ir is not None or kernel is not None:
+            raise click.UsageError("--profile shows all kernels: it takes no --ir and no --kernel.")
+        _profile(model, shapes, target, accuracy, files, seed, threads, seconds, as_json)
+        return
+    if threads is not None or files:
+        raise click.UsageError("--threads and --input are for --profile, which runs the model.")
     if ir is None:
         if kernel is not None:
             raise click.UsageError("--kernel needs --ir, to say what to show of it.")
@@ -150,8 +178,8 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "code_bytes": sum(map(len, artifact.objects)),
         "triple": manifest.triple,
         "features": sorted(manifest.features),
-        "accuracy": manifest.options.get("accuracy", EXACT),
         "tuned_kernels": int(manifest.options.get("tuned", "0")),
+        "accuracy": manifest.options.get("accuracy", EXACT),
         "compiler_version": manifest.compiler_version,
         "llvm_version": manifest.llvm_version,
     }
@@ -211,3 +239,54 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     click.echo(
         f"{sizes}; for {summary['triple']} with {', '.join(summary['features']) or 'no special features'}"
     )
+
+
+# ------------------------------------------------------------------------------------------------------------ profile
+
+
+def _profile(
+    model: Path,
+    shapes: dict[str, tuple[int, ...]],
+    target: str,
+    accuracy: Accuracy | None,
+    files: dict[str, str],
+    seed: int,
+    threads: int | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Of a compiled program only the times are known."""
+    threads = threads or default_threads()
+    check_cores(threads)
+    is_program = model.suffix == PROGRAM
+    found = None if is_program else stages(model, shapes=shapes, target=target, accuracy=accuracy)
+    artifact = read_program(model) if found is None else found.artifact
+    feeds = make_feeds(artifact.manifest.inputs, files, seed)
+    made = profile_program(
+        artifact,
+        feeds,
+        target=native(),
+        threads=threads,
+        seconds=seconds,
+        stages=found,
+    )
+    hosts = () if found is None else found.hosts
+    if as_json:
+        left_out = [{"node": h.step.name, "op": h.step.node.op_type, "why": h.why} for h in hosts]
+        later = 0 if found is None else found.later
+        print_json(
+            {
+                "model": str(model),
+                "machine": machine().summary(),
+                **made.as_json(),
+                "host": left_out,
+                "nodes_after_host": later,
+            }
+        )
+        return
+    show_profile(made)
+    if hosts and found is not None:
+        note(
+            f"Only what comes before {hosts[0].step.node.op_type} on the host was profiled: {len(hosts)} nodes of the"
+            f" host and {found.later} nodes after them were not, as their types depend on data."
+        )

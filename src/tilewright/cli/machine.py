@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.runtime.machine import default_threads
+from tilewright.support.errors import UserError
 from tilewright.target.target import Target, native
 
 PACKAGES = ("tilewright", "numpy", "ml_dtypes", "onnx", "llvmlite", "onnxruntime", "torch")
@@ -53,6 +54,16 @@ def versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             found[name] = None
     return found
+
+
+def check_cores(threads: int) -> None:
+    """Refuse to measure with more threads than cores."""
+    available = len(os.sched_getaffinity(0))
+    if threads > available:
+        raise UserError(
+            f"{threads} threads on {available} usable core(s) would time how they share, not the model",
+            hint=f"measure with at most {available}",
+        )
 
 
 @contextmanager

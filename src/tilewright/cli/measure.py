@@ -1,65 +1,118 @@
-"""One model measured: every phase on the way to a running session, then steady state, alone or in turns with another
-engine. `tilewright bench`, the demo and the benchmarks all measure through here.
+"""One model measured: every phase on the way to a running engine, then steady state, alone or in turns with others.
+`tilewright bench`, the demo and the benchmarks all measure through here.
+
+Each engine has a process of its own, ours too. All are loaded before the first turn, so that none runs on a quieter
+machine than the others. An engine that is not installed, or cannot run the model, is told and left out; only ours must
+work.
 """
 
 import os
-import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tilewright.api import load
+from numpy.typing import NDArray
+
+from tilewright.cli.catalogue import OURS, PEERS, Peer, interpreter
 from tilewright.cli.difference import compare, worst
-from tilewright.cli.feeds import make_feeds
-from tilewright.cli.machine import pinned
+from tilewright.cli.engine_process import EngineFailure, EngineProcess
+from tilewright.cli.guest.job import read_array
+from tilewright.cli.machine import check_cores
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import OnProgress
-from tilewright.cli.peers import OnnxRuntime
-from tilewright.cli.timing import Ratio, Series, interleave, speedup
-from tilewright.compiler import compile as compile_model
-from tilewright.dynamic import DynamicSession
+from tilewright.cli.timing import Ratio, Series, speedup, take_turns
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
-from tilewright.runtime.session import Session
-from tilewright.support.errors import MultipleProgramsError, UserError
+from tilewright.support.errors import InternalError, UserError
 
-OURS = "tilewright"
 NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
 NO_FILES: Mapping[str, str] = {}
+NO_PYTHONS: Mapping[str, str] = {}
+TIMEOUT = 600.0  # seconds for one answer: some engines compile for minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why an engine has no figures, and what to do about it."""
+
+    why: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return self.why if self.hint is None else f"{self.why}; {self.hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An engine's figures. `error` is against the reference's results, and None for the reference itself; infinite if
+    they do not even have the same shapes.
+    """
+
+    version: str
+    start_up: dict[str, float]  # seconds of each phase, in order
+    series: Series
+    peak_mb: float  # of its process, libraries included
+    error: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "start_up_seconds": self.start_up,
+            **self.series.as_json(),
+            "peak_mb": self.peak_mb,
+            "error": self.error if self.error != float("inf") else None,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`start_up` has the seconds of each phase, in order; `error` and `speedup` exist if there was another engine."""
+    """What was found for one model and number of threads. `reference` is the engine that results are compared with."""
 
     model: str
     threads: int
     cores: tuple[int, ...]
-    start_up: dict[str, float]
-    engines: dict[str, Series]
-    error: float | None = None
+    engines: dict[str, Measured]
+    absent: dict[str, Absent] = field(default_factory=dict[str, Absent])
+    reference: str | None = None
 
     @property
-    def ours(self) -> Series:
-        return self.engines[OURS]
+    def ours(self) -> Measured:
+        return self.engines[OURS.name]
+
+    @property
+    def error(self) -> float | None:
+        """Of ours; None if there was nothing to compare with."""
+        return self.ours.error
 
     @property
     def speedup(self) -> dict[str, Ratio]:
         """By engine: how many times longer it takes than we do."""
-        return {name: speedup(self.ours, series) for name, series in self.engines.items() if name != OURS}
+        return {
+            name: speedup(self.ours.series, found.series)
+            for name, found in self.engines.items()
+            if name != OURS.name
+        }
+
+    def peer(self, name: str) -> Measured:
+        """The figures of an engine that there must be."""
+        if name in self.absent:
+            found = self.absent[name]
+            raise UserError(f"{PEERS[name].title}: {found.why}", hint=found.hint)
+        return self.engines[name]
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "model": self.model,
             "threads": self.threads,
             "cores": self.cores,
-            "start_up_seconds": self.start_up,
-            "engines": {name: series.as_json() for name, series in self.engines.items()},
+            "reference": self.reference,
+            "error": self.ours.as_json()["error"],
+            "engines": {name: found.as_json() for name, found in self.engines.items()},
             "speedup": {name: ratio.as_json() for name, ratio in self.speedup.items()},
-            "error": self.error,
+            "absent": {name: {"why": a.why, "hint": a.hint} for name, a in self.absent.items()},
         }
 
 
@@ -72,81 +125,166 @@ def measure(
     threads: int | None = None,
     target: str = "native",
     accuracy: Accuracy | None = None,
-    against_ort: bool = False,
+    against: Sequence[str] = (),
+    pythons: Mapping[str, str] = NO_PYTHONS,
     rounds: int = 7,
     seconds: float = 0.5,
+    timeout: float = TIMEOUT,
     progress: OnProgress | None = None,
+    catalogue: Mapping[str, Peer] = PEERS,
 ) -> Report:
-    """Compile (with every core, and without a cache, which would hide the compiler), load and run, pinned to as many
-    cores as threads.
-    """
+    """Time `model` with each engine pinned to as many cores as threads."""
     threads = threads or default_threads()
-    is_program = model.suffix == PROGRAM
-    if is_program and against_ort:
+    available = sorted(os.sched_getaffinity(0))
+    check_cores(threads)
+    _check_readable(model, against)
+    peers = [catalogue[name] for name in dict.fromkeys(against)]
+    homes = {p.name: interpreter(p.name, pythons) for p in (OURS, *peers)}
+    options = {
+        "shapes": shapes,
+        "files": {n: os.path.abspath(f) for n, f in files.items()},
+        "seed": seed,
+        "target": target,
+        "accuracy": None if accuracy is None else str(accuracy),
+    }
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
+        contest = _Contest(
+            model, threads, tuple(available[-threads:]), available, homes, timeout, scratch, stack
+        )
+        contest.enter_ours(options, progress)
+        for number, peer in enumerate(peers):
+            if progress is not None:
+                progress("load", number, len(peers))
+            contest.enter(peer)
+        return contest.run(rounds, seconds, progress)
+
+
+def _check_readable(model: Path, against: Sequence[str]) -> None:
+    if model.suffix == PROGRAM and against:
         raise UserError(
             "other engines cannot read a .tw program", where=str(model), hint="give the .onnx file"
         )
-    available = len(os.sched_getaffinity(0))
-    if threads > available:
-        raise UserError(
-            f"{threads} threads on {available} usable core(s) would time how they share, not the model",
-            hint=f"measure with at most {available}",
-        )
-    start_up: dict[str, float] = {}
-    compiled = None
-    if not is_program:
-        # What becomes several programs is compiled when they are first run.
-        with _without_cache(), _timed(start_up, "compile"), suppress(MultipleProgramsError):
-            compiled = compile_model(
-                model, shapes=shapes, target=target, accuracy=accuracy, progress=progress
-            )
-    with pinned(threads) as cores:
-        with _timed(start_up, "load"):
-            session = (
-                load(model, shapes=shapes, threads=threads, target=target, accuracy=accuracy)
-                if compiled is None
-                else compiled.session(threads)
-            )
-        feeds = make_feeds(session.inputs, files, seed)
-        with _timed(start_up, "first_run"):
-            session.run(feeds)
-        engines: dict[str, Callable[[], object]] = {OURS: _runner(session, feeds)}
-        error: float | None = None
-        if against_ort:
-            peer = OnnxRuntime(str(model), threads)
-            error = worst(compare(session.run(feeds), peer(feeds)))
-            engines[peer.name] = peer.bind(feeds)
+
+
+@dataclass(slots=True)
+class _Contest:
+    """The engines of one measurement, from their start to their end (which is the stack's)."""
+
+    model: Path
+    threads: int
+    cores: tuple[int, ...]
+    all_cores: Sequence[int]
+    pythons: Mapping[str, str]
+    timeout: float
+    scratch: Path
+    stack: ExitStack
+    feeds: list[tuple[str, str]] | None = None
+    outputs: tuple[str, ...] = ()
+    processes: dict[str, EngineProcess] = field(default_factory=dict[str, EngineProcess])
+    loaded: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    results: dict[str, dict[str, NDArray[Any]]] = field(default_factory=dict[str, dict[str, NDArray[Any]]])
+    absent: dict[str, Absent] = field(default_factory=dict[str, Absent])
+
+    def enter_ours(self, options: Mapping[str, Any], progress: OnProgress | None) -> None:
+        """Ours comes first: it makes up the inputs and names the outputs."""
+        try:
+            answer = self._load(OURS, options, progress)
+        except EngineFailure as e:
+            raise _ours_failed(e) from e
+        self.feeds, self.outputs = answer["feeds"], tuple(answer["outputs"])
+        self._keep(OURS.name, answer)
+
+    def enter(self, peer: Peer) -> None:
+        try:
+            self._keep(peer.name, self._load(peer, {}, None))
+        except EngineFailure as e:
+            if e.missing is not None and e.missing.partition(".")[0] in peer.packages:
+                self.absent[peer.name] = Absent(f"{e.missing} is not installed", peer.hint)
+            else:
+                self.absent[peer.name] = Absent(f"cannot run the model: {e.first_line}")
+
+    def run(self, rounds: int, seconds: float, progress: OnProgress | None) -> Report:
+        def turn(name: str, length: float) -> tuple[float, ...]:
+            answer = self.processes[name].ask({"do": "turn", "seconds": length})
+            self.loaded[name]["peak_mb"] = answer["peak_mb"]
+            return tuple(answer["times"])
 
         def on_round(done: int) -> None:
             if progress is not None:
                 progress("measure", done, rounds)
 
-        series = interleave(engines, rounds=rounds, seconds=seconds, on_round=on_round)
-    return Report(str(model), threads, cores, start_up, series, error)
+        def on_failure(name: str, failure: EngineFailure) -> None:
+            if name == OURS.name:
+                raise _ours_failed(failure) from failure
+            self.absent[name] = Absent(f"failed while it was timed: {failure.first_line}")
+
+        series = take_turns(
+            {name: partial(turn, name) for name in self.loaded},
+            rounds=rounds,
+            seconds=seconds,
+            on_round=on_round,
+            on_failure=on_failure,
+        )
+        reference = _reference([n for n in series if n != OURS.name])
+        engines: dict[str, Measured] = {}
+        for name, found in series.items():
+            at = self.loaded[name]
+            error = None if reference in (None, name) else self._error(name, reference)
+            engines[name] = Measured(at["version"], at["phases"], found, at["peak_mb"], error)
+        return Report(str(self.model), self.threads, self.cores, engines, self.absent, reference)
+
+    def _load(self, peer: Peer, options: Mapping[str, Any], progress: OnProgress | None) -> dict[str, Any]:
+        folder = self.scratch / peer.name
+        folder.mkdir()
+        python = self.pythons[peer.name]
+        process = EngineProcess(peer, python, self.threads, self.cores, folder, self.timeout)
+        self.processes[peer.name] = self.stack.enter_context(process)
+        job = {
+            "model": os.path.abspath(self.model),
+            "threads": self.threads,
+            "folder": str(folder),
+            "shared": str(self.scratch),
+            "packages": peer.packages,
+            "feeds": self.feeds,
+            "outputs": self.outputs,
+            "cores": list(self.all_cores),
+            "options": options,
+        }
+        return process.ask({"do": "load", **job}, progress)
+
+    def _keep(self, name: str, answer: dict[str, Any]) -> None:
+        kinds: list[str | None] = answer["results"]
+        if len(kinds) != len(self.outputs):
+            raise EngineFailure(f"gave {len(kinds)} results, and the model has {len(self.outputs)}")
+        folder = self.scratch / name
+        self.results[name] = {
+            output: read_array(str(folder / f"output_{n}.npy"), kind)
+            for n, (output, kind) in enumerate(zip(self.outputs, kinds, strict=True))
+            if kind is not None
+        }
+        self.loaded[name] = answer
+
+    def _error(self, name: str, reference: str) -> float:
+        """Sequences, maps and empty optionals are left out; `tilewright compare` sees them."""
+        got, wanted = self.results[name], self.results[reference]
+        both = {n: v for n, v in wanted.items() if n in got}
+        return worst(compare({n: _in_shape(got[n], v) for n, v in both.items()}, both))
 
 
-def _runner(session: Session | DynamicSession, feeds: Mapping[str, Any]) -> Callable[[], object]:
-    """A run with the arrays bound; where the host has a part in it, it takes them every time."""
-    if isinstance(session, Session) or session.staged is None:
-        return session.bind(feeds).run
-    return partial(session.run, feeds)
+def _reference(names: Sequence[str]) -> str | None:
+    """ONNX Runtime, which most people trust; without it the first that there is."""
+    return "ort" if "ort" in names else next(iter(names), None)
 
 
-@contextmanager
-def _without_cache() -> Generator[None]:
-    before = os.environ.get("TILEWRIGHT_CACHE")
-    os.environ["TILEWRIGHT_CACHE"] = "off"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TILEWRIGHT_CACHE"]
-        else:
-            os.environ["TILEWRIGHT_CACHE"] = before
+def _in_shape(got: NDArray[Any], wanted: NDArray[Any]) -> NDArray[Any]:
+    """Some engines leave out dimensions of one."""
+    same = [n for n in got.shape if n != 1] == [n for n in wanted.shape if n != 1]
+    return got.reshape(wanted.shape) if same else got
 
 
-@contextmanager
-def _timed(into: dict[str, float], phase: str) -> Generator[None]:
-    start = time.perf_counter()
-    yield
-    into[phase] = time.perf_counter() - start
+def _ours_failed(e: EngineFailure) -> Exception:
+    """As if it had happened in this process."""
+    if e.is_users_fault:
+        return UserError(e.answer["message"], where=e.answer["where"], hint=e.answer["hint"])
+    return InternalError(e.answer.get("trace") or str(e))

@@ -21,7 +21,7 @@ from rich.table import Table
 OnProgress: TypeAlias = Callable[[str, int, int], None]  # stage, done, total
 Cell: TypeAlias = str | int
 
-WIDTH_IN_A_PIPE = 140
+WIDTH_IN_A_PIPE = 240  # names of kernels are long, and are to be copied in one piece
 
 
 def print_json(value: object) -> None:
@@ -39,7 +39,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     for row in rows:
         table.add_row(*map(escape, row))
     console = Console(highlight=False)
-    console.print(table, width=None if console.is_terminal else WIDTH_IN_A_PIPE)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH_IN_A_PIPE)
+    console.print(table)
 
 
 def note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What one core of this machine can do at best: fused multiply-adds from registers, and reads from memory.
+"""What this machine can do at best, one core or several: fused multiply-adds from registers, and reads from memory.
 
 The loops are LLVM IR written by hand and go through our own object writer and loader, so the figures are what the code
 generator could reach at most.
@@ -6,6 +6,8 @@ generator could reach at most.
 
 import ctypes
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,7 @@ from tilewright.target.target import Target
 
 CHAINS = 12  # independent sums: more than latency × units, and with two operands they still fit 16 registers
 LOADS = 8  # vectors read each step
+_LEAST_READ, _MOST_READ = 16 << 20, 512 << 20  # bytes: beyond caches, within reason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +66,39 @@ def read_loop(target: Target, nbytes: int, passes: int = 1) -> PeakLoop:
     loop = PeakLoop(code, Region(steps * step_bytes), passes * steps, nbytes=passes * steps * step_bytes)
     loop.run()
     return loop
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of some cores together, a second."""
+
+    flop_rate: float
+    byte_rate: float
+
+    def best(self, other: "Limits") -> "Limits":
+        return Limits(max(self.flop_rate, other.flop_rate), max(self.byte_rate, other.byte_rate))
+
+
+def measure_limits(target: Target, cores: int, seconds: float = 0.02) -> Limits:
+    """Each core runs loops of its own at the same time as the others: multiply-adds, then reads from memory."""
+    arithmetic = fma_loop(target, seconds)  # registers only: one will do for all
+    size = min(4 * target.l3_bytes, _MOST_READ) // cores
+    reads = [read_loop(target, max(size, _LEAST_READ)) for _ in range(cores)]
+    with ThreadPoolExecutor(cores) as pool:
+        flop_rate = cores * arithmetic.flops / _best_seconds([arithmetic] * cores, pool)
+        byte_rate = sum(loop.nbytes for loop in reads) / _best_seconds(reads, pool)
+    return Limits(flop_rate, byte_rate)
+
+
+def _best_seconds(loops: Sequence[PeakLoop], pool: ThreadPoolExecutor, repeats: int = 7) -> float:
+    """ctypes lets go of the interpreter's lock, so the loops do run at once."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for done in [pool.submit(loop.run) for loop in loops]:
+            done.result()
+        best = min(best, time.perf_counter() - start)
+    return best
 
 
 def _load(ir: str, target: Target) -> Code:

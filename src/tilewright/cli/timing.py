@@ -8,14 +8,18 @@ spinning after a run; a pause before each turn lets them fall asleep instead of 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-WARM_UP_RUNS = 2  # of each turn: the other engine has evicted our caches and our workers sleep
+from tilewright.cli.engine_process import EngineFailure
+from tilewright.cli.guest.turn import take_turn
+
+Turn: TypeAlias = Callable[[float], tuple[float, ...]]  # for about so many seconds: those of each run
+
 PAUSE_SECONDS = 0.1
-MIN_RUNS = 3  # of each turn, however slow
 BOOTSTRAP_SAMPLES = 2000
 
 
@@ -48,12 +52,19 @@ class Series:
         medians = self.round_medians
         return max(medians) / min(medians) - 1
 
+    @property
+    def interval(self) -> "Ratio":
+        """The median of the rounds' medians in seconds, with its interval."""
+        return median_of_rounds(self.round_medians)
+
     def percentile(self, percent: float) -> float:
         return float(np.percentile(np.concatenate([np.asarray(r) for r in self.rounds]), percent))
 
     def as_json(self) -> dict[str, Any]:
         return {
             "median_seconds": self.median,
+            "low_seconds": self.interval.low,
+            "high_seconds": self.interval.high,
             "p90_seconds": self.percentile(90),
             "p99_seconds": self.percentile(99),
             "runs": self.runs,
@@ -91,29 +102,36 @@ def interleave(
     on_round: Callable[[int], None] | None = None,
 ) -> dict[str, Series]:
     """Let every engine run for `seconds` in each of `rounds`, in turns whose order alternates."""
-    times: dict[str, list[tuple[float, ...]]] = {name: [] for name in engines}
-    names = list(engines)
+    turns = {name: partial(take_turn, run) for name, run in engines.items()}
+    return take_turns(turns, rounds=rounds, seconds=seconds, on_round=on_round)
+
+
+def take_turns(
+    turns: Mapping[str, Turn],
+    *,
+    rounds: int,
+    seconds: float,
+    on_round: Callable[[int], None] | None = None,
+    on_failure: Callable[[str, EngineFailure], None] | None = None,
+) -> dict[str, Series]:
+    """As `interleave`, wherever the runs happen. An engine that fails is told to `on_failure`, and has no more turns
+    and no figures.
+    """
+    times: dict[str, list[tuple[float, ...]]] = {name: [] for name in turns}
     for number in range(rounds):
-        for name in names if number % 2 == 0 else reversed(names):
-            if len(names) > 1:
+        for name in list(times) if number % 2 == 0 else reversed(list(times)):
+            if len(times) > 1:
                 time.sleep(PAUSE_SECONDS)
-            times[name].append(_turn(engines[name], seconds))
+            try:
+                times[name].append(turns[name](seconds))
+            except EngineFailure as e:
+                if on_failure is None:
+                    raise
+                on_failure(name, e)
+                del times[name]
         if on_round is not None:
             on_round(number + 1)
     return {name: Series(tuple(r)) for name, r in times.items()}
-
-
-def _turn(run: Callable[[], object], seconds: float) -> tuple[float, ...]:
-    for _ in range(WARM_UP_RUNS):
-        run()
-    found: list[float] = []
-    clock = time.perf_counter
-    end = clock() + seconds
-    while len(found) < MIN_RUNS or clock() < end:
-        start = clock()
-        run()
-        found.append(clock() - start)
-    return tuple(found)
 
 
 def speedup(ours: Series, theirs: Series) -> Ratio:

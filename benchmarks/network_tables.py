@@ -1,0 +1,159 @@
+"""The page of results of networks: tables and bar charts, from times in several engines."""
+
+from collections.abc import Iterable, Mapping
+
+from benchmarks.results import table
+from benchmarks.suite_results import (
+    OUR_ERROR,
+    OURS,
+    PEER_ERROR,
+    Results,
+    Row,
+    against,
+    best_peer,
+    counts,
+    geometric_mean,
+    split_batch,
+)
+from benchmarks.svg import bar_chart
+from tilewright.cli.catalogue import PEERS
+from tilewright.cli.timing import Ratio
+
+METHOD = f"""float32, random weights, untuned: no cache, no database, no kernel timed. Each engine runs in a process of
+its own, pinned to as many cores as threads; all are loaded, and then take turns. Times are medians in milliseconds;
+in brackets: that time over ours, above 1 is slower than ours. *best / ours* is that of the quickest other engine, with
+its 95 % bootstrap interval over rounds. A result of ours counts if its error is at most {OUR_ERROR:g} of the largest
+output, one of the others at {PEER_ERROR:g} (marked † beyond)."""
+
+
+def threads_text(threads: int) -> str:
+    return {1: "One thread", 2: "Two threads"}.get(threads, f"{threads} threads")
+
+
+def engines_of(rows: Iterable[Row]) -> list[str]:
+    """Ours first, then those of the catalogue in its order, then others by name."""
+    seen = {e for row in rows for e in row}
+    order = [OURS, *PEERS]
+    return sorted(seen, key=lambda e: (order.index(e) if e in order else len(order), e))
+
+
+def comparison(rows: Mapping[str, Row]) -> str:
+    """A table with a line for each network, and the geometric means of the ratios."""
+    engines = engines_of(rows.values())
+    peers = [e for e in engines if e != OURS]
+    lines = [[name, *(_cell_text(row, e) for e in engines), *_best_text(row)] for name, row in rows.items()]
+    means = [_mean([against(row, e) for row in rows.values()]) for e in peers]
+    best = _mean([_best_ratio(row) for row in rows.values()])
+    lines.append(["**geometric mean**", *([""] if OURS in engines else []), *means, "", best])
+    return table(["network", *engines, "best", "best / ours"], lines)
+
+
+def _cell_text(row: Row, engine: str) -> str:
+    if engine not in row or not row[engine].is_there:
+        return "fails" if engine in row else ""
+    ratio = against(row, engine) if engine != OURS else None
+    mark = "" if counts(row[engine], engine) else "†"
+    return f"{_ms(row[engine].median)}{mark}" + (f" ({ratio.value:.2f})" if ratio is not None else "")
+
+
+def _ms(value: float) -> str:
+    return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def _best_ratio(row: Row) -> Ratio | None:
+    best = best_peer(row)
+    return None if best is None else against(row, best)
+
+
+def _best_text(row: Row) -> tuple[str, str]:
+    best, ratio = best_peer(row), _best_ratio(row)
+    if best is None or ratio is None:
+        return "", ""
+    return best, f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def _mean(ratios: Iterable[Ratio | None]) -> str:
+    there = [r.value for r in ratios if r is not None]
+    return f"**{geometric_mean(there):.2f}** ({len(there)})" if there else ""
+
+
+def scaling(results: Results, few: int, many: int) -> str:
+    """How much quicker each engine is with more threads."""
+    rows = {n: (r[few], r[many]) for n, r in results.items() if few in r and many in r}
+    engines = engines_of(row for pair in rows.values() for row in pair)
+    lines: list[list[str]] = []
+    gains: dict[str, list[float]] = {e: [] for e in engines}
+    for name, (one, several) in rows.items():
+        line = [name]
+        for e in engines:
+            if all(e in row and row[e].is_there for row in (one, several)):
+                gains[e].append(one[e].median / several[e].median)
+                line.append(f"{gains[e][-1]:.2f}")
+            else:
+                line.append("")
+        lines.append(line)
+    means = [f"**{geometric_mean(g):.2f}**" if g else "" for g in gains.values()]
+    return table(["network", *engines], [*lines, ["**geometric mean**", *means]])
+
+
+def failures(results: Results) -> list[str]:
+    return [
+        f"- {name}, {threads} thread(s), {engine}: {cell.failure}"
+        for name, by_threads in results.items()
+        for threads, row in by_threads.items()
+        for engine, cell in row.items()
+        if not cell.is_there
+    ]
+
+
+def chart(rows: Mapping[str, Row], threads: int) -> str:
+    """Bars: the time of each other engine over ours."""
+    peers = [e for e in engines_of(rows.values()) if e != OURS]
+    ratios = {name: {e: against(row, e) for e in peers} for name, row in rows.items()}
+    groups = {
+        name: {e: r.value for e, r in found.items() if r is not None and r.value > 0}
+        for name, found in ratios.items()
+    }
+    title = f"Time of other engines over ours, {threads_text(threads).lower()}"
+    return bar_chart(title, "times ours", groups, line=1.0)
+
+
+def pages(results: Results) -> tuple[list[str], dict[str, str]]:
+    """The parts of the page, and the charts by file name."""
+    single = {n: r for n, r in results.items() if split_batch(n)[1] == 1}
+    batched = {n: r for n, r in results.items() if split_batch(n)[1] > 1}
+    thread_counts = sorted({t for r in results.values() for t in r})
+    parts: list[str] = []
+    charts: dict[str, str] = {}
+    for threads in thread_counts:
+        rows = {n: r[threads] for n, r in single.items() if threads in r}
+        if rows:
+            file = f"networks-{threads}.svg"
+            charts[file] = chart(rows, threads)
+            title = threads_text(threads)
+            parts += [f"## {title}", comparison(rows), f"![{title}]({file})"]
+    if len(thread_counts) > 1:
+        few, many = thread_counts[0], thread_counts[-1]
+        parts += [
+            f"## {many} threads over {few}",
+            "The time with fewer threads over the time with more.",
+            scaling(single, few, many),
+        ]
+    for threads in thread_counts:
+        rows = {n: r[threads] for n, r in batched.items() if threads in r}
+        if rows:
+            parts += [f"## Batches, {threads_text(threads).lower()}", comparison(rows)]
+    errors = [r[OURS].error for by in results.values() for r in by.values() if OURS in r and r[OURS].is_there]
+    if errors:
+        parts.append(f"The largest error of ours is {max(errors):.1e} of the largest output.")
+    failed = failures(results)
+    if failed:
+        parts += ["## What failed", "\n".join(failed)]
+    return parts, charts
+
+
+def engine_versions(results: Results) -> str:
+    found = {
+        e: c.version for by in results.values() for row in by.values() for e, c in row.items() if c.version
+    }
+    return ", ".join(f"{e} {v}" for e, v in sorted(found.items()))

@@ -1,0 +1,114 @@
+"""Times of networks in several engines, as the benchmark suite writes them: read, merged, compared.
+
+    {"resnet18": {"1": {"ort": {"median_ms": …, "round_medians_ms": […], "rel_err": …, "version": …}, …}}}
+
+by network, number of threads and engine. An engine that failed has `error` and no median. `NAME_b8` is a network on
+batches of 8.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.cli.timing import BOOTSTRAP_SAMPLES, Ratio
+
+OURS = "tilewright"
+NOT_ENGINES = ("peak",)  # a loop of multiply-adds that the suite can time as if it were one
+OUR_ERROR = 1e-4  # of the largest output: beyond it a result of ours does not count
+PEER_ERROR = 2e-3  # the same for others
+_FOLDERS = re.compile(r"(?<![\w.])~?(?:/[^\s/:'\"]+)+/")
+_FAILURE_LENGTH = 160
+_BATCH = re.compile(r"(.+)_b(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One engine on one network; `failure` says why there is no median."""
+
+    median: float = math.nan  # milliseconds
+    rounds: tuple[float, ...] = ()  # the medians of each
+    error: float = 0.0
+    version: str = ""
+    failure: str = ""
+
+    @property
+    def is_there(self) -> bool:
+        return not self.failure
+
+
+Row: TypeAlias = Mapping[str, Cell]  # by engine
+Results: TypeAlias = dict[str, dict[int, dict[str, Cell]]]
+
+
+def read_results(paths: Iterable[Path]) -> Results:
+    """All files together; where two have the same engine on the same network, the later file counts."""
+    found: Results = {}
+    for path in paths:
+        for network, by_threads in json.loads(path.read_text(encoding="utf-8")).items():
+            for threads, cells in by_threads.items():
+                row = found.setdefault(network, {}).setdefault(int(threads), {})
+                row.update({e: _cell(c) for e, c in cells.items() if e not in NOT_ENGINES})
+    return found
+
+
+def _cell(raw: Mapping[str, Any]) -> Cell:
+    if "median_ms" not in raw or "error" in raw:
+        return Cell(failure=failure_text(str(raw.get("error", "no result"))))
+    error = float(raw.get("rel_err", 0.0))
+    return Cell(
+        raw["median_ms"], tuple(raw["round_medians_ms"]), error, str(raw.get("version", "")), failure=""
+    )
+
+
+def failure_text(message: str) -> str:
+    """The first line, without the folders of somebody's machine."""
+    line = next((line.strip() for line in message.splitlines() if line.strip()), "failed")
+    return _FOLDERS.sub("", line)[:_FAILURE_LENGTH]
+
+
+def split_batch(network: str) -> tuple[str, int]:
+    """("resnet50", 8) of "resnet50_b8"; a network without a number has batch 1."""
+    match = _BATCH.fullmatch(network)
+    return (network, 1) if match is None else (match[1], int(match[2]))
+
+
+def counts(cell: Cell, engine: str) -> bool:
+    """Is the result there, and right? (An error that is not a number is not.)"""
+    return cell.is_there and cell.error <= (OUR_ERROR if engine == OURS else PEER_ERROR)
+
+
+def best_peer(row: Row) -> str | None:
+    there = [e for e, c in row.items() if e != OURS and counts(c, e)]
+    return min(there, key=lambda e: row[e].median, default=None)
+
+
+def against(row: Row, engine: str) -> Ratio | None:
+    """The engine's time over ours, with a 95 % interval over rounds; 0 if ours has no right result, None if the engine
+    has none.
+    """
+    if engine not in row or not counts(row[engine], engine):
+        return None
+    if OURS not in row or not counts(row[OURS], OURS):
+        return Ratio(0.0, 0.0, 0.0)
+    theirs, ours = row[engine], row[OURS]
+    rng = np.random.default_rng(0)
+    draws = [_medians(c.rounds or (c.median,), rng) for c in (theirs, ours)]
+    low, high = np.percentile(draws[0] / draws[1], (2.5, 97.5))
+    return Ratio(theirs.median / ours.median, float(low), float(high))
+
+
+def _medians(rounds: Sequence[float], rng: np.random.Generator) -> Any:
+    picks = rng.integers(0, len(rounds), (BOOTSTRAP_SAMPLES, len(rounds)))
+    return np.median(np.asarray(rounds)[picks], axis=1)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """A ratio of 0 (a wrong result of ours) counts as a thousandth."""
+    found = [math.log(max(v, 1e-3)) for v in values]
+    return math.exp(sum(found) / len(found)) if found else math.nan

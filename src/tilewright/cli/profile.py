@@ -1,0 +1,327 @@
+"""Where the time of a run goes: every kernel timed by itself, and held against the limits of the machine.
+
+The program is run as the runtime runs it (its driver, its team of threads, the same arena), with one difference: each
+kernel call is a job of its own, and the clock is read around it. What handing over an empty job takes is subtracted.
+Such runs take turns with runs of the program as it is, whose time is the total.
+"""
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, assert_never
+
+from numpy.typing import NDArray
+
+from tilewright.cli.flops import count_flops
+from tilewright.cli.machine import pinned
+from tilewright.cli.peak import Limits, measure_limits
+from tilewright.cli.traffic import count_bytes
+from tilewright.compiler import Stages
+from tilewright.kernels import Compiled, Kernel
+from tilewright.runtime.feeds import Signature
+from tilewright.runtime.loader import Code
+from tilewright.runtime.memory import Constants
+from tilewright.runtime.program import Context, Plan
+from tilewright.runtime.team import Team, shared_team
+from tilewright.support.artifact import (
+    Artifact,
+    BranchStep,
+    ExternalCall,
+    KernelCall,
+    Place,
+    ProgramStep,
+    Segment,
+    WhileStep,
+)
+from tilewright.support.driver_abi import Call, Job
+from tilewright.target.target import Target
+from tilewright.tir.stmt import Emit, Seq, Stmt, blocks, walk
+
+MIN_RUNS = 5
+_SPIN_US = "100000"  # inside a program workers do not sleep between calls: nor shall they between jobs
+_EMPTY_JOBS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """What one kernel does in a run, all its calls together. The work is unknown of a program without its source."""
+
+    name: str
+    calls: int
+    parts: int
+    seconds: float
+    flops: int | None
+    nbytes: int | None
+    algorithm: str
+    layout: str
+
+    @property
+    def flop_rate(self) -> float | None:
+        return self.flops / self.seconds if self.flops else None
+
+    @property
+    def byte_rate(self) -> float | None:
+        return self.nbytes / self.seconds if self.nbytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Of one program. `total` is the median of `runs` runs of the program as it is."""
+
+    threads: int
+    cores: tuple[int, ...]
+    runs: int
+    total: float
+    limits: Limits
+    kernels: tuple[KernelProfile, ...]  # the slowest first
+
+    @property
+    def inside(self) -> float:
+        return sum(k.seconds for k in self.kernels)
+
+    @property
+    def outside(self) -> float:
+        """Calls, barriers, external code; below zero where the noise is larger than that."""
+        return self.total - self.inside
+
+    def share(self, kernel: KernelProfile) -> float:
+        return kernel.seconds / self.total
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "threads": self.threads,
+            "cores": self.cores,
+            "runs": self.runs,
+            "total_seconds": self.total,
+            "kernel_seconds": self.inside,
+            "outside_seconds": self.outside,
+            "limits": {
+                "flops_per_second": self.limits.flop_rate,
+                "bytes_per_second": self.limits.byte_rate,
+            },
+            "kernels": [self._kernel_json(k) for k in self.kernels],
+        }
+
+    def _kernel_json(self, k: KernelProfile) -> dict[str, Any]:
+        return {
+            "name": k.name,
+            "calls": k.calls,
+            "parts": k.parts,
+            "seconds": k.seconds,
+            "share": self.share(k),
+            "flops": k.flops,
+            "bytes": k.nbytes,
+            "flops_per_second": k.flop_rate,
+            "of_peak": None if k.flop_rate is None else k.flop_rate / self.limits.flop_rate,
+            "bytes_per_second": k.byte_rate,
+            "of_memory": None if k.byte_rate is None else k.byte_rate / self.limits.byte_rate,
+            "algorithm": k.algorithm,
+            "layout": k.layout,
+        }
+
+
+def profile(
+    artifact: Artifact,
+    feeds: Mapping[str, NDArray[Any]],
+    *,
+    target: Target,
+    threads: int,
+    seconds: float,
+    stages: Stages | None = None,
+) -> Profile:
+    """Run the program for about `seconds`, on as many cores as threads; `stages` tell of each kernel what it does."""
+    with pinned(threads) as cores:
+        before = measure_limits(target, threads)
+        with _patient_workers():
+            total, found, runs = _timed(artifact, feeds, threads, seconds)
+        limits = before.best(measure_limits(target, threads))
+    calls = {c.kernel: c for c in kernel_calls(artifact.program)}
+    about = {} if stages is None else _origins(stages)
+    kernels = [_described(name, n, t, calls[name], about.get(name)) for name, (n, t) in found.items()]
+    kernels.sort(key=lambda k: -k.seconds)
+    return Profile(threads, cores, runs, total, limits, tuple(kernels))
+
+
+def kernel_calls(steps: Sequence[ProgramStep]) -> Iterator[KernelCall]:
+    """In program order; the bodies of branches and loops once."""
+    for step in steps:
+        match step:
+            case Segment():
+                yield from step.calls
+            case ExternalCall():
+                pass
+            case BranchStep():
+                yield from kernel_calls((*step.then, *step.otherwise))
+            case WhileStep():
+                yield from kernel_calls(step.body)
+            case _:
+                assert_never(step)
+
+
+# -------------------------------------------------------------------------------------------------------------- timing
+
+
+def one_by_one(steps: Sequence[ProgramStep]) -> tuple[ProgramStep, ...]:
+    """The same program with a segment for each call."""
+    out: list[ProgramStep] = []
+    for step in steps:
+        match step:
+            case Segment():
+                out += [Segment((call,)) for call in step.calls]
+            case ExternalCall():
+                out.append(step)
+            case BranchStep():
+                out.append(replace(step, then=one_by_one(step.then), otherwise=one_by_one(step.otherwise)))
+            case WhileStep():
+                out.append(replace(step, body=one_by_one(step.body)))
+            case _:
+                assert_never(step)
+    return tuple(out)
+
+
+class _Clock:
+    """Stands between a context and the driver: what each job of a run took."""
+
+    def __init__(self, run_job: Callable[[int], int]) -> None:
+        self._run_job = run_job
+        self.jobs: list[tuple[int, float]] = []
+
+    def __call__(self, job: int) -> int:
+        start = time.perf_counter()
+        status = self._run_job(job)
+        self.jobs.append((job, time.perf_counter() - start))
+        return status
+
+
+def _timed(
+    artifact: Artifact, feeds: Mapping[str, NDArray[Any]], threads: int, seconds: float
+) -> tuple[float, dict[str, tuple[int, float]], int]:
+    """Seconds of a run; of each kernel how often it is called in one, and its seconds; and how many runs there were."""
+    signature = Signature(artifact.manifest.inputs, artifact.manifest.outputs)
+    inputs = signature.inputs(feeds)
+    outputs = signature.outputs(None, inputs)
+    team, code = shared_team(artifact.driver, threads), Code(artifact.objects)
+    constants = Constants(artifact.constants)
+    contexts: list[Context] = []
+    for program in (artifact.program, one_by_one(artifact.program)):
+        plan = Plan(replace(artifact, program=program), code, constants, {}, team)
+        if plan.is_parallel:
+            team.start()
+        contexts.append(Context(plan))
+        contexts[-1].attach(inputs, outputs)
+    whole, apart = contexts
+    clock = apart.run_job = _Clock(team.run_job)
+    names = {code.address(c.kernel): c.kernel for c in kernel_calls(artifact.program)}
+    empty = {is_team: _empty_job_seconds(team, is_team) for is_team in (False, True)}
+
+    totals: list[float] = []
+    spent: dict[str, list[float]] = {name: [] for name in names.values()}
+    counts: dict[str, int] = {}
+    whole.run()
+    apart.run()
+    end = time.perf_counter() + seconds
+    while len(totals) < MIN_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        whole.run()
+        totals.append(time.perf_counter() - start)
+        clock.jobs.clear()
+        apart.run()
+        once = dict.fromkeys(spent, 0.0)
+        counts = dict.fromkeys(spent, 0)
+        for address, taken in clock.jobs:
+            job = Job.from_address(address)
+            name = names[Call.from_address(job.calls).fn]
+            once[name] += max(taken - empty[job.team != 0], 0.0)
+            counts[name] += 1
+        for name, t in once.items():
+            spent[name].append(t)
+    found = {name: (counts[name], median(times)) for name, times in spent.items() if counts[name]}
+    return median(totals), found, len(totals)
+
+
+def _empty_job_seconds(team: Team, is_team: bool) -> float:
+    job = Job()
+    job.team = team.address if is_team and team.is_running else 0
+    address = ctypes.addressof(job)
+    best = float("inf")
+    for _ in range(_EMPTY_JOBS):
+        start = time.perf_counter()
+        team.run_job(address)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+@contextmanager
+def _patient_workers() -> Generator[None]:
+    before = os.environ.get("TILEWRIGHT_SPIN_US")
+    os.environ["TILEWRIGHT_SPIN_US"] = _SPIN_US
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TILEWRIGHT_SPIN_US"]
+        else:
+            os.environ["TILEWRIGHT_SPIN_US"] = before
+
+
+# --------------------------------------------------------------------------------------------------------- description
+
+
+def _origins(stages: Stages) -> dict[str, tuple[Kernel, Compiled]]:
+    return {k.name: (k, c) for c in stages.compiled for k in c.kernels}
+
+
+def _described(
+    name: str, count: int, seconds: float, call: KernelCall, origin: tuple[Kernel, Compiled] | None
+) -> KernelProfile:
+    if origin is None:
+        return KernelProfile(name, count, call.parts, seconds, None, None, "", "")
+    kernel, compiled = origin
+    return KernelProfile(
+        name,
+        count,
+        call.parts,
+        seconds,
+        count * count_flops(kernel.func.body),
+        count * count_bytes(kernel.func),
+        algorithm_of(kernel, compiled),
+        layout_of(kernel, call),
+    )
+
+
+def algorithm_of(kernel: Kernel, compiled: Compiled) -> str:
+    """The algorithm that the Func was chosen for, if it has a name, and the tensor intrinsics that it is made of; or
+    else what kind of loop it is.
+    """
+    nests = (
+        compiled.scheduled.body.stmts
+        if isinstance(compiled.scheduled.body, Seq)
+        else (compiled.scheduled.body,)
+    )
+    # Each nest became a kernel.
+    nest: Stmt = compiled.scheduled.body
+    if len(nests) == len(compiled.kernels):
+        nest = nests[[k.name for k in compiled.kernels].index(kernel.name)]
+    named: str = getattr(compiled.scheduled, "algorithm", "") or getattr(compiled.func, "algorithm", "")
+    tiles = dict.fromkeys(s.intrinsic.rpartition(".")[2] for s in walk(nest) if isinstance(s, Emit))
+    words = [*([named] if named else []), *tiles]
+    if not words:
+        words = ["reduction" if any(b.is_reduction for b in blocks(nest)) else "elementwise"]
+    return ", ".join(words)
+
+
+def layout_of(kernel: Kernel, call: KernelCall) -> str:
+    """The shapes in memory of the largest tensor that the kernel reads, constants aside, and of what it writes."""
+    func = kernel.func
+    read = [
+        p
+        for p, slot in zip(func.params, call.args, strict=True)
+        if p not in func.outputs and slot.place is not Place.CONSTANT
+    ]
+    source = [max(read, key=lambda b: b.bytes)] if read else []
+    result = [max(func.outputs, key=lambda b: b.bytes)] if func.outputs else []
+    return " → ".join("x".join(map(str, b.shape)) or "scalar" for b in (*source, *result))
