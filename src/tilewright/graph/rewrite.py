@@ -48,8 +48,13 @@ class Sweep:
         """A new node, which has the names of the one it stands for."""
         types = op.infer([v.type for v in inputs])
         names = [instead_of.outputs[min(i, len(instead_of.outputs) - 1)].name for i in range(len(types))]
-        outputs = tuple(Value(self._unique(n, owned=True), t) for n, t in zip(names, types, strict=True))
-        return self.offer(Node(op, tuple(inputs), outputs, instead_of.name))
+        outputs: list[Value] = []
+        for name, type in zip(names, types, strict=True):
+            unique = self._unique(name, owned=True)
+            while any(v.name == unique for v in outputs):  # it has more outputs than what it stands for
+                unique = self._unique(f"{unique}~1", owned=False)
+            outputs.append(Value(unique, type))
+        return self.offer(Node(op, tuple(inputs), tuple(outputs), instead_of.name))
 
     def add_piece(self, op: Op, inputs: Sequence[Value], part_of: Node) -> Value:
         """A new node with one output that is only part of what stands for `part_of`."""

@@ -30,7 +30,7 @@ def schedule_around_carried(func: Func, target: Target, alone: Callable[[Func], 
     for run in runs:
         kept = s.module, s.trace
         try:
-            for step in alone(_excerpt(s.func, run)).trace:
+            for step in alone(excerpt(s.func, run)).trace:
                 s.apply(step)
         except ScheduleError as e:
             s.module, s.trace = kept
@@ -61,7 +61,7 @@ def _runs(func: Func, nests: Sequence[Stmt]) -> list[set[str]]:
     return found
 
 
-def _excerpt(func: Func, run: set[str]) -> Func:
+def excerpt(func: Func, run: set[str]) -> Func:
     """The nests of these blocks as a Func. What others use too is a param."""
     inside = [n for n in top_level(func) if any(b.name in run for b in blocks(n))]
     others = [n for n in top_level(func) if n not in inside]

@@ -13,6 +13,7 @@ from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.ordered import is_ordered, schedule_ordered
 from tilewright.schedule.recipes.spatial import schedule_spatial
 from tilewright.schedule.recipes.transformed import find_stages
+from tilewright.search.attention_space import attention_space
 from tilewright.search.carried import schedule_around_carried
 from tilewright.search.contraction_space import contraction_space
 from tilewright.search.lanes_space import lanes_space
@@ -46,6 +47,9 @@ def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) 
 def _spaces(start: Draft, target: Target, constants: frozenset[str]) -> Iterator[Space]:
     if any(is_ordered(b) for b in blocks(start.func.body)) or find_stages(start.func) is not None:
         return
+    chain = attention_space(start, target, constants, lambda part: schedule_func(part, target, constants))
+    if chain is not None:
+        yield chain
     for rule in RULES:
         found = rule(start, target, constants)
         if found is not None:

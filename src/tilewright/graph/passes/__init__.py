@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tilewright.graph.graph import Graph
+from tilewright.graph.passes.attention import prepare_attention
 from tilewright.graph.passes.eliminate_common import eliminate_common
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_constants import fold_constants
@@ -31,6 +32,7 @@ PIPELINE: tuple[Pass, ...] = (
     fuse_layer_norm,
     sink_reshapes,  # after activations are one node each: then all operands follow
     simplify,  # reshapes have met
+    prepare_attention,  # once softmax is one node, and nothing but its scores is between two products
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind
 )

@@ -87,10 +87,11 @@ def tile_nest(
     intrinsics: Mapping[tuple[int, int], str] = NO_INTRINSICS,
     *,
     is_shared: bool = True,
+    is_joined: bool = False,
 ) -> None:
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
-    workers (if `is_shared`). At most `unroll` multiply-adds are written out in a step of the reduction. `intrinsics`
-    has the register tiles of the target by rows and columns.
+    workers (if `is_shared`). The epilogue is in its place already if it `is_joined`. At most `unroll` multiply-adds are
+    written out in a step of the reduction. `intrinsics` has the register tiles of the target by rows and columns.
     """
     cuts = {
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
@@ -98,8 +99,8 @@ def tile_nest(
     }
     work = math.prod(s.loop(n).extent for n in (*nest.outside, *nest.reduce))
     first, second = sorted((nest.row, nest.col), key=nest.outside.index)
-    s.apply(Reorder((*nest.outside, *nest.reduce)))
-    s.apply(ReverseComputeAt(nest.epilogue, nest.outside[-1]))
+    if not is_joined:
+        join_epilogue(s, nest)
     whole = _Part(nest.block, nest.epilogue, (*nest.outside, *nest.reduce))
     at, then = whole.order.index(first), whole.order.index(second)
     for outer, size in _cut(s, whole, at, cuts[first]):
@@ -122,6 +123,12 @@ def tile_nest(
         # Other nests of the Func (padding, packing) are not ours.
         if isinstance(n, For) and n.kind is LoopKind.SERIAL and any(_is_part(b, nest.block) for b in walk(n)):
             parallel_prefix(s, tuple(x.var.name for x in chain(n)[: len(nest.outside)]))
+
+
+def join_epilogue(s: Draft, nest: Nest) -> None:
+    """Order the loops, and put the epilogue of an element after its reduction."""
+    s.apply(Reorder((*nest.outside, *nest.reduce)))
+    s.apply(ReverseComputeAt(nest.epilogue, nest.outside[-1]))
 
 
 def _is_part(s: object, block: str) -> bool:

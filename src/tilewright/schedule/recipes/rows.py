@@ -70,7 +70,7 @@ def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
     if rows and any(domain(b) >= PARALLEL_WORK for b in blocks(s.func.body)):
         s.apply(Parallel(parts))
     for name in names:
-        _vectorize(s, name, accumulators, target)
+        vectorize_row(s, name, accumulators, target)
 
 
 def _give_place(s: Draft, name: str) -> None:
@@ -97,7 +97,7 @@ def _row_loops(s: Draft, last: Block) -> set[str]:
     return {loops[v] for v in used if v in loops}
 
 
-def _vectorize(s: Draft, name: str, accumulators: int, target: Target) -> None:
+def vectorize_row(s: Draft, name: str, accumulators: int, target: Target) -> None:
     """Put the innermost loops of a block into lanes: of a reduction through partial results."""
     block = find_block(s.func, name)
     above = loops_above(s.func, block)

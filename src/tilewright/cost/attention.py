@@ -1,0 +1,40 @@
+"""The time of two contractions of which the second takes up rows made from the first, in closed form.
+
+    cycles = both contractions, block of rows by block of rows
+           + copying the columns of either into panels, once
+           + what happens to rows in between, from where they are kept
+
+`contraction_seconds` has the first. A block of rows that is kept near costs less to come back to, and one of few rows
+reads the columns more often.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.cost.machine import Machine
+
+_ROW_CYCLES = 16.0  # for a vector of a row: its maximum, its power, its sum
+_PASSES = 5.0  # how often a row is written or read, from the first product to the last
+_COPY, _TURN = 0.25, 0.7  # cycles to copy an element, in order or turned
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The rows between the contractions: their elements, and how many bytes of them there are at a time."""
+
+    elements: int
+    bytes_each: int
+    kept_bytes: int
+
+    def seconds(self, m: Machine) -> float:
+        lanes = m.lanes * 4 / self.bytes_each
+        again = m.per_byte(np.array([float(self.kept_bytes)]))[0]
+        return self.elements * (_ROW_CYCLES / lanes + _PASSES * self.bytes_each * again) / m.hertz
+
+
+def panels_seconds(elements: int, bytes_each: int, is_turned: bool, m: Machine) -> float:
+    """Copying the columns of a contraction into panels."""
+    moved = 2.0 * elements * bytes_each
+    far = moved * m.per_byte(np.array([moved]))[0]
+    return (elements * (_TURN if is_turned else _COPY) + far) / m.hertz

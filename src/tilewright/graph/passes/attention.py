@@ -1,0 +1,198 @@
+"""Attention, as models have it: a product, its softmax along the rows, and a product with that.
+
+    scores = MatMul(q, kᵀ)
+    weights = Softmax(… scores …)       between them, and after them: scaling, masks, limits
+    y = MatMul(… weights …, v)
+
+No value between the two products is needed elsewhere, and all are of the shape of the scores, or have one element for
+each row of them. Such a chain becomes one group: a schedule can then keep a block of rows near from the first product
+to the last, instead of writing all scores to memory and reading them again, twice.
+
+`prepare_attention` brings such chains into the form that costs least, in f32 and f64:
+
+    MatMul(Softmax(x), v)               →  Mul(MatMul(powers, v), scale)      powers, scale = SoftmaxParts(x)
+    MatMul(Mul(q, c), Mul(kᵀ, d))       →  Mul(MatMul(q, kᵀ), c · d)          for numbers c and d
+
+Results are rounded differently, by about as much. Half precision stays as it is: what a model rounds to half precision
+in between is part of its meaning.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.graph.graph import Graph, Node, Value, producers, users
+from tilewright.graph.rewrite import Sweep, sweep
+from tilewright.ir.dtype import DType
+from tilewright.ops.arithmetic import Div, Mul
+from tilewright.ops.contraction import MatMul
+from tilewright.ops.movement import Reshape, Transpose
+from tilewright.ops.opdef import Kind
+from tilewright.ops.reduce import Reduction
+from tilewright.ops.softmax import Softmax
+from tilewright.ops.softmax_parts import SoftmaxParts
+
+_MOST_NODES = 24  # of a chain; what models have is less than ten
+_WIDE = (DType.F32, DType.F64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """The nodes from the first product to the last, in the order of the graph."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def scores(self) -> Node:
+        return self.nodes[0]
+
+    @property
+    def product(self) -> Node:
+        return self.nodes[-1]
+
+
+def attention_chains(graph: Graph) -> list[Chain]:
+    """All such chains; they have no node in common."""
+    search = _Search(graph)
+    found = [search.try_chain(n) for n in graph.nodes if isinstance(n.op, MatMul)]
+    return [c for c in found if c is not None]
+
+
+class _Search:
+    def __init__(self, graph: Graph) -> None:
+        self._producer, self._users = producers(graph), users(graph)
+        self._results = set(graph.outputs)
+        self._index = {n: i for i, n in enumerate(graph.nodes)}
+
+    def try_chain(self, product: Node) -> Chain | None:
+        """The chain that ends with this product, if there is one."""
+        weights = product.inputs[0]
+        if weights.type.dtype not in _WIDE or not _are_matrices(product):
+            return None
+        before = self._before(weights)
+        heads = [n for n in before if isinstance(n.op, MatMul)]
+        if len(heads) != 1 or not _are_matrices(heads[0]):
+            return None
+        inside = self._after(heads[0], before)
+        norms = [n for n in inside if isinstance(n.op, Softmax | SoftmaxParts)]
+        if len(norms) != 1 or self._producer[weights] not in inside or not self._is_closed(inside, product):
+            return None
+        return Chain((*sorted(inside, key=self._index.__getitem__), product))
+
+    def _before(self, weights: Value) -> list[Node]:
+        """What may be inside: rows of the same length, and values of whole rows, back to products."""
+        found: dict[Node, None] = {}
+        stack = [weights]
+        while stack and len(found) <= _MOST_NODES:
+            node = self._producer.get(stack.pop())
+            if node is None or node in found or not _is_along_rows(node, weights.shape):
+                continue
+            found[node] = None
+            if not isinstance(node.op, MatMul):
+                stack.extend(node.inputs)
+        return list(found)
+
+    def _after(self, head: Node, candidates: Sequence[Node]) -> list[Node]:
+        """Those of the candidates that depend on `head`, and itself."""
+        made, inside = set(head.outputs), [head]
+        for n in sorted(candidates, key=self._index.__getitem__):
+            if n is not head and any(v in made for v in n.inputs):
+                made.update(n.outputs)
+                inside.append(n)
+        return inside
+
+    def _is_closed(self, inside: Sequence[Node], product: Node) -> bool:
+        """Does everybody who reads what is made inside belong to it? By the factors of rows the product is scaled."""
+        own = {*inside, product}
+        if any(v in product.inputs[1:] for n in inside for v in n.outputs):
+            return False
+        for n in inside:
+            if any(v in self._results or v.type.dtype not in (*_WIDE, DType.BOOL) for v in n.outputs):
+                return False
+            for v in n.outputs[:1]:
+                if any(u not in own for u in self._users[v]):
+                    return False
+        return True
+
+
+def _are_matrices(node: Node) -> bool:
+    """A product of a single row, as of one new token, has nothing that stays near for others."""
+    return all(len(v.shape) > 1 and min(v.shape[-2:]) > 1 for v in (*node.inputs, *node.outputs))
+
+
+def _is_along_rows(node: Node, shape: tuple[int, ...]) -> bool:
+    """Is the output of the node of this shape, or a value for each row, each row of it made from one of such inputs?"""
+    rank, last = len(shape), len(shape) - 1
+    out = node.outputs[0].shape
+    if out != shape and out != (*shape[:-1], 1):
+        return False
+    match node.op:
+        case MatMul():
+            return out == shape
+        case Softmax(axes=axes, log=log):
+            return axes == (last,) and not log
+        case SoftmaxParts(axis=axis):
+            return axis == last
+        case Reduction(axes=axes, keep=keep):
+            return axes == (last,) and keep and len(node.inputs[0].shape) == rank
+        case op:
+            return op.kind is Kind.ELEMENTWISE
+
+
+# ------------------------------------------------------------------------------------------------------ rewriting
+
+
+def prepare_attention(graph: Graph) -> Graph:
+    chains = attention_chains(graph)
+    # The values of nodes that are kept stay the same while the graph is rewritten.
+    scores = {c.scores.outputs[0] for c in chains}
+    products = {c.product.outputs[0] for c in chains}
+
+    def rule(state: Sweep, node: Node) -> Sequence[Value] | None:
+        out = node.outputs[0] if node.outputs else None
+        if out in scores:
+            return _scale_scores(state, node)
+        return _scale_product(state, node) if out in products else None
+
+    return sweep(graph, rule) if chains else graph
+
+
+def _scale_product(state: Sweep, node: Node) -> Sequence[Value] | None:
+    weights = state.producer(node.inputs[0])
+    if weights is None or not isinstance(weights.op, Softmax):
+        return None
+    powers, scale = state.add(SoftmaxParts(weights.op.axes[0]), weights.inputs, weights)
+    product = state.add_piece(node.op, (powers, node.inputs[1]), node)
+    return state.add(Mul(), (product, scale), node)
+
+
+def _scale_scores(state: Sweep, node: Node) -> Sequence[Value] | None:
+    (q, by), (k, and_by) = (_unscaled(state, v, node) for v in node.inputs)
+    factor = by * and_by
+    if (q, k) == node.inputs or not np.isfinite(factor):
+        return None
+    product = state.add_piece(node.op, (q, k), node)
+    dtype = node.outputs[0].type.dtype.numpy
+    number = state.add_constant(f"{node.outputs[0].name}~scale", np.array(factor, dtype))
+    return state.add(Mul(), (product, number), node)
+
+
+def _unscaled(state: Sweep, value: Value, node: Node) -> tuple[Value, float]:
+    """The operand without the number that it is multiplied with, and that number. Moving and multiplying commute."""
+    moves: list[Node] = []
+    made = value
+    while (before := state.producer(made)) is not None and isinstance(before.op, Reshape | Transpose):
+        moves.append(before)
+        made = before.inputs[0]
+    if before is None or not isinstance(before.op, Mul | Div):
+        return value, 1.0
+    orders = (before.inputs, before.inputs[::-1]) if isinstance(before.op, Mul) else (before.inputs,)
+    for source, number in orders:
+        array = state.known(number)
+        if array is not None and array.size == 1 and source.type == made.type:
+            for move in reversed(moves):
+                source = state.add_piece(move.op, (source,), node)
+            factor = float(array.item())
+            return source, factor if isinstance(before.op, Mul) else 1 / factor if factor else np.inf
+    return value, 1.0

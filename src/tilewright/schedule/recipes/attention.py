@@ -1,0 +1,300 @@
+"""Two contractions in a row, the second over rows that are derived from those of the first: attention.
+
+    S[r, j] = Σ q[r, k] · k[j, k]                         for blocks of rows:
+    m[r] = max S[r, …]; P[r, j] = exp(S[r, j] - m[r]) ──>     S of these rows, in register tiles
+    y[r, d] = Σ P[r, j] · v[j, d]                             for each row: m, P, …, in vectors
+                                                              y of these rows, in register tiles
+
+All of S is never there: a block of rows stays near from the first product to the last. Nothing is computed twice, since
+what a row of the last product needs are rows of its own. Workers share the blocks.
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.ir.expr import Buffer, Expr, Var, free_vars, loads
+from tilewright.ir.layout import Layout, Pad
+from tilewright.ir.layout import Reorder as ReorderDims
+from tilewright.ir.layout import Split as SplitDim
+from tilewright.schedule.moves import top_level
+from tilewright.schedule.nest import chain as chain_of
+from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.recipes.contraction import (
+    Contraction,
+    reduction_order,
+    register_tiles,
+    try_contraction,
+)
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.inline import domain, single_consumer
+from tilewright.schedule.recipes.parallel import (
+    ENOUGH_PARTS,
+    PARALLEL_STEPS,
+    PARALLEL_WORK,
+    parallel_prefix,
+    part_size,
+)
+from tilewright.schedule.recipes.register_tile import Nest, join_epilogue, take_epilogue, tile_nest
+from tilewright.schedule.recipes.rows import vectorize_row
+from tilewright.schedule.recipes.spatial import bring_near, schedule_own, schedule_spatial
+from tilewright.schedule.recipes.tiles import Tile
+from tilewright.schedule.steps.compute_at import ComputeAt
+from tilewright.schedule.steps.fuse import Fuse
+from tilewright.schedule.steps.loop_kind import Parallel
+from tilewright.schedule.steps.loop_partition import LoopPartition
+from tilewright.schedule.steps.merge import Merge
+from tilewright.schedule.steps.reindex import Reindex
+from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.transform_layout import TransformLayout
+from tilewright.support.errors import ScheduleError
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, blocks, loops, stmt_exprs, walk
+
+_LINE_BYTES = 64
+_SET_BYTES = 4096  # addresses this far apart fall into one set of a first-level cache
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Both contractions with the blocks that take their results up, and what is between, by name and in order."""
+
+    first: Contraction
+    second: Contraction
+    products: tuple[tuple[str, ...], tuple[str, ...]]
+    between: tuple[str, ...]
+
+    @property
+    def is_movable(self) -> bool:
+        """Are there rows, and one iterator of columns in each?"""
+        return all(c.rows and len(c.cols) == 1 for c in (self.first, self.second))
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """How one of the contractions is tiled."""
+
+    tile: Tile
+    unroll: int  # multiply-adds written out in a step of the reduction loop, at most
+    pack: bool  # its columns are copied into panels beforehand
+    columns_outside: bool  # panels of columns outside, and rows past each of them; or the other way round
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    rows: int  # of a block; what does not divide is a block of its own
+    first: TilePlan
+    second: TilePlan
+    accumulators: int  # vectors of partial results of a reduction along a row
+
+
+def try_chain(func: Func) -> Chain | None:
+    """The Func as such a chain, if it has two contractions and the second reads rows made from the first."""
+    every = list(blocks(func.body))
+    found = [c for b in every if b.is_reduction and (c := try_contraction(b)) is not None]
+    if len(found) != 2:
+        return None
+    first, second = found
+    after = _after(func, first.block.name)
+    names = [b.name for b in after]
+    made = {n.buffer for b in after for n in walk(b) if isinstance(n, Store)}
+    if second.a.buffer not in made & set(func.locals) or second.b.buffer in made:
+        return None
+    at = names.index(second.block.name)
+    follower = single_consumer(func, first.store.buffer)
+    taken = (follower.name,) if follower is not None and not follower.is_reduction else ()
+    between = tuple(n for n in names[:at] if n not in taken)
+    return Chain(first, second, ((first.block.name, *taken), tuple(names[at:])), between)
+
+
+def _after(func: Func, name: str) -> list[Block]:
+    """The block, and those that read what it makes, directly or through others, in order."""
+    made: set[Buffer] = set()
+    found: list[Block] = []
+    for b in blocks(func.body):
+        if b.name == name or any(
+            ld.buffer in made for n in walk(b) for e in stmt_exprs(n) for ld in loads(e)
+        ):
+            made |= {n.buffer for n in walk(b) if isinstance(n, Store)}
+            found.append(b)
+    return found
+
+
+def schedule_chain(s: Draft, chain: Chain, plan: ChainPlan, target: Target) -> None:
+    """Schedule the whole Func, whose blocks are as they were prepared; what is no part of the chain stays."""
+    one, two = chain.first.block.name, chain.second.block.name
+    copies = [
+        _pack(s, c, p.tile.columns)
+        for c, p in ((chain.first, plan.first), (chain.second, plan.second))
+        if p.pack
+    ]
+    _part_rows(s, chain.second.a.buffer)
+    follower = take_epilogue(s, one, chain.first.store.buffer)
+    last = take_epilogue(s, two, chain.second.store.buffer)
+    moved = [b.name for b in _after(s.func, one)]
+    moved = moved[: moved.index(last)]
+    block, inner = _move_rows(s, chain.second, last, moved, plan.rows)
+    tiled = ((one, follower, plan.first), (two, last, plan.second))
+    for name, epilogue, p in tiled:
+        join_epilogue(s, _nest(s, name, epilogue, "", p))
+    others = [n for n in moved if n not in (one, two, follower)]
+    suffixes = _cut_rest(s, block, chain.second.rows[-1].extent, plan.rows)
+    for suffix in suffixes:
+        for run in _side_by_side(s.loop(f"{inner}{suffix}").body, [f"{n}{suffix}" for n in others]):
+            _schedule_rows(s, run, plan.accumulators, target)
+        for name, epilogue, p in tiled:
+            nest, lanes = _nest(s, name, epilogue, suffix, p), target.lanes(chain.first.b.dtype.bytes)
+            tiles = register_tiles(target, chain.first.b.dtype)
+            tile_nest(s, nest, p.tile, lanes, p.unroll, tiles, is_shared=False, is_joined=True)
+    if sum(domain(c.block) for c in (chain.first, chain.second)) >= PARALLEL_STEPS:
+        _share(s, [f"{inner}{suffix}" for suffix in suffixes])
+    for copy in copies:
+        if not bring_near(s, copy, target):
+            schedule_spatial(s, copy, target)
+
+
+# ------------------------------------------------------------------------------------------------------------ layouts
+
+
+def _pack(s: Draft, c: Contraction, width: int) -> str:
+    """Copy the columns into panels [batch, panel, k…, width]; the block that does."""
+    col, reduce = c.cols[-1], reduction_order(c)
+    used = {v for i in c.b.indices for v in free_vars(i)}
+    outer = [it for it in c.batch if it.var in used]
+    order = (*outer, *reduce, col)
+    copy = s.apply(Reindex(c.block.name, c.b.buffer.name, tuple(it.var.name for it in order)))
+    at = len(order) - 1
+    dims = (*range(len(outer)), at, *range(len(outer), at), at + 1)
+    s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, min(width, col.extent)), ReorderDims(dims)))))
+    return copy.copy
+
+
+def _part_rows(s: Draft, rows: Buffer) -> None:
+    """Rows that would fall into the same sets of the cache go a line apart: a tile reads several at a time."""
+    if rows.shape[-1] * rows.dtype.bytes % _SET_BYTES == 0:
+        pad = Pad(len(rows.shape) - 1, 0, _LINE_BYTES // rows.dtype.bytes)
+        s.apply(TransformLayout(rows.name, Layout((pad,))))
+
+
+# ------------------------------------------------------------------------------------------------------ blocks of rows
+
+
+def _move_rows(s: Draft, c: Contraction, last: str, moved: list[str], size: int) -> tuple[str, str]:
+    """Put all blocks under loops that go over blocks of rows: the loop over blocks, and the innermost of the loops."""
+    all_loops = [b.name for b in find_block(s.func, last).bindings if isinstance(b, Var)]
+    row, col = (all_loops[c.store.indices.index(it.var)] for it in (c.rows[-1], c.cols[-1]))
+    outer = [n for n in all_loops if n not in (row, col)]
+    rest = s.loop(row).extent % size
+    block, inside = s.apply(Split(row, (None, size))).names
+    # Workers share what is outside of the rest, too.
+    few = rest and prod(s.loop(n).extent for n in outer) < ENOUGH_PARTS
+    around = [block, *outer] if few else [*outer, block]
+    s.apply(Reorder((*around, inside, col)))
+    for name in _consumers_first(s, moved, c):
+        s.apply(ComputeAt(name, around[-1]))
+    return block, around[-1]
+
+
+def _cut_rest(s: Draft, block: str, rows: int, size: int) -> tuple[str, ...]:
+    """Part the whole blocks of rows from what is left; what the names in either end with."""
+    if not rows % size:
+        return ("",)
+    s.apply(LoopPartition(block, (rows // size,)))
+    return ("_p0", "_p1")
+
+
+def _share(s: Draft, inner: list[str]) -> None:
+    """Divide the loops around the blocks of rows among workers."""
+    nests = [
+        n for n in top_level(s.func) if isinstance(n, For) and any(x.var.name in inner for x in loops(n))
+    ]
+    for nest in nests:
+        parallel_prefix(s, tuple(n.var.name for n in chain_of(nest)))
+
+
+def _consumers_first(s: Draft, moved: list[str], c: Contraction) -> list[str]:
+    """The order to move blocks in: each comes in front of its first consumer. What the contraction does not need is
+    moved first, and so comes before it, to where its own producers will be.
+    """
+    needed, wanted = {c.block.name}, {c.a.buffer}
+    for b in reversed([find_block(s.func, n) for n in moved]):
+        if any(n.buffer in wanted for n in walk(b) if isinstance(n, Store)):
+            needed.add(b.name)
+            wanted.update(ld.buffer for n in walk(b) for e in stmt_exprs(n) for ld in loads(e))
+    return sorted(reversed(moved), key=lambda n: n in needed)
+
+
+def _nest(s: Draft, name: str, follower: str, suffix: str, plan: TilePlan) -> Nest:
+    """A contraction that has been moved, with what takes its results up."""
+    c = try_contraction(find_block(s.func, f"{name}{suffix}"))
+    assert c is not None, name
+    named = {it.var: f"{name}_{n}{suffix}" for n, it in enumerate(c.block.iters)}
+    row, col = named[c.rows[-1].var], named[c.cols[-1].var]
+    reduce = tuple(named[it.var] for it in reduction_order(c))
+    outer = tuple(n for n in named.values() if n not in (row, col, *reduce))
+    inner = (col, row) if plan.columns_outside else (row, col)
+    return Nest(c.block.name, f"{follower}{suffix}", (*outer, *inner), row, col, reduce)
+
+
+# --------------------------------------------------------------------------------------------------------- single rows
+
+
+def _side_by_side(body: Stmt, names: Container[str]) -> list[list[str]]:
+    """Those of the blocks that have a statement of `body` for themselves, in runs without others between."""
+    runs: list[list[str]] = [[]]
+    for stmt in body.stmts if isinstance(body, Seq) else (body,):
+        found = [b.name for b in blocks(stmt)]
+        if len(found) == 1 and found[0] in names:
+            runs[-1].append(found[0])
+        else:
+            runs.append([])
+    return [r for r in runs if r]
+
+
+def _schedule_rows(s: Draft, run: list[str], accumulators: int, target: Target) -> None:
+    """What happens to rows in one place: blocks side by side share their loop over rows."""
+    shared = len(run) > 1 and s.attempt(Merge(tuple(_row_loop(s, n) for n in run)))
+    for name in run:
+        block = find_block(s.func, name)
+        if shared or block.is_reduction:
+            vectorize_row(s, name, accumulators, target)
+        else:
+            schedule_own(s, name, [n.var.name for n in _own_loops(s, block)], target, is_shared=False)
+
+
+def _own_loops(s: Draft, block: Block) -> list[For]:
+    return [n for n in loops_above(s.func, block) if all(b is block for b in blocks(n))]
+
+
+def _row_loop(s: Draft, name: str) -> str:
+    """The loop over rows, which are the last dimension but one of all that is between the contractions."""
+    block = find_block(s.func, name)
+    own, store = _own_loops(s, block), block.body
+    if isinstance(store, Store) and len(store.indices) > 1:
+        bound: dict[Expr, Expr] = {it.var: e for it, e in zip(block.iters, block.bindings, strict=True)}
+        used = free_vars(bound.get(store.indices[-2], store.indices[-2]))
+        found = [n.var.name for n in own if n.var in used]
+        if len(found) == 1:
+            return found[0]
+    raise ScheduleError(f"{name} has no loop over rows")
+
+
+def schedule_rows_apart(s: Draft, chain: Chain, accumulators: int, target: Target) -> None:
+    """Schedule what is between contractions that are not scheduled together: all rows, shared by workers."""
+    for run in _side_by_side(s.func.body, chain.between):
+        rows = [_row_loop(s, n) for n in run]
+        if len(run) < 2 or not s.attempt(Merge(tuple(rows))):
+            continue
+        block = find_block(s.func, run[0])
+        above = [n.var.name for n in loops_above(s.func, block)]
+        shared = tuple(above[: above.index(rows[0]) + 1])
+        parts = s.apply(Fuse(shared)).name if len(shared) > 1 else rows[0]
+        size = part_size(s.loop(parts).extent)
+        if size > 1:
+            parts = s.apply(Split(parts, (None, size))).names[0]
+        if any(domain(find_block(s.func, n)) >= PARALLEL_WORK for n in run):
+            s.apply(Parallel(parts))
+        for name in run:
+            vectorize_row(s, name, accumulators, target)

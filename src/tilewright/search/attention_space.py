@@ -1,0 +1,207 @@
+"""The rule for attention: how many rows go through both contractions together, and the register tiles of each.
+
+A point with no rows keeps the contractions apart: each is scheduled as if it were alone, and so are the rows between
+them. That is for chains whose blocks cannot be moved, and where a block of rows would cost more than it saves.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, prod
+from typing import TypeAlias
+
+import numpy as np
+
+from tilewright.cost.attention import Between, panels_seconds
+from tilewright.cost.contraction import Choices, Form, contraction_seconds
+from tilewright.cost.machine import Machine, machine_of
+from tilewright.schedule.recipes.attention import (
+    Chain,
+    ChainPlan,
+    TilePlan,
+    schedule_chain,
+    schedule_rows_apart,
+    try_chain,
+)
+from tilewright.schedule.recipes.contraction import Contraction, address_steps, reduction_order, strides_along
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.tiles import Tile
+from tilewright.search.carried import excerpt
+from tilewright.search.contraction_space import contraction_space, tile_sizes
+from tilewright.search.prepare import prepared, schedule_rest
+from tilewright.search.space import Costs, Decisions, Knob, Points, Space
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import blocks
+
+Alone: TypeAlias = Callable[[Func], Draft]
+
+_BLOCKS = (12, 16, 24, 32, 48, 64, 96, 128)  # rows, about
+_UNROLL = 64
+_ACCUMULATORS = 4
+_BEST = 4  # tiles of each contraction that are points
+_TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
+_KNOBS = ("block", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
+
+
+class AttentionSpace(Space):
+    rule = "attention"
+
+    def __init__(
+        self, start: Draft, chain: Chain, target: Target, constants: frozenset[str], alone: Alone
+    ) -> None:
+        self._start, self._chain, self._target, self._alone = start, chain, target, alone
+        self._machine, self._constants = machine_of(target), constants
+        self._points = self._best_points()
+        self.knobs = tuple(
+            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
+        )
+
+    def points(self) -> Points:
+        return self._points
+
+    def cost(self, points: Points) -> Costs:
+        out = np.full(len(points), inf)
+        for block in np.unique(points[:, 0]):
+            here = np.flatnonzero(points[:, 0] == block)
+            out[here] = self._together(int(block), points[here]) if block else self._apart
+        return out
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = Draft(self._start.module, self._start.trace)
+        names = {b.name for b in blocks(s.func.body)}
+        if decisions["block"]:
+            first, second = (self._tile_plan(decisions, which) for which in ("first", "second"))
+            plan = ChainPlan(decisions["block"], first, second, _ACCUMULATORS)
+            schedule_chain(s, self._chain, plan, self._target)
+        else:
+            for part in self._chain.products:
+                for step in self._alone(excerpt(s.func, set(part))).trace:
+                    s.apply(step)
+            schedule_rows_apart(s, self._chain, _ACCUMULATORS, self._target)
+        schedule_rest(s, names, self._target)
+        return s
+
+    def _tile_plan(self, decisions: Decisions, which: str) -> TilePlan:
+        rows, vectors, pack, outside = (decisions[f"{which}_{name}"] for name in _TILE_KNOBS)
+        width = vectors * self._target.lanes(self._chain.first.b.dtype.bytes)
+        return TilePlan(Tile(rows, width), _UNROLL, bool(pack), bool(outside))
+
+    # ---------------------------------------------------------------------------------------------------------- costs
+
+    def _best_points(self) -> Points:
+        """The best tiles of either contraction for each size of blocks, in all combinations; and both apart."""
+        apart = np.zeros((1, len(_KNOBS)), np.int64)
+        found: list[Points] = []
+        for block in self._blocks():
+            one, two = (t.best(_BEST) for t in self._tiled(block))
+            grid = np.array([(block, *p, *q) for p in one for q in two], np.int64)
+            found.append(grid.reshape(-1, len(_KNOBS)))
+        return np.concatenate([*found, apart])
+
+    def _blocks(self) -> list[int]:
+        """Sizes of about equal blocks. A row by itself would have no loop."""
+        if not self._chain.is_movable:
+            return []
+        rows = self._chain.second.rows[-1].extent
+        sizes = {-(-rows // -(-rows // n)) for n in _BLOCKS}
+        return sorted(n for n in sizes if rows % n != 1)
+
+    def _tiled(self, block: int) -> "tuple[_Tiled, _Tiled]":
+        row_bytes = self._chain.first.cols[-1].extent * block * self._chain.first.b.dtype.bytes
+        one, two = self._chain.first, self._chain.second
+        return (
+            _Tiled(one, block, one.a.buffer.size, one.b.buffer.name in self._constants, self._machine),
+            _Tiled(two, block, row_bytes, two.b.buffer.name in self._constants, self._machine),
+        )
+
+    def _together(self, block: int, points: Points) -> Costs:
+        first, second = self._tiled(block)
+        return (
+            self._between(block * self._chain.first.cols[-1].extent)
+            + first.seconds(points[:, 1:5])
+            + second.seconds(points[:, 5:9])
+        )
+
+    @cached_property
+    def _apart(self) -> float:
+        """The cheapest schedules of both, and all rows written and read between them."""
+        total = self._between(self._chain.first.store.buffer.size)
+        for part in self._chain.products:
+            start = prepared(excerpt(self._start.func, set(part)))
+            space = contraction_space(start, self._target, self._constants)
+            total += float(space.ranked()[1][0]) if space is not None else inf
+        return total
+
+    def _between(self, kept: int) -> float:
+        rows = self._chain.first.store.buffer
+        return Between(rows.size, rows.dtype.bytes, 2 * kept * rows.dtype.bytes).seconds(self._machine)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiled:
+    """One of the contractions, block of rows by block of rows."""
+
+    c: Contraction
+    block: int
+    a_elements: int  # that are read again from one block to the next
+    is_packed: bool  # at compile time, if it is
+    machine: Machine
+
+    def best(self, count: int) -> Points:
+        """The cheapest tiles, by rows, vectors, packing and order."""
+        sizes = tile_sizes(self.machine.registers)
+        grid = np.array([(*t, p, o) for t in sizes for p in (0, 1) for o in (0, 1)], np.int64)
+        grid = grid[grid[:, 0] <= self.block]
+        costs = self.seconds(grid)
+        order = np.argsort(costs, kind="stable")[:count]
+        return grid[order[np.isfinite(costs[order])]]
+
+    def seconds(self, points: Points) -> Costs:
+        """Of tiles by rows, vectors, packing and order."""
+        rows, vectors, pack, outside = points.T
+        total = np.zeros(len(points))
+        extent = self.c.rows[-1].extent
+        for size, count in ((self.block, extent // self.block), (extent % self.block, 1)):
+            if size and count:
+                n = np.zeros(len(points), np.int64)
+                choices = Choices(
+                    np.minimum(rows, size), vectors, n > 0, pack > 0, outside > 0, n, np.full_like(n, _UNROLL)
+                )
+                total += contraction_seconds(self._form(size, count), choices, self.machine)
+        if not self.is_packed:
+            turned = strides_along(self.c.b, self.c.block, self.c.cols[-1:]) != 1
+            total += pack * panels_seconds(self.c.b.buffer.size, self.c.b.dtype.bytes, turned, self.machine)
+        return total
+
+    def _form(self, rows: int, count: int) -> Form:
+        c, order = self.c, reduction_order(self.c)
+        a_steps, b_steps = address_steps(c.a, c.block), address_steps(c.b, c.block)
+        return Form(
+            batch=prod(it.extent for it in (*c.batch, *c.rows[:-1])) * count,
+            other_rows=1,
+            rows=rows,
+            cols=c.cols[-1].extent,
+            k=prod(it.extent for it in c.reduce),
+            k_inner=order[-1].extent,
+            a_row_step=strides_along(c.a, c.block, c.rows[-1:]),
+            a_k_step=min(abs(a_steps.get(it.var, 0)) for it in order),
+            b_col_step=strides_along(c.b, c.block, c.cols[-1:]),
+            b_k_step=max(abs(b_steps.get(it.var, 0)) for it in order),
+            out_col_step=1,
+            out_row_step=c.cols[-1].extent,
+            a_constant=False,
+            b_constant=True,  # what packing costs does not depend on blocks
+            a_elements=self.a_elements,
+            b_elements=c.b.buffer.size,
+            bytes_each=c.b.dtype.bytes,
+            epilogue_loads=1,
+        )
+
+
+def attention_space(
+    start: Draft, target: Target, constants: frozenset[str], alone: Alone
+) -> AttentionSpace | None:
+    """The space of a Func that is a chain of two contractions; `alone` schedules a Func with one of them."""
+    chain = try_chain(start.func)
+    return None if chain is None else AttentionSpace(start, chain, target, constants, alone)

@@ -1,0 +1,322 @@
+"""Attention: chains of two products and a softmax are found, become one Func, and are computed block of rows by block
+of rows, or apart.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from graph_cases import check_lowered, check_pass, f32, groups, names
+from native import BEST, every_target, run_native
+
+from tilewright.graph.build import GraphBuilder
+from tilewright.graph.graph import Graph, Value
+from tilewright.graph.passes import prepare
+from tilewright.graph.passes.attention import attention_chains, prepare_attention
+from tilewright.graph.passes.eliminate_dead import eliminate_dead
+from tilewright.graph.passes.lower import lower
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Scope
+from tilewright.ops.activation import Relu
+from tilewright.ops.arithmetic import Add, Div, Mul
+from tilewright.ops.contraction import MatMul
+from tilewright.ops.logic import Equal, Where
+from tilewright.ops.movement import Reshape, Transpose
+from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.reduce import ReduceMax
+from tilewright.ops.softmax import Softmax
+from tilewright.ops.softmax_parts import SoftmaxParts
+from tilewright.schedule.trace import replay
+from tilewright.search.attention_space import AttentionSpace
+from tilewright.search.default import schedule_func, spaces
+from tilewright.support.errors import UserError
+from tilewright.target.target import AVX2, Target
+from tilewright.tir.compare import same_func
+from tilewright.tir.func import Func, single
+from tilewright.tir.interp import run_func
+from tilewright.tir.pipeline import lower as pipeline
+from tilewright.tir.stmt import Alloc, For, LoopKind, walk
+from tilewright.tir.verify import verify_func
+
+Mask = Callable[[GraphBuilder, Value], Value]
+
+
+def number(b: GraphBuilder, value: float, dtype: DType = DType.F32) -> Value:
+    return b.constant("number", np.array(value, dtype.numpy))
+
+
+def scaled(b: GraphBuilder, scores: Value) -> Value:
+    return b.apply(Mul(), scores, number(b, 0.25, scores.type.dtype))
+
+
+def attention(
+    q: Sequence[int], k: Sequence[int], v: Sequence[int], mask: Mask = scaled, dtype: DType = DType.F32
+) -> Graph:
+    """softmax(mask(q · kᵀ)) · v, where the last axes of q and k have the same extent."""
+    b = GraphBuilder()
+    query, key, value = (
+        b.input(n, TensorType(dtype, tuple(s))) for n, s in zip("qkv", (q, k, v), strict=True)
+    )
+    rank = len(k)
+    turned = b.apply(Transpose((*range(rank - 2), rank - 1, rank - 2)), key)
+    scores = mask(b, b.apply(MatMul(), query, turned))
+    weights = b.apply(Softmax((len(scores.shape) - 1,)), scores)
+    return b.finish(b.apply(MatMul(), weights, value))
+
+
+def func_of(graph: Graph) -> Func:
+    (func,) = lower(prepare(graph)).funcs
+    return func
+
+
+def space_of(func: Func, target: Target = AVX2) -> AttentionSpace:
+    found = spaces(func, target)[0]
+    assert isinstance(found, AttentionSpace)
+    return found
+
+
+def feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {v.name: rng.standard_normal(v.shape).astype(v.type.dtype.numpy) for v in graph.inputs}
+
+
+def exactly(graph: Graph, given: dict[str, Array]) -> Array:
+    """In float64 throughout: every op's reference takes what it is given."""
+    wide = {n: a.astype(np.float64) if a.dtype.kind == "f" else a for n, a in given.items()}
+    constants = {v: a.astype(np.float64) if a.dtype.kind == "f" else a for v, a in graph.constants.items()}
+    known: dict[Value, Array] = {v: wide[v.name] for v in graph.inputs} | constants
+    for n in graph.nodes:
+        known.update(zip(n.outputs, n.op.reference([known[v] for v in n.inputs]), strict=True))
+    return known[graph.outputs[0]]
+
+
+def given(func: Func, graph: Graph, arrays: dict[str, Array]) -> list[Array]:
+    """What the Func takes, in its order: inputs of the graph, and constants."""
+    known = {v.name: a for v, a in graph.constants.items()} | arrays
+    return [known[p.name] for p in func.params if p not in func.outputs]
+
+
+def check(graph: Graph, target: Target = BEST, **special: Array) -> Func:
+    """The schedule of the only Func, which native code holds to 1e-5 of the largest element."""
+    func = func_of(graph)
+    s = schedule_func(func, target)
+    verify_func(s.func)
+    arrays = feeds(graph) | special
+    with np.errstate(all="ignore"):
+        want = exactly(graph, arrays)
+    (got,) = run_native(s.func, given(func, graph, arrays), target)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    most = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * most)
+    return s.func
+
+
+# -------------------------------------------------------------------------------------------------------- what is found
+
+
+def test_one_group_from_the_first_product_to_the_last() -> None:
+    graph = prepare(attention((2, 3, 8, 4), (2, 3, 8, 4), (2, 3, 8, 6)))
+    assert groups(graph) == ["Transpose MatMul Mul SoftmaxParts MatMul Mul"]
+    check_lowered(graph)
+
+
+def test_the_product_is_scaled_instead_of_the_weights() -> None:
+    graph = attention((2, 8, 4), (2, 8, 4), (2, 8, 6))
+    after = eliminate_dead(check_pass(graph, prepare_attention))
+    assert names(after) == ["Transpose", "MatMul", "Mul", "SoftmaxParts", "MatMul", "Mul"]
+
+
+def test_factors_of_queries_and_keys_become_one_of_the_scores() -> None:
+    b = GraphBuilder()
+    q, k, v = (b.input(n, f32(2, 8, 4)) for n in "qkv")
+    turned = b.apply(Transpose((0, 2, 1)), b.apply(Div(), k, number(b, 4.0)))
+    scores = b.apply(MatMul(), b.apply(Mul(), number(b, 0.5), q), turned)
+    graph = b.finish(b.apply(MatMul(), b.apply(Softmax((2,)), scores), v))
+    after = eliminate_dead(check_pass(graph, prepare_attention))
+    assert names(after) == ["Transpose", "MatMul", "Mul", "SoftmaxParts", "MatMul", "Mul"]
+    factors = [a for c, a in after.constants.items() if any(c in n.inputs for n in after.nodes)]
+    np.testing.assert_array_equal(factors, [0.125])
+
+
+def test_weights_that_others_need_are_computed_apart() -> None:
+    b = GraphBuilder()
+    q, k, v = b.input("q", f32(8, 4)), b.input("k", f32(4, 8)), b.input("v", f32(8, 4))
+    weights = b.apply(Softmax((1,)), b.apply(MatMul(), q, k))
+    graph = b.finish(b.apply(MatMul(), weights, v), weights)
+    assert not attention_chains(graph)
+    assert prepare_attention(graph) is graph
+    assert groups(graph) == ["MatMul", "Softmax", "MatMul"]
+
+
+@pytest.mark.parametrize(
+    ("axis", "log", "rows"), [(0, False, 8), (1, True, 8), (1, False, 1)], ids=["columns", "log", "one row"]
+)
+def test_what_is_no_attention(axis: int, log: bool, rows: int) -> None:
+    b = GraphBuilder()
+    q, k, v = b.input("q", f32(rows, 4)), b.input("k", f32(4, 8)), b.input("v", f32(8, 4))
+    weights = b.apply(Softmax((axis,), log), b.apply(MatMul(), q, k))
+    assert not attention_chains(b.finish(b.apply(MatMul(), weights, v)))
+
+
+def test_values_made_from_the_scores_are_no_values() -> None:
+    b = GraphBuilder()
+    q, k = b.input("q", f32(8, 4)), b.input("k", f32(4, 8))
+    scores = b.apply(MatMul(), q, k)
+    graph = b.finish(b.apply(MatMul(), b.apply(Softmax((1,)), scores), b.apply(Relu(), scores)))
+    assert not attention_chains(graph)
+
+
+def test_half_precision_stays_as_it_is() -> None:
+    graph = attention((2, 8, 4), (2, 8, 4), (2, 8, 6), dtype=DType.F16)
+    assert prepare_attention(graph) is graph
+    assert groups(graph) == ["Transpose MatMul Mul", "Softmax", "MatMul"]
+
+
+def test_what_is_known_of_empty_rows_belongs_to_it() -> None:
+    """Rows without any key give zeros: their largest score is looked at, and the weights are replaced."""
+    b = GraphBuilder()
+    q, k, v = b.input("q", f32(9, 4)), b.input("k", f32(4, 8)), b.input("v", f32(8, 5))
+    mask = np.where(np.arange(9)[:, None] * np.ones(8) % 3 == 0, -np.inf, 0).astype(np.float32)
+    logits = b.apply(Add(), b.apply(MatMul(), q, k), b.constant("mask", mask))
+    is_empty = b.apply(Equal(), b.apply(ReduceMax((1,)), logits), number(b, -np.inf))
+    weights = b.apply(Where(), is_empty, number(b, 0.0), b.apply(Softmax((1,)), logits))
+    graph = b.finish(b.apply(MatMul(), weights, v))
+    assert len(groups(prepare(graph))) == 1
+    check(graph)
+
+
+# ------------------------------------------------------------------------------------------------------- what it means
+
+SHAPES: dict[str, tuple[Sequence[int], Sequence[int], Sequence[int]]] = {
+    "plain": ((16, 8), (24, 8), (24, 16)),
+    "heads": ((2, 3, 32, 16), (2, 3, 32, 16), (2, 3, 32, 16)),
+    "odd": ((3, 37, 5), (3, 29, 5), (3, 29, 11)),
+    "prime": ((1, 2, 31, 9), (1, 2, 29, 9), (1, 2, 29, 13)),
+    "few rows": ((2, 3, 40), (2, 50, 40), (2, 50, 24)),
+    "two": ((2, 2), (2, 2), (2, 2)),
+    "shared keys": ((4, 30, 8), (1, 20, 8), (1, 20, 8)),
+    "shared queries": ((1, 30, 8), (4, 20, 8), (4, 20, 8)),
+    "shared values": ((3, 30, 8), (3, 20, 8), (20, 8)),
+    "many rows": ((150, 8), (33, 8), (33, 8)),
+    "a page": ((2, 9, 8), (2, 1024, 8), (2, 1024, 8)),
+}
+
+
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_numbers(shapes: tuple[Sequence[int], Sequence[int], Sequence[int]]) -> None:
+    check(attention(*shapes))
+
+
+@every_target
+def test_numbers_on_every_target(target: Target) -> None:
+    check(attention((2, 20, 8), (2, 21, 8), (2, 21, 10)), target)
+
+
+def test_numbers_in_double_precision() -> None:
+    check(attention((2, 30, 8), (2, 20, 8), (2, 20, 12), dtype=DType.F64))
+
+
+def causal(b: GraphBuilder, scores: Value) -> Value:
+    rows, keys = scores.shape[-2:]
+    seen = b.constant("seen", np.tril(np.ones((rows, keys), np.bool_)))
+    return b.apply(Where(), seen, scaled(b, scores), number(b, -np.inf))
+
+
+def padded(b: GraphBuilder, scores: Value) -> Value:
+    """The last keys are left out."""
+    penalty = np.where(np.arange(scores.shape[-1]) < scores.shape[-1] - 3, 0, -np.inf)
+    return b.apply(Add(), scaled(b, scores), b.constant("penalty", penalty.astype(np.float32)[None]))
+
+
+def hidden(b: GraphBuilder, scores: Value) -> Value:
+    """Some rows see no key at all: softmax of nothing but -inf is NaN."""
+    penalty = np.where(np.arange(scores.shape[-2]) % 4 == 1, -np.inf, 0).astype(np.float32)
+    return b.apply(Add(), scores, b.constant("penalty", penalty[:, None]))
+
+
+def unmasked(b: GraphBuilder, scores: Value) -> Value:
+    return scores
+
+
+@pytest.mark.parametrize("mask", [causal, padded, hidden, unmasked])
+def test_masks(mask: Mask) -> None:
+    check(attention((2, 2, 30, 8), (2, 2, 30, 8), (2, 2, 30, 8), mask))
+
+
+def test_large_scores_do_not_overflow() -> None:
+    shape = (2, 24, 8)
+    rng = np.random.default_rng(1)
+    check(attention(shape, shape, shape, unmasked), q=(rng.standard_normal(shape) * 1e3).astype(np.float32))
+
+
+def test_heads_that_come_and_go_side_by_side() -> None:
+    """[tokens, heads · size] in and out: transposes are folded into reading and storing."""
+    b = GraphBuilder()
+    q, k, v = (b.input(n, f32(40, 3 * 16)) for n in "qkv")
+
+    def heads(x: Value, *perm: int) -> Value:
+        return b.apply(Transpose(perm), b.apply(Reshape((40, 3, 16)), x))
+
+    scores = scaled(b, b.apply(MatMul(), heads(q, 1, 0, 2), heads(k, 1, 2, 0)))
+    out = b.apply(MatMul(), b.apply(Softmax((2,)), scores), heads(v, 1, 0, 2))
+    graph = b.finish(b.apply(Relu(), b.apply(Reshape((40, 48)), b.apply(Transpose((1, 0, 2)), out))))
+    first, *_ = lower(prepare(graph)).funcs
+    assert next(n for n in groups(prepare(graph)) if "SoftmaxParts" in n).endswith("Transpose Reshape")
+    assert isinstance(spaces(first, AVX2)[0], AttentionSpace)
+
+
+# ------------------------------------------------------------------------------------------------------- how it is made
+
+
+def test_scores_are_never_there_as_a_whole(sound: Callable[[Func], Func]) -> None:
+    func = func_of(attention((4, 96, 16), (4, 96, 16), (4, 96, 16)))
+    space = space_of(func)
+    point = next(p for p in space.ranked()[0] if 0 < p[0] < 96)
+    s = space.build(space.decisions(point))
+    scheduled = sound(s.module.funcs[0])
+    assert same_func(replay(single(func), s.trace).funcs[0], scheduled)
+    kernel = pipeline(scheduled)[0][-1].func
+    kept = [
+        n.buffer for n in walk(kernel.body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER
+    ]
+    assert kept and max(b.size for b in kept) <= int(point[0]) * 96
+    assert isinstance(kernel.body, For) and kernel.body.kind is LoopKind.PARALLEL
+
+
+def test_every_size_of_blocks_means_the_same() -> None:
+    graph = attention((2, 26, 4), (2, 20, 4), (2, 20, 9))
+    func = func_of(graph)
+    space = space_of(func)
+    arrays = given(func, graph, feeds(graph))
+    (want,) = run_func(func, *arrays)
+    chosen = {int(p[0]): p for p in space.points()}
+    assert set(chosen) == {0, 9, 13, 26}
+    for point in chosen.values():
+        s = space.build(space.decisions(point))
+        verify_func(s.module.funcs[0])
+        (got,) = run_func(s.module.funcs[0], *arrays)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_costs_are_of_all_points() -> None:
+    space = space_of(func_of(attention((12, 128, 64), (12, 128, 64), (12, 128, 64))))
+    points, costs = space.ranked()
+    assert np.isfinite(costs).all() and len(points) == len(space.points())
+    np.testing.assert_allclose(space.cost(points[::-1]), costs[::-1])
+    assert points[0][0] > 0  # blocks of rows are the cheapest
+
+
+def test_parts_of_a_softmax() -> None:
+    for sample in SoftmaxParts.samples(np.random.default_rng(0)):
+        b = GraphBuilder()
+        node = b.add(sample.op, [b.input("x", TensorType.of(np.asarray(sample.inputs[0])))])
+        (func,) = lower(b.finish(*node.outputs)).funcs
+        with np.errstate(all="ignore"):
+            got, want = run_func(func, *sample.inputs), sample.op.reference(sample.inputs)
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_allclose(g, np.asarray(w, np.float64), rtol=1e-6)
+
+
+def test_parts_of_a_softmax_of_halves() -> None:
+    with pytest.raises(UserError, match="only f32 and f64"):
+        SoftmaxParts(0).infer([TensorType(DType.F16, (4,))])
