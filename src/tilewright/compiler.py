@@ -120,7 +120,7 @@ def compile(
     for `load`.
     """
     cache = default_cache()
-    digest, bound = model_digest(model, cache), Accuracy.of(DEFAULT if accuracy is None else accuracy)
+    digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
     return compile_for(resolve_target(target), model, digest, shapes, bound, cache, progress)
 
 
@@ -168,7 +168,7 @@ def stages(
             first = found.first_stage(shapes or {})
             graph, hosts, later = first.graph, first.hosts, len(first.rest)
     with Workers(machine) as pool:
-        c = _compilation(machine, Accuracy.of(DEFAULT if accuracy is None else accuracy), cache, pool, None)
+        c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None)
         made = c.run_graph(graph, model_digest(model, cache))
     assert c.graph is not None and c.tir is not None and c.scheduled is not None
     return Stages(
@@ -295,9 +295,14 @@ class _Compilation:
         return [_Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
 
     def _options(self) -> dict[str, str]:
+        """What to say of the program: how accurate it is, and what became of that."""
         found = {"accuracy": str(self.accuracy)}
         if self.tuned.used:
             found["tuned"] = str(len(self.tuned.used))
+        assert self.tir is not None
+        algorithms = [f"{f.name}: {f.algorithm}" for f in self.tir.funcs if f.algorithm]
+        if algorithms:
+            found["algorithms"] = "\n".join(algorithms)
         return found
 
     def _artifact(self, module: Module, nodes: "list[_Node]", digest: str) -> Artifact:

@@ -28,7 +28,7 @@ from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import SPACES, Model, Shapes, lowered
 from tilewright.kernels import task_key
-from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
+from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.schedule.decisions import sampling_steps
 from tilewright.schedule.schedule import Schedule
@@ -217,9 +217,7 @@ class Tuning:
         chosen = SPACES if spaces is None else spaces
         self.tuners = [
             TaskTuner(task, task.func.name, count, self._tools, threads, seed)
-            for task, count in _tasks(
-                subject, shapes, Accuracy.of(DEFAULT if accuracy is None else accuracy), machine, chosen
-            )
+            for task, count in _tasks(subject, shapes, Accuracy.of(accuracy), machine, chosen)
         ]
 
     def __enter__(self) -> "Tuning":

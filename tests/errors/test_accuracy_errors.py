@@ -1,5 +1,6 @@
 """One test for each mistake with `accuracy=`: the message names it, and says what to write instead."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from examples.models import mlp
 from tilewright.cli.main import main
 from tilewright.cli.status import Status
 from tilewright.ops.accuracy import Accuracy
+from tilewright.runtime import file
 
 MODEL = mlp((8, 4))
 HINT = 'give the largest error of a layer, such as 2e-5, or "exact" for plain sums only'
@@ -38,14 +40,15 @@ def test_every_entry_checks() -> None:
 
 def test_a_program_that_is_less_accurate_than_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "model.tw"
-    tw.compile(MODEL, target="x86-64").save(path)
+    made = tw.compile(MODEL, target="x86-64").artifact
+    told = {"accuracy": "2e-05", "algorithms": "k0_conv: Winograd F(4, 3), error 1.5e-06"}
+    file.save(replace(made, manifest=replace(made.manifest, options=told)), path)
     for wanted in ("exact", 1e-6):
-        with pytest.raises(
-            tw.UserError, match=f"compiled with accuracy 2e-05, and {Accuracy.of(wanted)}"
-        ) as found:
+        accuracy = Accuracy.of(wanted)
+        with pytest.raises(tw.UserError, match=f"compiled with accuracy 2e-05, and {accuracy}") as found:
             tw.load(path, accuracy=wanted)
         assert found.value.where == str(path)
-        assert found.value.hint == f"compile the model again with accuracy {Accuracy.of(wanted)}"
+        assert found.value.hint == f"compile the model again with accuracy {accuracy}"
 
 
 @pytest.mark.parametrize("command", ["run", "compile", "inspect", "bench", "compare", "tune"])

@@ -180,6 +180,7 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "features": sorted(manifest.features),
         "tuned_kernels": int(manifest.options.get("tuned", "0")),
         "accuracy": manifest.options.get("accuracy", EXACT),
+        "algorithms": _algorithms(manifest.options.get("algorithms", "")),
         "compiler_version": manifest.compiler_version,
         "llvm_version": manifest.llvm_version,
     }
@@ -198,6 +199,12 @@ def _calls(steps: Sequence[ProgramStep]) -> Iterator[KernelCall | ExternalCall]:
                 yield from _calls(step.otherwise)
             case WhileStep():
                 yield from _calls(step.body)
+
+
+def _algorithms(text: str) -> list[dict[str, str]]:
+    """Of the layers that are not computed as plain sums, a line each."""
+    pairs = [line.partition(": ") for line in text.splitlines()]
+    return [{"layer": layer, "algorithm": algorithm} for layer, _, algorithm in pairs]
 
 
 def _spec(spec: TensorSpec) -> dict[str, Any]:
@@ -227,6 +234,9 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
             ("then on the host", "op", "why"), [(h["node"], h["op"], h["why"]) for h in summary["host"]]
         )
         click.echo(f"{summary['nodes_after_host']} nodes after it are compiled when their types are known")
+    if summary["algorithms"]:
+        click.echo()
+        print_table(("layer", "algorithm"), [(a["layer"], a["algorithm"]) for a in summary["algorithms"]])
     for key in summary["external"]:
         click.echo(f"external: {key}")
     click.echo()

@@ -28,8 +28,10 @@ class Accuracy:
             raise UserError(f"an accuracy of {self.bound!r} is not between 0 and 1", hint=_HINT)
 
     @classmethod
-    def of(cls, value: "AccuracyLike") -> "Accuracy":
-        """From what a user writes."""
+    def of(cls, value: "AccuracyLike | None") -> "Accuracy":
+        """From what a user writes. None is the default."""
+        if value is None:
+            return DEFAULT
         if isinstance(value, Accuracy):
             return value
         if isinstance(value, str) and value.strip().lower() == EXACT:

@@ -8,6 +8,7 @@ because the error is relative to the largest output.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from tilewright.ir.evaluate import apply_binary, apply_unary
 from tilewright.ir.expr import Binary, Const, Expr, Fma, Unary, Var
 from tilewright.ops.cook_toom import Matrix, Scheme, combine
 
-_PLACES = 256  # that are compared, of each channel
+# What is compared; more would not change the figure by much.
+_TILES, _PLACES = 16, 128
 _CHANNELS = 32
 
 _Array = NDArray[Any]
@@ -29,10 +31,10 @@ def winograd_error(schemes: Sequence[Scheme], weights: NDArray[Any], seed: int =
     overflows, or if a weight is not finite.
     """
     outputs = [s.outputs for s in schemes]
-    tiles = max(1, _PLACES // math.prod(outputs))
+    tiles = max(1, min(_TILES, _PLACES // math.prod(outputs)))
     places = [s.outputs + s.taps - 1 for s in schemes]
     data = np.random.default_rng(seed).standard_normal((*places, tiles, weights.shape[1]), np.float32)
-    taps = np.moveaxis(_sample(weights), (0, 1), (-1, -2))  # [k…, i, o]
+    taps = np.ascontiguousarray(np.moveaxis(_sample(weights), (0, 1), (-1, -2)))  # [k…, i, o]
     with np.errstate(all="ignore"):
         u = _transformed([s.filter for s in schemes], taps)
         v = _transformed([s.data for s in schemes], data)
@@ -70,11 +72,18 @@ def _transformed(matrices: Sequence[Matrix], values: _Array) -> _Array:
     """The matrices along the first axes, one each."""
     for axis, matrix in enumerate(matrices):
         lines = np.moveaxis(values, axis, 0)
-        terms = [Var(f"x{n}", DType.F32) for n in range(len(lines))]
+        terms, results = _code(matrix)
         known: dict[Expr, _Array] = dict(zip(terms, lines, strict=True))
-        made = np.stack([_value(e, known) for e in combine(matrix, terms)])
+        made = np.stack([_value(e, known) for e in results])
         values = np.moveaxis(made, 0, axis)
     return values
+
+
+@lru_cache(maxsize=32)
+def _code(matrix: Matrix) -> tuple[list[Var], list[Expr]]:
+    """A product with the matrix, as it is written out: the elements of a vector, and the results."""
+    terms = [Var(f"x{n}", DType.F32) for n in range(len(matrix[0]))]
+    return terms, combine(matrix, terms)
 
 
 def _value(e: Expr, known: dict[Expr, _Array]) -> _Array:
