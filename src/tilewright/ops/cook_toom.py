@@ -115,6 +115,7 @@ def combine(matrix: Matrix, values: Sequence[Expr]) -> list[Expr]:
     return [out[n] if n in out else _sum(row, terms) for n, row in enumerate(rows)]
 
 
+@lru_cache(maxsize=64)
 def _column_pairs(matrix: Matrix) -> list[tuple[int, int]]:
     """Columns that are equal in some rows and opposite in the others."""
     found: list[tuple[int, int]] = []

@@ -16,7 +16,6 @@ from tilewright.schedule.recipes.choosing import choosing
 from tilewright.schedule.recipes.contraction import Contraction, try_contraction
 from tilewright.schedule.recipes.transformed import Stages, find_stages
 from tilewright.search.panel_tile import best_tile
-from tilewright.search.prepare import prepared
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, Module
@@ -52,7 +51,6 @@ def _chosen(func: Func, target: Target, allows: Allows, rankings: dict[str, list
 
 def algorithm_seconds(func: Func, target: Target) -> float:
     """Of the contraction in `func` and of what is transformed for it, on one core."""
-    func = prepared(func).func
     reductions = [b for b in blocks(func.body) if b.is_reduction]
     c = try_contraction(reductions[0]) if len(reductions) == 1 else None
     if c is None:
