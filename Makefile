@@ -43,7 +43,7 @@ layers: $(INSTALLED) ## who may import whom
 demo: $(INSTALLED) ## compile a ResNet-18, run it, and compare it with ONNX Runtime
 	$(BIN)/python -m examples.demo
 
-bench: $(INSTALLED) ## measure this machine, kernels, models and call overhead; writes docs/results/
+bench: $(INSTALLED) ## measure this machine, kernels, models, networks ($$BENCH_HOME) and call overhead; writes docs/results/
 	$(BIN)/python -m benchmarks.peak
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.int8_gemm
@@ -51,6 +51,7 @@ bench: $(INSTALLED) ## measure this machine, kernels, models and call overhead; 
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.vector_math
+	$(BIN)/python -m benchmarks.networks
 
 onnx-suite: $(INSTALLED) ## run ONNX's own operator suite; writes docs/results/onnx-suite.md
 	$(BIN)/python -m benchmarks.onnx_suite

@@ -2,7 +2,8 @@
 
     python -m benchmarks.batched resnet50.onnx --batch 8 --out FOLDER
 
-writes `resnet50_b8.onnx`, and beside it inputs and what ONNX Runtime makes of them, as the benchmark suite keeps them.
+writes `resnet50_batch8.onnx`, and beside it inputs and what ONNX Runtime makes of them, as the benchmark suite keeps
+them.
 """
 
 from pathlib import Path
@@ -73,7 +74,7 @@ def main(models: tuple[Path, ...], batch: int, out: Path) -> None:
     """Write MODELS with a larger batch to a folder."""
     out.mkdir(parents=True, exist_ok=True)
     for path in models:
-        target = out / f"{path.stem}_b{batch}.onnx"
+        target = out / f"{path.stem}_batch{batch}.onnx"
         write_batched(path, batch, target)
         engine = OnnxRuntime(str(target), threads=1)
         feeds = make_feeds(engine.inputs, {})

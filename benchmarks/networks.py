@@ -119,7 +119,7 @@ def suite_models(folder: Path) -> list[Path]:
         return []
     models = [p for n in NETWORKS if (p := Path(home) / "models" / f"{n}.onnx").exists()]
     for path in [p for p in models if p.stem in BATCHED]:
-        batched = folder / f"{path.stem}_b{BATCH}.onnx"
+        batched = folder / f"{path.stem}_batch{BATCH}.onnx"
         write_batched(path, BATCH, batched)
         models.append(batched)
     return models

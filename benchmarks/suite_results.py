@@ -2,15 +2,15 @@
 
     {"resnet18": {"1": {"ort": {"median_ms": …, "round_medians_ms": […], "rel_err": …, "version": …}, …}}}
 
-by network, number of threads and engine. An engine that failed has `error` and no median. `NAME_b8` is a network on
-batches of 8.
+by network, number of threads and engine. An engine that failed has `error` and no median. `NAME_batch8` is a network on
+batches of 8. Figures of different runs are not neighbours: a ratio is always that of one file.
 """
 
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,18 +24,19 @@ OUR_ERROR = 1e-4  # of the largest output: beyond it a result of ours does not c
 PEER_ERROR = 2e-3  # the same for others
 _FOLDERS = re.compile(r"(?<![\w.])~?(?:/[^\s/:'\"]+)+/")
 _FAILURE_LENGTH = 160
-_BATCH = re.compile(r"(.+)_b(\d+)")
+_BATCH = re.compile(r"(.+)_batch(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One engine on one network; `failure` says why there is no median."""
+    """One engine on one network; `failure` says why there is no median. `ours` is our own cell in the same run."""
 
     median: float = math.nan  # milliseconds
     rounds: tuple[float, ...] = ()  # the medians of each
     error: float = 0.0
     version: str = ""
     failure: str = ""
+    ours: "Cell | None" = None
 
     @property
     def is_there(self) -> bool:
@@ -53,7 +54,10 @@ def read_results(paths: Iterable[Path]) -> Results:
         for network, by_threads in json.loads(path.read_text(encoding="utf-8")).items():
             for threads, cells in by_threads.items():
                 row = found.setdefault(network, {}).setdefault(int(threads), {})
-                row.update({e: _cell(c) for e, c in cells.items() if e not in NOT_ENGINES})
+                ours = _cell(cells[OURS]) if OURS in cells else None
+                row.update(
+                    {e: replace(_cell(c), ours=ours) for e, c in cells.items() if e not in NOT_ENGINES}
+                )
     return found
 
 
@@ -73,7 +77,7 @@ def failure_text(message: str) -> str:
 
 
 def split_batch(network: str) -> tuple[str, int]:
-    """("resnet50", 8) of "resnet50_b8"; a network without a number has batch 1."""
+    """("resnet50", 8) of "resnet50_batch8"; a network without a number has batch 1."""
     match = _BATCH.fullmatch(network)
     return (network, 1) if match is None else (match[1], int(match[2]))
 
@@ -84,8 +88,9 @@ def counts(cell: Cell, engine: str) -> bool:
 
 
 def best_peer(row: Row) -> str | None:
-    there = [e for e, c in row.items() if e != OURS and counts(c, e)]
-    return min(there, key=lambda e: row[e].median, default=None)
+    """The quickest of the others, as far as runs can be compared: by its time over ours in its own run."""
+    ratios = {e: r for e in row if e != OURS and (r := against(row, e)) is not None}
+    return min(ratios, key=lambda e: (ratios[e].value, row[e].median), default=None)
 
 
 def against(row: Row, engine: str) -> Ratio | None:
@@ -94,9 +99,10 @@ def against(row: Row, engine: str) -> Ratio | None:
     """
     if engine not in row or not counts(row[engine], engine):
         return None
-    if OURS not in row or not counts(row[OURS], OURS):
+    theirs = row[engine]
+    ours = theirs.ours or row.get(OURS)
+    if ours is None or not counts(ours, OURS):
         return Ratio(0.0, 0.0, 0.0)
-    theirs, ours = row[engine], row[OURS]
     rng = np.random.default_rng(0)
     draws = [_medians(c.rounds or (c.median,), rng) for c in (theirs, ours)]
     low, high = np.percentile(draws[0] / draws[1], (2.5, 97.5))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -55,17 +56,21 @@ def test_profile(golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
         (0, 1),
         25,
         0.0103,
+        0.0101,
         Limits(200e9, 25e9),
         (
             KernelProfile(
-                "k3_conv_0123456789ab", 4, 28, 0.008, 1_200_000_000, 8_000_000, "winograd F(4,3), tile_6x16",
-                "1x56x56x64 → 1x56x56x64",
+                "k3_conv_0123456789ab", 4, 28, 0.008, 1_200_000_000, 8_000_000,
+                "Winograd F(4×4, 3×3): contraction 6x16", "1x56x56x64 → 1x56x56x64",
             ),
             KernelProfile("k9_add_ba9876543210", 1, 1, 0.002, 100_352, 1_204_224, "elementwise", "1x8x8x8 → 1x8x8x8"),
-            KernelProfile("k0_pad_aa9876543210", 1, 1, 0.00001, 0, 1_204_224, "elementwise", "1x3x8x8 → 1x3x10x10"),
+            KernelProfile("k1_pad_aa9876543210", 1, 1, 0.00002, 0, 1_204_224, "copy", "1x3x8x8 → 1x3x10x10"),
+            KernelProfile("k2_pad_aa9876543210", 2, 1, 0.000002, 0, 1_204, "copy", "1x3x8x8 → 1x3x10x10"),
+            KernelProfile("k0_pad_aa9876543210", 1, 1, 0.000001, 0, 1_204, "fill", "1x3x10x10"),
         ),
     )  # fmt: skip
     show_profile(made)
+    show_profile(replace(made, total=0.02))
     golden("profile_table.txt", capsys.readouterr().out)
 
 
@@ -93,11 +98,21 @@ def results(ours: float) -> dict[str, object]:
 def test_networks(golden: Golden, tmp_path: Path) -> None:
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     files[0].write_text(json.dumps({"resnet18": results(40.0), "mlp": results(0.2)}))
-    files[1].write_text(json.dumps({"mlp": {"1": {"ort": cell(0.3)}}, "resnet50_b8": results(700.0)}))
+    files[1].write_text(json.dumps({"mlp": {"1": {"ort": cell(0.3)}}, "resnet50_batch8": results(700.0)}))
     parts, charts = pages(read_results(files))
     golden("networks_page.md", "\n\n".join(parts) + "\n")
     assert list(charts) == ["networks-1.svg", "networks-2.svg"]
     assert all("resnet18" in c and "resnet50" not in c for c in charts.values())
+
+
+def test_a_ratio_is_that_of_one_run(tmp_path: Path) -> None:
+    """The machine was half as fast when the second file was measured."""
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, factor, peer in ((files[0], 1.0, "ort"), (files[1], 2.0, "mnn")):
+        cells = {"tilewright": cell(10.0 * factor), peer: cell(15.0 * factor)}
+        path.write_text(json.dumps({"vit_b16": {"1": cells}}))
+    parts, _ = pages(read_results(files))
+    assert "| vit_b16 | 20.00 | 15.00 (1.50) | 30.00 (1.50) |" in parts[1]
 
 
 def test_a_wrong_result_of_ours_counts_as_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What commands print: results on stdout (a table, or JSON), everything else on stderr."""
 
 import json
+import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -23,6 +24,8 @@ Cell: TypeAlias = str | int
 
 WIDTH_IN_A_PIPE = 240  # names of kernels are long, and are to be copied in one piece
 
+_NUMBER = re.compile(r"-?\d[\d.,]*(e[+-]?\d+)?( ?[^\s\d]+)?( [!†])?|\d+(x\d+)+|inf.*")  # with its unit
+
 
 def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
@@ -34,7 +37,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for i, column in enumerate(table.columns):
         column.overflow = "fold"
-        if all(row[i].lstrip("-")[:1].isdigit() for row in rows if row[i].strip("-")):
+        if all(_NUMBER.fullmatch(row[i]) for row in rows if row[i].strip("-")):
             column.justify = "right"
     for row in rows:
         table.add_row(*map(escape, row))

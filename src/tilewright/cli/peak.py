@@ -6,7 +6,7 @@ generator could reach at most.
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from tilewright.target.target import Target
 
 CHAINS = 12  # independent sums: more than latency × units, and with two operands they still fit 16 registers
 LOADS = 8  # vectors read each step
+_SHORT = 0.0005  # seconds of a loop of multiply-adds: less than a scheduler's turn
 _LEAST_READ, _MOST_READ = 16 << 20, 512 << 20  # bytes: beyond caches, within reason
 
 
@@ -79,24 +80,32 @@ class Limits:
         return Limits(max(self.flop_rate, other.flop_rate), max(self.byte_rate, other.byte_rate))
 
 
-def measure_limits(target: Target, cores: int, seconds: float = 0.02) -> Limits:
-    """Each core runs loops of its own at the same time as the others: multiply-adds, then reads from memory."""
-    arithmetic = fma_loop(target, seconds)  # registers only: one will do for all
-    size = min(4 * target.l3_bytes, _MOST_READ) // cores
-    reads = [read_loop(target, max(size, _LEAST_READ)) for _ in range(cores)]
+def measure_limits(target: Target, cores: int, seconds: float = 0.2) -> Limits:
+    """What so many cores reach when all are busy: multiply-adds for `seconds`, then reads from memory for as long. The
+    best counts, so the loops are short: some of them will be left alone by other programs.
+    """
+    arithmetic = fma_loop(target, _SHORT)  # registers only: one will do for all
+    size = max(min(4 * target.l3_bytes, _MOST_READ) // cores, _LEAST_READ)
+    reads = [read_loop(target, size) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
-        flop_rate = cores * arithmetic.flops / _best_seconds([arithmetic] * cores, pool)
-        byte_rate = sum(loop.nbytes for loop in reads) / _best_seconds(reads, pool)
+        # Cores do not disturb each other at arithmetic: each has its own best.
+        alone = [pool.submit(_best_seconds, arithmetic.run, seconds) for _ in range(cores)]
+        flop_rate = sum(arithmetic.flops / best.result() for best in alone)
+
+        def read_together() -> None:
+            for done in [pool.submit(loop.run) for loop in reads]:
+                done.result()
+
+        byte_rate = sum(loop.nbytes for loop in reads) / _best_seconds(read_together, seconds)
     return Limits(flop_rate, byte_rate)
 
 
-def _best_seconds(loops: Sequence[PeakLoop], pool: ThreadPoolExecutor, repeats: int = 7) -> float:
-    """ctypes lets go of the interpreter's lock, so the loops do run at once."""
-    best = float("inf")
-    for _ in range(repeats):
+def _best_seconds(run: Callable[[], None], seconds: float) -> float:
+    """The quickest run of those that fit into `seconds`. ctypes lets go of the interpreter's lock."""
+    best, end = float("inf"), time.perf_counter() + seconds
+    while best == float("inf") or time.perf_counter() < end:
         start = time.perf_counter()
-        for done in [pool.submit(loop.run) for loop in loops]:
-            done.result()
+        run()
         best = min(best, time.perf_counter() - start)
     return best
 

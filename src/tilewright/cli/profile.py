@@ -21,6 +21,8 @@ from tilewright.cli.machine import pinned
 from tilewright.cli.peak import Limits, measure_limits
 from tilewright.cli.traffic import count_bytes
 from tilewright.compiler import Stages
+from tilewright.ir.expr import Binary, BinaryOp, Fma, Load, Scope, Unary
+from tilewright.ir.expr import walk as walk_expr
 from tilewright.kernels import Compiled, Kernel
 from tilewright.runtime.feeds import Signature
 from tilewright.runtime.loader import Code
@@ -39,11 +41,12 @@ from tilewright.support.artifact import (
 )
 from tilewright.support.driver_abi import Call, Job
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Emit, Seq, Stmt, blocks, walk
+from tilewright.tir.stmt import Alloc, Block, Emit, Seq, Stmt, Store, blocks, walk
 
 MIN_RUNS = 5
 _SPIN_US = "100000"  # inside a program workers do not sleep between calls: nor shall they between jobs
 _EMPTY_JOBS = 200
+_DISTURBED = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,13 @@ class KernelProfile:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Of one program. `total` is the median of `runs` runs of the program as it is."""
+    """Of one program. `total` is the median of `runs` runs of the program as it is, `best` the quickest."""
 
     threads: int
     cores: tuple[int, ...]
     runs: int
     total: float
+    best: float
     limits: Limits
     kernels: tuple[KernelProfile, ...]  # the slowest first
 
@@ -88,8 +92,14 @@ class Profile:
         """Calls, barriers, external code; below zero where the noise is larger than that."""
         return self.total - self.inside
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Did other programs take the cores? Then single kernels are still timed well, and whole runs are not."""
+        return self.total > _DISTURBED * self.best
+
     def share(self, kernel: KernelProfile) -> float:
-        return kernel.seconds / self.total
+        """Of the time in kernels."""
+        return kernel.seconds / self.inside
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -97,6 +107,7 @@ class Profile:
             "cores": self.cores,
             "runs": self.runs,
             "total_seconds": self.total,
+            "best_seconds": self.best,
             "kernel_seconds": self.inside,
             "outside_seconds": self.outside,
             "limits": {
@@ -137,13 +148,13 @@ def profile(
     with pinned(threads) as cores:
         before = measure_limits(target, threads)
         with _patient_workers():
-            total, found, runs = _timed(artifact, feeds, threads, seconds)
+            totals, found = _timed(artifact, feeds, threads, seconds)
         limits = before.best(measure_limits(target, threads))
     calls = {c.kernel: c for c in kernel_calls(artifact.program)}
     about = {} if stages is None else _origins(stages)
     kernels = [_described(name, n, t, calls[name], about.get(name)) for name, (n, t) in found.items()]
     kernels.sort(key=lambda k: -k.seconds)
-    return Profile(threads, cores, runs, total, limits, tuple(kernels))
+    return Profile(threads, cores, len(totals), median(totals), min(totals), limits, tuple(kernels))
 
 
 def kernel_calls(steps: Sequence[ProgramStep]) -> Iterator[KernelCall]:
@@ -199,8 +210,8 @@ class _Clock:
 
 def _timed(
     artifact: Artifact, feeds: Mapping[str, NDArray[Any]], threads: int, seconds: float
-) -> tuple[float, dict[str, tuple[int, float]], int]:
-    """Seconds of a run; of each kernel how often it is called in one, and its seconds; and how many runs there were."""
+) -> tuple[list[float], dict[str, tuple[int, float]]]:
+    """The seconds of each run; and of each kernel how often it is called in one, and its seconds (median)."""
     signature = Signature(artifact.manifest.inputs, artifact.manifest.outputs)
     inputs = signature.inputs(feeds)
     outputs = signature.outputs(None, inputs)
@@ -240,7 +251,7 @@ def _timed(
         for name, t in once.items():
             spent[name].append(t)
     found = {name: (counts[name], median(times)) for name, times in spent.items() if counts[name]}
-    return median(totals), found, len(totals)
+    return totals, found
 
 
 def _empty_job_seconds(team: Team, is_team: bool) -> float:
@@ -294,24 +305,53 @@ def _described(
 
 
 def algorithm_of(kernel: Kernel, compiled: Compiled) -> str:
-    """The algorithm that the Func was chosen for, if it has a name, and the tensor intrinsics that it is made of; or
-    else what kind of loop it is.
+    """The algorithm by its name, where there were several to choose from; and what this kernel of it does: a
+    contraction, with the tensor intrinsics or the tile of registers that it is made of, a reduction, …
     """
-    nests = (
-        compiled.scheduled.body.stmts
-        if isinstance(compiled.scheduled.body, Seq)
-        else (compiled.scheduled.body,)
-    )
-    # Each nest became a kernel.
-    nest: Stmt = compiled.scheduled.body
-    if len(nests) == len(compiled.kernels):
-        nest = nests[[k.name for k in compiled.kernels].index(kernel.name)]
-    named: str = getattr(compiled.scheduled, "algorithm", "") or getattr(compiled.func, "algorithm", "")
-    tiles = dict.fromkeys(s.intrinsic.rpartition(".")[2] for s in walk(nest) if isinstance(s, Emit))
-    words = [*([named] if named else []), *tiles]
-    if not words:
-        words = ["reduction" if any(b.is_reduction for b in blocks(nest)) else "elementwise"]
-    return ", ".join(words)
+    what = _kind(_nest(kernel, compiled))
+    tiles = [
+        *dict.fromkeys(_short(s.intrinsic) for s in walk(_nest(kernel, compiled)) if isinstance(s, Emit))
+    ]
+    registers = [
+        s.buffer
+        for s in walk(kernel.func.body)
+        if isinstance(s, Alloc) and s.buffer.scope is Scope.REGISTER and s.buffer.size > 1
+    ]
+    if not tiles and registers and what == "contraction":
+        tiles = ["x".join(str(n) for n in max(registers, key=lambda b: b.size).shape if n > 1)]
+    text = " ".join([what, *tiles])
+    return f"{compiled.func.algorithm}: {text}" if compiled.func.algorithm else text
+
+
+def _nest(kernel: Kernel, compiled: Compiled) -> Stmt:
+    """The part of the scheduled Func that became this kernel; all of it where that is not one to one."""
+    body = compiled.scheduled.body
+    nests = body.stmts if isinstance(body, Seq) else (body,)
+    names = [k.name for k in compiled.kernels]
+    return nests[names.index(kernel.name)] if len(nests) == len(names) else body
+
+
+def _short(intrinsic: str) -> str:
+    return intrinsic.rpartition(".")[2]
+
+
+def _kind(nest: Stmt) -> str:
+    """In one word, by the most that any of its blocks does."""
+    found = {_block_kind(b) for b in blocks(nest)}
+    return next((k for k in ("contraction", "reduction", "elementwise", "copy") if k in found), "fill")
+
+
+def _block_kind(block: Block) -> str:
+    stores = [s for s in walk(block.body) if isinstance(s, Store)]
+    parts = [e for s in stores for e in walk_expr(s.value)]
+    if block.is_reduction:
+        is_product = any(
+            isinstance(e, Fma) or (isinstance(e, Binary) and e.op is BinaryOp.MUL) for e in parts
+        )
+        return "contraction" if is_product else "reduction"
+    if any(isinstance(e, Unary | Binary | Fma) and e.dtype.is_float for e in parts):
+        return "elementwise"
+    return "copy" if any(isinstance(e, Load) for e in parts) else "fill"
 
 
 def layout_of(kernel: Kernel, call: KernelCall) -> str:

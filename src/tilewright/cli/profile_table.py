@@ -5,6 +5,7 @@ import click
 from tilewright.cli.output import milliseconds, print_table
 from tilewright.cli.profile import KernelProfile, Profile
 
+_LEAST_SHARE = 0.001  # kernels with less are shown together
 _COLUMNS = (
     "kernel",
     "time",
@@ -21,7 +22,16 @@ _COLUMNS = (
 
 
 def show_profile(made: Profile) -> None:
-    rows = [_row(made, k) for k in made.kernels]
+    shown = [k for k in made.kernels if made.share(k) >= _LEAST_SHARE]
+    rows = [_row(made, k) for k in shown]
+    others = made.kernels[len(shown) :]
+    if others:
+        seconds = sum(k.seconds for k in others)
+        share = f"{100 * seconds / made.inside:.1f} %"
+        calls = sum(k.calls for k in others)
+        rows.append(
+            (f"{len(others)} others", milliseconds(seconds), share, calls, *[""] * (len(_COLUMNS) - 4))
+        )
     print_table(_COLUMNS, rows)
     click.echo("\n" + "\n".join(totals(made)))
 
@@ -48,11 +58,15 @@ def totals(made: Profile) -> list[str]:
     outside = max(made.outside, 0.0)
     flops = sum(k.flops or 0 for k in made.kernels)
     lines = [
-        f"a run takes {milliseconds(made.total)} (median of {made.runs}): {milliseconds(made.inside)} in kernels,"
-        f" {milliseconds(outside)} ({100 * outside / made.total:.1f} %) outside of them",
+        f"a run takes {milliseconds(made.total)} (median of {made.runs}, at best {milliseconds(made.best)}):"
+        f" {milliseconds(made.inside)} in kernels, {milliseconds(outside)} outside, {100 * outside / made.total:.1f} %",
         f"limits of {made.threads} core(s), measured now: {made.limits.flop_rate / 1e9:.1f} GFLOP/s of float32"
         f" multiply-adds, {made.limits.byte_rate / 1e9:.1f} GB/s read from memory",
     ]
+    if made.is_disturbed:
+        lines.append(
+            "Other programs kept the cores busy: what is outside of kernels, and rates, cannot be trusted."
+        )
     if flops:
         rate = flops / made.total
         lines.insert(
