@@ -25,7 +25,7 @@ from tilewright.ops.einsum import Einsum
 from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
 from tilewright.ops.norm import BatchNormalization, LayerNormalization
 from tilewright.ops.opdef import Op
-from tilewright.ops.pieces import Concat, Pad, Slice, Tile
+from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.pointwise import Exp, Sqrt
 from tilewright.ops.pool import MaxPool
 from tilewright.ops.reduce import ReduceMean, ReduceSum
@@ -179,6 +179,29 @@ def test_empty_parts_of_a_concatenation_go() -> None:
     x, empty = b.input("x", f32(2, 3)), b.constant("empty", floats(0, 3))
     after = eliminate_dead(check_pass(b.finish(b.apply(Concat(0), empty, x)), simplify))
     assert names(after) == []
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+def test_pieces_that_are_put_together_again_are_what_was_cut(sliced: bool) -> None:
+    b = GraphBuilder()
+    x, y = b.input("x", f32(2, 5)), b.input("y", f32(2, 1))
+    if sliced:
+        left, right = (b.apply(Slice((0, at), (1, 1), (2, n)), x) for at, n in ((0, 2), (2, 3)))
+    else:
+        left, right = b.add(Split(1, (2, 3)), (x,)).outputs
+    after = eliminate_dead(check_pass(b.finish(b.apply(Concat(1), y, left, right, y)), simplify))
+    assert [(n.op, [v.name for v in n.inputs]) for n in after.nodes] == [(Concat(1), ["y", "x", "y"])]
+    after = eliminate_dead(check_pass(b.finish(b.apply(Concat(1), left, right)), simplify))
+    assert not after.nodes
+
+
+def test_pieces_in_another_order_or_not_all_of_them_stay() -> None:
+    b = GraphBuilder()
+    a, c, d = b.add(Split(1, (1, 1, 1)), (b.input("x", f32(2, 3)),)).outputs
+    backwards = b.apply(Slice((0, 2), (1, -1), (2, 3)), b.input("y", f32(2, 3)))
+    for parts in ((c, a, d), (a, c), (c, d), (a, d), (backwards, a)):
+        graph = b.finish(b.apply(Concat(1), *parts))
+        assert simplify(graph) is graph
 
 
 def test_a_concatenation_of_very_many_parts_is_nested() -> None:

@@ -15,6 +15,7 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_batch_norm import fuse_batch_norm
 from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
 from tilewright.graph.passes.fuse_padding import fuse_padding
+from tilewright.graph.passes.join_contractions import join_contractions
 from tilewright.graph.passes.recognise_activations import recognise_activations
 from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.graph.passes.simplify import simplify
@@ -32,6 +33,7 @@ PIPELINE: tuple[Pass, ...] = (
     fuse_layer_norm,
     sink_reshapes,  # after activations are one node each: then all operands follow
     simplify,  # reshapes have met
+    join_contractions,
     prepare_attention,  # once softmax is one node, and nothing but its scores is between two products
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind

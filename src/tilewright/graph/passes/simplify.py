@@ -4,6 +4,7 @@
     Reshape[shape=s](Reshape[shape=t](x))    →  Reshape[shape=s](x)
     Transpose that moves only axes of extent 1 → Reshape
     Concat of very many parts → Concat of Concats
+    Concat(…, all pieces of x in order, …)   →  Concat(…, x, …)
     Identity(x), x * 1, Cast to the type it has, Expand and Reshape to the shape it has → x
 
 Nothing here changes a bit of a result: `x + 0` stays, since it turns -0.0 into 0.0.
@@ -38,11 +39,14 @@ def _simplify(state: Sweep, node: Node) -> Sequence[Value] | None:
             before = state.producer(node.inputs[0])
             if before is not None and isinstance(before.op, Reshape):
                 return state.add(node.op, before.inputs, node)
-        case Concat():
+        case Concat(axis=axis):
             # Empty parts are common where a cache starts empty.
             parts = tuple(v for v in node.inputs if v.size)
             if parts and len(parts) < len(node.inputs):
                 return state.add(node.op, parts, node)
+            joined = _rejoin(state, parts, axis)
+            if len(joined) < len(parts):
+                return state.add(node.op, joined, node)
             if len(parts) > _MOST_PARTS:
                 return state.add(node.op, _join_parts(state, node), node)
         case Mul() if _is_all(state, node.inputs[0], 1) and node.inputs[1].type == node.outputs[0].type:
@@ -50,6 +54,37 @@ def _simplify(state: Sweep, node: Node) -> Sequence[Value] | None:
         case _:
             pass
     return None
+
+
+def _rejoin(state: Sweep, parts: Sequence[Value], axis: int) -> list[Value]:
+    """The parts, with what was cut along `axis` and is put together again whole."""
+    out: list[Value] = []
+    at = 0
+    while at < len(parts):
+        source, start = _cut_from(state, parts[at], axis)
+        end, last = parts[at].shape[axis], at + 1
+        while last < len(parts) and _cut_from(state, parts[last], axis) == (source, start + end):
+            end, last = end + parts[last].shape[axis], last + 1
+        whole = start == 0 and end == source.shape[axis]
+        out += [source] if whole else parts[at:last]
+        at = last
+    return out
+
+
+def _cut_from(state: Sweep, value: Value, axis: int) -> tuple[Value, int]:
+    """The value of which `value` is the elements from a place on along `axis`, and that place."""
+    node = state.producer(value)
+    match node:
+        case Node(op=Split(axis=cut, sizes=sizes)) if cut == axis:
+            return node.inputs[0], sum(sizes[: node.outputs.index(value)])
+        case Node(op=Slice(starts=starts, steps=steps, sizes=sizes)):
+            (x,) = node.inputs
+            others = [d for d in range(len(sizes)) if d != axis]
+            if steps[axis] == 1 and all(steps[d] > 0 and sizes[d] == x.shape[d] for d in others):
+                return x, starts[axis]
+        case _:
+            pass
+    return value, 0
 
 
 def _join_parts(state: Sweep, node: Node) -> list[Value]:
