@@ -3,6 +3,7 @@
 graph = prepare(load_graph(model))        frontend, graph passes
 module = lower(graph)                     one Func per group, over shared buffers
 module = choose_algorithms(module)        where a Func may be computed in several ways
+module = join_funcs(module)               what a schedule brings together is one Func
 module = choose_layouts(module)           layouts belong to the Module
 kernels = schedule, lower, compile        each distinct Func once
 artifact = kernels + constants + a memory plan + the program
@@ -35,6 +36,7 @@ from tilewright.runtime.session import Session
 from tilewright.schedule.recipes.layouts import choose_layouts
 from tilewright.search.algorithms import choose_algorithms
 from tilewright.search.default import spaces
+from tilewright.search.join import join_funcs
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
@@ -187,8 +189,9 @@ def stages(
 
 def lowered(model: Model, shapes: Shapes | None = None, accuracy: Accuracy = DEFAULT) -> Module:
     """The Funcs of a model as they are before they are scheduled, with the layouts of their buffers chosen."""
-    module = lower(prepare(load_graph(model, shapes)))
-    return choose_layouts(choose_algorithms(module, resolve_target("native"), accuracy.allows))[0]
+    target = resolve_target("native")
+    module = choose_algorithms(lower(prepare(load_graph(model, shapes))), target, accuracy.allows)
+    return choose_layouts(join_funcs(module, target)[0])[0]
 
 
 def _compilation(
@@ -234,7 +237,7 @@ class _Compilation:
         self.graph = prepare(graph)
         self.tir = choose_algorithms(lower(self.graph), self.target, self.accuracy.allows)
         stage("graph")
-        module, _ = choose_layouts(self.tir)
+        module, _ = choose_layouts(join_funcs(self.tir, self.target)[0])
         stage("layouts")
         self.values = {c.buffer: c.value for c in module.constants}
         compiled = self._kernels(module)

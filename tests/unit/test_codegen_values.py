@@ -121,7 +121,7 @@ def test_bounds_that_are_literals_are_like_others(loop: str, dtype: str, bound: 
     sides = {"A[i]": number, number: "A[i]"}
     stores = [
         f"{v}[i] = {op}({x}, {y})"
-        for v, (op, (x, y)) in zip("LHKG", itertools.product(("min", "max"), sides.items()))
+        for v, (op, (x, y)) in zip("LHKG", itertools.product(("min", "max"), sides.items()), strict=True)
     ]
     done = check(
         elementwise(loop, len(a), f"A: {t}, L: out({t}), H: out({t}), K: out({t}), G: out({t})", *stores),

@@ -10,7 +10,19 @@ covers only its own part: such blocks stay where they are.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Scope, Var, as_index, free_vars, logical_and
+from tilewright.ir.expr import (
+    TRUE,
+    Buffer,
+    Const,
+    Expr,
+    Indices,
+    Load,
+    Scope,
+    Var,
+    as_index,
+    free_vars,
+    logical_and,
+)
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
@@ -66,9 +78,14 @@ def check_scope(func: Func, block: Block, loop: For) -> None:
         )
 
 
-def check_sole_writer(func: Func, flow: Dataflow, block: Block) -> None:
+def check_sole_writer(func: Func, flow: Dataflow, block: Block, before: For | None = None) -> None:
+    """No other block writes what `block` does; but for those that fill it with a literal in front of the loop `before`,
+    under which the block will be.
+    """
     for buffer in flow.writes(block):
         others = [w for w in flow.writers(buffer) if w is not block]
+        if before is not None:
+            others = [w for w in others if not _fills_before(func, flow, w, block, before)]
         if others:
             raise refusal(
                 func,
@@ -76,6 +93,19 @@ def check_sole_writer(func: Func, flow: Dataflow, block: Block) -> None:
                 f"{buffer.name} has two writers, blocks {block.name!r} and {others[0].name!r}",
                 "apply the step before the loop is partitioned or the reduction decomposed",
             )
+
+
+def _fills_before(func: Func, flow: Dataflow, fill: Block, block: Block, loop: For) -> bool:
+    """Does `fill` store a literal, and run before both `block` and `loop`, sharing the same loops with either?"""
+    if fill.is_reduction or not isinstance(fill.body, Store) or not isinstance(fill.body.value, Const):
+        return False
+    if holds(loop, fill) or flow.position(fill) > min(flow.position(b) for b in (block, next(blocks(loop)))):
+        return False
+
+    def shared(s: Stmt) -> list[Var]:
+        return [n.var for n in path_to(func.body, s) if isinstance(n, For) and holds(n, fill)]
+
+    return shared(block) == shared(loop)
 
 
 def check_not_in_place(func: Func, flow: Dataflow, block: Block) -> None:

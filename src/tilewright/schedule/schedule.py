@@ -41,6 +41,7 @@ from tilewright.schedule.steps import (
     Fuse,
     FuseIters,
     IterateOver,
+    JoinFuncs,
     LoopPartition,
     Merge,
     PadEinsum,
@@ -290,6 +291,10 @@ class Schedule:
 
     def transform_layout(self, buffer: str, layout: Layout) -> None:
         self.apply(TransformLayout(buffer, layout))
+
+    def join_funcs(self, first: str, second: str) -> str:
+        """Returns the Func that computes both."""
+        return self.apply(JoinFuncs(first, second)).name
 
     # ---------------------------------------------------------------------------------------- tensor instructions
 

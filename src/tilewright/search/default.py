@@ -14,6 +14,7 @@ from tilewright.schedule.recipes.ordered import is_ordered, schedule_ordered
 from tilewright.schedule.recipes.spatial import schedule_spatial
 from tilewright.schedule.recipes.transformed import find_stages
 from tilewright.search.attention_space import attention_space
+from tilewright.search.bands_space import bands_space
 from tilewright.search.carried import schedule_around_carried
 from tilewright.search.contraction_space import contraction_space
 from tilewright.search.lanes_space import lanes_space
@@ -33,7 +34,7 @@ Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Draft]
 
 Rule: TypeAlias = Callable[[Draft, Target, frozenset[str]], Space | None]
 
-RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space, rows_space)
+RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space, bands_space, rows_space)
 _TRIED = 4  # points of a space that are built before another rule has its turn
 
 

@@ -50,16 +50,25 @@ class LanesSpace(Space):
     def cost(self, points: Points) -> Costs:
         return np.array([self._seconds(int(r), int(v), int(u)) for r, v, u in points])
 
-    def _seconds(self, rows: int, vectors: int, unroll: int) -> float:
-        is_small = rows <= self._rows and (vectors - 1) * self._lanes < self._columns
+    def _seconds(self, rows: int, vectors: int, unroll: int, columns: int | None = None) -> float:
+        columns = self._columns if columns is None else columns
+        is_small = rows <= self._rows and (vectors - 1) * self._lanes < columns
         if not is_small or rows * vectors + _BESIDE > self._machine.registers:
             return inf
         cycles = sum(
             n * m * self._cycles(size, width, unroll)
             for size, n in row_tiles(self._rows, rows).items()
-            for width, m in column_tiles(self._columns, vectors, self._lanes).items()
+            for width, m in column_tiles(columns, vectors, self._lanes).items()
         )
         return self._tiles * cycles / self._machine.hertz
+
+    def best_tile(self, columns: int) -> tuple[tuple[int, int, int], float]:
+        """(rows, vectors, unroll) for so many columns alone, and the time that these take."""
+        seconds = {
+            (r, v, u): self._seconds(r, v, u, columns) for r in _ROWS for v in _VECTORS for u in _UNROLLS
+        }
+        best = min(seconds, key=lambda t: seconds[t])
+        return best, seconds[best]
 
     def _cycles(self, rows: int, vectors: int, unroll: int) -> float:
         key = rows, vectors, unroll

@@ -82,7 +82,7 @@ def schedule_lanes(s: Draft, name: str, tile: Tile, unroll: int, target: Target)
     block = find_block(s.func, name)
     assert isinstance(block.body, Store)
     epilogue = take_epilogue(s, name, block.body.buffer)
-    _gather_lanes(s, name, target)
+    gather_lanes(s, name, target)
     block = find_block(s.func, name)
     inner, rows = lane_and_rows(block)
     loops = loops_of(block)
@@ -95,7 +95,7 @@ def schedule_lanes(s: Draft, name: str, tile: Tile, unroll: int, target: Target)
     tile_nest(s, nest, tile, target.lanes(block.body.buffer.dtype.bytes), unroll)
 
 
-def _gather_lanes(s: Draft, name: str, target: Target) -> None:
+def gather_lanes(s: Draft, name: str, target: Target) -> None:
     """Copy operands that keep the lanes apart (a filter per channel) into an order that has them side by side."""
     block = find_block(s.func, name)
     inner = _innermost(block)

@@ -56,7 +56,7 @@ class ReverseComputeAt(FuncStep):
         flow = Dataflow(func)
         check_leaf(func, block)
         check_scope(func, block, loop)
-        check_sole_writer(func, flow, block)
+        check_sole_writer(func, flow, block, before=loop)
         check_not_in_place(func, flow, block)
         check_not_read_before(func, flow, block)
         check_not_overwritten(func, flow, block)

@@ -1,0 +1,242 @@
+"""A product and the windows that read it, in bands: the same results, and what is between stays in a part."""
+
+import numpy as np
+import pytest
+from native import every_target, run_native
+
+from tilewright.cost.bands import BandForm, apart_cycles, banded_cycles, bands, gain
+from tilewright.cost.machine import machine_of
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, maximum, select
+from tilewright.schedule.recipes.bands import try_chain
+from tilewright.schedule.steps.join_funcs import JoinFuncs
+from tilewright.schedule.trace import replay
+from tilewright.search.bands_space import bands_space, try_form
+from tilewright.search.default import schedule_func
+from tilewright.search.join import join_funcs
+from tilewright.search.prepare import prepared
+from tilewright.support.errors import ScheduleError
+from tilewright.target.target import AVX2, Target
+from tilewright.tir.build import FuncBuilder
+from tilewright.tir.compare import same_func
+from tilewright.tir.func import Call, Func, Module, Sequence, single
+from tilewright.tir.interp import run_func
+from tilewright.tir.pipeline import lower
+from tilewright.tir.stmt import For, LoopKind, blocks
+from tilewright.tir.verify import verify_func
+
+F32 = DType.F32
+
+
+def relu(x: Expr) -> Expr:
+    return maximum(x, const(0, F32))
+
+
+def product(b: FuncBuilder, x: Buffer, u: Buffer) -> Buffer:
+    made = (*x.shape[:3], u.shape[1])
+    acc = b.reduce("acc", made, (u.shape[0],), lambda n, h, w, c, i: (x[n, h, w, i], u[i, c]))
+    return b.compute("t", made, lambda n, h, w, c: relu(acc[n, h, w, c]))
+
+
+def windows(b: FuncBuilder, t: Buffer, v: Buffer, stride: int) -> Buffer:
+    kernel, border = v.shape[1], v.shape[1] // 2
+    images, size, width, channels = t.shape
+    out = (images, (size - 1) // stride + 1, (width - 1) // stride + 1, channels)
+
+    def padded(n: Expr, h: Expr, w: Expr, c: Expr) -> Expr:
+        low = as_index(border)
+        inside = logical_and(low <= h, h < size + border, low <= w, w < width + border)
+        return select(inside, t[n, h - border, w - border, c], const(0, F32))
+
+    p = b.compute("p", (images, *((n - 1) * stride + kernel for n in out[1:3]), channels), padded)
+    total = b.reduce(
+        "total",
+        out,
+        (kernel, kernel),
+        lambda n, h, w, c, r, s: (p[n, h * stride + r, w * stride + s, c], v[c, r, s]),
+    )
+    return b.compute("Y", out, lambda n, h, w, c: relu(total[n, h, w, c]))
+
+
+def chain(size: int, width: int, k: int, channels: int, kernel: int, stride: int, images: int = 1) -> Func:
+    """Y = relu(windows of the padded relu(X · U)), channels last."""
+    b = FuncBuilder("chain")
+    x, u = b.param("X", (images, size, width, k), F32), b.param("U", (k, channels), F32)
+    v = b.param("V", (channels, kernel, kernel), F32)
+    return b.finish(windows(b, product(b, x, u), v, stride))
+
+
+def pair(between: tuple[int, ...] = (1, 8, 8, 16)) -> Module:
+    """The same in two Funcs."""
+    x, u = Buffer("X", (*between[:3], 4), F32), Buffer("U", (4, between[3]), F32)
+    f = FuncBuilder("f", "f_")
+    first = f.finish(t := product(f, f.use(x), f.use(u)))
+    g = FuncBuilder("g", "g_")
+    v = Buffer("V", (between[3], 3, 3), F32)
+    second = g.finish(y := windows(g, g.use(t), g.use(v), 1))
+    program = Sequence((Call("f", first.params), Call("g", second.params)))
+    return Module((first, second), program, (x, u, v), (y,), (), (t,))
+
+
+def integers(func: Func) -> list[np.ndarray]:
+    """Small ones: every order of a sum gives the same bits."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(-2, 3, p.shape).astype(np.float32) for p in func.params if p not in func.outputs]
+
+
+SHAPES = [
+    (8, 8, 4, 16, 3, 1),
+    (8, 8, 4, 16, 3, 2),
+    (9, 7, 5, 24, 3, 2),
+    (6, 11, 3, 16, 5, 1),
+    (7, 7, 8, 40, 5, 2),
+    (4, 6, 8, 16, 3, 1, 3),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@every_target
+def test_bands_mean_the_same(shape: tuple[int, ...], target: Target) -> None:
+    func = chain(*shape)
+    space = bands_space(prepared(func), target, frozenset())
+    assert space is not None
+    arrays = integers(func)
+    (want,) = run_func(func, *arrays)
+    points, _ = space.ranked()
+    for point in {0, len(points) - 1}:
+        scheduled = space.build(space.decisions(points[point]))
+        built = scheduled.module.funcs[0]
+        verify_func(built)
+        np.testing.assert_array_equal(run_func(built, *arrays)[0], want)
+        np.testing.assert_array_equal(run_native(built, arrays, target)[0], want)
+
+
+def test_the_default_schedule_is_in_bands_and_replays() -> None:
+    func = chain(16, 16, 8, 32, 3, 1)
+    s = schedule_func(func, AVX2)
+    assert any(n.kind is LoopKind.PARALLEL and len(list(blocks(n))) > 3 for n in _loops(s.func))
+    assert same_func(replay(single(func), s.trace).funcs[0], s.func)
+
+
+def _loops(func: Func) -> list[For]:
+    stmts = getattr(func.body, "stmts", (func.body,))
+    return [n for n in stmts if isinstance(n, For)]
+
+
+def test_what_is_between_is_no_larger_than_a_band() -> None:
+    func = chain(16, 16, 8, 32, 3, 2)
+    space = bands_space(prepared(func), AVX2, frozenset())
+    assert space is not None
+    built = space.build({"rows": 4, "channels": 16}).module.funcs[0]
+    phases, shared = lower(built)
+    assert {b.name for b in shared} == {"acc_U_reindex", "total_V_reindex"}  # both made of constants
+    kernel = str(phases[-1].func)
+    assert (
+        'alloc(f32[1, 9, 17, 16], "local") as p:' in kernel
+    )  # 4 rows two apart and a window of 3, of 16 channels
+
+
+def test_bands_do_not_ask_inside_of_tiles() -> None:
+    func = chain(16, 16, 8, 32, 3, 2)
+    space = bands_space(prepared(func), AVX2, frozenset())
+    assert space is not None
+    phases, _ = lower(space.build({"rows": 4, "channels": 16}).module.funcs[0])
+    assert "select" not in str(phases[-1].func)
+
+
+def test_a_chain_by_numbers() -> None:
+    found = try_chain(prepared(chain(9, 7, 5, 24, 3, 2, 2)).func)
+    assert found is not None
+    want = BandForm(
+        images=2, rows=5, channels=24, stride=2, reach=3, in_rows=9, in_columns=7, wide_columns=9, k=5
+    )
+    assert try_form(found) == want
+    assert want.needed(5) == 11
+
+
+def test_others_are_no_chain() -> None:
+    b = FuncBuilder("f")
+    x, u = b.param("X", (1, 8, 8, 4), F32), b.param("U", (4, 16), F32)
+    t = product(b, x, u)
+    v = b.param("V", (16, 3, 3), F32)
+    y = windows(b, t, v, 1)
+    also = b.compute("also", t.shape, lambda *i: t[i] + 1)  # what is between is needed elsewhere
+    assert try_chain(prepared(b.finish(y, also)).func) is None
+
+
+# ------------------------------------------------------------------------------------------------------------- cost
+
+
+def test_bands_pay_where_what_is_between_is_large() -> None:
+    machine = machine_of(AVX2)
+    large = BandForm(1, 56, 96, 2, 3, 112, 112, 113, 16)
+    assert gain(large, machine) > 0.1
+    height, width = min(bands(large, machine), key=lambda p: banded_cycles(large, *p, machine) or np.inf)
+    assert large.block_bytes(height, width) < AVX2.l2_bytes
+    assert large.needed(height) < 1.1 * height * large.stride  # few rows twice
+
+
+def test_rows_that_two_bands_need_cost_twice() -> None:
+    machine = machine_of(AVX2)
+    form = BandForm(1, 16, 32, 1, 3, 16, 16, 18, 64)
+    costs = [banded_cycles(form, rows, 16, machine) for rows in (16, 8, 4, 2, 1)]
+    assert None not in costs
+    assert costs == sorted(costs, key=lambda c: c or 0)
+    assert apart_cycles(form, machine) is not None
+
+
+# ------------------------------------------------------------------------------------------------------------- join
+
+
+def test_joined_funcs_compute_the_same() -> None:
+    module = pair()
+    joined = JoinFuncs("f", "g").apply(module)
+    (func,) = joined.funcs
+    assert func.name == "f_g" and not joined.temps
+    assert [p.name for p in func.params] == ["X", "U", "V", "g_Y"]
+    assert [c.func for c in (joined.program.steps if isinstance(joined.program, Sequence) else ())] == ["f_g"]
+    arrays = integers(func)
+    (between,) = run_func(module.funcs[0], *arrays[:2])
+    np.testing.assert_array_equal(
+        run_func(func, *arrays)[0], run_func(module.funcs[1], between, arrays[2])[0]
+    )
+
+
+def test_a_buffer_that_others_read_stays_a_param() -> None:
+    module = pair()
+    assert isinstance(module.program, Sequence)
+    b = FuncBuilder("h", "h_")
+    t = b.use(module.temps[0])
+    third = b.finish(out := b.compute("Z", t.shape, lambda *i: t[i] * 2))
+    program = Sequence((*module.program.steps, Call("h", third.params)))
+    more = Module((*module.funcs, third), program, module.inputs, (*module.outputs, out), (), module.temps)
+    joined = JoinFuncs("f", "g").apply(more)
+    assert module.temps[0] in joined.func("f_g").outputs and joined.temps == module.temps
+    assert join_funcs(more, AVX2)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ("g", "f", "not called once each"),
+        ("f", "x", "not called once each"),
+        ("f", "h", "next to each other"),
+    ],
+)
+def test_funcs_that_cannot_be_joined(first: str, second: str, message: str) -> None:
+    module = pair()
+    assert isinstance(module.program, Sequence)
+    b = FuncBuilder("h", "h_")
+    x = b.use(module.inputs[0])
+    third = b.finish(out := b.compute("Z", x.shape, lambda *i: x[i] * 2))
+    program = Sequence((*module.program.steps, Call("h", third.params)))
+    more = Module((*module.funcs, third), program, module.inputs, (*module.outputs, out), (), module.temps)
+    with pytest.raises(ScheduleError, match=message):
+        JoinFuncs(first, second).apply(more)
+
+
+def test_what_does_not_pay_is_not_joined() -> None:
+    large = pair((1, 56, 56, 96))
+    assert join_funcs(large, AVX2)[1] == (JoinFuncs("f", "g"),)
+    tiny = pair((1, 2, 2, 8))
+    assert join_funcs(tiny, AVX2)[1] == (JoinFuncs("f", "g"),)  # a kernel less
