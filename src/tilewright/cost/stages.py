@@ -43,6 +43,7 @@ def staged_seconds(
     from stage to stage.
     """
     weights = stream_seconds(weight_bytes * blocks, weight_bytes + between_bytes, m)
-    between = stream_seconds(2 * between_bytes * blocks, between_bytes, m)
+    # Written and read by stages that walk it in different orders: lines come and go twice.
+    between = stream_seconds(4 * between_bytes * blocks, between_bytes, m)
     few = 1 + 0.01 * max(0.0, 16 / blocks - 1) if blocks > 1 else 1.0  # they cannot be balanced
     return transforms + (max(product, weights) + between) * few + (3 * _STAGE_SECONDS if blocks == 1 else 0.0)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr
+from tilewright.ir.expr import Buffer, Expr, const
 from tilewright.ops.cook_toom import Scheme, pick, scheme, transform
 from tilewright.ops.opdef import Array, TensorType
 from tilewright.ops.window import Window
@@ -30,14 +30,17 @@ _OUTPUTS = (4, 2)  # of a tile along an axis, at most
 
 @dataclass(frozen=True, slots=True)
 class Winograd:
-    """`rows` of tiles along the first spatial axis go through all stages together; they divide the tiles there."""
+    """`rows` of tiles along the first spatial axis go through all stages together, of which so many `columns` along the
+    last; both divide the tiles there.
+    """
 
     schemes: tuple[Scheme, ...]
     rows: int
+    columns: int
 
     def __str__(self) -> str:
         tile, taps = ("×".join(str(n) for n in ns) for ns in (self.outputs, [s.taps for s in self.schemes]))
-        return f"Winograd F({tile}, {taps}), {self.rows} rows"
+        return f"Winograd F({tile}, {taps}) in blocks of {self.rows}×{self.columns} tiles"
 
     def error(self, weights: Array | None) -> float:
         """Of a layer with these weights; without them, nothing is known of it."""
@@ -56,9 +59,10 @@ class Winograd:
     ) -> "Tiles":
         """The results, tile by tile."""
         schemes, rank = self.schemes, len(self.schemes)
-        first, *others = self.tiles(out.shape[2:])
-        rest, bands = math.prod(others), first // self.rows
-        covered = [t * s.outputs for t, s in zip((first, *others), schemes, strict=True)]
+        grid = self.tiles(out.shape[2:])
+        block = [self.rows, *grid[1:-1], self.columns] if rank > 1 else [self.rows]
+        parts = [n // size for n, size in zip(grid, block, strict=True)]
+        covered = [t * s.outputs for t, s in zip(grid, schemes, strict=True)]
         padded = window.pad(b, x, covered, 0, f"{name}_pad")
         planes = [s.products for s in schemes]
         depth, channels, axes = w.shape[1], w.shape[0], window.axes()
@@ -68,27 +72,29 @@ class Winograd:
             return pick(i[:rank], weights)
 
         def corner(g: Expr, t: Expr) -> list[Expr]:
-            """Where the tile begins, after the image and the channel."""
-            at = [g % bands * self.rows + t // rest]
-            left = rest
-            for n in others:
-                left //= n
-                at.append(t // left % n)
-            return [p * s.outputs for p, s in zip(at, schemes, strict=True)]
+            """Where tile t of a block begins, after the image and the channel."""
+            start: list[Expr] = []
+            left, inside = math.prod(parts), math.prod(block)
+            for count, size, s in zip(parts, block, schemes, strict=True):
+                left, inside = left // count, inside // size
+                start.append((g // left % count * size + t // inside % size) * s.outputs)
+            return start
 
         def transformed_input(g: Expr, *i: Expr) -> Expr:
             t, c = i[-2:]
             start = corner(g, t)
             values = transform(
                 [s.data for s in schemes],
-                lambda *k: padded[(g // bands, c, *(p + n for p, n in zip(start, k, strict=True)))],
+                lambda *k: padded[
+                    (g // math.prod(parts), c, *(p + n for p, n in zip(start, k, strict=True)))
+                ],
             )
             return pick(i[:rank], values)
 
         u = b.compute(
             f"{name}_filter", (*planes, depth, channels), transformed_filter, axes=[*axes, "i", "o"]
         )
-        blocks, tiles = out.shape[0] * bands, self.rows * rest
+        blocks, tiles = out.shape[0] * math.prod(parts), math.prod(block)
         v = b.compute(
             f"{name}_input",
             (blocks, *planes, tiles, depth),
@@ -120,28 +126,26 @@ class Winograd:
             result,
             axes=["g", "t", *axes, "o"],
         )
-        return Tiles(self, y, bands, others)
+        return Tiles(self.outputs, y, parts, block)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Results [block, tile, place in the tile…, channel]."""
 
-    algorithm: Winograd
+    outputs: Sequence[int]  # of a tile, along each axis
     buffer: Buffer
-    bands: int  # of tiles, in an image
-    others: list[int]  # tiles along the axes after the first
+    parts: Sequence[int]  # blocks along each axis
+    block: Sequence[int]  # tiles of a block along each axis
 
     def at(self, *i: Expr) -> Expr:
         """The result for image, channel and place."""
-        n, o, place = i[0], i[1], i[2:]
-        a = self.algorithm
-        first, *rest = zip(place, a.outputs, strict=True)
-        t = first[0] // first[1] % a.rows
-        for (p, size), count in zip(rest, self.others, strict=True):
-            t = t * count + p // size
-        g = n * self.bands + first[0] // (first[1] * a.rows)
-        within = [p % size for p, size in (first, *rest)]
+        n, o, places = i[0], i[1], i[2:]
+        g, t = n, const(0)
+        for p, size, count, many in zip(places, self.outputs, self.parts, self.block, strict=True):
+            g = g * count + p // (size * many)
+            t = t * many + p // size % many
+        within = [p % size for p, size in zip(places, self.outputs, strict=True)]
         return self.buffer[(g, t, *within, o)]
 
 
@@ -155,15 +159,24 @@ def algorithms(w: TensorType, window: Window, group: int, out: TensorType) -> It
         found = tuple(s for s in schemes if s is not None)
         if len(found) < len(schemes) or math.prod(s.products for s in found) > _MAX_PRODUCTS:
             continue
-        for rows in _row_counts(*Winograd(found, 1).tiles(out.shape[2:])):
-            yield Winograd(found, rows)
+        for rows, columns in _blocks(Winograd(found, 1, 1).tiles(out.shape[2:])):
+            yield Winograd(found, rows, columns)
 
 
-def _row_counts(first: int, *others: int) -> list[int]:
-    """How many rows of tiles may go together: enough for register tiles, for their filters to be read less often, or
-    all.
+def _blocks(grid: Sequence[int]) -> list[tuple[int, int]]:
+    """Rows and columns of blocks: of tiles enough for register tiles, of more so that filters are read less often, and
+    of all.
     """
-    divisors = [n for n in range(1, first + 1) if first % n == 0]
-    rest = math.prod(others)
-    wanted = [next((n for n in divisors if n * rest >= least), first) for least in _TILES]
-    return sorted({*wanted, first})
+    first, last = grid[0], grid[-1] if len(grid) > 1 else 1
+    between = math.prod(grid[1:-1])
+    whole = [(n, last) for n in _divisors(first)]
+    # A part of a row, where a row is long.
+    candidates = [(1, n) for n in _divisors(last)[:-1]] + whole
+    wanted = [
+        next((c for c in candidates if c[0] * c[1] * between >= least), (first, last)) for least in _TILES
+    ]
+    return sorted({*wanted, (first, last)})
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
