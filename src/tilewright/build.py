@@ -32,7 +32,6 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
-    KernelCall,
     Manifest,
     Place,
     Segment,
@@ -186,7 +185,7 @@ class Executable:
         slots = {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
         slots |= {b: Slot(Place.INPUT, n) for n, b in enumerate(_inputs(self.func))}
         slots |= {b: Slot(Place.OUTPUT, n) for n, b in enumerate(self.func.outputs)}
-        calls = [KernelCall(k.name, k.parts, tuple(slots[p] for p in k.func.params)) for k in self.kernels]
+        calls = [k.call(tuple(slots[p] for p in k.func.params)) for k in self.kernels]
         manifest = Manifest(
             FORMAT_VERSION,
             __version__,

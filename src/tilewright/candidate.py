@@ -159,7 +159,7 @@ def _candidate(compiled: Compiled, constants: frozenset[str]) -> Candidate:
     slots |= {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
 
     def call(k: Kernel) -> KernelCall:
-        return KernelCall(k.name, k.parts, tuple(slots[p] for p in k.func.params))
+        return k.call(tuple(slots[p] for p in k.func.params))
 
     return Candidate(
         tuple(k.object for k in compiled.kernels),

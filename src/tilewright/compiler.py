@@ -404,7 +404,7 @@ def _steps(nodes: list[_Node], slots: Mapping[Buffer, Slot]) -> tuple[ProgramSte
 
     for n in nodes:
         if isinstance(n, _Item):
-            calls.append(KernelCall(n.kernel.name, n.kernel.parts, tuple(slots[b] for b in n.buffers)))
+            calls.append(n.kernel.call(tuple(slots[b] for b in n.buffers)))
             continue
         end_segment()
         match n:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.codegen.driver import driver_ir
-from tilewright.codegen.kernel import kernel_ir, parts
+from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.ir.expr import Buffer
@@ -26,6 +26,7 @@ from tilewright.runtime.memory import Shelf
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
 from tilewright.search.default import schedule_func
+from tilewright.support.artifact import KernelCall, Slot
 from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
@@ -48,6 +49,9 @@ class Kernel:
     parts: int
     llvm: str
     object: bytes
+
+    def call(self, args: tuple[Slot, ...]) -> KernelCall:
+        return KernelCall(self.name, self.parts, args, steps=steps(self.func))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

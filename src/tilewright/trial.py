@@ -121,12 +121,13 @@ class Candidate:
 
 
 def _call_head(c: KernelCall) -> list[Any]:
-    return [c.kernel, c.parts, [[s.place.value, s.at] for s in c.args]]
+    return [c.kernel, c.parts, [[s.place.value, s.at] for s in c.args], c.steps]
 
 
 def _call_of(row: list[Any]) -> KernelCall:
-    name, parts, args = row
-    return KernelCall(name, parts, tuple(Slot(Place(place), at) for place, at in args))
+    name, parts, args, steps = row
+    slots = tuple(Slot(Place(place), at) for place, at in args)
+    return KernelCall(name, parts, slots, steps=steps)
 
 
 def _spec_of(row: list[Any]) -> TensorSpec:

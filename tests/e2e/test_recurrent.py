@@ -56,6 +56,27 @@ def test_directions_run_on_two_workers() -> None:
     check_model(m.finish(y))
 
 
+@pytest.mark.parametrize(("op", "gates", "attrs"), [("LSTM", 4, {}), ("GRU", 3, {"linear_before_reset": 1})])
+def test_one_sequence_runs_on_any_number_of_workers(op: str, gates: int, attrs: dict[str, int]) -> None:
+    """Workers share the columns of each step: the same bits, and those of onnxruntime nearly."""
+    m = Model()
+    hidden = 128
+    w, r, b = (
+        m.weight(1, gates * hidden, 16),
+        m.weight(1, gates * hidden, hidden),
+        m.weight(1, 2 * gates * hidden),
+    )
+    x = m.input(12, 1, 16)
+    model = m.finish(*m.op(op, x, w, r, b, outputs=2, hidden_size=hidden, **attrs))
+    check_model(model)
+    feeds = {x: np.random.default_rng(1).standard_normal((12, 1, 16)).astype(np.float32)}
+    found: list[bytes] = []
+    for threads in (1, 2, 3):
+        with tw.load(model, threads=threads) as session:
+            found += [b"".join(y.tobytes() for y in session.run(feeds).values()) for _ in range(20)]
+    assert len(set(found)) == 1
+
+
 def test_weights_that_are_computed() -> None:
     m = Model()
     y = m.op("RNN", m.input(4, 2, 3), m.op("Tanh", m.input(1, 5, 3)), m.input(1, 5, 5), hidden_size=5)

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from native import BEST, every_target, run_native
 
+from tilewright.codegen.kernel import parts
+from tilewright.codegen.kernel import steps as steps_of
+from tilewright.codegen.legalize import legalize
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Scope, const, maximum, select
+from tilewright.ir.expr import Expr, Scope, as_index, const, maximum, select
 from tilewright.schedule.recipes.carried import carried_nests
 from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.reorder import Reorder
@@ -21,6 +24,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
+from tilewright.tir.pipeline import lower
 from tilewright.tir.stmt import For, LoopKind, Seq, Store, blocks, loops, walk
 from tilewright.tir.verify import verify_func
 
@@ -149,6 +153,66 @@ def test_rows_without_a_dependence_are_divided_among_workers(sound: Sound) -> No
     arrays = integers(func)
     with np.errstate(all="ignore"):  # the state grows with every step
         np.testing.assert_allclose(run_native(s.func, arrays, BEST)[0], reference(*arrays), rtol=1e-4)
+
+
+def gated(steps: int, rows: int, size: int) -> Func:
+    """h[t + 1] = the products of h[t] and the two halves of W, one plus twice the other; y is all of h."""
+    b = FuncBuilder("gated")
+    start, w = b.param("S", (rows, size), F32), b.param("W", (size, 2 * size), F32)
+    h = b.ahead("h", (steps + 1, rows, size), F32)
+    b.update("first", (rows, size), (), lambda i, j: Store(h, (as_index(0), i, j), start[i, j]))
+    with b.around("step", (steps,), ("t",)):
+        shape = (steps, rows, 2 * size)
+        total = b.reduce("total", shape, (size,), lambda t, i, g, k: (h[t, i, k], w[k, g]))
+        gates = b.compute("gates", shape, lambda t, i, g: total[t, i, g] + 1)
+
+        def state(t: Expr, i: Expr, j: Expr) -> Store:
+            return Store(h, (t + 1, i, j), gates[t, i, j] + 2 * gates[t, i, j + size])
+
+        b.update("state", (steps, rows, size), (), state)
+    return b.finish(b.compute("y", h.shape, lambda t, i, j: h[t, i, j]))
+
+
+def gated_reference(start: np.ndarray, w: np.ndarray, steps: int) -> np.ndarray:
+    h = [start]
+    for _ in range(steps):
+        one, two = np.split(h[-1] @ w + 1, 2, axis=1)
+        h.append(one + 2 * two)
+    return np.stack(h)
+
+
+def test_columns_are_divided_among_workers_in_every_step(sound: Sound) -> None:
+    """One row and no other loop: what a part needs of the blocks of a step is its own, and the weights it reads are the
+    same in all steps.
+    """
+    func = gated(5, 1, 128)
+    s = schedule_func(func, BEST)
+    (part,) = [n for n in loops(sound(s.func).body) if n.var.name == "total_g_1"]
+    assert part.kind is LoopKind.PARALLEL and {b.name for b in blocks(part)} >= {"gates", "state"}
+    phases, _ = lower(s.func, legalize(BEST))
+    (kernel,) = [p.func for p in phases if steps_of(p.func) > 1]
+    assert (steps_of(kernel), parts(kernel)) == (5, 5 * part.extent) and part.extent > 1
+    arrays = integers(func)
+    want = gated_reference(*arrays, 5)
+    np.testing.assert_array_equal(run_native(s.func, arrays)[0], run_func(s.func, *arrays)[0])
+    np.testing.assert_allclose(run_native(s.func, arrays)[0], want, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("extents", [(9, 1, 24), (9, 1, 100), (1, 1, 512), (5, 3, 128)], ids=str)
+@every_target
+def test_whatever_columns_there_are(extents: Sequence[int], target: Target) -> None:
+    func = gated(*extents)
+    s = schedule_func(func, target)
+    arrays = integers(func)
+    want = gated_reference(*arrays, extents[0])
+    np.testing.assert_allclose(run_native(s.func, arrays, target)[0], want, atol=1e-5 * np.abs(want).max())
+
+
+def test_columns_that_need_each_other_are_not_divided() -> None:
+    """In `recurrence` a copy of the whole state comes first in each step: it would be a step of its own."""
+    func = schedule_func(recurrence(1, 3, 1, 256), AVX2).func
+    (nest,) = carried_nests(func)
+    assert all(n.kind is not LoopKind.PARALLEL for n in loops(nest))
 
 
 def test_a_loop_moves_past_one_that_depends_on_earlier_iterations() -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from native import TARGETS, arrays_of, check_same_bits, legal, program
+from native import TARGETS, arrays_of, check, check_same_bits, every_target, legal, program
 
-from tilewright.codegen.kernel import kernel_ir, parts
+from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
     Binary,
@@ -229,6 +229,29 @@ def f(X: f32[4, 8], Y: out(f32[4, 8])):
 """)
     assert parts(func) == 4
     check_same_bits(func, arrays_of(func))
+
+
+@every_target
+def test_a_parallel_loop_in_serial_ones_makes_parts_in_steps(target: Target) -> None:
+    func = program("""
+def f(Y: out(f32[3, 5, 4])):
+    for s in range(3):
+        for t in range(5):
+            for i in parallel(4):
+                Y[s, t, i] = cast(f32, s * 20 + t * 4 + i)
+""")
+    assert (parts(func), steps(func)) == (60, 15)
+    np.testing.assert_array_equal(check(func, target)["Y"].ravel(), np.arange(60))
+
+
+def test_too_many_steps_are_one_part() -> None:
+    func = program("""
+def f(Y: out(f32[5000, 4])):
+    for s in range(5000):
+        for i in parallel(4):
+            Y[s, i] = f32(1)
+""")
+    assert (parts(func), steps(func)) == (1, 1)
 
 
 def test_a_kernel_without_a_parallel_loop_is_one_part() -> None:

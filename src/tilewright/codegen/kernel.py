@@ -1,11 +1,13 @@
 """A lowered Func as one LLVM function: `void name(ptr args, i64 part)`.
 
 Takes what `tir.pipeline.lower_func` gives: loops, conditions, allocations and stores; no blocks, no
-unrolled loops left. An outermost PARALLEL loop is the part; any other is serial. So is a VECTORIZED loop around
-another loop, an allocation or a tensor intrinsic: vectors are straight-line code. Loops are do-while with constant
-extents of at least one, and carry the register slots that they change as phis.
+unrolled loops left. An outermost PARALLEL loop is the part, with the serial loops over steps around it, if there are
+any; all other loops are serial. So is a VECTORIZED loop around another loop, an allocation or a tensor intrinsic:
+vectors are straight-line code. Loops are do-while with constant extents of at least one, and carry the register slots
+that they change as phis.
 """
 
+import math
 from typing import assert_never
 
 from tilewright.codegen.builder import Region, TextBuilder
@@ -18,17 +20,22 @@ from tilewright.ir.expr import Buffer, Scope, free_vars
 from tilewright.ir.simplify import Simplifier
 from tilewright.support.errors import InternalError, UserError
 from tilewright.tir.func import Func
-from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES
+from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES, part_loops
 from tilewright.tir.printer import print_head
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, LoopKind, Seq, Stmt, Store, loops, walk
+from tilewright.tir.stmt import PREFETCH, Alloc, Block, Emit, For, If, LoopKind, Seq, Stmt, Store, loops, walk
 
 MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such code is faster as a loop
 
 
 def parts(func: Func) -> int:
-    """Into how many parts the kernel's work is divided."""
-    return func.body.extent if isinstance(func.body, For) and func.body.kind is LoopKind.PARALLEL else 1
+    """Into how many parts the kernel's work is divided: those of all steps."""
+    return math.prod(n.extent for n in part_loops(func.body))
+
+
+def steps(func: Func) -> int:
+    """Parts of a step may run at the same time; those of the next need all of them."""
+    return math.prod(n.extent for n in part_loops(func.body)[:-1])
 
 
 def kernel_ir(func: Func) -> str:
@@ -57,12 +64,7 @@ class _KernelEmitter:
             for n, p in enumerate(func.params):
                 at = b.op(f"getelementptr ptr, ptr %args, i64 {n}", INDEX)
                 self.e.pointers[p] = b.op(f"load ptr, ptr {at.name}, align 8", INDEX)
-        body = func.body
-        if isinstance(body, For) and body.kind is LoopKind.PARALLEL:
-            b.env[body.var] = Val("%part", INDEX)
-            b.depth[body.var] = 0
-            body = body.body
-        self.stmt(body)
+        self.stmt(self._part(func.body))
         b.line("ret void")
         if b.instructions > MAX_INSTRUCTIONS:
             raise InternalError(
@@ -72,6 +74,20 @@ class _KernelEmitter:
         declarations = "\n".join(sorted(b.intrinsics))
         head = f"define void @{func.name}(ptr noalias nocapture readonly %args, i64 %part) nounwind"
         return f"{head} {{\nentry:\n{b.text()}\n}}\n{declarations}\n"
+
+    def _part(self, body: Stmt) -> Stmt:
+        """What is inside of the loops that number the parts; their variables get values."""
+        b, numbered = self.b, part_loops(body)
+        rest = Val("%part", INDEX)
+        for n in reversed(numbered[1:]):
+            with b.at(0):
+                b.env[n.var] = b.op(f"urem i64 {rest.name}, {n.extent}", INDEX)
+                rest = b.op(f"udiv i64 {rest.name}, {n.extent}", INDEX)
+            b.depth[n.var] = 0
+        if not numbered:
+            return body
+        b.env[numbered[0].var], b.depth[numbered[0].var] = rest, 0
+        return numbered[-1].body
 
     def stmt(self, s: Stmt) -> None:
         match s:
@@ -127,7 +143,9 @@ class _KernelEmitter:
                 file.slots[n] = name
         b.regions.append(Region(b.place()))
         self.e.forget_all()
-        self.stmt(s.body)
+        ahead = dict(s.annotations).get(PREFETCH, 0)
+        with self.e.fetching(s.var, int(ahead)):
+            self.stmt(s.body)
         self.e.forget_all()
         b.regions.pop()
         step = b.op(f"add nuw nsw i64 {var}, 1", INDEX)

@@ -2,13 +2,12 @@
 
     x[d, t, n, g] = Σ X[t, n, k] · W[d, g, k] + biases         for all times at once: one contraction
     for d, t:                                                  directions apart, steps in order
-        before[n, j] = h[d, t - 1, n, j]                       or the initial state
-        gates[n, g]  = Σ before[n, k] · R[d, g, k] + x[d, time, n, g]
-        h[d, t, n, j] = what the cell makes of gates and before
+        gates[n, g] = Σ h[d, t, n, k] · R[d, g, k] + x[d, time, n, g]
+        h[d, t + 1, n, j] = what the cell makes of gates and h[d, t, n, j]
 
-States are kept for all steps, by the number of the step: that is the time if the direction is forward, and counts from
-the end of each sequence if it is backward. So the outputs are reads of `h`, and one that nobody needs costs nothing. A
-sequence that is over goes on in `h` without being read.
+States are kept for all steps: number 0 is the initial one, number t + 1 what step t has made. The number of a step is
+the time if the direction is forward, and counts from the end of each sequence if it is backward. So the outputs are
+reads of `h`, and one that nobody needs costs nothing. A sequence that is over goes on in `h` without being read.
 
 The gates of a cell follow each other in W, R and B. Half precision is computed in f32 and rounded at the end.
 """
@@ -22,13 +21,14 @@ from typing import ClassVar, Self, TypeAlias
 import numpy as np
 
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Expr, cast, const, maximum, minimum, select
+from tilewright.ir.expr import Buffer, Expr, as_index, cast, const, maximum, minimum, select
 from tilewright.ops.axes import FLOATS, accumulator, narrow
 from tilewright.ops.elementwise import Pointwise
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, TensorType
 from tilewright.ops.recurrent_activations import functions
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
+from tilewright.tir.stmt import Store
 
 Arrays: TypeAlias = Mapping[str, Array]
 Element: TypeAlias = Callable[
@@ -167,7 +167,7 @@ class Recurrent(Op):
 
     @abstractmethod
     def blocks(self, r: "Recurrence") -> tuple[Buffer, ...]:
-        """All states of each kind, [direction, step, batch, hidden]."""
+        """All states of each kind, [direction, number, batch, hidden]."""
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         r = Recurrence(self, b, dict(zip(self.given, inputs, strict=True)), name)
@@ -310,24 +310,32 @@ class Recurrence:
         return self.b.compute(f"{self.name}_{what}", (self.e.directions, self.hidden, count), element)
 
     def state(self, kind: str) -> Buffer:
-        return self.b.ahead(f"{self.name}_{kind}", self._shape(self.hidden), self.wide)
+        """All states of a kind; the initial one is made here."""
+        e = self.e
+        state = self.b.ahead(f"{self.name}_{kind}", (e.directions, e.steps + 1, e.batch, e.hidden), self.wide)
+
+        def initial(d: Expr, n: Expr, j: Expr) -> Store:
+            return Store(state, (d, as_index(0), n, j), self.initial(f"initial_{kind}", d, n, j))
+
+        self.b.update(f"{self.name}_{kind}_initial", (e.directions, e.batch, e.hidden), (), initial)
+        return state
 
     @contextmanager
     def steps(self) -> Generator[None]:
         with self.b.around(f"{self.name}_step", (self.e.directions, self.e.steps), ("d", "t")):
             yield
 
-    def block(self, what: str, fn: Element, out: Buffer | None = None) -> Buffer:
+    def block(self, what: str, fn: Element) -> Buffer:
         """One element for each of the state's."""
-        return self.b.compute(f"{self.name}_{what}", self._shape(self.hidden), fn, out=out)
+        return self.b.compute(f"{self.name}_{what}", self._shape(self.hidden), fn)
 
-    def before(self, state: Buffer, kind: str) -> Buffer:
-        """The state before a step."""
+    def step(self, kind: str, state: Buffer, fn: Element) -> None:
+        """The state after a step."""
 
-        def element(d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
-            return select(t < 1, self.initial(f"initial_{kind}", d, n, j), state[d, t - 1, n, j])
+        def store(d: Expr, t: Expr, n: Expr, j: Expr) -> Store:
+            return Store(state, (d, t + 1, n, j), fn(d, t, n, j))
 
-        return self.block(f"{kind}_before", element)
+        self.b.update(f"{self.name}_{kind}", self._shape(self.hidden), (), store)
 
     def product(
         self, what: str, state: Buffer, weights: Buffer, plus: Callable[[Expr, Expr, Expr, Expr], Expr | None]
@@ -356,7 +364,7 @@ class Recurrence:
 
         def element(*i: Expr) -> Expr:
             n, t, d, j = i if self.op.batch_first else (i[2], i[0], i[1], i[3])
-            found, length = cast(out.dtype, state[d, self.time(d, t, n), n, j]), self._length(n)
+            found, length = cast(out.dtype, state[d, self.time(d, t, n) + 1, n, j]), self._length(n)
             return found if length is None else select(t < length, found, const(0, out.dtype))
 
         return self.b.compute(name, out.shape, element, axes=list("ntdj" if self.op.batch_first else "tdnj"))
@@ -368,8 +376,8 @@ class Recurrence:
             n, d, j = i if self.op.batch_first else (i[1], i[0], i[2])
             length = self._length(n)
             if length is None:
-                return cast(out.dtype, state[d, self.e.steps - 1, n, j])
-            found = cast(out.dtype, state[d, maximum(length - 1, 0), n, j])
+                return cast(out.dtype, state[d, self.e.steps, n, j])
+            found = cast(out.dtype, state[d, length, n, j])
             return select(length < 1, const(0, out.dtype), found)
 
         return self.b.compute(name, out.shape, element, axes=list("ndj" if self.op.batch_first else "dnj"))

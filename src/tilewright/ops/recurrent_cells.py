@@ -24,9 +24,8 @@ class RNN(Recurrent):
         x = r.projection(lambda d, g: r.bias(d, g) + r.recurrent_bias(d, g))
         weights, h = r.weights("weights", range(1)), r.state("h")
         with r.steps():
-            before = r.before(h, "h")
-            total = r.product("sum", before, weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
-            r.block("h", lambda d, t, n, j: r.act(0, d, total[d, t, n, j]), out=h)
+            total = r.product("sum", h, weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
+            r.step("h", h, lambda d, t, n, j: r.act(0, d, total[d, t, n, j]))
         return (h,)
 
     def advance(self, d: int, x: Array, states: Sequence[Array], of: Arrays) -> tuple[Array, ...]:
@@ -73,11 +72,10 @@ class GRU(Recurrent):
         size, h = r.hidden, r.state("h")
         gate_weights, new_weights = r.weights("gate_weights", range(2)), r.weights("new_weights", range(2, 3))
         with r.steps():
-            before = r.before(h, "h")
-            gates = r.product("gates", before, gate_weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
+            gates = r.product("gates", h, gate_weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
             seen = r.block(
                 "seen",
-                lambda d, t, n, j: r.act(0, d, gates[d, t, n, j + size]) * before[d, t, n, j],
+                lambda d, t, n, j: r.act(0, d, gates[d, t, n, j + size]) * h[d, t, n, j],
             )
             new = r.product(
                 "new", seen, new_weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g + 2 * size]
@@ -85,19 +83,18 @@ class GRU(Recurrent):
 
             def element(d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
                 z = r.act(0, d, gates[d, t, n, j])
-                return (1 - z) * r.act(1, d, new[d, t, n, j]) + z * before[d, t, n, j]
+                return (1 - z) * r.act(1, d, new[d, t, n, j]) + z * h[d, t, n, j]
 
-            r.block("h", element, out=h)
+            r.step("h", h, element)
         return (h,)
 
     def _linear_blocks(self, r: Recurrence) -> tuple[Buffer, ...]:
         x = r.projection(r.bias)
         size, h, weights = r.hidden, r.state("h"), r.weights("weights", range(3))
         with r.steps():
-            before = r.before(h, "h")
             gates = r.product(
                 "gates",
-                before,
+                h,
                 weights,
                 lambda d, t, n, g: r.recurrent_bias(d, g) if "B" in r.of else None,
             )
@@ -108,9 +105,9 @@ class GRU(Recurrent):
                     r.act(0, d, x[d, time, n, j + k * size] + gates[d, t, n, j + k * size]) for k in range(2)
                 )
                 new = x[d, time, n, j + 2 * size] + reset * gates[d, t, n, j + 2 * size]
-                return (1 - z) * r.act(1, d, new) + z * before[d, t, n, j]
+                return (1 - z) * r.act(1, d, new) + z * h[d, t, n, j]
 
-            r.block("h", element, out=h)
+            r.step("h", h, element)
         return (h,)
 
     def advance(self, d: int, x: Array, states: Sequence[Array], of: Arrays) -> tuple[Array, ...]:
@@ -165,26 +162,26 @@ class LSTM(Recurrent):
         size, weights = r.hidden, r.weights("weights", range(4))
         h, c = r.state("h"), r.state("c")
         with r.steps():
-            h_before, c_before = r.before(h, "h"), r.before(c, "c")
-            gates = r.product("gates", h_before, weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
+            gates = r.product("gates", h, weights, lambda d, t, n, g: x[d, r.time(d, t, n), n, g])
 
-            def gate(which: int, peephole: int, cell: Buffer, d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
+            def gate(which: int, peephole: int, seen: int, d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
+                """A gate that sees the cell before the step, or the one after it."""
                 value: Expr = gates[d, t, n, j + which * size]
                 if "P" in r.of:
-                    value = value + r.load("P", d, j + peephole * size) * cell[d, t, n, j]
+                    value = value + r.load("P", d, j + peephole * size) * c[d, t + seen, n, j]
                 return r.act(0, d, value)
 
             def cell(d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
                 new = r.act(1, d, gates[d, t, n, j + 3 * size])
-                taken = gate(0, 0, c_before, d, t, n, j)
-                kept = 1 - taken if self.input_forget else gate(2, 2, c_before, d, t, n, j)
-                return kept * c_before[d, t, n, j] + taken * new
+                taken = gate(0, 0, 0, d, t, n, j)
+                kept = 1 - taken if self.input_forget else gate(2, 2, 0, d, t, n, j)
+                return kept * c[d, t, n, j] + taken * new
 
             def output(d: Expr, t: Expr, n: Expr, j: Expr) -> Expr:
-                return gate(1, 1, c, d, t, n, j) * r.function(2, d, c[d, t, n, j])
+                return gate(1, 1, 1, d, t, n, j) * r.function(2, d, c[d, t + 1, n, j])
 
-            r.block("c", cell, out=c)
-            r.block("h", output, out=h)
+            r.step("c", c, cell)
+            r.step("h", h, output)
         return h, c
 
     def advance(self, d: int, x: Array, states: Sequence[Array], of: Arrays) -> tuple[Array, ...]:

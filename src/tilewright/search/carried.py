@@ -26,7 +26,7 @@ def schedule_around_carried(func: Func, target: Target, alone: Callable[[Func], 
     s, nests = Draft(single(func)), carried_nests(func)
     runs = _runs(func, nests)
     for nest in nests:
-        schedule_carried(s, nest, lambda c, rows: best_tile(c, rows, target)[:2], target)
+        schedule_carried(s, nest, lambda c, rows, cols: best_tile(c, rows, target, cols)[:2], target)
     for run in runs:
         kept = s.module, s.trace
         try:

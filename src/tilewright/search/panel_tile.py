@@ -18,13 +18,14 @@ _UNROLLS = (64, 24)
 class PanelTile(NamedTuple):
     tile: Tile
     unroll: int  # multiply-adds written out in a step
-    seconds: float  # for all columns of `rows` rows
+    seconds: float  # for all columns asked for of `rows` rows
 
 
-def best_tile(c: Contraction, rows: int, target: Target) -> PanelTile:
-    """The cheapest register tile for so many rows that follow each other."""
+def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None) -> PanelTile:
+    """The cheapest register tile for so many rows that follow each other, and for all columns or so many."""
     machine, bytes_each = machine_of(target), c.b.dtype.bytes
-    cols, k = c.cols[-1].extent, prod(it.extent for it in c.reduce)
+    k = prod(it.extent for it in c.reduce)
+    cols = c.cols[-1].extent if cols is None else cols
     form = Form(
         batch=1,
         other_rows=1,

@@ -8,13 +8,15 @@
 
 The order of the blocks stays as it is, and each is scheduled where it stands. What every iteration reads again, made
 before the loop, is laid out for that. Loops without a dependence are divided among workers: those around the one that
-has it, and parts of the rows, which are moved there.
+has it, and parts of the rows, which are moved there. If there is none of these, workers share the columns of each
+iteration, and meet after it: each has its part of all blocks, and so its part of the weights stays in its cache.
 """
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tilewright.ir.expr import Scope, free_vars
+from tilewright.ir.expr import Scope, Var, free_vars
 from tilewright.schedule.moves import holds, top_level
 from tilewright.schedule.nest import chain, find_block, find_loop, loops_above
 from tilewright.schedule.recipes.contraction import (
@@ -41,14 +43,17 @@ from tilewright.target.target import Target
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Seq, Store, blocks
+from tilewright.tir.stmt import Block, For, IterKind, Seq, Store, blocks
 
-# The register tile of so many rows of a contraction in such a loop: its size, and the multiply-adds written out in a
-# step.
-ChooseTile: TypeAlias = Callable[[Contraction, int], tuple[Tile, int]]
+# The register tile of so many rows and columns of a contraction in such a loop: its size, and the multiply-adds written
+# out in a step.
+ChooseTile: TypeAlias = Callable[[Contraction, int, int], tuple[Tile, int]]
 
 # Rows of a part, at least: while they are computed, what all parts read comes from a near cache, or from a far one.
 _ROWS_NEAR, _ROWS_FAR = 6, 16
+# Reduction steps of a part of an iteration, at least: several times what claiming it and meeting afterwards cost.
+_COLUMN_STEPS = 16384
+_COLUMN_VECTORS = 4  # of a part, at least: fewer sums than that wait for each other
 
 
 def carried_nests(func: Func) -> list[For]:
@@ -68,8 +73,13 @@ def schedule_carried(s: Draft, nest: For, choose: ChooseTile, target: Target) ->
     shared = [n.var.name for n in chain(nest)]
     every = list(blocks(nest))
     is_long = sum(domain(b) for b in every) >= PARALLEL_STEPS
+    columns = ""
     if is_long:
         shared = _divide_rows(s, every, shared, target)
+        if all(s.loop(n).extent == 1 for n in shared[:-1]):
+            columns = _divide_columns(s, every, shared, target)
+    if columns:
+        shared = [*shared, columns]
     followers: set[str] = set()
     for block in every:
         kept = s.module, s.trace
@@ -85,7 +95,9 @@ def schedule_carried(s: Draft, nest: For, choose: ChooseTile, target: Target) ->
                 schedule_own(s, block.name, _own(s, block.name, shared), target, is_shared=False)
             except ScheduleError:
                 s.module, s.trace = kept
-    if is_long:
+    if columns:
+        s.attempt(Parallel(columns))
+    elif is_long:
         _share(s, shared)
 
 
@@ -111,6 +123,46 @@ def _divide_rows(s: Draft, every: list[Block], shared: list[str], target: Target
         s.module, s.trace = kept
         return shared
     return [*shared[:-1], parts[0], shared[-1]]
+
+
+def _divide_columns(s: Draft, every: list[Block], shared: list[str], target: Target) -> str:
+    """Put a loop over parts of the columns around all blocks of an iteration, and return it; "" if they are no parts
+    of all. Columns are those of the last block; others may have several times as many (the gates of a cell).
+    """
+    loops = [_column_loop(s, b, shared) for b in every]
+    if "" in loops or len(every) < 2:
+        return ""
+    extents = [s.loop(n).extent for n in loops]
+    columns, lanes = extents[-1], target.lanes(4)
+    work = sum(domain(b) for b in every if b.is_reduction) // math.prod(s.loop(n).extent for n in shared)
+    sizes = [
+        n
+        for n in range(_COLUMN_VECTORS * lanes, columns // 2 + 1, lanes)
+        if columns % n == 0 and work * n // columns >= _COLUMN_STEPS
+    ]
+    if not sizes or any(e % columns for e in extents):
+        return ""
+    kept = s.module, s.trace
+    try:
+        parts: list[str] = []
+        for block, loop, extent in zip(every, loops, extents, strict=True):
+            own = _own(s, block.name, shared)
+            times = (extent // columns,) if extent > columns else ()
+            names = s.apply(Split(loop, (*times, columns // sizes[0], sizes[0]))).names
+            parts.append(names[-2])
+            rest = [m for n in own for m in (names if n == loop else (n,)) if m != names[-2]]
+            s.apply(Reorder((names[-2], *rest)))
+        s.apply(Merge(tuple(parts)))
+    except ScheduleError:
+        s.module, s.trace = kept
+        return ""
+    return parts[0]
+
+
+def _column_loop(s: Draft, block: Block, shared: list[str]) -> str:
+    """The loop of the block's last iterator that is no reduction; "" if that is not one loop of its own."""
+    last = [b for it, b in zip(block.iters, block.bindings, strict=True) if it.kind is IterKind.SPATIAL][-1]
+    return last.name if isinstance(last, Var) and last.name in _own(s, block.name, shared) else ""
 
 
 def _bytes(block: Block) -> int:
@@ -141,17 +193,19 @@ def _tile(s: Draft, name: str, shared: list[str], choose: ChooseTile, target: Ta
         raise ScheduleError(f"{name} is no contraction")
     follower, own = _follower(s, c, find_loop(s.func, shared[-1])), _own(s, name, shared)
     loops = {
-        it.var: [v.name for v in free_vars(e) if v.name in own]
+        it.var: [n for n in own if Var(n) in free_vars(e)]
         for it, e in zip(c.block.iters, c.block.bindings, strict=True)
     }
     rows, cols, reduce, outer = (
         [n for it in group for n in loops[it.var]] for group in (c.rows, c.cols, reduction_order(c), c.batch)
     )
+    # A loop of one iteration that nothing mentions any more is as good as a row.
+    rows += [n for n in own if n not in (*rows, *cols, *reduce, *outer) and s.loop(n).extent == 1]
     if not rows or not cols or len(rows + cols + reduce + outer) < len(own):
         raise ScheduleError(f"{name} has no rows or columns of its own")
-    tile, unroll = choose(c, s.loop(rows[-1]).extent)
+    tile, unroll = choose(c, s.loop(rows[-1]).extent, s.loop(cols[-1]).extent)
     s.apply(SetScope(c.store.buffer.name, Scope.REGISTER))
-    _lay_out(s, c, find_loop(s.func, shared[0]), min(tile.columns, c.cols[-1].extent))
+    _lay_out(s, c, find_loop(s.func, shared[0]), min(tile.columns, s.loop(cols[-1]).extent))
     # A panel of columns stays near while all rows pass it.
     outside = (*outer, *cols[:-1], *rows[:-1], cols[-1], rows[-1])
     nest = Nest(name, follower, outside, rows[-1], cols[-1], tuple(reduce))

@@ -296,9 +296,12 @@ def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplif
         rest = [(*p.rest, *(() if same else p.fixed)), (*q.rest, *(() if same else q.fixed))]
         top = max(abs(c) for _, c in p.own)
         above = math.gcd(*(c for terms in rest for _, c in terms if abs(c) > top))
+        apart = q.const - p.const
+        if above:  # of which any multiple may be made up for by what is set aside
+            apart = (apart + above // 2) % above - above // 2
         low = [
-            _interval(f.const, [t for t in terms if abs(t[1]) <= top], simplify)
-            for f, terms in zip((p, q), rest, strict=True)
+            _interval(const, [t for t in terms if abs(t[1]) <= top], simplify)
+            for const, terms in zip((0, apart), rest, strict=True)
         ]
         gap = max(low[0].hi - low[1].lo, low[1].hi - low[0].lo)
         own = _interval(0, p.own, simplify)

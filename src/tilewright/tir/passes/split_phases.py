@@ -1,11 +1,13 @@
 """split_phases: a Func whose body is a sequence of nests becomes one kernel per nest.
 
 Workers meet at a barrier between kernels, so each kernel has a static number of parts: the extent of its
-outermost loop if that is PARALLEL, else one. Local buffers that flow from one phase to another, or between
-the parts of a phase, become memory shared by the workers (`shared`, placed in the arena); what stays inside
+outermost loop if that is PARALLEL, else one. A PARALLEL loop that is all there is in serial ones (the steps of a
+recurrence) makes parts in steps: workers meet after each step. Local buffers that flow from one phase to another, or
+between the parts of a phase, become memory shared by the workers (`shared`, placed in the arena); what stays inside
 one part becomes memory of one worker, unless it is too large for that (`share_large_buffers`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +21,7 @@ from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, walk
 
 MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
 MAX_SHARED_SCRATCH = 1 << 28  # of all parts of a kernel together
+MAX_STEPS = 1 << 12  # of a kernel: each is a row in the table of calls
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +31,21 @@ class Phase:
     func: Func
     reads: tuple[Buffer, ...]
     writes: tuple[Buffer, ...]
+
+
+def part_loops(body: Stmt) -> tuple[For, ...]:
+    """The loops that number the parts of a kernel, outermost first: those over steps, and the PARALLEL one. None of
+    them if the kernel is one part.
+    """
+    found: list[For] = []
+    while isinstance(body, For) and body.kind is LoopKind.SERIAL:
+        found.append(body)
+        body = body.body
+    if not isinstance(body, For) or body.kind is not LoopKind.PARALLEL:
+        return ()
+    if found and (body.extent == 1 or math.prod(n.extent for n in found) > MAX_STEPS):
+        return ()
+    return (*found, body)
 
 
 def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
@@ -45,16 +63,17 @@ def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
     for nest, used in zip(nests, used_in, strict=True):
         own = tuple(b for b in used if b not in shared)
         body = place_allocations(Func(func.name, func.params, own, nest)).body
-        if isinstance(nest, For) and nest.kind is LoopKind.PARALLEL:
-            while isinstance(body, Alloc):  # at the top: not inside an iteration
-                if body.buffer.scope is not Scope.GLOBAL:
+        loops = part_loops(nest)
+        if loops:
+            body, outside = _without_outer_allocations(body)
+            for b in outside:
+                if b.scope is not Scope.GLOBAL:
                     raise ScheduleError(
-                        f"{func.name}: {body.buffer.name} in {body.buffer.scope.value} scope is carried between "
-                        f"iterations of the parallel loop {nest.var.name}",
+                        f"{func.name}: {b.name} in {b.scope.value} scope is carried between iterations of the "
+                        f"parallel loop {loops[-1].var.name}",
                         hint="set the scope of the buffer to global, or make another loop parallel",
                     )
-                shared.append(body.buffer)
-                body = body.body
+            shared += outside
         placed.append(_privatise(body))
     crossing = [b for b in shared if b.scope is not Scope.GLOBAL]
     if crossing:
@@ -69,13 +88,24 @@ def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
     return tuple(phases), tuple(shared)
 
 
+def _without_outer_allocations(s: Stmt) -> tuple[Stmt, list[Buffer]]:
+    """`s` without the allocations that are not inside an iteration of its parallel loop, and their buffers."""
+    if isinstance(s, Alloc):
+        rest, found = _without_outer_allocations(s.body)
+        return rest, [s.buffer, *found]
+    if isinstance(s, For) and s.kind is LoopKind.SERIAL:
+        rest, found = _without_outer_allocations(s.body)
+        return replace(s, body=rest), found
+    return s, []
+
+
 def share_large_buffers(phase: Phase) -> tuple[Phase, tuple[Buffer, ...]]:
     """The phase with the buffers that a worker's stack has no room for in shared memory, and these buffers. Each part
     of a parallel phase has its own slice.
     """
     body = phase.func.body
     local = {n.buffer for n in walk(body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER}
-    part = body if isinstance(body, For) and body.kind is LoopKind.PARALLEL else None
+    part = next(iter(part_loops(body)[-1:]), None)  # steps follow each other, and can use the same slice
     moved: dict[Buffer, Buffer] = {}
     room = MAX_LOCAL_BYTES
     for b in sorted(local, key=lambda b: (b.bytes, b.name)):  # the smallest stay
