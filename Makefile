@@ -51,6 +51,7 @@ bench: $(INSTALLED) ## measure this machine, kernels, models, networks ($$BENCH_
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.vector_math
+	$(BIN)/python -m benchmarks.accuracy
 	$(BIN)/python -m benchmarks.networks
 
 onnx-suite: $(INSTALLED) ## run ONNX's own operator suite; writes docs/results/onnx-suite.md

@@ -3,17 +3,20 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from examples.models import mlp
+from tests.onnx_cases import Model
 from tilewright import api
 from tilewright.cli.main import main
-from tilewright.compiler import compile, stages
+from tilewright.compiler import CompiledModel, compile, compile_graph, stages
 from tilewright.keys import program_key
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
+from tilewright.runtime import file
 from tilewright.target.target import AVX2
 
 MODEL = mlp((24, 16, 8))
@@ -83,6 +86,33 @@ def test_a_compiled_file_without_other_algorithms_is_exact(tmp_path: Path) -> No
     compile(MODEL, accuracy=1e-5).save(path)
     for accuracy in (None, 1e-6, "exact"):
         api.load(path, threads=1, accuracy=accuracy).close()
+
+
+def test_variants_for_shapes_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    model = mlp((8, 4))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    with api.load(model, threads=1, accuracy="exact") as session:
+        session.run({"x": np.zeros((3, 8), np.float32)})
+    (program,) = (tmp_path / "cache").glob("*.tw")
+    assert file.load(program).manifest.options["accuracy"] == "exact"
+
+
+def test_what_comes_between_nodes_of_the_host_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def noted(*arguments: Any) -> CompiledModel:
+        made = compile_graph(*arguments)
+        seen.append(made.artifact.manifest.options["accuracy"])
+        return made
+
+    monkeypatch.setattr("tilewright.compiler.compile_graph", noted)
+    m = Model()
+    places = m.op("NonZero", m.op("Relu", m.input(2, 3)))
+    with api.load(m.finish(m.op("Neg", places)), threads=1, accuracy=1e-6, cache=False) as session:
+        session.run({session.inputs[0].name: np.ones((2, 3), np.float32)})
+    assert seen and set(seen) == {"1e-06"}
 
 
 # ----------------------------------------------------------------------------------------------------- the command line

@@ -1,9 +1,9 @@
 """How far a Winograd convolution is from the exact result, measured on the weights of a layer.
 
-The stages of `winograd.py` are computed in float32 for some tiles and some output channels: the transforms as the
-straight-line code that `combine` makes of their matrices, the sums over channels in whatever order numpy has. The plain
-sum in float64 over the same numbers is exact by comparison. The data are normal noise: its scale does not matter,
-because the error is relative to the largest output.
+The stages of `winograd.py` are computed in float32 for some tiles and some output channels, in the order of the
+program: the transforms as the straight-line code that `combine` makes of their matrices, the sums over channels one
+after the other. The plain sum in float64 over the same numbers is exact by comparison. The data are normal noise: its
+scale does not matter, because the error is relative to the largest output.
 """
 
 import math
@@ -21,7 +21,7 @@ from tilewright.ops.cook_toom import Matrix, Scheme, combine
 
 # What is compared; more would not change the figure by much.
 _TILES, _PLACES = 16, 128
-_CHANNELS = 32
+_CHANNELS = 16
 
 _Array = NDArray[Any]
 
@@ -38,7 +38,7 @@ def winograd_error(schemes: Sequence[Scheme], weights: NDArray[Any], seed: int =
     with np.errstate(all="ignore"):
         u = _transformed([s.filter for s in schemes], taps)
         v = _transformed([s.data for s in schemes], data)
-        found = _transformed([s.output for s in schemes], v @ u)  # [place…, tile, o]
+        found = _transformed([s.output for s in schemes], _products(v, u))  # [place…, tile, o]
         exact = _correlation(data, taps, outputs)
         error, largest = float(np.abs(found - exact).max()), float(np.abs(exact).max())
     if error == 0:
@@ -53,6 +53,14 @@ def _sample(weights: _Array) -> _Array:
     order = np.argsort(np.einsum("ok,ok->o", flat, flat))
     picked = np.linspace(0, len(order) - 1, min(_CHANNELS, len(order))).round().astype(int)
     return weights[order[picked]].astype(np.float32)
+
+
+def _products(v: _Array, u: _Array) -> _Array:
+    """v[…, tile, i] · u[…, i, o]. A library's product would not do: it sums in blocks, which is more accurate."""
+    total = np.zeros((*v.shape[:-1], u.shape[-1]), np.float32)
+    for a, b in zip(np.moveaxis(v, -1, 0), np.moveaxis(u, -2, 0), strict=True):
+        total += a[..., None] * b[..., None, :]
+    return total
 
 
 def _correlation(data: _Array, taps: _Array, outputs: Sequence[int]) -> _Array:
