@@ -162,7 +162,7 @@ def bench(
 def show(report: Report, tolerance: float) -> None:
     """A table with a row for each engine, and what there is to say of those that have none."""
     ratios = report.speedup
-    columns = ("engine", "version", "load", "median", "95 %", "runs", "noise", "error", "of ours")
+    columns = ("engine", "version", "load", "median", "95 %", "runs", "noise", "error", "we are")
     rows = [
         (
             name,

@@ -199,7 +199,7 @@ class _Contest:
         try:
             self._keep(peer.name, self._load(peer, {}, None))
         except EngineFailure as e:
-            if e.missing is not None and e.missing.partition(".")[0] in peer.packages:
+            if e.missing is not None:
                 self.absent[peer.name] = Absent(f"{e.missing} is not installed", peer.hint)
             else:
                 self.absent[peer.name] = Absent(f"cannot run the model: {e.first_line}")
