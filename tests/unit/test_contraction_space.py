@@ -93,7 +93,7 @@ def test_the_cost_counts_what_is_built(func: Func) -> None:
         point = points[n : n + 1]
         form = space.forms[tuple(point[0, :3])]
         p = point[:, 3:]
-        choices = Choices(p[:, 0], p[:, 1], p[:, 2] > 0, p[:, 3] > 0, p[:, 4] > 0, p[:, 5], p[:, 6])
+        choices = Choices(p[:, 0], p[:, 1], p[:, 2] > 0, p[:, 3] > 0, p[:, 4] > 0, p[:, 5], p[:, 6], p[:, 7])
         (predicted,) = vector_operations(form, choices, machine_of(AVX2))
         phases, _ = lower(space.build(space.decisions(point[0])).func)
         assert sum(multiply_adds(phase.func.body) for phase in phases) == predicted, space.decisions(point[0])

@@ -10,6 +10,7 @@ of the buffer instead (scalars), so that nothing outside of a buffer is ever tou
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
@@ -43,6 +44,18 @@ from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.support.errors import InternalError
 
 _DIVISIONS = frozenset({BinaryOp.FLOORDIV, BinaryOp.MOD})
+_LINE_BYTES = 64
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """The loop whose vectors are asked for `ahead` iterations before they are read, and the lines that were."""
+
+    var: Var
+    ahead: int
+    lines: set[tuple[Buffer, tuple[tuple[Expr, int], ...], int]] = field(
+        default_factory=set[tuple[Buffer, tuple[tuple[Expr, int], ...], int]]
+    )
 
 
 class ExprEmitter:
@@ -55,6 +68,7 @@ class ExprEmitter:
         self.lane: Var | None = None
         self.lanes = 1
         self.mask: Val | None = None
+        self._fetching: _Fetching | None = None
         self.offsets = Offsets(simplify)
         self.facts = Facts()
         self.known = KnownValues(self.facts)
@@ -78,6 +92,18 @@ class ExprEmitter:
             yield
         finally:
             self.mask = outer
+
+    @contextmanager
+    def fetching(self, var: Var, ahead: int) -> Generator[None]:
+        """In the loop over `var`: vectors that it reads `ahead` iterations later are brought near, if that is not 0.
+        Loops inside do so for themselves.
+        """
+        outer = self._fetching
+        self._fetching = _Fetching(var, ahead) if ahead else None
+        try:
+            yield
+        finally:
+            self._fetching = outer
 
     def forget_all(self) -> None:
         """In another line of code, which what was computed so far does not dominate or may have changed in."""
@@ -255,7 +281,22 @@ class ExprEmitter:
             return load_strided(self.b, e.dtype, self.address(e.buffer, form), self.lanes, step)
         if step not in (0, 1):
             return self._gather(e)
+        if step and self._fetching is not None:
+            self._fetch_ahead(e.buffer, form, self._fetching)
         return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
+
+    def _fetch_ahead(self, buffer: Buffer, form: Linear, fetching: "_Fetching") -> None:
+        """Ask for the line that this load reads some iterations later, once for all loads of the line. It may be behind
+        the end of the buffer: the instruction does not fault.
+        """
+        step = sum(k for atom, k in form.terms if atom is fetching.var)
+        line = (buffer, form.terms, form.const * buffer.dtype.bytes // _LINE_BYTES)
+        if not step or line in fetching.lines:
+            return
+        fetching.lines.add(line)
+        later = self.address(buffer, Linear(form.const + fetching.ahead * step, form.terms))
+        f = self.b.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
+        self.b.line(f"{f}(ptr {later.name}, i32 0, i32 3, i32 1)")  # to read, into all caches, data
 
     def _read(self, buffer: Buffer, pointer: Val, lanes: int) -> Val:
         b, t, align = self.b, memory_type(buffer.dtype, lanes), buffer.dtype.bytes

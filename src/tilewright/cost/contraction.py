@@ -26,6 +26,9 @@ _LEAST_TURNED = 4  # rows that such a tile has
 _LOOSE_LINES = 0.012  # cycles per byte of lines of which little is used
 _FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
 _PREFETCHED_STEP = 512  # bytes: the prefetcher follows rows up to this far apart
+_PASSING = 1.5  # of its size a cache needs for what passes through it in order, and again
+_FETCHED = 0.4  # of the cost of a byte that was asked for ahead of time
+_ASK = 0.03  # cycles to ask for a line
 _ENOUGH_PARTS = 16
 _FEW_PARTS = 0.01  # of the time, for each time that there are too few
 _PART_START = 400.0  # cycles to fetch a part of the work
@@ -64,6 +67,7 @@ class Choices:
     columns_outside: NDArray[np.bool_]
     chunk: Ints
     unroll: Ints
+    prefetch: Ints | int = 0  # steps ahead of which columns are asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,13 @@ def contraction_seconds(f: Form, c: Choices, m: Machine, threads: int = 1) -> Ar
 def _step(height: Ints, vectors: Ints, c: Choices, f: Form, m: Machine) -> Array:
     """Cycles of one reduction step of a tile."""
     written_out = np.clip(c.unroll // np.maximum(height * vectors, 1), 1, f.k_inner)
-    return m.tile_step(height, vectors, written_out)
+    lines = vectors * (m.lanes * 4 / _LINE_BYTES)
+    return m.tile_step(height, vectors, written_out) + _is_fetched(f, c) * _ASK * lines
+
+
+def _is_fetched(f: Form, c: Choices) -> NDArray[np.bool_]:
+    """Are columns asked for ahead of time? A reduction that is shorter than that asks for nothing."""
+    return np.greater(c.prefetch, 0) & np.less(c.prefetch, f.k)
 
 
 def _edges(height: Ints, vectors: Ints, lanes: int, f: Form) -> Array:
@@ -146,14 +156,18 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
     inside_a, inside_b = band * t.n_rows, panel * t.n_cols
     outer = np.float64(f.batch * f.other_rows) * t.chunks
     # The outer operand of the two stays while the inner one passes by.
-    b_again = m.per_byte(np.where(c.columns_outside, panel + 2 * band, inside_b + band))
+    b_again = m.per_byte(np.where(c.columns_outside, panel + 2 * band, _PASSING * inside_b + band))
     a_again = m.per_byte(np.where(c.columns_outside, inside_a + panel, band + 2 * panel))
     b_again, a_again = np.maximum(b_again, panel_floor), np.maximum(a_again, band_floor)
     b_new = np.maximum(m.per_byte(np.full_like(panel, all_b)) - b_again, 0.0)
     a_new = np.maximum(m.per_byte(np.full_like(band, all_a)) - a_again, 0.0)
-    again = outer * t.n_rows * t.n_cols * (panel * b_again + band * a_again)
-    new = outer * np.where(c.columns_outside, t.n_cols * panel * b_new, t.n_rows * band * a_new)
-    return again + new
+    fetched = np.where(_is_fetched(f, c), _FETCHED, 1.0)
+    again = outer * t.n_rows * t.n_cols * (panel * b_again * fetched + band * a_again)
+    # The first time both come from farther away: what is outside in each chunk, what is inside once.
+    b_times = np.where(c.columns_outside & (c.chunk > 0), outer, np.float64(f.batch))
+    b_first = np.where(c.columns_outside, b_times * t.n_cols * panel, all_b)
+    a_first = np.where(c.columns_outside, all_a, outer * t.n_rows * band)
+    return again + b_first * b_new * fetched + a_first * a_new
 
 
 def _panel_bytes(f: Form, c: Choices, m: Machine, width: Ints) -> tuple[Array, Array]:

@@ -34,7 +34,7 @@ from tilewright.tir.stmt import Block, Iter, Store, blocks
 
 _MAX_ROWS = 8  # LLVM brings the elements of A of more rows forward until accumulators spill
 _MAX_VECTORS = 6
-_UNROLLS = (64, 24, 96)
+_STEPS = ((64, 0), (24, 0), (96, 0), (64, 32))  # multiply-adds written out; prefetch
 _MAX_CHUNKS = 6
 _KNOBS = (
     "swap",
@@ -47,6 +47,7 @@ _KNOBS = (
     "columns_outside",
     "chunk",
     "unroll",
+    "prefetch",
 )
 
 
@@ -82,7 +83,9 @@ class ContractionSpace(Space):
             here = np.flatnonzero((points[:, :3] == key).all(axis=1))
             if here.size:
                 p = points[here]
-                choices = Choices(p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9])
+                choices = Choices(
+                    p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9], p[:, 10]
+                )
                 out[here] = contraction_seconds(form, choices, self._machine, self._threads)
         return out
 
@@ -100,6 +103,7 @@ class ContractionSpace(Space):
             columns_outside=bool(decisions["columns_outside"]),
             chunk=decisions["chunk"],
             unroll=decisions["unroll"],
+            prefetch=decisions["prefetch"],
         )
         schedule_contraction(s, self._block, plan, self._target)
         schedule_rest(s, self._names, self._target)
@@ -132,7 +136,7 @@ def _grid(key: tuple[int, int, int], f: Form, registers: int) -> NDArray[np.int6
     tiles = np.array([t for t in tile_sizes(registers) if t[0] <= f.rows], dtype=np.int64)
     packs = np.array([(a, b) for a in (0, 1) for b in (0, 1)], dtype=np.int64)
     orders = [(0, n) for n in (0, *_chunks(f.cols))] + [(1, n) for n in (0, *_chunks(f.rows))]
-    loops = np.array([(*o, u) for o in orders for u in _UNROLLS], dtype=np.int64)
+    loops = np.array([(*o, *s) for o in orders for s in _STEPS], dtype=np.int64)
     t, p, o = (
         g.ravel() for g in np.meshgrid(*(np.arange(len(x)) for x in (tiles, packs, loops)), indexing="ij")
     )

@@ -10,8 +10,8 @@ Meaning
 - `Emit` means its body. It names a tensor intrinsic whose instructions the code generator may write instead, and where
   the intrinsic's operands are; nothing else looks at those.
 - `Alloc` gives a LOCAL or REGISTER buffer its extent; it appears only after `place_allocations`.
-- Annotations of loops and blocks are remarks for steps, the search and tools. They mean nothing, and code generation
-  does not see them.
+- Annotations of loops and blocks are remarks for steps, the search and tools. They mean nothing. Code generation sees
+  one of them, on loops: `prefetch` = n asks for what vectors read n iterations later to be brought near.
 - Statements are frozen and compared by value where a test needs it; they are not interned.
 
 Names: loop variables and block iterators are unique within a Module, block names too. Steps refer to them by name.
@@ -75,6 +75,7 @@ class IterKind(Enum):
 
 AnnotationValue: TypeAlias = str | int | float | bool
 Annotations: TypeAlias = tuple[tuple[str, AnnotationValue], ...]  # sorted by key, each key once
+PREFETCH = "prefetch"
 
 
 @dataclass(frozen=True, slots=True)

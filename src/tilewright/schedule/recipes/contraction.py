@@ -54,6 +54,7 @@ class Plan:
     columns_outside: bool  # panels of columns outside, and rows past each of them; or the other way round
     chunk: int  # so many rows (columns) of the inner loop are kept together, outside of all; 0: all of them
     unroll: int  # multiply-adds written out in a step of the reduction loop, at most
+    prefetch: int = 0  # columns are asked for so many steps before they are read; 0: they are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +279,8 @@ def _tile(
         outside = (part, row, *outside[1:])
     nest = Nest(c.block.name, epilogue, outside, row, col, tuple(loops[it.var] for it in reduce))
     lanes = target.lanes(c.b.dtype.bytes)
-    tile_nest(s, nest, Tile(plan.rows, plan.columns), lanes, plan.unroll, register_tiles(target, c.b.dtype))
+    tile, intrinsics = Tile(plan.rows, plan.columns), register_tiles(target, c.b.dtype)
+    tile_nest(s, nest, tile, lanes, plan.unroll, intrinsics, prefetch=plan.prefetch)
 
 
 @lru_cache(maxsize=16)

@@ -25,6 +25,7 @@ from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import single_consumer
 from tilewright.schedule.recipes.parallel import PARALLEL_STEPS, parallel_prefix
 from tilewright.schedule.recipes.tiles import Tile, row_tiles
+from tilewright.schedule.steps.annotate import Annotate
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.distribute import Distribute
@@ -36,7 +37,7 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.tensorize import Tensorize
-from tilewright.tir.stmt import Block, For, LoopKind, Store, walk
+from tilewright.tir.stmt import PREFETCH, Block, For, LoopKind, Store, walk
 
 NO_INTRINSICS: Mapping[tuple[int, int], str] = MappingProxyType({})
 
@@ -88,10 +89,12 @@ def tile_nest(
     *,
     is_shared: bool = True,
     is_joined: bool = False,
+    prefetch: int = 0,
 ) -> None:
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
     workers (if `is_shared`). The epilogue is in its place already if it `is_joined`. At most `unroll` multiply-adds are
     written out in a step of the reduction. `intrinsics` has the register tiles of the target by rows and columns.
+    Vectors are asked for so many steps of the reduction before they are read as `prefetch` says, if it is not 0.
     """
     cuts = {
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
@@ -114,9 +117,11 @@ def tile_nest(
             (row, height), (col, width) = tile_loops[nest.row], tile_loops[nest.col]
             if first == nest.row:
                 s.apply(Reorder((row, col)))
-            _register_tile(
+            reduce = _register_tile(
                 s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes, unroll, intrinsics
             )
+            if prefetch:
+                _prefetch(s, reduce, prefetch)
     if work < PARALLEL_STEPS or not is_shared:
         return
     for n in top_level(s.func):
@@ -186,9 +191,9 @@ def _register_tile(
     lanes: int,
     unroll: int,
     intrinsics: Mapping[tuple[int, int], str],
-) -> None:
+) -> tuple[str, ...]:
     """Part the epilogue from the reduction, turn the reduction inside out, and write the tile out in
-    registers.
+    registers; the loops of the reduction as they are now.
     """
     (row, col), (height, width) = tile, sizes
     store_col = s.apply(Distribute(col)).part(1)
@@ -211,6 +216,16 @@ def _register_tile(
         s.apply(Vectorize(store_row))
     else:
         _write_out(s, store_row, store_col, width, lanes)
+    return reduce
+
+
+def _prefetch(s: Draft, reduce: tuple[str, ...], steps: int) -> None:
+    """Ask for vectors `steps` of the reduction ahead, in its innermost loop; short ones are over before they come."""
+    loops = [s.loop(n) for n in reduce]
+    serial = [n for n in loops if n.kind is LoopKind.SERIAL]
+    together = math.prod(n.extent for n in loops if n.kind is LoopKind.UNROLLED)
+    if serial and math.prod(n.extent for n in loops) > steps:
+        s.apply(Annotate(serial[-1].var.name, PREFETCH, max(1, steps // together)))
 
 
 def _write_out(s: Draft, row: str | None, col: str, width: int, lanes: int) -> None:

@@ -1,0 +1,162 @@
+"""Vectors that are asked for before they are read: one request a line, at the right distance, and the same results."""
+
+import re
+
+import numpy as np
+import pytest
+from native import arrays_of, check_same_bits, program
+
+from tilewright.codegen.kernel import kernel_ir
+from tilewright.ir.dtype import DType
+from tilewright.schedule.recipes.contraction import Plan, schedule_contraction
+from tilewright.search.contraction_space import ContractionSpace, contraction_space
+from tilewright.search.prepare import prepared
+from tilewright.target.target import AVX2
+from tilewright.tir.build import FuncBuilder
+from tilewright.tir.func import Func
+from tilewright.tir.interp import run_func
+from tilewright.tir.pipeline import lower
+from tilewright.tir.stmt import PREFETCH, For, LoopKind, blocks, loops
+
+F32 = DType.F32
+
+
+def product(rows: int, cols: int, k: int) -> Func:
+    b = FuncBuilder("product")
+    x, y = b.param("A", (rows, k), F32), b.param("B", (k, cols), F32)
+    return b.finish(b.reduce("C", (rows, cols), (k,), lambda i, j, r: (x[i, r], y[r, j])))
+
+
+def scheduled(func: Func, prefetch: int, columns: int = 16, unroll: int = 64) -> Func:
+    s = prepared(func)
+    name = next(b.name for b in blocks(s.func.body) if b.is_reduction)
+    plan = Plan(
+        swap=False,
+        fuse_rows=1,
+        fuse_cols=1,
+        rows=6,
+        columns=columns,
+        pack_a=False,
+        pack_b=True,
+        columns_outside=True,
+        chunk=0,
+        unroll=unroll,
+        prefetch=prefetch,
+    )
+    schedule_contraction(s, name, plan, AVX2)
+    return s.func
+
+
+def noted(func: Func) -> list[For]:
+    return [n for n in loops(func.body) if PREFETCH in dict(n.annotations)]
+
+
+def requests(llvm: str) -> int:
+    return len(re.findall(r"call void @llvm\.prefetch", llvm))
+
+
+def test_the_distance_is_in_steps_of_the_reduction() -> None:
+    """Four steps are written out, so sixteen steps are four iterations."""
+    (loop,) = noted(scheduled(product(6, 16, 64), 16))
+    assert loop.kind is LoopKind.SERIAL and dict(loop.annotations)[PREFETCH] == 4
+
+
+def test_every_tile_asks_for_its_columns() -> None:
+    """Rows in tiles of 6 and 5, columns in one of 16 and one of 8."""
+    assert len(noted(scheduled(product(11, 24, 64), 16))) == 4
+
+
+def test_a_short_reduction_asks_for_nothing() -> None:
+    assert not noted(scheduled(product(6, 16, 16), 16))
+
+
+def test_a_reduction_without_a_loop_asks_for_nothing() -> None:
+    assert not noted(scheduled(product(6, 16, 4), 2))
+
+
+@pytest.mark.parametrize("columns", [8, 16, 24])
+def test_a_line_is_asked_for_once(columns: int) -> None:
+    """Two vectors of eight share a line."""
+    (kernel,) = [p.func for p in lower(scheduled(product(2, columns, 64), 16, columns))[0] if noted(p.func)]
+    (loop,) = noted(kernel)
+    assert requests(kernel_ir(kernel)) == 64 // loop.extent * columns * 4 / 64
+
+
+def test_what_a_loop_reads_at_one_place_is_not_asked_for() -> None:
+    func = program(
+        """
+def f(X: f32[8], Y: f32[16, 8], Z: out(f32[16, 8])):
+    for i in range(16, prefetch=2):
+        for j in vectorized(8):
+            Z[i, j] = X[j] + Y[i, j]
+"""
+    )
+    assert requests(kernel_ir(func)) == 1
+    check_same_bits(func, arrays_of(func))
+
+
+def test_a_request_is_for_the_iteration_that_was_named() -> None:
+    func = program(
+        """
+def f(Y: f32[16, 8], Z: out(f32[16, 8])):
+    for i in range(16, prefetch=3):
+        for j in vectorized(8):
+            Z[i, j] = Y[i, j]
+"""
+    )
+    assert re.search(r"getelementptr float, ptr %v\d+, i64 24\n.*llvm\.prefetch", kernel_ir(func))
+
+
+def test_a_loop_inside_asks_for_itself() -> None:
+    func = program(
+        """
+def f(Y: f32[4, 16, 8], Z: out(f32[4, 16, 8])):
+    for n in range(4, prefetch=2):
+        for i in range(16):
+            for j in vectorized(8):
+                Z[n, i, j] = Y[n, i, j]
+"""
+    )
+    assert requests(kernel_ir(func)) == 0
+
+
+def test_results_stay_the_same() -> None:
+    func = product(7, 17, 40)
+    rng = np.random.default_rng(2)
+    arrays = [rng.integers(-3, 4, p.shape).astype(np.float32) for p in func.params if p not in func.outputs]
+    np.testing.assert_array_equal(run_func(scheduled(func, 16), *arrays)[0], run_func(func, *arrays)[0])
+
+
+# ------------------------------------------------------------------------------------------------------------ the cost
+
+
+def space_of(func: Func) -> ContractionSpace:
+    found = contraction_space(prepared(func), AVX2, frozenset({"B"}))
+    assert isinstance(found, ContractionSpace)
+    return found
+
+
+def best(func: Func) -> dict[str, int]:
+    space = space_of(func)
+    return space.decisions(space.ranked()[0][0])
+
+
+@pytest.mark.parametrize("shape", [(128, 768, 768), (64, 768, 3072), (49, 2048, 512)], ids=str)
+def test_columns_that_come_from_far_away_are_asked_for(shape: tuple[int, int, int]) -> None:
+    assert best(product(*shape))["prefetch"] > 0
+
+
+def test_columns_that_stay_near_are_not_asked_for() -> None:
+    """A panel that all rows find in the first-level cache."""
+    space = space_of(product(3000, 64, 64))
+    near = space.decisions(space.ranked()[0][0]) | {"columns_outside": 1, "chunk": 0, "pack_b": 1}
+    costs = [
+        space.cost(np.array([[(near | {"prefetch": p})[k.name] for k in space.knobs]]))[0] for p in (0, 32)
+    ]
+    assert costs[0] < costs[1]
+
+
+def test_all_columns_are_read_from_afar_once_in_either_order() -> None:
+    """A matrix that no cache holds: chunks of columns inside are no way around it."""
+    func = product(64, 29 * 1733, 96)  # its only chunks have 29 columns
+    assert best(func)["chunk"] == 0
