@@ -163,6 +163,28 @@ def test_attention_is_five_kernels() -> None:
     check_lowered(graph)
 
 
+def windows(op: Transpose) -> Graph:
+    """A layer over windows of an image, whose residual is added once they are put together again."""
+    b = GraphBuilder()
+    x, residual = b.input("x", f32(4, 6, 8)), b.input("r", f32(4, 6, 8))
+    h = b.apply(Add(), b.apply(MatMul(), x, b.constant("w", floats(8, 8))), b.constant("c", floats(8)))
+    image = b.apply(Reshape((4, 6, 8)), b.apply(op, b.apply(Reshape((2, 2, 2, 3, 8)), h)))
+    total = b.apply(Add(), residual, image)
+    return b.finish(b.apply(LayerNormalization(2), total, b.constant("g", floats(8))), b.apply(Exp(), total))
+
+
+def test_a_residual_after_views_that_keep_rows_is_part_of_the_epilogue() -> None:
+    graph = windows(Transpose((0, 2, 1, 3, 4)))
+    assert groups(graph)[0] == "MatMul Add Reshape Transpose Reshape Add"
+    check_lowered(graph)
+
+
+def test_a_residual_after_views_that_turn_rows_is_not() -> None:
+    graph = windows(Transpose((0, 2, 1, 4, 3)))
+    assert groups(graph)[0] == "MatMul Add Reshape"
+    check_lowered(graph)
+
+
 def test_a_view_is_repeated_for_each_reader() -> None:
     b = GraphBuilder()
     x, w = b.input("x", f32(3, 2)), b.constant("w", floats(3, 3))

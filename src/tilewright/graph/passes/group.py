@@ -7,7 +7,9 @@ Which nodes share a group
 - A reduction takes its epilogue too, and its prologue: elementwise producers of its input. One of them may also be
   needed elsewhere (the residual sum before a norm); it is then a second output.
 - The remaining elementwise nodes form groups of equal shape.
-- A group whose one result only goes through a reshape or transpose stores it so, if its rows stay contiguous.
+- A group whose one result only goes through a reshape or transpose stores it so, if its rows stay contiguous. What
+  a contraction's result meets after that (a residual, where windows of an image are put together again) is part of
+  its epilogue too.
 - Views (movement nodes with at most one input: slices, transposes, ranges) belong to whoever reads them, and are
   repeated for each reader. Other movement nodes (concatenations, gathers) join their only reader unless it is a
   contraction, which would repeat the work; or form a group of their own.
@@ -69,7 +71,7 @@ class _Grouping:
             if all(n not in self._draft for n in chain.nodes):
                 self._settle(self._with_epilogue(_Draft(Kind.CONTRACTION, chain.nodes), chain.product))
         for n in self._of_kind(Kind.CONTRACTION):
-            self._settle(self._with_epilogue(_Draft(Kind.CONTRACTION, [n]), n))
+            self._settle(self._past_views(self._with_epilogue(_Draft(Kind.CONTRACTION, [n]), n)))
         for n in self._of_kind(Kind.REDUCTION):
             draft = self._with_epilogue(_Draft(Kind.REDUCTION, [n]), n)
             self._settle(self._with_prologue(draft, n))
@@ -106,6 +108,14 @@ class _Grouping:
             if len(self._leaving(inside)) == 1:
                 best = len(nodes)
         return _Draft(draft.kind, nodes[:best])
+
+    def _past_views(self, draft: _Draft) -> _Draft:
+        """The draft with elementwise nodes that come only after views, and with these."""
+        nodes = list(draft.nodes)
+        while (n := self._trailing_view(nodes)) is not None:
+            nodes.append(n)
+        wider = self._with_epilogue(_Draft(draft.kind, nodes), nodes[-1])
+        return wider if len(wider.nodes) > len(nodes) > len(draft.nodes) else draft
 
     def _with_prologue(self, draft: _Draft, head: Node) -> _Draft:
         if not head.inputs:
@@ -150,15 +160,17 @@ class _Grouping:
         self._settle(_Draft(Kind.ELEMENTWISE, nodes))
 
     def _take_trailing_views(self, draft: _Draft) -> None:
-        while True:
-            leaving = self._leaving(set(draft.nodes))
-            if len(leaving) != 1 or leaving[0] in self._results or len(self._users[leaving[0]]) != 1:
-                return
-            (n,) = self._users[leaving[0]]
-            if not self._is_free(n, Kind.MOVEMENT) or not _keeps_rows(n):
-                return
+        while (n := self._trailing_view(draft.nodes)) is not None:
             draft.nodes.append(n)
             self._settle(draft)
+
+    def _trailing_view(self, nodes: Sequence[Node]) -> Node | None:
+        """The view through which alone the one result of these nodes is read, if it can be stored so."""
+        leaving = self._leaving(set(nodes))
+        if len(leaving) != 1 or leaving[0] in self._results or len(self._users[leaving[0]]) != 1:
+            return None
+        (n,) = self._users[leaving[0]]
+        return n if self._is_free(n, Kind.MOVEMENT) and _keeps_rows(n) else None
 
     def _place_movement(self, n: Node) -> None:
         """Later movement nodes are placed already. A view stays unplaced, unless somebody needs it in memory."""
