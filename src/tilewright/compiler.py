@@ -187,11 +187,16 @@ def stages(
     )
 
 
-def lowered(model: Model, shapes: Shapes | None = None, accuracy: Accuracy = DEFAULT) -> Module:
-    """The Funcs of a model as they are before they are scheduled, with the layouts of their buffers chosen."""
-    target = resolve_target("native")
-    module = choose_algorithms(lower(prepare(load_graph(model, shapes))), target, accuracy.allows)
-    return choose_layouts(join_funcs(module, target)[0])[0]
+def lowered(
+    model: Model,
+    shapes: Shapes | None = None,
+    accuracy: Accuracy = DEFAULT,
+    target: str | Target = "native",
+) -> Module:
+    """The Funcs of a model as they are before they are scheduled, with algorithms and the layouts of buffers chosen."""
+    machine = resolve_target(target)
+    module = choose_algorithms(lower(prepare(load_graph(model, shapes))), machine, accuracy.allows)
+    return choose_layouts(join_funcs(module, machine)[0])[0]
 
 
 def _compilation(

@@ -380,7 +380,7 @@ def _trace_task(schedule: Schedule, target: Target, spaces: Spaces) -> Task:
 def _model_tasks(
     model: Model, shapes: Shapes | None, accuracy: Accuracy, target: Target, spaces: Spaces
 ) -> Sequence[tuple[Task, int]]:
-    module = lowered(model, shapes, accuracy)
+    module = lowered(model, shapes, accuracy, target)
     constants = frozenset(c.buffer for c in module.constants)
     counts = Counter(c.func for c in calls(module.program) if isinstance(c, Call))
     tasks: dict[str, Task] = {}

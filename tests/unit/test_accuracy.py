@@ -13,7 +13,8 @@ from examples.models import mlp
 from tests.onnx_cases import Model
 from tilewright import api
 from tilewright.cli.main import main
-from tilewright.compiler import CompiledModel, compile, compile_graph, stages
+from tilewright.compiler import CompiledModel, compile, compile_graph, lowered, stages
+from tilewright.kernels import task_key
 from tilewright.keys import program_key
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime import file
@@ -113,6 +114,19 @@ def test_what_comes_between_nodes_of_the_host_has_it(monkeypatch: pytest.MonkeyP
     with api.load(m.finish(m.op("Neg", places)), threads=1, accuracy=1e-6, cache=False) as session:
         session.run({session.inputs[0].name: np.ones((2, 3), np.float32)})
     assert seen and set(seen) == {"1e-06"}
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("bound", [None, 2e-5])
+def test_what_is_tuned_is_what_is_compiled(target: str, bound: float | None) -> None:
+    """Algorithms depend on both: a choice for another Func would never be found again."""
+    m = Model()
+    model = m.finish(m.op("Conv", m.input(1, 16, 8, 8), m.weight(16, 16, 3, 3), pads=[1, 1, 1, 1]))
+    accuracy = Accuracy(bound)
+    module = lowered(model, None, accuracy, target)
+    constants = frozenset(c.buffer for c in module.constants)
+    keys = {task_key(f, constants) for f in module.funcs}
+    assert keys == set(compile(model, accuracy=accuracy, target=target).tasks)
 
 
 # ----------------------------------------------------------------------------------------------------- the command line
