@@ -20,7 +20,7 @@ from tilewright.ops.activation import Clip, Relu
 from tilewright.ops.arithmetic import Add, Div, Mul, Pow, Sub
 from tilewright.ops.cast import Cast
 from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.conv import Conv
+from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.einsum import Einsum
 from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
 from tilewright.ops.norm import BatchNormalization, LayerNormalization
@@ -282,6 +282,16 @@ def test_a_batch_norm_disappears_into_the_convolution(bias: bool) -> None:
     graph = b.finish(batch_norm(b, b.apply(Conv(WINDOW), x, w, *rest), 3))
     after = eliminate_dead(check_pass(graph, fuse_batch_norm))
     assert names(after) == ["Conv"] and len(after.nodes[0].inputs) == 3
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_batch_norm_disappears_into_the_transposed_convolution(groups: int) -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", f32(1, 4, 3, 3)), b.constant("w", floats(4, 3, 2, 2))
+    window = Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0))
+    graph = b.finish(batch_norm(b, b.apply(ConvTranspose(window, groups), x, w), 3 * groups))
+    after = eliminate_dead(check_pass(graph, fuse_batch_norm))
+    assert names(after) == ["ConvTranspose"] and len(after.nodes[0].inputs) == 3
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -3,8 +3,8 @@
     c = Conv(x, w, b)
     y = BatchNormalization(c, gain, bias, mean, variance)   →   y = Conv(x, w · s, (b - mean) · s + bias)
 
-where s = gain / sqrt(variance + epsilon) per channel. Weights are computed in float64 and rounded once. It happens if
-all weights are constants and nobody else needs `c`.
+where s = gain / sqrt(variance + epsilon) per channel; likewise for transposed convolutions and dense layers. Weights are
+computed in float64 and rounded once. It happens if all weights are constants and nobody else needs `c`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ops.contraction import Gemm
-from tilewright.ops.conv import Conv
+from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.norm import BatchNormalization
 from tilewright.ops.opdef import Array, Op
 
@@ -28,7 +28,7 @@ def fuse_batch_norm(graph: Graph) -> Graph:
         x, *statistics = node.inputs
         layer = state.producer(x)
         shared = x in graph.outputs or len(readers.get(x, ())) != 1
-        if layer is None or shared or _channel_axis(layer.op) is None:
+        if layer is None or shared or not _can_be_scaled(layer.op):
             return None
         arrays = [state.known(v) for v in (*layer.inputs[1:], *statistics)]
         known = [a.astype(np.float64) for a in arrays if a is not None]
@@ -47,18 +47,23 @@ def fuse_batch_norm(graph: Graph) -> Graph:
     return sweep(graph, fuse)
 
 
-def _channel_axis(op: Op) -> int | None:
-    """The axis of the weights that runs over output channels, if the layer is one that can be scaled."""
+def _can_be_scaled(op: Op) -> bool:
     match op:
-        case Conv():
-            return 0
-        case Gemm(alpha=1.0, beta=1.0, trans_b=transposed):
-            return 0 if transposed else 1
+        case Conv() | ConvTranspose() | Gemm(alpha=1.0, beta=1.0):
+            return True
         case _:
-            return None
+            return False
 
 
 def _scaled(op: Op, weights: Array, scale: Array) -> Array:
-    shape = [1] * weights.ndim
-    shape[_channel_axis(op) or 0] = -1
-    return weights * scale.reshape(shape)
+    """The weights with each output channel multiplied."""
+    match op:
+        case ConvTranspose(group=groups):
+            # Of every group of inputs all weights, and then its outputs.
+            inputs, outputs, *kernel = weights.shape
+            apart = weights.reshape(groups, inputs // groups, outputs, *kernel)
+            return (apart * scale.reshape(groups, 1, outputs, *(1 for _ in kernel))).reshape(weights.shape)
+        case Gemm(trans_b=False):
+            return weights * scale
+        case _:
+            return weights * scale.reshape(-1, *(1 for _ in weights.shape[1:]))
