@@ -15,17 +15,17 @@ from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, blocks, childr
 
 
 def find_loop(func: Func, name: str) -> For:
-    for n in loops(func.body):
-        if n.var.name == name:
-            return n
+    found = func.loop(name)
+    if found is not None:
+        return found
     known = ", ".join(n.var.name for n in loops(func.body))
     raise ScheduleError(f"{func.name} has no loop {name!r}", hint=f"its loops are: {known}")
 
 
 def find_block(func: Func, name: str) -> Block:
-    for b in blocks(func.body):
-        if b.name == name:
-            return b
+    found = func.block(name)
+    if found is not None:
+        return found
     known = ", ".join(b.name for b in blocks(func.body))
     raise ScheduleError(f"{func.name} has no block {name!r}", hint=f"its blocks are: {known}")
 

@@ -9,7 +9,8 @@ with all its readers and writers. `outline_kernels` later makes Funcs that are e
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,7 @@ from numpy.typing import NDArray
 from tilewright.ir.expr import Buffer
 from tilewright.tir.printer import print_func, print_module
 from tilewright.tir.program import Branch, Call, External, Program, Sequence, While
-from tilewright.tir.stmt import Stmt
-from tilewright.tir.stmt import blocks as stmt_blocks
-from tilewright.tir.stmt import loops as stmt_loops
+from tilewright.tir.stmt import Block, For, Stmt, walk
 
 __all__ = [
     "Alternative",
@@ -37,6 +36,11 @@ __all__ = [
 ]
 
 
+class _Names(NamedTuple):
+    loops: dict[str, For]
+    blocks: dict[str, Block]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Func:
     """`params` are read or written in place; `locals` exist only during a call. Names of all are unique in the
@@ -50,6 +54,27 @@ class Func:
     outputs: tuple[Buffer, ...] = ()  # the params that the body writes
     alternatives: tuple["Alternative", ...] = ()
     algorithm: str = ""
+    known_names: "_Names | None" = field(default=None, init=False, repr=False)
+
+    def loop(self, name: str) -> For | None:
+        """The loop of this name. A Func remembers its loops and blocks: every step asks for some of them."""
+        return self._names().loops.get(name)
+
+    def block(self, name: str) -> Block | None:
+        """The block of this name."""
+        return self._names().blocks.get(name)
+
+    def _names(self) -> "_Names":
+        if self.known_names is None:
+            found = _Names({}, {})
+            for n in walk(self.body):
+                if isinstance(n, For):
+                    found.loops.setdefault(n.var.name, n)
+                elif isinstance(n, Block):
+                    found.blocks.setdefault(n.name, n)
+            object.__setattr__(self, "known_names", found)
+            return found
+        return self.known_names
 
     def with_body(self, body: Stmt) -> "Func":
         return self if body is self.body else replace(self, body=body)
@@ -100,10 +125,10 @@ class Module:
         return print_module(self)
 
     def func_of_block(self, block: str) -> Func | None:
-        return next((f for f in self.funcs if any(b.name == block for b in stmt_blocks(f.body))), None)
+        return next((f for f in self.funcs if f.block(block) is not None), None)
 
     def func_of_loop(self, loop: str) -> Func | None:
-        return next((f for f in self.funcs if any(n.var.name == loop for n in stmt_loops(f.body))), None)
+        return next((f for f in self.funcs if f.loop(loop) is not None), None)
 
 
 def calls(program: Program) -> Iterator[Call | External]:
