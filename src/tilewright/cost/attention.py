@@ -16,6 +16,10 @@ from tilewright.cost.machine import Machine
 
 _ROW_CYCLES = 16.0  # for a vector of a row: its maximum, its power, its sum
 _PASSES = 5.0  # how often a row is written or read, from the first product to the last
+_STREAMED = 12.0  # a byte from afar, where there is little else to do, by what it costs in a register tile
+_KERNELS_START = (
+    18000.0  # cycles until all workers are in the three more kernels that there are without blocks
+)
 _COPY, _TURN = 0.25, 0.7  # cycles to copy an element, in order or turned
 
 
@@ -26,11 +30,14 @@ class Between:
     elements: int
     bytes_each: int
     kept_bytes: int
+    is_apart: bool  # in kernels of their own
 
     def seconds(self, m: Machine) -> float:
         lanes = m.lanes * 4 / self.bytes_each
-        again = m.per_byte(np.array([float(self.kept_bytes)]))[0]
-        return self.elements * (_ROW_CYCLES / lanes + _PASSES * self.bytes_each * again) / m.hertz
+        # What comes row by row from the second cache comes in time.
+        again = _STREAMED * max(m.per_byte(np.array([float(self.kept_bytes)]))[0] - m.from_l2, 0.0)
+        cycles = self.elements * (_ROW_CYCLES / lanes + _PASSES * self.bytes_each * again)
+        return (cycles + self.is_apart * _KERNELS_START) / m.hertz
 
 
 def panels_seconds(elements: int, bytes_each: int, is_turned: bool, m: Machine) -> float:

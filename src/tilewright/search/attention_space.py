@@ -100,12 +100,15 @@ class AttentionSpace(Space):
         return np.concatenate([*found, apart])
 
     def _blocks(self) -> list[int]:
-        """Sizes of about equal blocks. A row by itself would have no loop."""
+        """Sizes of equal blocks, or of about equal ones where few divide: what is left is code of its own. A row by
+        itself would have no loop.
+        """
         if not self._chain.is_movable:
             return []
         rows = self._chain.second.rows[-1].extent
         sizes = {-(-rows // -(-rows // n)) for n in _BLOCKS}
-        return sorted(n for n in sizes if rows % n != 1)
+        even = sorted(n for n in sizes if rows % n == 0)
+        return even if len(even) > 1 else sorted(n for n in sizes if rows % n != 1)
 
     def _tiled(self, block: int) -> "tuple[_Tiled, _Tiled]":
         row_bytes = self._chain.first.cols[-1].extent * block * self._chain.first.b.dtype.bytes
@@ -118,7 +121,7 @@ class AttentionSpace(Space):
     def _together(self, block: int, points: Points) -> Costs:
         first, second = self._tiled(block)
         return (
-            self._between(block * self._chain.first.cols[-1].extent)
+            self._between(block * self._chain.first.cols[-1].extent, is_apart=False)
             + first.seconds(points[:, 1:5])
             + second.seconds(points[:, 5:9])
         )
@@ -126,16 +129,17 @@ class AttentionSpace(Space):
     @cached_property
     def _apart(self) -> float:
         """The cheapest schedules of both, and all rows written and read between them."""
-        total = self._between(self._chain.first.store.buffer.size)
+        total = self._between(self._chain.first.store.buffer.size, is_apart=True)
         for part in self._chain.products:
             start = prepared(excerpt(self._start.func, set(part)))
             space = contraction_space(start, self._target, self._constants)
             total += float(space.ranked()[1][0]) if space is not None else inf
         return total
 
-    def _between(self, kept: int) -> float:
+    def _between(self, kept: int, *, is_apart: bool) -> float:
         rows = self._chain.first.store.buffer
-        return Between(rows.size, rows.dtype.bytes, 2 * kept * rows.dtype.bytes).seconds(self._machine)
+        kept_bytes = 2 * kept * rows.dtype.bytes  # scores and powers
+        return Between(rows.size, rows.dtype.bytes, kept_bytes, is_apart).seconds(self._machine)
 
 
 @dataclass(frozen=True, slots=True)

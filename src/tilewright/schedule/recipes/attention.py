@@ -29,7 +29,6 @@ from tilewright.schedule.recipes.contraction import (
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import domain, single_consumer
 from tilewright.schedule.recipes.parallel import (
-    ENOUGH_PARTS,
     PARALLEL_STEPS,
     PARALLEL_WORK,
     parallel_prefix,
@@ -37,7 +36,7 @@ from tilewright.schedule.recipes.parallel import (
 )
 from tilewright.schedule.recipes.register_tile import Nest, join_epilogue, take_epilogue, tile_nest
 from tilewright.schedule.recipes.rows import vectorize_row
-from tilewright.schedule.recipes.spatial import bring_near, schedule_own, schedule_spatial
+from tilewright.schedule.recipes.spatial import move_near, schedule_own
 from tilewright.schedule.recipes.tiles import Tile
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.fuse import Fuse
@@ -55,6 +54,8 @@ from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, blocks, loops, stm
 
 _LINE_BYTES = 64
 _SET_BYTES = 4096  # addresses this far apart fall into one set of a first-level cache
+# Workers share whole heads, if there are as many: what all rows of one read is then made and kept by one of them.
+_ENOUGH_HEADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +152,23 @@ def schedule_chain(s: Draft, chain: Chain, plan: ChainPlan, target: Target) -> N
     if sum(domain(c.block) for c in (chain.first, chain.second)) >= PARALLEL_STEPS:
         _share(s, [f"{inner}{suffix}" for suffix in suffixes])
     for copy in copies:
-        if not bring_near(s, copy, target):
-            schedule_spatial(s, copy, target)
+        _schedule_copy(s, copy, target)
 
 
 # ------------------------------------------------------------------------------------------------------------ layouts
 
 
-def _pack(s: Draft, c: Contraction, width: int) -> str:
-    """Copy the columns into panels [batch, panel, k…, width]; the block that does."""
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A block that copies columns into panels; the last of its loops goes along the columns."""
+
+    block: str
+    loops: tuple[str, ...]
+    width: int
+
+
+def _pack(s: Draft, c: Contraction, width: int) -> _Copy:
+    """Copy the columns into panels [batch, panel, k…, width]."""
     col, reduce = c.cols[-1], reduction_order(c)
     used = {v for i in c.b.indices for v in free_vars(i)}
     outer = [it for it in c.batch if it.var in used]
@@ -167,8 +176,27 @@ def _pack(s: Draft, c: Contraction, width: int) -> str:
     copy = s.apply(Reindex(c.block.name, c.b.buffer.name, tuple(it.var.name for it in order)))
     at = len(order) - 1
     dims = (*range(len(outer)), at, *range(len(outer), at), at + 1)
-    s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, min(width, col.extent)), ReorderDims(dims)))))
-    return copy.copy
+    width = min(width, col.extent)
+    s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, width), ReorderDims(dims)))))
+    return _Copy(copy.copy, copy.loops, width)
+
+
+def _schedule_copy(s: Draft, copy: _Copy, target: Target) -> None:
+    """Make panels inside the parts that read them, if each has its own; what is left of a panel apart, so that the
+    others need no mask.
+    """
+    near = move_near(s, copy.block, target)
+    loops = copy.loops if near is None else near
+    extent = s.loop(loops[-1]).extent
+    is_shared = near is None and domain(find_block(s.func, copy.block)) >= PARALLEL_WORK
+    if extent % copy.width == 0:
+        schedule_own(s, copy.block, list(loops), target, is_shared=is_shared)
+        return
+    s.apply(Reorder((loops[-1], *loops[:-1])))
+    s.apply(LoopPartition(loops[-1], (extent // copy.width * copy.width,)))
+    for suffix in ("_p0", "_p1"):
+        own = [f"{n}{suffix}" for n in loops]
+        schedule_own(s, f"{copy.block}{suffix}", own, target, is_shared=is_shared)
 
 
 def _part_rows(s: Draft, rows: Buffer) -> None:
@@ -189,7 +217,7 @@ def _move_rows(s: Draft, c: Contraction, last: str, moved: list[str], size: int)
     rest = s.loop(row).extent % size
     block, inside = s.apply(Split(row, (None, size))).names
     # Workers share what is outside of the rest, too.
-    few = rest and prod(s.loop(n).extent for n in outer) < ENOUGH_PARTS
+    few = rest and prod(s.loop(n).extent for n in outer) < _ENOUGH_HEADS
     around = [block, *outer] if few else [*outer, block]
     s.apply(Reorder((*around, inside, col)))
     for name in _consumers_first(s, moved, c):
@@ -211,7 +239,12 @@ def _share(s: Draft, inner: list[str]) -> None:
         n for n in top_level(s.func) if isinstance(n, For) and any(x.var.name in inner for x in loops(n))
     ]
     for nest in nests:
-        parallel_prefix(s, tuple(n.var.name for n in chain_of(nest)))
+        outer, parts = chain_of(nest), 1
+        taken: list[str] = []
+        while outer and parts < _ENOUGH_HEADS:
+            taken.append(outer[0].var.name)
+            parts *= outer.pop(0).extent
+        parallel_prefix(s, tuple(taken))
 
 
 def _consumers_first(s: Draft, moved: list[str], c: Contraction) -> list[str]:

@@ -61,23 +61,31 @@ def bring_near(s: Draft, name: str, target: Target) -> bool:
     """Run a producer inside the parts of its consumer, where each part reads a piece of its own of what it makes: so
     the piece is in the nearest cache when it is read, and workers meet once less. False if that is not so.
     """
+    loops = move_near(s, name, target)
+    if loops is None:
+        return False
+    schedule_own(s, name, list(loops), target, is_shared=False)
+    return True
+
+
+def move_near(s: Draft, name: str, target: Target) -> tuple[str, ...] | None:
+    """Move a producer there: its loops inside a part. None if it stays where it is."""
     block = find_block(s.func, name)
     if not isinstance(block.body, Store) or block.body.buffer not in s.func.locals:
-        return False
+        return None
     above = [loops_above(s.func, u) for u in consumers(s.func, block.body.buffer)]
     if not above or any(not path or path[0] is not above[0][0] for path in above):
-        return False
+        return None
     part = above[0][0]
     kept = s.module, s.trace
     if part.kind is not LoopKind.PARALLEL or not s.attempt(ComputeAt(name, part.var.name)):
-        return False
+        return None
     loops = loops_above(s.func, find_block(s.func, name))[1:]
     piece, made = math.prod(n.extent for n in loops), block.body.buffer
     if piece * part.extent > made.size or piece * made.dtype.bytes > target.l2_bytes // 2:
         s.module, s.trace = kept  # parts overlap and would make the same elements, or a piece is not near
-        return False
-    schedule_own(s, name, [n.var.name for n in loops], target, is_shared=False)
-    return True
+        return None
+    return tuple(n.var.name for n in loops)
 
 
 @dataclass(frozen=True, slots=True)
