@@ -3,8 +3,8 @@
     c = Conv(x, w, b)
     y = BatchNormalization(c, gain, bias, mean, variance)   →   y = Conv(x, w · s, (b - mean) · s + bias)
 
-where s = gain / sqrt(variance + epsilon) per channel; likewise for transposed convolutions and dense layers. Weights are
-computed in float64 and rounded once. It happens if all weights are constants and nobody else needs `c`.
+where s = gain / sqrt(variance + epsilon) per channel; likewise for transposed convolutions and dense layers. Weights
+are computed in float64 and rounded once. It happens if all weights are constants and nobody else needs `c`.
 """
 
 from collections.abc import Sequence
