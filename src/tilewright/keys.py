@@ -44,7 +44,7 @@ def compiler_digest() -> str:
     """Of the sources of this package and of the packages that decide what it makes."""
     h = hashlib.sha256(f"{__version__} {FORMAT_VERSION} numpy {np.__version__}".encode())
     for path in sorted(_sources(str(_FOLDER))):
-        h.update(f"\n{os.path.relpath(path, _FOLDER)}\n".encode())
+        h.update(f"\n{path.removeprefix(str(_FOLDER))}\n".encode())
         h.update(_contents(path))
     for package in ("llvmlite", "onnx"):  # by when they were installed: importing them would take too long
         spec = find_spec(package)
@@ -65,7 +65,7 @@ def rules_digest() -> str:
     for folder in ("schedule", "search"):
         for path in sorted(_sources(str(_FOLDER / folder))):
             if os.path.basename(path) not in _NO_RULES:
-                h.update(f"\n{os.path.relpath(path, _FOLDER)}\n".encode())
+                h.update(f"\n{path.removeprefix(str(_FOLDER))}\n".encode())
                 h.update(_contents(path))
     return h.hexdigest()
 
