@@ -1,11 +1,11 @@
 """The time of a product and the windows that read it, band by band, against that of one after the other.
 
-band by band          rows that two bands need are computed twice, and every band is filled with zeros first
+band by band          rows that two bands need are computed twice
 one after the other   what is between goes out of the near caches, and comes back; its border is filled apart
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.cost.machine import Machine
@@ -13,14 +13,18 @@ from tilewright.schedule.recipes.tiles import column_tiles, row_tiles
 
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _STORE = 2.0  # cycles for a vector of a tile, from clearing it to storing it
-_FILL = 1.0  # cycles to fill a vector of the border's buffer
-_OUT_AND_BACK = 0.15  # cycles for a byte that is written to the far cache, and read again
+_FILL = 2.0  # cycles to fill a vector of the border
+_OUT_AND_BACK = 0.08  # cycles for a byte that is written to the far cache, and read again
 _FROM_SECOND = 0.03  # cycles for a byte that is read from the second-level cache, once per row of the windows
-_NEAR = 0.6  # of the second-level cache: the rest is for what passes by
-_BORDER = 12e3  # cycles of the kernels that fill a border
+_NEAR = 0.8  # of the second-level cache: the rest is for what passes by
+_BORDER = 20e3  # cycles of the kernels that fill a border, and of the meetings between them
 _MOST_ROWS, _MOST_VECTORS = 6, 3
+_WIDE = 1.04  # tiles of three vectors have so few rows that they wait for loads more often
+_READ_AGAIN = 0.01  # cycles for a byte that streams from the second-level cache
+_PART_START = 400.0  # cycles to fetch a part of the work
 _ENOUGH_PARTS = 16
 _FEW_PARTS = 0.01  # of the time, for each time that there are too few
+_UNEVEN = 0.25  # of what two workers wait for each other: there may be only one
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def product_cycles(f: BandForm, channels: int, tile: tuple[int, int], m: Machine
     for rows, n in row_tiles(f.in_columns, tile[0]).items():
         for vectors, times in column_tiles(channels, tile[1], lanes).items():
             total += n * times * (f.k * _step(rows, vectors, m) + _TILE_START + _STORE * rows * vectors)
-    return total
+    return total * _WIDE if tile[1] == _MOST_VECTORS else total
 
 
 @lru_cache(maxsize=256)
@@ -92,21 +96,27 @@ def banded_cycles(f: BandForm, rows: int, channels: int, m: Machine) -> float | 
     parts = f.images * (f.rows // rows) * (f.channels // channels)
     needed = min(f.needed(rows), f.in_rows)
     cycles = needed * product_cycles(f, channels, tile, m)
-    cycles += _FILL * f.needed(rows) * f.wide_columns * channels / lanes
+    cycles += _FILL * f.needed(rows) * (f.wide_columns - f.in_columns) * channels / lanes
     size = f.block_bytes(rows, channels)
-    cycles += size * _distance(size, m)
+    cycles += size * _distance(size, m) + _PART_START
+    read = needed * f.in_columns * f.k * f.bytes_each  # by every block of channels again
+    cycles += _READ_AGAIN * read if read > m.l1_bytes else 0.0
     few = 1.0 + _FEW_PARTS * max(_ENOUGH_PARTS / parts - 1.0, 0.0)
-    return parts * cycles * few
+    return cycles * few * (parts + _UNEVEN * (parts % 2))
 
 
 def apart_cycles(f: BandForm, m: Machine) -> float | None:
-    """Cycles of the product, and of its result going out and coming back."""
-    tile = best_product_tile(f, f.channels, m)
+    """Cycles of the product, all pixels of which are the rows of its tiles, and of its result going out and coming
+    back.
+    """
+    whole = replace(f, in_rows=1, in_columns=f.in_rows * f.in_columns)
+    tile = best_product_tile(whole, f.channels, m)
     if tile is None:
         return None
     size = f.images * f.in_rows * f.in_columns * f.channels * f.bytes_each
-    made = f.images * f.in_rows * product_cycles(f, f.channels, tile, m)
-    return made + size * _distance(size, m) + _BORDER
+    made = f.images * product_cycles(whole, f.channels, tile, m)
+    # It comes back while the windows write what is about as large.
+    return made + size * _distance(2 * size, m) + _BORDER
 
 
 def bands(f: BandForm, m: Machine) -> list[tuple[int, int]]:

@@ -37,6 +37,7 @@ from tilewright.schedule.steps import (
     DecomposeReduction,
     Distribute,
     DropUnitIters,
+    FillBorder,
     FoldPadding,
     Fuse,
     FuseIters,
@@ -284,6 +285,9 @@ class Schedule:
     def decompose_padding(self, block: str, loop: str) -> str:
         """Returns the block that fills."""
         return self.apply(DecomposePadding(block, loop)).name
+
+    def fill_border(self, block: str, loop: str) -> None:
+        self.apply(FillBorder(block, loop))
 
     def rolling_buffer(self, block: str, buffer: str) -> str:
         """Returns the block that computes the first rows."""

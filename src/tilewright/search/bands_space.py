@@ -42,8 +42,8 @@ class BandsSpace(Space):
         cycles = banded_cycles(self._form, rows, channels, self._machine)
         if cycles is None:
             return inf
-        blocks = self._form.channels // channels
-        return cycles / self._machine.hertz + blocks * self._windows.best_tile(channels)[1]
+        times = self._form.channels // channels
+        return cycles / self._machine.hertz + times * self._windows.best_tile(channels)[1]
 
     def build(self, decisions: Decisions) -> Draft:
         rows, channels = decisions["rows"], decisions["channels"]

@@ -18,7 +18,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func, Module, calls
 from tilewright.tir.stmt import blocks
 
-_LEAST_GAIN = 0.01  # of the time of the product
+_LEAST_GAIN = 0.0  # of the time of the product
 
 
 def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[Step, ...]]:

@@ -12,12 +12,12 @@ Rows that two bands need are computed twice; blocks of channels share nothing.
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Const, Load, Scope, Select
+from tilewright.ir.expr import Const, Load, Scope, Select, free_vars
 from tilewright.ir.layout import Layout
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.schedule.moves import loop_names
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.recipes.contraction import (
     Contraction,
     reduction_order,
@@ -29,11 +29,12 @@ from tilewright.schedule.recipes.inline import single_consumer
 from tilewright.schedule.recipes.lanes import gather_lanes, lane_and_rows
 from tilewright.schedule.recipes.parallel import parallel_prefix
 from tilewright.schedule.recipes.register_tile import Nest, loops_of, take_epilogue, tile_nest
-from tilewright.schedule.recipes.spatial import memory_order, schedule_own, schedule_spatial
+from tilewright.schedule.recipes.spatial import memory_order, schedule_spatial
 from tilewright.schedule.recipes.tiles import Tile
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.compute_inline import ComputeInline
-from tilewright.schedule.steps.decompose_padding import DecomposePadding
+from tilewright.schedule.steps.fill_border import FillBorder
+from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
@@ -42,6 +43,8 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, IterKind, Store, blocks
+
+_BLOCKS = 5  # the product, f, the padding, the windows, g
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,14 @@ class BandPlan:
 
 
 def try_chain(func: Func) -> Chain | None:
-    """The Func as such a chain, with nothing else in it that is computed."""
+    """The Func as such a chain, with nothing else in it."""
     every = list(blocks(func.body))
     reductions = [b for b in every if b.is_reduction]
-    if len(reductions) != 2 or len(every) > 5 or try_contraction(reductions[0]) is None:
+    if len(reductions) != 2 or try_contraction(reductions[0]) is None:
         return None
     product, windows = reductions
+    if len(every) > _BLOCKS:
+        return None
     between = _only_reader(func, product)
     padding = None if between is None else _only_reader(func, between)
     reader = None if padding is None else _only_reader(func, padding)
@@ -107,11 +112,22 @@ def schedule_bands(s: Draft, chain: Chain, plan: BandPlan, target: Target) -> No
     outer, block = _tile_windows(s, windows, plan, target)
     s.apply(ComputeAt(padding, block))
     own = loop_names(find_block(s.func, padding))
-    border = s.apply(DecomposePadding(padding, own[0]))
+    border = s.apply(FillBorder(padding, own[0]))
     s.apply(ComputeAt(product, block))
     _tile_product(s, product, padding, plan, target)
-    schedule_own(s, border.name, [f"{n}_fill" for n in own], target, is_shared=False)
+    for side in border.blocks(s.func):
+        _fill_in_vectors(s, side, target)
     parallel_prefix(s, (*outer, block))
+
+
+def _fill_in_vectors(s: Draft, side: Block, target: Target) -> None:
+    """Whole vectors of channels, which are innermost; what chooses the rows of a side does not ask for channels."""
+    assert isinstance(side.body, Store)
+    channel = side.body.indices[-1]
+    (binding,) = [b for it, b in zip(side.iters, side.bindings, strict=True) if it.var is channel]
+    own = [n.var.name for n in loops_above(s.func, side) if n.var in free_vars(binding)]
+    lanes = target.lanes(side.body.buffer.dtype.bytes)
+    s.apply(Vectorize(s.apply(Split(own[-1], (None, lanes))).names[1]))
 
 
 def _contraction(s: Draft, name: str) -> Contraction:

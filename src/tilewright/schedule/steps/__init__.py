@@ -13,6 +13,7 @@ from tilewright.schedule.steps.decompose_padding import DecomposePadding
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.drop_unit_iters import DropUnitIters
+from tilewright.schedule.steps.fill_border import FillBorder
 from tilewright.schedule.steps.fold_padding import FoldPadding
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.fuse_iters import FuseIters
@@ -77,6 +78,7 @@ STEPS: tuple[type[Step], ...] = (
     StoreAt,
     PadEinsum,
     DecomposePadding,
+    FillBorder,
     RollingBuffer,
     # what is one kernel
     JoinFuncs,

@@ -55,7 +55,7 @@ from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Iter, Store, seq
 
 
-class _Range(NamedTuple):
+class Range(NamedTuple):
     """low … high - 1."""
 
     low: int
@@ -90,16 +90,17 @@ class DecomposePadding(FuncStep):
             raise refusal(
                 func, thread, f"{thread.var.name} is bound to {thread.kind.value}", hint="bind afterwards"
             )
-        store, choice, fill = _padding(func, block)
-        inside = _inside(func, block, choice.cond)
+        store, choice, fill = padded_store(func, block)
+        inside = inside_of(func, block, choice.cond)
 
         filled = rename(wrap(below, replace(block, body=replace(store, value=fill))), "_fill")
         check_fresh(func, bound_names(filled))
-        copied = _copy(func, block, replace(store, value=choice.a), below, inside)
+        copied = copied_inside(func, block, replace(store, value=choice.a), below, inside)
         return replace_nest(func, loop, seq(filled, copied))
 
 
-def _padding(func: Func, block: Block) -> tuple[Store, Select, Const]:
+def padded_store(func: Func, block: Block) -> tuple[Store, Select, Const]:
+    """What the block stores: the whole, the choice, and the literal."""
     store = block.body
     value = store.value if isinstance(store, Store) and not block.is_reduction else None
     if not isinstance(store, Store) or not isinstance(value, Select) or not isinstance(value.b, Const):
@@ -114,9 +115,9 @@ def _padding(func: Func, block: Block) -> tuple[Store, Select, Const]:
     return store, value, value.b
 
 
-def _inside(func: Func, block: Block, cond: Expr) -> dict[Var, _Range]:
+def inside_of(func: Func, block: Block, cond: Expr) -> dict[Var, Range]:
     """The iterators that the condition bounds, with their bounds."""
-    found = {it.var: _Range(0, it.extent) for it in block.iters}
+    found = {it.var: Range(0, it.extent) for it in block.iters}
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
     for c in conjuncts(simplify(cond)):
         sides = (c.a, c.b) if isinstance(c, Binary) and c.op is BinaryOp.LT else None
@@ -129,7 +130,7 @@ def _inside(func: Func, block: Block, cond: Expr) -> dict[Var, _Range]:
         var, bound = form.terms[0][0], int(limit.value) - form.const
         assert isinstance(var, Var)
         low, high = found[var]
-        found[var] = _Range(low, min(high, bound)) if sides[1] is limit else _Range(max(low, bound + 1), high)
+        found[var] = Range(low, min(high, bound)) if sides[1] is limit else Range(max(low, bound + 1), high)
     narrow = {it.var: found[it.var] for it in block.iters if found[it.var] != (0, it.extent)}
     if not narrow or any(r.low >= r.high for r in narrow.values()):
         raise refusal(
@@ -151,7 +152,9 @@ def _nothing_left(func: Func, block: Block) -> Exception:
     return refusal(func, block, f"{block.name} copies nothing here, where its loops are all outside")
 
 
-def _copy(func: Func, block: Block, store: Store, below: list[For], inside: Mapping[Var, _Range]) -> For:
+def copied_inside(
+    func: Func, block: Block, store: Store, below: list[For], inside: Mapping[Var, Range]
+) -> For:
     """The loops `below` around a block that runs over the inside."""
     simplify = Simplifier(ranges(func.body))
     others = other_conditions(block, simplify)
@@ -166,7 +169,7 @@ def _copy(func: Func, block: Block, store: Store, below: list[For], inside: Mapp
             continue
         low, high = inside[it.var]
         iters.append(replace(it, extent=high - low))
-        loop, start, end = _own_loop(block, it, binding, below, others, inside[it.var], simplify)
+        loop, start, end = own_loop(block, it, binding, below, others, inside[it.var], simplify)
         if loop is not None and start >= end:
             raise _nothing_left(func, block)
         if loop is not None:
@@ -189,13 +192,13 @@ def _copy(func: Func, block: Block, store: Store, below: list[For], inside: Mapp
     return nest
 
 
-def _own_loop(
+def own_loop(
     block: Block,
     it: Iter,
     binding: Expr,
     below: list[For],
     others: list[Expr],
-    inside: _Range,
+    inside: Range,
     simplify: Simplifier,
 ) -> tuple[For | None, int, int]:
     """The loop that is this iterator up to a constant, and nothing else; and where on it the inside starts and ends."""
