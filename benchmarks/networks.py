@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from benchmarks.batched import write_batched
 from benchmarks.network_tables import METHOD, engine_versions, pages
-from benchmarks.results import FOLDER, write
+from benchmarks.results import FOLDER, ROOT, current_commit, write
 from benchmarks.suite_results import OURS, read_results
 from tilewright.cli.machine import machine
 from tilewright.cli.measure import Report, measure
@@ -134,6 +134,7 @@ def suite_models(folder: Path) -> list[Path]:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Render these results of the suite (JSON) instead of measuring; may be repeated, and FILES are more of them.",
 )
+@click.option("--commit", help="That the results of --from were measured at [default: the current one].")
 @click.option(
     "--against", default="ort,openvino,mnn,ncnn", show_default=True, help="Engines to compare with."
 )
@@ -149,6 +150,7 @@ def suite_models(folder: Path) -> list[Path]:
 def main(
     files: tuple[Path, ...],
     sources: tuple[Path, ...],
+    commit: str | None,
     against: str,
     thread_counts: tuple[int, ...],
     rounds: int,
@@ -157,6 +159,7 @@ def main(
     save: bool,
 ) -> None:
     """Measure FILES (ONNX; the networks of the suite in $BENCH_HOME unless given), or render --from."""
+    measured_at = (commit or current_commit()) if sources else None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not sources:
@@ -176,7 +179,9 @@ def main(
     if save:
         for file, text in charts.items():
             (FOLDER / file).write_text(text, encoding="utf-8")
-        click.echo(f"\nwritten to {write('networks', 'Networks against other engines', METHOD, *parts)}")
+        title = "Networks against other engines"
+        path = write("networks", title, METHOD, *parts, measured_at=measured_at)
+        click.echo(f"\nwritten to {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

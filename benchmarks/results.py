@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from tilewright.cli.machine import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "results"
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/]+/)+")  # of an absolute path
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -19,18 +21,21 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def write(name: str, title: str, method: str, *parts: str) -> Path:
-    """docs/results/NAME.md: heading, provenance, how it was measured, and `parts` separated by blank lines."""
+def write(name: str, title: str, method: str, *parts: str, measured_at: str | None = None) -> Path:
+    """docs/results/NAME.md: heading, provenance, how it was measured, and `parts` separated by blank lines.
+
+    `measured_at` is the commit of figures that were measured before; what is known of this moment is left out then.
+    """
     packages = ", ".join(f"{k} {v}" for k, v in versions().items() if v is not None)
     # Where files lie on this machine is nobody's business.
-    arguments = " ".join(Path(a).name if os.path.isabs(a) else a for a in sys.argv[1:])
+    arguments = " ".join(_FOLDERS.sub("", a) for a in sys.argv[1:])
     module = Path(sys.argv[0]).stem
     provenance = [
         f"- command: `python -m benchmarks.{module}{' ' + arguments if arguments else ''}`",
-        f"- commit: {_commit()}",
+        f"- commit: {measured_at or current_commit()}",
         f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
         f"- machine: {machine().summary()}",
-        f"- load average: {os.getloadavg()[0]:.1f} at the end (above the number of threads: somebody else was busy)",
+        *([] if measured_at else [_load()]),
         f"- versions: {packages}",
     ]
     path = FOLDER / f"{name}.md"
@@ -41,7 +46,12 @@ def write(name: str, title: str, method: str, *parts: str) -> Path:
     return path
 
 
-def _commit() -> str:
+def _load() -> str:
+    busy = "above the number of threads: somebody else was busy"
+    return f"- load average: {os.getloadavg()[0]:.1f} at the end ({busy})"
+
+
+def current_commit() -> str:
     """With a plus sign if the sources were not those of the commit."""
 
     def git(*arguments: str) -> str:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.network_tables import pages
+from benchmarks.results import write
 from benchmarks.suite_results import read_results
 from benchmarks.svg import bar_chart
 from tilewright.cli import bench
@@ -57,6 +58,7 @@ def test_profile(golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
         25,
         0.0103,
         0.0101,
+        0.99,
         Limits(200e9, 25e9),
         (
             KernelProfile(
@@ -70,7 +72,7 @@ def test_profile(golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
         ),
     )  # fmt: skip
     show_profile(made)
-    show_profile(replace(made, total=0.02))
+    show_profile(replace(made, total=0.02, on_core=0.5))
     golden("profile_table.txt", capsys.readouterr().out)
 
 
@@ -121,6 +123,17 @@ def test_a_wrong_result_of_ours_counts_as_nothing(tmp_path: Path) -> None:
     parts, _ = pages(read_results([path]))
     row = next(line for line in parts[1].splitlines() if line.startswith("| net |"))
     assert "1.00†" in row and "0.00 [0.00, 0.00]" in row
+
+
+def test_a_page_says_where_it_comes_from_and_not_where_files_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.results.FOLDER", tmp_path)
+    monkeypatch.setattr("sys.argv", ["networks.py", "--from", "/home/me/a.json", "--from=/home/me/b.json"])
+    text = write("page", "Title", "Method.", "Part.", measured_at="1234567").read_text()
+    assert "`python -m benchmarks.networks --from a.json --from=b.json`" in text
+    assert "- commit: 1234567" in text and "load average" not in text
+    assert "load average" in write("page", "Title", "Method.").read_text()
 
 
 def test_a_bar_chart_has_a_bar_for_each_value() -> None:

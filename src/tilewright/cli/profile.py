@@ -46,7 +46,7 @@ from tilewright.tir.stmt import Alloc, Block, Emit, Seq, Stmt, Store, blocks, wa
 MIN_RUNS = 5
 _SPIN_US = "100000"  # inside a program workers do not sleep between calls: nor shall they between jobs
 _EMPTY_JOBS = 200
-_DISTURBED = 1.25
+_UNDISTURBED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class Profile:
     runs: int
     total: float
     best: float
+    on_core: float  # the share of the time in which our thread had a core; it never sleeps
     limits: Limits
     kernels: tuple[KernelProfile, ...]  # the slowest first
 
@@ -94,8 +95,8 @@ class Profile:
 
     @property
     def is_disturbed(self) -> bool:
-        """Did other programs take the cores? Then single kernels are still timed well, and whole runs are not."""
-        return self.total > _DISTURBED * self.best
+        """Did other programs take the cores? Then times are too long, those of short kernels least."""
+        return self.on_core < _UNDISTURBED
 
     def share(self, kernel: KernelProfile) -> float:
         """Of the time in kernels."""
@@ -108,6 +109,7 @@ class Profile:
             "runs": self.runs,
             "total_seconds": self.total,
             "best_seconds": self.best,
+            "on_core": self.on_core,
             "kernel_seconds": self.inside,
             "outside_seconds": self.outside,
             "limits": {
@@ -148,13 +150,13 @@ def profile(
     with pinned(threads) as cores:
         before = measure_limits(target, threads)
         with _patient_workers():
-            totals, found = _timed(artifact, feeds, threads, seconds)
+            totals, found, on_core = _timed(artifact, feeds, threads, seconds)
         limits = before.best(measure_limits(target, threads))
     calls = {c.kernel: c for c in kernel_calls(artifact.program)}
     about = {} if stages is None else _origins(stages)
     kernels = [_described(name, n, t, calls[name], about.get(name)) for name, (n, t) in found.items()]
     kernels.sort(key=lambda k: -k.seconds)
-    return Profile(threads, cores, len(totals), median(totals), min(totals), limits, tuple(kernels))
+    return Profile(threads, cores, len(totals), median(totals), min(totals), on_core, limits, tuple(kernels))
 
 
 def kernel_calls(steps: Sequence[ProgramStep]) -> Iterator[KernelCall]:
@@ -210,8 +212,10 @@ class _Clock:
 
 def _timed(
     artifact: Artifact, feeds: Mapping[str, NDArray[Any]], threads: int, seconds: float
-) -> tuple[list[float], dict[str, tuple[int, float]]]:
-    """The seconds of each run; and of each kernel how often it is called in one, and its seconds (median)."""
+) -> tuple[list[float], dict[str, tuple[int, float]], float]:
+    """The seconds of each run; of each kernel how often it is called in one, and its seconds (median); and the share of
+    the time in which this thread had a core.
+    """
     signature = Signature(artifact.manifest.inputs, artifact.manifest.outputs)
     inputs = signature.inputs(feeds)
     outputs = signature.outputs(None, inputs)
@@ -234,7 +238,8 @@ def _timed(
     counts: dict[str, int] = {}
     whole.run()
     apart.run()
-    end = time.perf_counter() + seconds
+    begin, used = time.perf_counter(), time.thread_time()
+    end = begin + seconds
     while len(totals) < MIN_RUNS or time.perf_counter() < end:
         start = time.perf_counter()
         whole.run()
@@ -250,8 +255,9 @@ def _timed(
             counts[name] += 1
         for name, t in once.items():
             spent[name].append(t)
+    on_core = (time.thread_time() - used) / (time.perf_counter() - begin)
     found = {name: (counts[name], median(times)) for name, times in spent.items() if counts[name]}
-    return totals, found
+    return totals, found, on_core
 
 
 def _empty_job_seconds(team: Team, is_team: bool) -> float:

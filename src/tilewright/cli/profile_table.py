@@ -65,7 +65,8 @@ def totals(made: Profile) -> list[str]:
     ]
     if made.is_disturbed:
         lines.append(
-            "Other programs kept the cores busy: what is outside of kernels, and rates, cannot be trusted."
+            f"Other programs had our core for {100 * (1 - made.on_core):.0f} % of the time: times are too long,"
+            " those of short kernels least."
         )
     if flops:
         rate = flops / made.total
