@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from graph_cases import check_lowered, check_pass, f32, groups, names
 from native import BEST, every_target, run_native
+from onnx import TensorProto, helper
 
+from tilewright.frontend.onnx import load_graph
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes import prepare
@@ -183,6 +185,23 @@ def test_what_is_known_of_empty_rows_belongs_to_it() -> None:
     graph = b.finish(b.apply(MatMul(), weights, v))
     assert len(groups(prepare(graph))) == 1
     check(graph)
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "shape", "attributes"),
+    [
+        ("Attention", "", (1, 4, 12, 8), {"is_causal": 1}),
+        ("MultiHeadAttention", "com.microsoft", (1, 12, 32), {"num_heads": 4}),
+    ],
+)
+def test_operators_of_models(op: str, domain: str, shape: Sequence[int], attributes: dict[str, int]) -> None:
+    """They are imported as the nodes that compute them, and these are found."""
+    node = helper.make_node(op, ["q", "k", "v"], ["y"], domain=domain, **attributes)
+    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "qkv"]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", given, [result]), opset_imports=opsets)
+    assert len(lower(prepare(load_graph(model))).funcs) == 1
 
 
 # ------------------------------------------------------------------------------------------------------- what it means
