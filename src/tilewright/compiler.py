@@ -27,7 +27,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
+from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler, calls_of
 from tilewright.keys import model_digest
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime import file
@@ -42,7 +42,6 @@ from tilewright.support.artifact import (
     Artifact,
     BranchStep,
     ExternalCall,
-    KernelCall,
     Manifest,
     Place,
     ProgramStep,
@@ -400,16 +399,16 @@ def _touched(n: _Node) -> list[tuple[Buffer, ...]]:
 def _steps(nodes: list[_Node], slots: Mapping[Buffer, Slot]) -> tuple[ProgramStep, ...]:
     """Runs of kernel calls become segments."""
     out: list[ProgramStep] = []
-    calls: list[KernelCall] = []
+    items: list[_Item] = []
 
     def end_segment() -> None:
-        if calls:
-            out.append(Segment(tuple(calls)))
-            calls.clear()
+        if items:
+            out.append(Segment(calls_of([(i.kernel, i.buffers) for i in items], slots)))
+            items.clear()
 
     for n in nodes:
         if isinstance(n, _Item):
-            calls.append(n.kernel.call(tuple(slots[b] for b in n.buffers)))
+            items.append(n)
             continue
         end_segment()
         match n:

@@ -7,9 +7,11 @@ its LLVM IR before it is compiled, by worker processes. Kernels that read only c
 import ctypes
 import hashlib
 import logging
+import sys
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,7 @@ from tilewright.runtime.memory import Shelf
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
 from tilewright.search.default import schedule_func
-from tilewright.support.artifact import KernelCall, Slot
+from tilewright.support.artifact import KernelCall, Place, Slot
 from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
@@ -212,6 +214,46 @@ class KernelCompiler:
 
     def _object_key(self, ir: str) -> str:
         return hashlib.sha256("\n".join((*self._object_facts, ir)).encode()).hexdigest()
+
+
+# -------------------------------------------------------------------------------------------------------------- calls
+
+_Span: TypeAlias = tuple[Place, int, int]  # where memory is: from, to
+
+
+def calls_of(
+    kernels: Sequence[tuple[Kernel, tuple[Buffer, ...]]], slots: Mapping[Buffer, Slot]
+) -> tuple[KernelCall, ...]:
+    """Calls of kernels with these buffers, in order. Workers meet where a call touches what one since the last meeting
+    writes, or writes what one touches.
+    """
+    calls: list[KernelCall] = []
+    touched, written = list[_Span](), list[_Span]()
+    for kernel, buffers in kernels:
+        here = [_span(b, slots[b]) for b in buffers]
+        stores = [s for s, p in zip(here, kernel.func.params, strict=True) if p in kernel.func.outputs]
+        is_needed = _overlap(here, written) or _overlap(stores, touched)
+        if is_needed:
+            calls[-1] = replace(calls[-1], barrier=True)
+            touched, written = [], []
+        touched += here
+        written += stores
+        calls.append(replace(kernel.call(tuple(slots[b] for b in buffers)), barrier=False))
+    return tuple(calls)
+
+
+def _span(b: Buffer, slot: Slot) -> _Span:
+    match slot.place:
+        case Place.ARENA:
+            return slot.place, slot.at, slot.at + b.bytes
+        case Place.INPUT:  # the caller may have given one array for an input and for an output
+            return Place.OUTPUT, 0, sys.maxsize
+        case Place.OUTPUT | Place.CONSTANT:
+            return slot.place, slot.at, slot.at + 1
+
+
+def _overlap(some: Sequence[_Span], others: Sequence[_Span]) -> bool:
+    return any(a[0] is b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)
 
 
 class ConstantFolder:
