@@ -31,7 +31,7 @@ A = np.arange(N, dtype=np.float32)
 
 def rich_program() -> Artifact:
     """One of everything a file can hold."""
-    segment = Segment((KernelCall("add", 4, (inp(0), const(0), arena(64)), barrier=False),))
+    segment = Segment((KernelCall("add", 4, (inp(0), const(0), arena(64)), barrier=False, steps=2),))
     view = (arena(64), vector("t"))
     steps = (
         segment,
