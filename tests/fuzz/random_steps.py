@@ -225,6 +225,7 @@ WEIGHTS = {
     "Annotate": 1,
     "AddUnitLoop": 2,
     "FoldPadding": 1,
+    "StoreAt": 1,
     "Tensorize": 1,
     "SampleComputeLocation": 2,
 }
