@@ -137,6 +137,12 @@ def test_packing_of_constants_is_free() -> None:
     assert free.ranked()[1][0] < paid.ranked()[1][0]
 
 
+def test_rows_of_constants_that_are_near_each_other_are_packed_too() -> None:
+    """What is 512 bytes apart shares sets of a cache: a panel of it does not stay there."""
+    space = space_of(product(784, 128, 512), "B")
+    assert space.decisions(space.ranked()[0][0])["pack_b"] == 1
+
+
 def test_more_cores_want_balanced_parts() -> None:
     func = product(96, 512, 64)
     one = ContractionSpace(prepared(func), AVX2, frozenset(), threads=1)

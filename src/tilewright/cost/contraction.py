@@ -25,10 +25,11 @@ _SCATTERED_ROWS = 0.5  # cycles for a vector of a row whose neighbours are store
 _LEAST_TURNED = 4  # rows that such a tile has
 _LOOSE_LINES = 0.012  # cycles per byte of lines of which little is used
 _FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
+_NEAR_ROWS = 0.004  # likewise for rows at that distance, and less for nearer ones: they share sets of a cache
 _PREFETCHED_STEP = 512  # bytes: the prefetcher follows rows up to this far apart
 _PASSING = 1.5  # of its size a cache needs for what passes through it in order, and again
 _FETCHED = 0.4  # of the cost of a byte that was asked for ahead of time
-_ASK = 0.03  # cycles to ask for a line
+_ASK = 0.07  # cycles to ask for a line
 _ENOUGH_PARTS = 16
 _FEW_PARTS = 0.01  # of the time, for each time that there are too few
 _PART_START = 400.0  # cycles to fetch a part of the work
@@ -161,20 +162,25 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
     b_again, a_again = np.maximum(b_again, panel_floor), np.maximum(a_again, band_floor)
     b_new = np.maximum(m.per_byte(np.full_like(panel, all_b)) - b_again, 0.0)
     a_new = np.maximum(m.per_byte(np.full_like(band, all_a)) - a_again, 0.0)
-    fetched = np.where(_is_fetched(f, c), _FETCHED, 1.0)
+    # Requests for rows that are apart would push each other out of the cache.
+    fetched = np.where(_is_fetched(f, c) & c.pack_b, _FETCHED, 1.0)
     again = outer * t.n_rows * t.n_cols * (panel * b_again * fetched + band * a_again)
     # The first time both come from farther away: what is outside in each chunk, what is inside once.
     b_times = np.where(c.columns_outside & (c.chunk > 0), outer, np.float64(f.batch))
     b_first = np.where(c.columns_outside, b_times * t.n_cols * panel, all_b)
     a_first = np.where(c.columns_outside, all_a, outer * t.n_rows * band)
-    return again + b_first * b_new * fetched + a_first * a_new
+    # Weights that are not small have left the caches since the last run: other layers have theirs.
+    cold = m.from_memory - m.per_byte(np.full_like(panel, all_b))
+    weights = all_b * cold * fetched if f.b_constant and all_b > m.l2_bytes else 0.0
+    return again + b_first * b_new * fetched + a_first * a_new + weights
 
 
 def _panel_bytes(f: Form, c: Choices, m: Machine, width: Ints) -> tuple[Array, Array]:
     """Bytes that come with the columns of B for a tile, and what each costs at least."""
     panel = np.float64(f.k * f.bytes_each) * width
     step = f.b_k_step * f.bytes_each
-    floor = 0.0 if step <= _PREFETCHED_STEP else _FAR_ROWS if step % _SET_BYTES else 2 * _FAR_ROWS
+    near = np.where(step > width * f.bytes_each, _NEAR_ROWS * step / _PREFETCHED_STEP, 0.0)
+    floor = near if step <= _PREFETCHED_STEP else _FAR_ROWS if step % _SET_BYTES else 2 * _FAR_ROWS
     return panel, np.where(c.pack_b, 0.0, floor)
 
 
