@@ -16,10 +16,8 @@ from tilewright.cost.machine import Machine
 
 _ROW_CYCLES = 16.0  # for a vector of a row: its maximum, its power, its sum
 _PASSES = 5.0  # how often a row is written or read, from the first product to the last
-_STREAMED = 12.0  # a byte from afar, where there is little else to do, by what it costs in a register tile
-_KERNELS_START = (
-    18000.0  # cycles until all workers are in the three more kernels that there are without blocks
-)
+_STREAMED = 16.0  # a byte from afar, where there is little else to do, by what it costs in a register tile
+_KERNELS_START = 60000.0  # cycles to start and to end the three more kernels that there are without blocks
 _COPY, _TURN = 0.25, 0.7  # cycles to copy an element, in order or turned
 
 
