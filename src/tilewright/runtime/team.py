@@ -2,8 +2,8 @@
 
 Workers are plain threads that run the native driver and never touch Python. One team serves all sessions of a process
 that have the same driver and thread count: jobs take it one at a time, and a job that finds it taken runs on its
-caller's thread alone. So sessions in several Python threads do not ask for more cores than there are. Nobody waits for a
-worker that has no part of the job: one that is asleep, or whose core others use, comes too late and does nothing.
+caller's thread alone. So sessions in several Python threads do not ask for more cores than there are. Nobody waits for
+a worker that has no part of the job: one that is asleep, or whose core others use, comes too late and does nothing.
 
 A team belongs to the process that started it. In a forked child it is marked as not running; the first job there runs
 alone and says so, and `start` then makes new workers.
