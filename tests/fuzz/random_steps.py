@@ -208,6 +208,9 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "parts": lambda d: d.rng.choice((0, 1, 2, 2, 3)),
     "max_innermost": lambda d: d.rng.choice((1, 4, 16)),
     "decision": lambda d: None,
+    "partial": lambda d: d.rng.random() < 0.5,
+    "first": lambda d: d.rng.choice([f.name for f in d.module.funcs]),
+    "second": lambda d: d.rng.choice([f.name for f in d.module.funcs]),
     "dtype": lambda d: d.rng.choice((None, None, *DType)),
 }
 
@@ -225,6 +228,7 @@ WEIGHTS = {
     "Annotate": 1,
     "AddUnitLoop": 2,
     "FoldPadding": 1,
+    "JoinFuncs": 1,
     "StoreAt": 1,
     "Tensorize": 1,
     "SampleComputeLocation": 2,

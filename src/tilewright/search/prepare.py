@@ -20,10 +20,9 @@ def prepared(func: Func) -> Draft:
 
 def schedule_rest(s: Draft, names: set[str], target: Target) -> None:
     """The all-spatial blocks that still are as they were: padding before, further consumers after."""
-    for block in list(blocks(s.func.body)):
-        if block.name in names and not block.is_reduction and s.is_untouched(block):
-            if inline_moved(s, block):
-                continue
-            near = bring_near(s, block.name, target)
-            if not near:
-                schedule_spatial(s, block.name, target)
+    for name in [b.name for b in blocks(s.func.body) if b.name in names]:
+        block = s.func.block(name)  # what was inlined has changed others
+        if block is None or block.is_reduction or not s.is_untouched(block) or inline_moved(s, block):
+            continue
+        if not bring_near(s, name, target):
+            schedule_spatial(s, name, target)
