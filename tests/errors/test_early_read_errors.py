@@ -57,6 +57,16 @@ def test_what_is_written_in_the_same_nest_is_not_copied() -> None:
     refused(block, s)
 
 
+def test_nor_is_it_where_a_condition_decides_whether_it_is_read() -> None:
+    b = FuncBuilder("shifted")
+    x = b.param("X", (1, 3), DType.I32)
+    total = b.reduce("T", (1,), (3,), lambda i, k: x[i, k])
+    late = b.compute("L", (2,), lambda i: select(const(1) <= i, total[(i - 1,)], const(0, DType.I32)))
+    s = Schedule(b.finish(late))
+    s.reverse_compute_at("L", "T_i")
+    assert "cannot be read beforehand" in refused(Stage("L", (), ("L_vi",)), s)
+
+
 def test_iterators_of_a_block_inside_are_not_the_blocks_own() -> None:
     s = Schedule(padded())
     outer = s.blockize("S_i")

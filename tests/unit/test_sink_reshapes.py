@@ -73,3 +73,11 @@ def test_a_value_that_broadcasts_up_stays() -> None:
     g = b.apply(Gemm(), b.input("x", f32(1, 4)), b.constant("w", floats(4, 4)))
     graph = b.finish(b.apply(Add(), b.apply(Reshape((4,)), g), b.input("y", f32(3, 4))))
     assert sink_reshapes(graph) is graph
+
+
+def test_a_product_of_one_element_as_a_scalar_keeps_its_other_operands() -> None:
+    b = GraphBuilder()
+    g = b.apply(Gemm(), b.input("x", f32(1, 4)), b.constant("w", floats(4, 1)))
+    s = b.apply(Reshape(()), g)
+    after = sunk(b.finish(b.apply(Add(), b.apply(Mul(), s, b.input("y", f32())), s)))
+    check_lowered(after)

@@ -5,7 +5,7 @@ The block may write it itself (an accumulator). Or the block reads it only under
 would leave the buffer.
 """
 
-from tilewright.ir.expr import Expr, Load, Select
+from tilewright.ir.expr import Expr, Load, Select, loads
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.moves import nest_of
@@ -20,7 +20,7 @@ def check_early_read(func: Func, block: Block, e: Expr) -> None:
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
     flow = Dataflow(func)
     at = nest_of(func, block)
-    for load in _unconditional_loads(e):
+    for load in loads(e):
         for w in flow.writers(load.buffer):
             if nest_of(func, w) >= at:
                 raise refusal(
@@ -30,6 +30,7 @@ def check_early_read(func: Func, block: Block, e: Expr) -> None:
                     "it cannot be read beforehand",
                     "apply the step before the blocks are moved into one nest",
                 )
+    for load in _unconditional_loads(e):
         for index, extent in zip(load.indices, load.buffer.shape, strict=True):
             lo, hi = simplify.bounds(index)
             if lo < 0 or hi >= extent:

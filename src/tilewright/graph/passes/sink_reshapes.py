@@ -39,7 +39,9 @@ def sink_reshapes(graph: Graph) -> Graph:
             if reshape is None or v.shape != out.shape or reshape.inputs[0] not in tiles:
                 continue
             shape = reshape.inputs[0].shape
-            shapes = [_reshaped(u.shape, out.shape, shape) for u in node.inputs]
+            shapes = [
+                shape if u.shape == out.shape else _reshaped(u.shape, out.shape, shape) for u in node.inputs
+            ]
             known = [s for s in shapes if s is not None]
             if len(known) < len(shapes):
                 continue
