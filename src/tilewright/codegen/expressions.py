@@ -37,6 +37,7 @@ from tilewright.ir.expr import (
     UnaryOp,
     Var,
     as_index,
+    free_vars,
     walk,
 )
 from tilewright.ir.rewrite import substitute
@@ -204,7 +205,7 @@ class ExprEmitter:
         for atom, k in form.terms:
             if atom is lane:
                 step = k
-            elif lane in self.facts.vars(atom):
+            elif lane in free_vars(atom):
                 return None
             else:
                 rest.append((atom, k))
@@ -222,7 +223,7 @@ class ExprEmitter:
             if self.facts.buffers(atom):
                 here.append((atom, k))  # depends on data: nothing to hoist
             else:
-                depth = max((b.depth.get(v, 0) for v in self.facts.vars(atom)), default=0)
+                depth = max((b.depth.get(v, 0) for v in free_vars(atom)), default=0)
                 by_depth.setdefault(depth, []).append((atom, k))
         for depth in sorted(by_depth):
             key = (cursor.name, tuple(by_depth[depth]))

@@ -3,27 +3,23 @@
 from dataclasses import dataclass, field
 
 from tilewright.codegen.values import Val
-from tilewright.ir.expr import Buffer, Expr, Load, Select, Var
+from tilewright.ir.expr import Buffer, Expr, Load, Select, loads
 
 
 class Facts:
-    """Which buffers an expression loads from and which variables it mentions, remembered: every store and address asks.
+    """Which buffers an expression loads from, and what it certainly evaluates, remembered: every store asks.
 
     Expressions are interned and share their parts, so every node is looked at once.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[Expr, frozenset[Buffer]] = {}
-        self._vars: dict[Expr, frozenset[Var]] = {}
         self._certain: dict[Expr, frozenset[Expr]] = {}
 
     def buffers(self, e: Expr) -> frozenset[Buffer]:
         found = self._buffers.get(e)
         if found is None:
-            found = frozenset[Buffer]().union(*[self.buffers(c) for c in e.children()])
-            if isinstance(e, Load):
-                found |= {e.buffer}
-            self._buffers[e] = found
+            found = self._buffers[e] = frozenset(ld.buffer for ld in loads(e))
         return found
 
     def certain(self, e: Expr) -> frozenset[Expr]:
@@ -37,14 +33,6 @@ class Facts:
             if isinstance(e, Load | Select) and self.buffers(e):
                 found |= {e}
             self._certain[e] = found
-        return found
-
-    def vars(self, e: Expr) -> frozenset[Var]:
-        found = self._vars.get(e)
-        if found is None:
-            found = frozenset({e}) if isinstance(e, Var) else frozenset[Var]()
-            found = found.union(*[self.vars(c) for c in e.children()])
-            self._vars[e] = found
         return found
 
 
