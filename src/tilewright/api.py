@@ -26,7 +26,7 @@ from tilewright.keys import (
     rules_digest,
     target_digest,
 )
-from tilewright.ops.accuracy import DEFAULT, EXACT, Accuracy, AccuracyLike
+from tilewright.ops.accuracy import EXACT, Accuracy, AccuracyLike
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
@@ -65,7 +65,7 @@ def load(
 
     A model with open dimensions that `shapes` does not give is compiled when a run shows them; up to `variants`
     programs for different shapes are kept. `accuracy` bounds the error that a quicker algorithm may add to a layer,
-    relative to the layer's largest output: 2e-5 by default; "exact" allows plain sums only.
+    relative to the layer's largest output: `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only.
     """
     wanted = None if accuracy is None else Accuracy.of(accuracy)
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
@@ -74,7 +74,7 @@ def load(
             _check_accuracy(program, wanted, model)
         return Session(program, threads)
     store = default_cache() if cache else NO_CACHE
-    loader = _Loader(model, threads, resolve_target(target), wanted or DEFAULT, store, progress)
+    loader = _Loader(model, threads, resolve_target(target), wanted or Accuracy.of(None), store, progress)
     try:
         return loader.program(shapes)
     except MultipleProgramsError:

@@ -18,6 +18,7 @@ from tilewright.kernels import task_key
 from tilewright.keys import program_key
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime import file
+from tilewright.support.errors import UserError
 from tilewright.target.target import AVX2
 
 MODEL = mlp((24, 16, 8))
@@ -38,6 +39,15 @@ MODEL = mlp((24, 16, 8))
 )
 def test_what_is_written_is_read(written: AccuracyLike | None, bound: float | None) -> None:
     assert Accuracy.of(written) == Accuracy(bound)
+
+
+def test_the_environment_gives_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_ACCURACY", "exact")
+    assert Accuracy.of(None) == Accuracy(None)
+    assert Accuracy.of(1e-6) == Accuracy(1e-6)
+    monkeypatch.setenv("TILEWRIGHT_ACCURACY", "fine")
+    with pytest.raises(UserError, match="TILEWRIGHT_ACCURACY = 'fine'"):
+        Accuracy.of(None)
 
 
 @pytest.mark.parametrize("bound", [None, 2e-5, 1 / 3, 1e-300, math.nextafter(2e-5, 1)])

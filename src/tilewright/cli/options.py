@@ -94,7 +94,7 @@ def accuracy_option(command: Command) -> Command:
         callback=parse_accuracy,
         metavar="BOUND|exact",
         help="Error that a quicker algorithm may add to a layer, relative to its largest output; exact: plain sums only"
-        f" [default: {DEFAULT}].",
+        f" [default: TILEWRIGHT_ACCURACY, or {DEFAULT}].",
     )(command)
 
 

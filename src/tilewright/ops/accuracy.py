@@ -3,15 +3,19 @@
 Some algorithms need fewer multiplications than the plain sum, and have larger rounding errors. For every layer that
 might use one, its error is measured at compile time, on the layer's own weights and relative to the layer's largest
 output; it is used only if the bound allows that error. `docs/accuracy.md` has the figures.
+
+Who does not say gets `TILEWRIGHT_ACCURACY`, or 2e-5.
 """
 
 import math
+import os
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilewright.support.errors import UserError
 
 EXACT = "exact"
+_VARIABLE = "TILEWRIGHT_ACCURACY"
 _HINT = f'give the largest error of a layer, such as 2e-5, or "{EXACT}" for plain sums only'
 
 
@@ -29,9 +33,9 @@ class Accuracy:
 
     @classmethod
     def of(cls, value: "AccuracyLike | None") -> "Accuracy":
-        """From what a user writes. None is the default."""
+        """From what a user writes. None is the default, which the environment may set."""
         if value is None:
-            return DEFAULT
+            return _default()
         if isinstance(value, Accuracy):
             return value
         if isinstance(value, str) and value.strip().lower() == EXACT:
@@ -58,3 +62,13 @@ class Accuracy:
 
 AccuracyLike: TypeAlias = float | str | Accuracy
 DEFAULT = Accuracy(2e-5)
+
+
+def _default() -> Accuracy:
+    text = os.environ.get(_VARIABLE, "")
+    if not text:
+        return DEFAULT
+    try:
+        return Accuracy.of(text)
+    except UserError as e:
+        raise UserError(f"{_VARIABLE} = {text!r} is not an accuracy", hint=_HINT) from e
