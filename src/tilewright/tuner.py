@@ -41,6 +41,9 @@ MIN_ROUNDS = 5
 _FAIR_CHANCE = 0.05  # that as many rounds are won by luck as we ask for
 _HOPELESS = 4.0  # times the best: a candidate this slow is run once
 _WORTH_COMPARING = 0.99  # of the default's time, measured in passing
+_LEAST_GAIN = (
+    0.98  # of the default's time: for less, what was a little luck on this day is not worth a choice
+)
 
 _VERSIONS = f"tilewright {__version__}, LLVM {LLVM_VERSION}"
 _INTERPRETED = 1 << 18  # iterations that the interpreter takes a moment for
@@ -365,7 +368,8 @@ class TaskTuner:
         winner = int(np.argmin(medians))
         wins = int(np.count_nonzero(samples[winner] < samples[0]))
         self.default_seconds = medians[0]
-        if winner == 0 or wins < needed_wins(samples.shape[1]):
+        is_better = medians[winner] <= _LEAST_GAIN * medians[0] and wins >= needed_wins(samples.shape[1])
+        if winner == 0 or not is_better:
             self._choose_default()
             return
         p, built = finalists[winner - 1]
