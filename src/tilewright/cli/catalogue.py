@@ -48,6 +48,8 @@ PEERS: Mapping[str, Peer] = {
         _peer("ncnn", "ncnn", "Ncnn", ("ncnn",), "ncnn pnnx"),
         _peer("torch", "PyTorch", "Torch", ("torch", "onnx2torch"), "torch onnx2torch"),
         _peer("inductor", "PyTorch Inductor", "Inductor", ("torch", "onnx2torch"), "torch onnx2torch"),
+        _peer("xla", "XLA", "Xla", ("jax", "onnx"), "jax onnx"),
+        _peer("tvm", "TVM", "Tvm", ("tvm", "onnx"), "apache-tvm onnx"),
     )
 }
 

@@ -213,3 +213,58 @@ class Inductor(Torch):
     def run(self) -> None:
         with self._torch.no_grad():  # freezing does not work in inference mode
             self._outputs: Any = self._module(*self._inputs)
+
+
+class Xla:
+    """XLA through JAX: the file as a function of JAX, compiled for the shapes of the inputs."""
+
+    def __init__(self, job: Job, progress: Progress) -> None:
+        os.environ["NPROC"] = str(job.threads)  # of XLA's pool, which starts with its first use
+        jax: Any = import_module("jax")
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_enable_x64", True)  # integers stay as long as they are
+        self.version = jax.__version__
+        self._jax = jax
+        function, weights = import_module(".xla.translate", __package__).translate(job.model)
+        self._weights: Any = jax.device_put(weights)
+        feeds = list(job.read_feeds().values())
+        self._compiled = jax.jit(function).lower(self._weights, feeds).compile()
+
+    def bind(self, feeds: dict[str, Array]) -> None:
+        self._inputs: Any = self._jax.device_put(list(feeds.values()))
+
+    def run(self) -> None:
+        self._outputs: Any = self._jax.block_until_ready(self._compiled(self._weights, self._inputs))
+
+    def results(self) -> list[Array]:
+        return [np.asarray(value) for value in self._outputs]
+
+
+class Tvm:
+    """Apache TVM's Relax, untuned (its `zero` pipeline), for this processor and the shapes of the inputs."""
+
+    def __init__(self, job: Job, progress: Progress) -> None:
+        os.environ["TVM_NUM_THREADS"] = str(job.threads)  # of its pool, which starts with its first use
+        tvm: Any = import_module("tvm")
+        relax: Any = import_module("tvm.relax")
+        self.version = tvm.__version__
+        self._tvm = tvm
+        shapes = {name: list(value.shape) for name, value in job.read_feeds().items()}
+        model = import_module("onnx").load(job.model)
+        importer: Any = import_module("tvm.relax.frontend.onnx")
+        module = importer.from_onnx(model, shape_dict=shapes, keep_params_in_input=False)
+        processor = tvm.get_global_func("target.llvm_get_system_cpu")()
+        target = tvm.target.Target({"kind": "llvm", "mcpu": processor, "num-cores": job.threads})
+        with target:
+            program = tvm.compile(relax.get_pipeline("zero")(module), target=target)
+        self._main = relax.VirtualMachine(program, tvm.cpu())["main"]
+
+    def bind(self, feeds: dict[str, Array]) -> None:
+        self._inputs = [self._tvm.runtime.tensor(np.ascontiguousarray(v)) for v in feeds.values()]
+
+    def run(self) -> None:
+        self._outputs: Any = self._main(*self._inputs)
+
+    def results(self) -> list[Array]:
+        found = self._outputs
+        return [value.numpy() for value in ([found] if hasattr(found, "numpy") else found)]
