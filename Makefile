@@ -43,11 +43,10 @@ layers: $(INSTALLED) ## who may import whom
 demo: $(INSTALLED) ## compile a ResNet-18, run it, and compare it with ONNX Runtime
 	$(BIN)/python -m examples.demo
 
-bench: $(INSTALLED) ## measure this machine, kernels, models, networks ($$BENCH_HOME) and call overhead; writes docs/results/
+bench: $(INSTALLED) ## measure this machine, operators, networks ($$BENCH_HOME) and call overhead; writes docs/results/
 	$(BIN)/python -m benchmarks.peak
-	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.operators
 	$(BIN)/python -m benchmarks.int8_gemm
-	$(BIN)/python -m benchmarks.models
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.vector_math

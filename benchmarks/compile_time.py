@@ -1,4 +1,9 @@
-"""How long a model takes to compile and to load, each in a fresh process with a cache of its own."""
+"""How long a model takes to compile and to load, and how much memory it takes: docs/results/compile-time.md.
+
+Each figure is of a fresh process. The models are those of the benchmark suite that take longest (a convolutional
+network, a transformer, and one of many different layers), in `$BENCH_HOME/models`; or those of `examples`; or those
+given.
+"""
 
 import json
 import os
@@ -6,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,42 +19,43 @@ import click
 
 from benchmarks.results import ROOT, table, write
 from examples.models import mlp, resnet18, transformer_encoder
+from tilewright.cli.output import progress_bar
+from tilewright.cli.probe import run_probe
 from tilewright.runtime.machine import default_threads
+from tilewright.support.errors import TilewrightError
 
 METHOD = """Every run is a process of its own, in turns; medians of {repeats}. *compile*: `tilewright.compile` with
-nothing
-cached, by stage, with worker processes and without; *llvm* is the time that this process waits for objects. *warm*:
-`import tilewright` and then `tilewright.load` of a model that was compiled before. *CPU* is user and system time,
-workers included. It too grows on a busy machine, if less than the time on the clock."""
+nothing cached, by stage, with worker processes on the other cores; *llvm* is the time that this process waits for
+objects, *CPU* is user and system time, workers included, *memory* is what this process takes at its peak. *warm*:
+`import tilewright`, and then `tilewright.load` and a first run of a model that was compiled before, with {threads}
+thread(s); *memory* is resident at its peak, up to the end of that run, above what the imported libraries take. ONNX
+Runtime's likewise, on the same file. A time on the clock grows on a busy machine; so does CPU time, if less."""
 
+SLOW = ("resnet50", "bert_base", "yolo")
 Numbers: TypeAlias = dict[str, float]
 
 _COMPILE = """
-import json, os, sys, time
+import json, os, resource, sys, time
 import tilewright.compiler
 begin, clock = time.perf_counter(), os.times()
 made = tilewright.compiler.compile(sys.argv[1])
 wall, now = time.perf_counter() - begin, os.times()
-cpu = sum(now[:4]) - sum(clock[:4])
-print(json.dumps({**made.seconds, "total": wall, "CPU": cpu}))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps({**made.seconds, "total": wall, "CPU": sum(now[:4]) - sum(clock[:4]), "memory, MiB": peak}))
 """
 
-_LOAD = """
-import json, os, sys, time
-start, clock = time.perf_counter(), os.times()
+_IMPORT = """
+import json, time
+start = time.perf_counter()
 import tilewright
-load = tilewright.load
-loaded, middle = time.perf_counter(), os.times()
-load(sys.argv[1])
-end, now = time.perf_counter(), os.times()
-seconds = {"import": loaded - start, "import CPU": sum(middle[:2]) - sum(clock[:2])}
-print(json.dumps({**seconds, "load": end - loaded, "load CPU": sum(now[:2]) - sum(middle[:2])}))
+tilewright.load
+print(json.dumps({"import": time.perf_counter() - start}))
 """
 
 
-def run(code: str, model: Path, **env: str) -> Numbers:
+def run(code: str, *arguments: str, **env: str) -> Numbers:
     done = subprocess.run(
-        [sys.executable, "-c", code, str(model)],
+        [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), **env},
         stdout=subprocess.PIPE,
         check=True,
@@ -56,25 +63,32 @@ def run(code: str, model: Path, **env: str) -> Numbers:
     return json.loads(done.stdout)
 
 
-def measure_model(model: Path, folder: Path, repeats: int) -> dict[str, Numbers]:
-    cache = {"TILEWRIGHT_CACHE": str(folder / f"cache-{model.stem}")}
-    run(_LOAD, model, **cache)
-    kinds: dict[str, tuple[str, dict[str, str]]] = {
-        "workers": (_COMPILE, {"TILEWRIGHT_CACHE": "off", "TILEWRIGHT_WORKERS": str(default_threads() - 1)}),
-        "no workers": (_COMPILE, {"TILEWRIGHT_CACHE": "off", "TILEWRIGHT_WORKERS": "0"}),
-        "warm": (_LOAD, cache),
-    }
-    runs: dict[str, list[Numbers]] = {label: [] for label in kinds}
+def measure_model(model: Path, cache: Path, repeats: int) -> dict[str, Numbers]:
+    """Medians of compiling, of a warm start of ours, and of one of ONNX Runtime (nothing if it cannot)."""
+    threads = default_threads()
+    env = {**os.environ, "TILEWRIGHT_CACHE": str(cache)}
+    run_probe(model, engine="tilewright", threads=threads, env=env)
+    runs: dict[str, list[Numbers]] = {"compile": [], "warm": [], "ort": []}
     for _ in range(repeats):  # in turns: the machine drifts
-        for label, (code, env) in kinds.items():
-            runs[label].append(run(code, model, **env))
+        workers = str(default_threads() - 1)
+        runs["compile"].append(run(_COMPILE, str(model), TILEWRIGHT_CACHE="off", TILEWRIGHT_WORKERS=workers))
+        ours = run_probe(model, engine="tilewright", threads=threads, env=env)
+        runs["warm"].append({**run(_IMPORT), **asdict(ours)})
+        try:
+            runs["ort"].append(asdict(run_probe(model, engine="ort", threads=threads, env=env)))
+        except TilewrightError as e:
+            click.echo(f"{model.stem}: {str(e).splitlines()[-1]}", err=True)
     return {
-        label: {name: statistics.median(r[name] for r in found) for name in found[0]}
+        label: {name: statistics.median(r[name] for r in found) for name in found[0]} if found else {}
         for label, found in runs.items()
     }
 
 
-def own_models(folder: Path) -> list[Path]:
+def default_models(folder: Path) -> list[Path]:
+    home = os.environ.get("BENCH_HOME")
+    suite = [p for n in SLOW if home is not None and (p := Path(home) / "models" / f"{n}.onnx").exists()]
+    if suite:
+        return suite
     paths: list[Path] = []
     for name, model in (("mlp", mlp()), ("resnet18", resnet18()), ("transformer", transformer_encoder())):
         paths.append(folder / f"{name}.onnx")
@@ -82,30 +96,52 @@ def own_models(folder: Path) -> list[Path]:
     return paths
 
 
+def warm_row(name: str, ours: Numbers, theirs: Numbers) -> list[str]:
+    def cells(numbers: Numbers) -> list[str]:
+        if not numbers:
+            return ["", "", ""]
+        times = [f"{numbers[n]:.3f}" for n in ("load_seconds", "first_run_seconds")]
+        return [*times, f"{numbers['peak_mb']:.0f}"]
+
+    return [name, f"{ours['import']:.3f}", *cells(ours), *cells(theirs)]
+
+
+WARM = (
+    "warm, in seconds",
+    "import",
+    "load",
+    "first run",
+    "memory, MiB",
+    "ORT load",
+    "ORT first run",
+    "ORT memory, MiB",
+)
+
+
 @click.command()
-@click.argument("models", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1))
-def main(models: tuple[Path, ...], repeats: int) -> None:
-    """Measure compile and load times of MODELS, or of the examples; the latter go to docs/results/compile-time.md."""
+@click.option("--save/--no-save", default=True, show_default=True, help="Write docs/results/compile-time.md.")
+def main(files: tuple[Path, ...], repeats: int, save: bool) -> None:
+    """Measure FILES (ONNX; some of the suite in $BENCH_HOME, or of the examples, unless given)."""
     compiled: list[list[str]] = []
     loaded: list[list[str]] = []
-    names: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for model in models or own_models(Path(folder)):
-            found = measure_model(model, Path(folder), repeats)
-            warm = found.pop("warm")
-            for label, numbers in found.items():
-                names = list(numbers)
-                compiled.append([f"{model.stem}, {label}", *(f"{s:.2f}" for s in numbers.values())])
-            loaded.append([model.stem, *(f"{warm[n]:.3f}" for n in ("import", "load", "load CPU"))])
-    texts = [
-        table(("compile, in seconds", *names), compiled),
-        table(("warm, in seconds", "import tilewright", "load", "load, CPU"), loaded),
-    ]
+    stages: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, progress_bar() as progress:
+        models = list(files) or default_models(Path(folder))
+        for number, model in enumerate(models):
+            if progress is not None:
+                progress(model.stem, number, len(models))
+            found = measure_model(model, Path(folder) / f"cache-{number}", repeats)
+            *times, memory = found["compile"].items()
+            stages = [name for name, _ in (*times, memory)]
+            compiled.append([model.stem, *(f"{seconds:.2f}" for _, seconds in times), f"{memory[1]:.0f}"])
+            loaded.append(warm_row(model.stem, found["warm"], found["ort"]))
+    texts = [table(("compile, in seconds", *stages), compiled), table(WARM, loaded)]
     click.echo("\n\n".join(texts))
-    if not models:
-        path = write("compile-time", "Compiling and loading", METHOD.format(repeats=repeats), *texts)
-        click.echo(f"\nwritten to {path}")
+    if save:
+        method = METHOD.format(repeats=repeats, threads=default_threads())
+        click.echo(f"\nwritten to {write('compile-time', 'Compiling and loading', method, *texts)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The page of results of networks: tables and bar charts, from times in several engines."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from benchmarks.results import table
 from benchmarks.suite_results import (
@@ -12,29 +12,25 @@ from benchmarks.suite_results import (
     against,
     best_peer,
     counts,
-    geometric_mean,
     split_batch,
 )
+from benchmarks.suite_tables import (
+    engines_of,
+    error_text,
+    failures_text,
+    mean_text,
+    ratio_text,
+    threads_text,
+)
 from benchmarks.svg import bar_chart
-from tilewright.cli.catalogue import PEERS
 from tilewright.cli.timing import Ratio
 
 METHOD = f"""float32, random weights, untuned: no cache, no database, no kernel timed. Each engine runs in a process of
 its own, pinned to as many cores as threads; all are loaded, and then take turns. Times are medians in milliseconds;
 in brackets: that time over ours, above 1 is slower than ours. *best / ours* is that of the quickest other engine, with
 its 95 % bootstrap interval over rounds. A result of ours counts if its error is at most {OUR_ERROR:g} of the largest
-output, one of the others at {PEER_ERROR:g} (marked † beyond)."""
-
-
-def threads_text(threads: int) -> str:
-    return {1: "One thread", 2: "Two threads"}.get(threads, f"{threads} threads")
-
-
-def engines_of(rows: Iterable[Row]) -> list[str]:
-    """Ours first, then those of the catalogue in its order, then others by name."""
-    seen = {e for row in rows for e in row}
-    order = [OURS, *PEERS]
-    return sorted(seen, key=lambda e: (order.index(e) if e in order else len(order), e))
+output, one of the others at {PEER_ERROR:g} (marked † beyond). `inductor` is PyTorch's, with frozen weights;
+`xla` is JAX's."""
 
 
 def comparison(rows: Mapping[str, Row]) -> str:
@@ -66,15 +62,12 @@ def _best_ratio(row: Row) -> Ratio | None:
 
 
 def _best_text(row: Row) -> tuple[str, str]:
-    best, ratio = best_peer(row), _best_ratio(row)
-    if best is None or ratio is None:
-        return "", ""
-    return best, f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return best_peer(row) or "", ratio_text(_best_ratio(row))
 
 
-def _mean(ratios: Iterable[Ratio | None]) -> str:
+def _mean(ratios: list[Ratio | None]) -> str:
     there = [r.value for r in ratios if r is not None]
-    return f"**{geometric_mean(there):.2f}** ({len(there)})" if there else ""
+    return f"{mean_text(there)} ({len(there)})" if there else ""
 
 
 def scaling(results: Results, few: int, many: int) -> str:
@@ -92,18 +85,7 @@ def scaling(results: Results, few: int, many: int) -> str:
             else:
                 line.append("")
         lines.append(line)
-    means = [f"**{geometric_mean(g):.2f}**" if g else "" for g in gains.values()]
-    return table(["network", *engines], [*lines, ["**geometric mean**", *means]])
-
-
-def failures(results: Results) -> list[str]:
-    return [
-        f"- {name}, {threads} thread(s), {engine}: {cell.failure}"
-        for name, by_threads in results.items()
-        for threads, row in by_threads.items()
-        for engine, cell in row.items()
-        if not cell.is_there
-    ]
+    return table(["network", *engines], [*lines, ["**geometric mean**", *map(mean_text, gains.values())]])
 
 
 def chart(rows: Mapping[str, Row], threads: int) -> str:
@@ -143,17 +125,4 @@ def pages(results: Results) -> tuple[list[str], dict[str, str]]:
         rows = {n: r[threads] for n, r in batched.items() if threads in r}
         if rows:
             parts += [f"## Batches, {threads_text(threads).lower()}", comparison(rows)]
-    errors = [r[OURS].error for by in results.values() for r in by.values() if OURS in r and r[OURS].is_there]
-    if errors:
-        parts.append(f"The largest error of ours is {max(errors):.1e} of the largest output.")
-    failed = failures(results)
-    if failed:
-        parts += ["## What failed", "\n".join(failed)]
-    return parts, charts
-
-
-def engine_versions(results: Results) -> str:
-    found = {
-        e: c.version for by in results.values() for row in by.values() for e, c in row.items() if c.version
-    }
-    return ", ".join(f"{e} {v}" for e, v in sorted(found.items()))
+    return [*parts, *error_text((results,)), *failures_text((results,))], charts

@@ -1,9 +1,10 @@
-"""Times of networks in several engines, as the benchmark suite writes them: read, merged, compared.
+"""Times of networks and operators in several engines, as the benchmark suite writes them: read, merged, compared.
 
     {"resnet18": {"1": {"ort": {"median_ms": …, "round_medians_ms": […], "rel_err": …, "version": …}, …}}}
 
-by network, number of threads and engine. An engine that failed has `error` and no median. `NAME_batch8` is a network on
-batches of 8. Figures of different runs are not neighbours: a ratio is always that of one file.
+by model, number of threads and engine. An engine that failed has `error` and no median. `NAME_batch8` is a network on
+batches of 8. `gflop` is what a run computes; `peak`, a loop of multiply-adds, has it too. Figures of different runs are
+not neighbours: a ratio is always that of one file.
 """
 
 import json
@@ -18,10 +19,11 @@ import numpy as np
 
 from tilewright.cli.timing import BOOTSTRAP_SAMPLES, Ratio
 
-OURS = "tilewright"
-NOT_ENGINES = ("peak",)  # a loop of multiply-adds that the suite can time as if it were one
+OURS, PEAK = "tilewright", "peak"
+SUITE_NAMES = {"inductor": "inductor_fz", "xla": "jax"}  # of engines that `tilewright bench` calls otherwise
 OUR_ERROR = 1e-4  # of the largest output: beyond it a result of ours does not count
 PEER_ERROR = 2e-3  # the same for others
+_OUR_NAMES = {**{theirs: ours for ours, theirs in SUITE_NAMES.items()}, "inductor": "inductor, not frozen"}
 _FOLDERS = re.compile(r"(?<![\w.])~?(?:/[^\s/:'\"]+)+/")
 _FAILURE_LENGTH = 160
 _BATCH = re.compile(r"(.+)_batch(\d+)")
@@ -29,13 +31,14 @@ _BATCH = re.compile(r"(.+)_batch(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One engine on one network; `failure` says why there is no median. `ours` is our own cell in the same run."""
+    """One engine on one model; `failure` says why there is no median. `ours` is our own cell in the same run."""
 
     median: float = math.nan  # milliseconds
     rounds: tuple[float, ...] = ()  # the medians of each
     error: float = 0.0
     version: str = ""
     failure: str = ""
+    of_peak: float = math.nan  # the rate over that of multiply-adds in the same run
     ours: "Cell | None" = None
 
     @property
@@ -43,22 +46,30 @@ class Cell:
         return not self.failure
 
 
-Row: TypeAlias = Mapping[str, Cell]  # by engine
+Row: TypeAlias = Mapping[str, Cell]  # by engine, as `tilewright bench` calls it
 Results: TypeAlias = dict[str, dict[int, dict[str, Cell]]]
 
 
 def read_results(paths: Iterable[Path]) -> Results:
-    """All files together; where two have the same engine on the same network, the later file counts."""
+    """All files together; where two have the same engine on the same model, the later file counts."""
     found: Results = {}
     for path in paths:
-        for network, by_threads in json.loads(path.read_text(encoding="utf-8")).items():
-            for threads, cells in by_threads.items():
-                row = found.setdefault(network, {}).setdefault(int(threads), {})
-                ours = _cell(cells[OURS]) if OURS in cells else None
-                row.update(
-                    {e: replace(_cell(c), ours=ours) for e, c in cells.items() if e not in NOT_ENGINES}
-                )
+        for model, by_threads in json.loads(path.read_text(encoding="utf-8")).items():
+            for threads, raw in by_threads.items():
+                rate = _rate(raw.get(PEAK, {}))
+                cells = {
+                    _OUR_NAMES.get(str(e), str(e)): replace(_cell(c), of_peak=_rate(c) / rate)
+                    for e, c in raw.items()
+                    if e != PEAK
+                }
+                row = found.setdefault(model, {}).setdefault(int(threads), {})
+                row.update({e: replace(c, ours=cells.get(OURS)) for e, c in cells.items()})
     return found
+
+
+def _rate(raw: Mapping[str, Any]) -> float:
+    """Operations in a time; not a number if they were not counted."""
+    return raw["gflop"] / raw["median_ms"] if raw.get("gflop") and "median_ms" in raw else math.nan
 
 
 def _cell(raw: Mapping[str, Any]) -> Cell:

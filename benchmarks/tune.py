@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.kernels import CASES, Case
+from benchmarks.operator_cases import CASES, Case
 from benchmarks.results import FOLDER, table, write
 from benchmarks.svg import step_chart
 from tilewright.cli.output import milliseconds, note

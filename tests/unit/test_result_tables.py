@@ -1,4 +1,4 @@
-"""Tables as users see them: of `bench`, of `inspect --profile`, and of the page of networks."""
+"""Tables as users see them: of `bench`, of `inspect --profile`, and of the pages of networks and operators."""
 
 import json
 from collections.abc import Callable
@@ -9,8 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import operator_tables
 from benchmarks.network_tables import pages
 from benchmarks.results import write
+from benchmarks.suite_measure import as_cells
 from benchmarks.suite_results import read_results
 from benchmarks.svg import bar_chart
 from tilewright.cli import bench
@@ -105,6 +107,47 @@ def test_networks(golden: Golden, tmp_path: Path) -> None:
     golden("networks_page.md", "\n\n".join(parts) + "\n")
     assert list(charts) == ["networks-1.svg", "networks-2.svg"]
     assert all("resnet18" in c and "resnet50" not in c for c in charts.values())
+
+
+def test_engines_have_the_names_of_bench(tmp_path: Path) -> None:
+    """The suite calls Inductor with frozen weights `inductor_fz`, and XLA `jax`; so do files of ours."""
+    path = tmp_path / "suite.json"
+    cells = {"tilewright": cell(10.0), "inductor_fz": cell(14.0), "inductor": cell(18.0), "jax": cell(30.0)}
+    path.write_text(json.dumps({"resnet18": {"1": {**cells, "ort": cell(15.0)}}}))
+    (_, text, *_), charts = pages(read_results([path]))
+    assert text.splitlines()[0].startswith(
+        "| network | tilewright | ort | inductor | xla | inductor, not frozen | best |"
+    )
+    assert "| 14.00 (1.40) |" in text and "| inductor | 1.40 [" in text
+    assert "resnet18, inductor: 1.40" in charts["networks-1.svg"]
+    report = Report("m.onnx", 1, (1,), {"tilewright": measured(0.01, 0.0), "inductor": measured(0.02, 0.0)})
+    assert list(as_cells(report)) == ["tilewright", "inductor_fz"]
+
+
+def test_operators(golden: Golden, tmp_path: Path) -> None:
+    def rows(ours: float) -> dict[str, object]:
+        """The peak is 100 GFLOP/s a core, and we reach 80."""
+        found = {
+            threads: {
+                "tilewright": {**cell(ours / threads), "gflop": 0.08 * ours},
+                "ort": {**cell(1.1 * ours / threads), "gflop": 0.08 * ours},
+                "peak": {**cell(2.0), "gflop": 0.2 * threads},
+            }
+            for threads in (1, 2)
+        }
+        return {str(threads): cells for threads, cells in found.items()}
+
+    plain, tuned = tmp_path / "plain.json", tmp_path / "tuned.json"
+    others: dict[str, dict[str, object]] = {
+        "1": {"tilewright": cell(0.2), "ort": {"error": "no such operator"}, "torch": cell(0.3)},
+        "2": {"tilewright": {"error": "no such kernel"}, "torch": cell(0.2)},
+    }
+    plain.write_text(
+        json.dumps({"gemm_512": rows(3.0), "dep_3x3_32_112": others, "c2d_1x1_64_256_56": rows(1.0)})
+    )
+    tuned.write_text(json.dumps({"gemm_512": rows(2.5)}))
+    parts = operator_tables.pages(read_results([plain]), read_results([tuned]))
+    golden("operators_page.md", "\n\n".join(parts) + "\n")
 
 
 def test_a_ratio_is_that_of_one_run(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Single operators against other engines and against the machine's multiply-add peak: docs/results/operators.md.
+
+Operators are those of `benchmarks.operator_cases`, untuned. `--from` and `--tuned` render what the suite has measured
+of its own (`versus.sh ops …`), the latter after `tilewright tune`.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import click
+
+from benchmarks.operator_cases import CASES
+from benchmarks.operator_tables import METHOD, pages
+from benchmarks.options import page_options, results_option, turn_options
+from benchmarks.peak_engine import GFLOP, PEAK
+from benchmarks.results import ROOT, current_commit, write
+from benchmarks.suite_measure import Cells, measure_all
+from benchmarks.suite_results import read_results
+from benchmarks.suite_tables import versions_text
+from tilewright.cli.catalogue import PEERS
+
+
+def measure_cases(
+    names: tuple[str, ...],
+    peers: list[str],
+    thread_counts: tuple[int, ...],
+    rounds: int,
+    seconds: float,
+    folder: Path,
+) -> dict[str, dict[str, Cells]]:
+    """In the form of the suite, with the operations that each engine does."""
+    models: list[Path] = []
+    for name in names:
+        models.append(folder / f"{name}.onnx")
+        models[-1].write_bytes(CASES[name].build().SerializeToString())
+    engines = [*peers, PEAK.name]
+    catalogue = {**PEERS, PEAK.name: PEAK}
+    found = measure_all(models, thread_counts, engines, rounds, seconds, folder, catalogue)
+    for name, by_threads in found.items():
+        for threads, cells in by_threads.items():
+            for engine, cell in cells.items():
+                cell["gflop"] = GFLOP * int(threads) if engine == PEAK.name else CASES[name].flops / 1e9
+    return found
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
+@results_option("--from", "sources", "Render these untuned results of the suite; may be repeated.")
+@results_option("--tuned", "tuned", "Render these tuned ones too; may be repeated.")
+@click.option("--against", default="ort", show_default=True, help="Engines to compare with.")
+@turn_options(rounds=9, seconds=0.05)
+@page_options("operators")
+def main(
+    names: tuple[str, ...],
+    sources: tuple[Path, ...],
+    tuned: tuple[Path, ...],
+    against: str,
+    thread_counts: tuple[int, ...],
+    rounds: int,
+    seconds: float,
+    commit: str | None,
+    keep: Path | None,
+    save: bool,
+) -> None:
+    """Measure NAMES (all unless given) untuned, or render --from and --tuned."""
+    measured_at = (commit or current_commit()) if sources or tuned else None
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if not (sources or tuned):
+            chosen = names or tuple(CASES)
+            measured = measure_cases(chosen, against.split(","), thread_counts, rounds, seconds, folder)
+            sources = (keep or folder / "operators.json",)
+            sources[0].write_text(json.dumps(measured, indent=1), encoding="utf-8")
+        results = read_results(sources), read_results(tuned)
+    parts = [versions_text(results), *pages(*results)]
+    click.echo("\n\n".join(parts))
+    if save:
+        path = write("operators", "Operators against other engines", METHOD, *parts, measured_at=measured_at)
+        click.echo(f"\nwritten to {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
