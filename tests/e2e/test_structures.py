@@ -40,6 +40,13 @@ def product_of_constants(m: Model) -> Outputs:
     return m.op("Add", m.op("MatMul", m.weight(5, 6), m.weight(6, 7)), m.input(5, 7))
 
 
+def images_of_few_tiles(m: Model) -> Outputs:
+    """Blocks of a fast convolution that span images, and what follows it."""
+    x = m.op("Relu", m.op("Conv", m.input(4, 32, 7, 7), m.weight(64, 32, 1, 1)))
+    y = m.op("Conv", x, m.weight(64, 64, 3, 3), m.weight(64), pads=[1] * 4)
+    return m.op("Relu", m.op("Add", y, x))
+
+
 def convolution_of_constants(m: Model) -> Outputs:
     y = m.op("Conv", m.weight(1, 3, 6, 6), m.weight(8, 3, 3, 3))
     return m.op("Add", y, m.input(1, 8, 4, 4))

@@ -20,7 +20,7 @@ from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Alternative, Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import LoopKind, blocks, loops
+from tilewright.tir.stmt import LoopKind, Store, blocks, loops
 
 Sound = Callable[[Func], Func]
 
@@ -148,3 +148,45 @@ def test_an_error_that_is_not_allowed_rules_them_out(bound: float) -> None:
     s = layer((1, 64, 28, 28), 64, (3, 3))
     (chosen,) = choose_algorithms(single(alternatives(s)), AVX2, lambda e: 0 < e + 1e-30 < bound).funcs
     assert not chosen.alternatives and not chosen.algorithm and find_stages(chosen) is None
+
+
+def blocks_of(s: Sample, size: str) -> Algorithm:
+    return next(a for a in algorithms(s) if f"blocks of {size} tiles" in a.name)
+
+
+@pytest.mark.parametrize("size", ["2×3×3", "4×3×3"])
+def test_blocks_of_several_images(size: str, sound: Sound) -> None:
+    s = layer((4, 16, 5, 6), 24, (3, 3))
+    done = schedule_func(sound(func_of(s, blocks_of(s, size))), AVX2, frozenset("wc"))
+    check_valid(sound(done.func))
+    (interpreted,) = run_func(done.func, *s.inputs)
+    (native,) = run_native(done.func, s.inputs)
+    assert error(interpreted, s) < 5e-6 and error(native, s) < 5e-6
+    tile = next(b for b in done.func.locals if b.name == "conv_tile")
+    assert tile.scope is Scope.REGISTER, "what follows runs on registers, as within an image"
+
+
+def tiles_of_a_block(func: Func) -> int:
+    product = next(b for b in blocks(func.body) if b.is_reduction)
+    assert isinstance(product.body, Store)
+    return product.body.buffer.shape[-2]
+
+
+@pytest.mark.parametrize(("batch", "tiles"), [(1, 4), (2, 8), (8, 32)])
+def test_images_of_few_tiles_share_the_filters(batch: int, tiles: int) -> None:
+    """Filters are far larger than tiles here: each time that they are read is one too many."""
+    s = layer((batch, 512, 7, 7), 512, (3, 3))
+    f4 = {tiles_of_a_block(func_of(s, a)): func_of(s, a) for a in algorithms(s) if "F(4×4" in a.name}
+    assert max(f4) == tiles
+    seconds = {n: algorithm_seconds(f, AVX2) for n, f in f4.items()}
+    assert min(seconds, key=lambda n: seconds[n]) == tiles
+
+
+def test_images_of_many_tiles_stay_apart() -> None:
+    s = layer((8, 16, 32, 32), 16, (3, 3))
+    assert all(tiles_of_a_block(func_of(s, a)) <= 16 * 16 for a in algorithms(s))
+
+
+def test_a_single_image_has_blocks_within_it_only() -> None:
+    found = [a.name for a in algorithms(layer((1, 16, 7, 7), 16, (3, 3)))]
+    assert [n.split("blocks of ")[1] for n in found] == ["2×2 tiles", "4×4 tiles"]

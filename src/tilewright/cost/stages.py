@@ -12,6 +12,7 @@ _CYCLES_PER_MOVE = 0.75  # of a vector between registers and a near cache; some 
 _FROM_L2 = 120e9
 _FROM_L3 = 45e9
 _FROM_MEMORY = 17e9
+_NOT_HIDDEN = 0.4  # of the time that weights take to come from memory while others are multiplied
 _STAGE_SECONDS = 1e-6  # to meet between stages, and to start the next
 
 
@@ -46,4 +47,6 @@ def staged_seconds(
     # Written and read by stages that walk it in different orders: lines come and go twice.
     between = stream_seconds(4 * between_bytes * blocks, between_bytes, m)
     few = 1 + 0.01 * max(0.0, 16 / blocks - 1) if blocks > 1 else 1.0  # they cannot be balanced
-    return transforms + (max(product, weights) + between) * few + (3 * _STAGE_SECONDS if blocks == 1 else 0.0)
+    far = weight_bytes > m.l3_bytes
+    multiplied = max(product, weights) + _NOT_HIDDEN * min(product, weights) * far
+    return transforms + (multiplied + between) * few + (3 * _STAGE_SECONDS if blocks == 1 else 0.0)

@@ -2,9 +2,9 @@
 element (which over all channels is a matrix product for each element), and transformed back.
 
 Blocks: `<name>_pad`, `<name>_filter` (reads weights alone), then `<name>_input`, `<name>_product` and `<name>_tile`,
-whose first axis goes over blocks of tiles: a schedule runs all three for one of them after the other, so that what they
-hand on stays in a near cache; and the bias. The transforms are straight-line code (`cook_toom.py`) that a schedule
-writes out.
+whose first axis goes over blocks of tiles, of a part of an image or of several: a schedule runs all three for one of
+them after the other, so that what they hand on stays in a near cache; and the bias. The transforms are straight-line
+code (`cook_toom.py`) that a schedule writes out.
 
 A value that is not finite spreads over its tile, and rounding errors are larger than a sum's: whoever chooses this
 has to accept both.
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, const
+from tilewright.ir.expr import Buffer, Expr
 from tilewright.ops.cook_toom import Scheme, pick, scheme, transform
 from tilewright.ops.opdef import Array, TensorType
 from tilewright.ops.window import Window
@@ -31,16 +31,19 @@ _OUTPUTS = (4, 2)  # of a tile along an axis, at most
 @dataclass(frozen=True, slots=True)
 class Winograd:
     """`rows` of tiles along the first spatial axis go through all stages together, of which so many `columns` along the
-    last; both divide the tiles there.
+    last; both divide the tiles there. Where they are all of an image, so many `images`, which divide the batch, go
+    together too.
     """
 
     schemes: tuple[Scheme, ...]
     rows: int
     columns: int
+    images: int = 1
 
     def __str__(self) -> str:
         tile, taps = ("×".join(str(n) for n in ns) for ns in (self.outputs, [s.taps for s in self.schemes]))
-        return f"Winograd F({tile}, {taps}) in blocks of {self.rows}×{self.columns} tiles"
+        images = "" if self.images == 1 else f"{self.images}×"
+        return f"Winograd F({tile}, {taps}) in blocks of {images}{self.rows}×{self.columns} tiles"
 
     def error(self, weights: Array | None) -> float:
         """Of a layer with these weights; without them, nothing is known of it."""
@@ -60,8 +63,9 @@ class Winograd:
         """The results, tile by tile."""
         schemes, rank = self.schemes, len(self.schemes)
         grid = self.tiles(out.shape[2:])
-        block = [self.rows, *grid[1:-1], self.columns] if rank > 1 else [self.rows]
-        parts = [n // size for n, size in zip(grid, block, strict=True)]
+        # Of images first, then along each axis: tiles of a block, and blocks.
+        block = [self.images, self.rows, *grid[1:-1], *([self.columns] if rank > 1 else [])]
+        parts = [n // size for n, size in zip((out.shape[0], *grid), block, strict=True)]
         covered = [t * s.outputs for t, s in zip(grid, schemes, strict=True)]
         padded = window.pad(b, x, covered, 0, f"{name}_pad")
         planes = [s.products for s in schemes]
@@ -71,30 +75,29 @@ class Winograd:
             weights = transform([s.filter for s in schemes], lambda *k: w[(i[-1], i[-2], *k)])
             return pick(i[:rank], weights)
 
-        def corner(g: Expr, t: Expr) -> list[Expr]:
-            """Where tile t of a block begins, after the image and the channel."""
+        def corner(g: Expr, t: Expr) -> tuple[Expr, list[Expr]]:
+            """The image of tile t of a block, and where in it the tile begins."""
+            left, inside = math.prod(parts[1:]), math.prod(block[1:])
+            image = g // left * self.images + t // inside % self.images
             start: list[Expr] = []
-            left, inside = math.prod(parts), math.prod(block)
-            for count, size, s in zip(parts, block, schemes, strict=True):
+            for count, size, s in zip(parts[1:], block[1:], schemes, strict=True):
                 left, inside = left // count, inside // size
                 start.append((g // left % count * size + t // inside % size) * s.outputs)
-            return start
+            return image, start
 
         def transformed_input(g: Expr, *i: Expr) -> Expr:
             t, c = i[-2:]
-            start = corner(g, t)
+            image, start = corner(g, t)
             values = transform(
                 [s.data for s in schemes],
-                lambda *k: padded[
-                    (g // math.prod(parts), c, *(p + n for p, n in zip(start, k, strict=True)))
-                ],
+                lambda *k: padded[(image, c, *(p + n for p, n in zip(start, k, strict=True)))],
             )
             return pick(i[:rank], values)
 
         u = b.compute(
             f"{name}_filter", (*planes, depth, channels), transformed_filter, axes=[*axes, "i", "o"]
         )
-        blocks, tiles = out.shape[0] * math.prod(parts), math.prod(block)
+        blocks, tiles = math.prod(parts), math.prod(block)
         v = b.compute(
             f"{name}_input",
             (blocks, *planes, tiles, depth),
@@ -135,14 +138,14 @@ class Tiles:
 
     outputs: Sequence[int]  # of a tile, along each axis
     buffer: Buffer
-    parts: Sequence[int]  # blocks along each axis
-    block: Sequence[int]  # tiles of a block along each axis
+    parts: Sequence[int]  # blocks: of images, and along each axis
+    block: Sequence[int]  # tiles of a block: of images, and along each axis
 
     def at(self, *i: Expr) -> Expr:
         """The result for image, channel and place."""
         n, o, places = i[0], i[1], i[2:]
-        g, t = n, const(0)
-        for p, size, count, many in zip(places, self.outputs, self.parts, self.block, strict=True):
+        g, t = n // self.block[0], n % self.block[0]
+        for p, size, count, many in zip(places, self.outputs, self.parts[1:], self.block[1:], strict=True):
             g = g * count + p // (size * many)
             t = t * many + p // size % many
         within = [p % size for p, size in zip(places, self.outputs, strict=True)]
@@ -159,8 +162,20 @@ def algorithms(w: TensorType, window: Window, group: int, out: TensorType) -> It
         found = tuple(s for s in schemes if s is not None)
         if len(found) < len(schemes) or math.prod(s.products for s in found) > _MAX_PRODUCTS:
             continue
-        for rows, columns in _blocks(Winograd(found, 1, 1).tiles(out.shape[2:])):
+        grid = Winograd(found, 1, 1).tiles(out.shape[2:])
+        for rows, columns in _blocks(grid):
             yield Winograd(found, rows, columns)
+        for images in _images(grid, out.shape[0]):
+            yield Winograd(found, grid[0], grid[-1] if len(grid) > 1 else 1, images)
+
+
+def _images(grid: Sequence[int], batch: int) -> list[int]:
+    """How many whole images a block may have, if more than one: as few as make tiles enough, for the same two reasons
+    as below. Images of so many tiles read filters seldom enough, each for itself.
+    """
+    each = math.prod(grid)
+    wanted = [next((n for n in _divisors(batch) if n * each >= least), batch) for least in _TILES]
+    return sorted({*wanted} - {1})
 
 
 def _blocks(grid: Sequence[int]) -> list[tuple[int, int]]:
