@@ -34,6 +34,7 @@ def test_blocks_of_rows(golden: Callable[[str, str], None]) -> None:
     assert isinstance(space, AttentionSpace)
     decisions = {
         "block": 12,
+        "keys": 0,
         "first_rows": 6,
         "first_vectors": 2,
         "first_pack": 1,

@@ -3,6 +3,7 @@
     cycles = both contractions, block of rows by block of rows
            + copying the columns of either into panels, once
            + what happens to rows in between, from where they are kept
+           + what happens to each row once more for every block of keys, where these are taken up in blocks
 
 `contraction_seconds` has the first. A block of rows that is kept near costs less to come back to, and one of few rows
 reads the columns more often.
@@ -18,6 +19,9 @@ _ROW_CYCLES = 16.0  # for a vector of a row: its maximum, its power, its sum
 _PASSES = 5.0  # how often a row is written or read, from the first product to the last
 _STREAMED = 16.0  # a byte from afar, where there is little else to do, by what it costs in a register tile
 _KERNELS_START = 60000.0  # cycles to start and to end the three more kernels that there are without blocks
+_SCALE_CYCLES = (
+    100.0  # for a row: the largest score of a block of keys, by what the row is scaled then, its sum
+)
 _COPY, _TURN = 0.25, 0.7  # cycles to copy an element, in order or turned
 
 
@@ -43,3 +47,8 @@ def panels_seconds(elements: int, bytes_each: int, is_turned: bool, m: Machine) 
     moved = 2.0 * elements * bytes_each
     far = moved * m.per_byte(np.array([moved]))[0]
     return (elements * (_TURN if is_turned else _COPY) + far) / m.hertz
+
+
+def scaling_seconds(rows: int, blocks: int, m: Machine) -> float:
+    """What is done once for each block of keys to every row, where keys are taken up in blocks."""
+    return rows * blocks * _SCALE_CYCLES / m.hertz

@@ -45,6 +45,7 @@ from tilewright.schedule.steps import (
     JoinFuncs,
     LoopPartition,
     Merge,
+    OnlineSoftmax,
     PadEinsum,
     Parallel,
     Reindex,
@@ -209,6 +210,10 @@ class Schedule:
     def rfactor(self, block: str, loop: str) -> str:
         """Returns the new block with the partial results."""
         return self.apply(Rfactor(block, loop)).name
+
+    def online_softmax(self, block: str, size: int, skip: bool = False) -> str:
+        """Returns the loop over blocks of keys."""
+        return self.apply(OnlineSoftmax(block, size, skip)).loop
 
     # ----------------------------------------------------------------------------------------- where a block runs
 

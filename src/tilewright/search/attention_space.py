@@ -1,4 +1,5 @@
-"""The rule for attention: how many rows go through both contractions together, and the register tiles of each.
+"""The rule for attention: how many rows go through both contractions together, with all keys or with how many at a
+time, and the register tiles of each contraction.
 
 A point with no rows keeps the contractions apart: each is scheduled as if it were alone, and so are the rows between
 them. That is for chains whose blocks cannot be moved, and where a block of rows would cost more than it saves.
@@ -7,12 +8,13 @@ them. That is for chains whose blocks cannot be moved, and where a block of rows
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import inf, prod
 from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.cost.attention import Between, panels_seconds
+from tilewright.cost.attention import Between, panels_seconds, scaling_seconds
 from tilewright.cost.contraction import Choices, Form, contraction_seconds
 from tilewright.cost.machine import Machine, machine_of
 from tilewright.schedule.recipes.attention import (
@@ -26,10 +28,12 @@ from tilewright.schedule.recipes.attention import (
 from tilewright.schedule.recipes.contraction import Contraction, address_steps, reduction_order, strides_along
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.tiles import Tile
+from tilewright.schedule.softmax_chain import find_softmax
 from tilewright.search.carried import excerpt
 from tilewright.search.contraction_space import contraction_space, tile_sizes
 from tilewright.search.prepare import prepared, schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
+from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import blocks
@@ -37,11 +41,12 @@ from tilewright.tir.stmt import blocks
 Alone: TypeAlias = Callable[[Func], Draft]
 
 _BLOCKS = (12, 16, 24, 32, 48, 64, 96, 128)  # rows, about
+_KEYS = (128, 192, 256, 384, 512)
 _UNROLL = 64
 _ACCUMULATORS = 4
 _BEST = 4  # tiles of each contraction that are points
 _TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
-_KNOBS = ("block", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
+_KNOBS = ("block", "keys", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
 
 
 class AttentionSpace(Space):
@@ -62,9 +67,9 @@ class AttentionSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         out = np.full(len(points), inf)
-        for block in np.unique(points[:, 0]):
-            here = np.flatnonzero(points[:, 0] == block)
-            out[here] = self._together(int(block), points[here]) if block else self._apart
+        for block, keys in np.unique(points[:, :2], axis=0):
+            here = np.flatnonzero((points[:, 0] == block) & (points[:, 1] == keys))
+            out[here] = self._together(int(block), int(keys), points[here]) if block else self._apart
         return out
 
     def build(self, decisions: Decisions) -> Draft:
@@ -72,7 +77,7 @@ class AttentionSpace(Space):
         names = {b.name for b in blocks(s.func.body)}
         if decisions["block"]:
             first, second = (self._tile_plan(decisions, which) for which in ("first", "second"))
-            plan = ChainPlan(decisions["block"], first, second, _ACCUMULATORS)
+            plan = ChainPlan(decisions["block"], decisions["keys"], first, second, _ACCUMULATORS)
             schedule_chain(s, self._chain, plan, self._target)
         else:
             for part in self._chain.products:
@@ -93,9 +98,9 @@ class AttentionSpace(Space):
         """The best tiles of either contraction for each size of blocks, in all combinations; and both apart."""
         apart = np.zeros((1, len(_KNOBS)), np.int64)
         found: list[Points] = []
-        for block in self._blocks():
-            one, two = (t.best(_BEST) for t in self._tiled(block))
-            grid = np.array([(block, *p, *q) for p in one for q in two], np.int64)
+        for block, keys in product(self._blocks(), self._keys()):
+            one, two = (t.best(_BEST) for t in self._tiled(block, keys))
+            grid = np.array([(block, keys, *p, *q) for p in one for q in two], np.int64)
             found.append(grid.reshape(-1, len(_KNOBS)))
         return np.concatenate([*found, apart])
 
@@ -110,20 +115,37 @@ class AttentionSpace(Space):
         even = sorted(n for n in sizes if rows % n == 0)
         return even if len(even) > 1 else sorted(n for n in sizes if rows % n != 1)
 
-    def _tiled(self, block: int) -> "tuple[_Tiled, _Tiled]":
-        row_bytes = self._chain.first.cols[-1].extent * block * self._chain.first.b.dtype.bytes
-        one, two = self._chain.first, self._chain.second
+    def _keys(self) -> list[int]:
+        """0, for all together; and sizes of blocks, of which there are at least two."""
+        try:
+            found = find_softmax(self._start.func, self._chain.second.block.name)
+        except ScheduleError:
+            return [0]
+        return [0, *(n for n in _KEYS if 2 * n <= found.keys)]
+
+    def _tiled(self, block: int, keys: int) -> "tuple[_Tiled, _Tiled]":
+        one, two, m = self._chain.first, self._chain.second, self._machine
+        at_a_time = keys or one.cols[-1].extent
+        row_bytes = at_a_time * block * one.b.dtype.bytes
         return (
-            _Tiled(one, block, one.a.buffer.size, one.b.buffer.name in self._constants, self._machine),
-            _Tiled(two, block, row_bytes, two.b.buffer.name in self._constants, self._machine),
+            _Tiled(one, True, block, keys, one.a.buffer.size, one.b.buffer.name in self._constants, m),
+            _Tiled(two, False, block, keys, row_bytes, two.b.buffer.name in self._constants, m),
         )
 
-    def _together(self, block: int, points: Points) -> Costs:
-        first, second = self._tiled(block)
+    def _together(self, block: int, keys: int, points: Points) -> Costs:
+        first, second = self._tiled(block, keys)
+        scores = self._chain.first.store.buffer
+        kept = block * (keys or scores.shape[-1])
+        again = 0.0
+        if keys:
+            again = scaling_seconds(
+                scores.size // scores.shape[-1], -(-scores.shape[-1] // keys), self._machine
+            )
         return (
-            self._between(block * self._chain.first.cols[-1].extent, is_apart=False)
-            + first.seconds(points[:, 1:5])
-            + second.seconds(points[:, 5:9])
+            self._between(kept, is_apart=False)
+            + again
+            + first.seconds(points[:, 2:6])
+            + second.seconds(points[:, 6:10])
         )
 
     @cached_property
@@ -147,7 +169,9 @@ class _Tiled:
     """One of the contractions, block of rows by block of rows."""
 
     c: Contraction
+    is_first: bool
     block: int
+    keys: int  # in a block of them; 0: all
     a_elements: int  # that are read again from one block to the next
     is_packed: bool  # at compile time, if it is
     machine: Machine
@@ -166,41 +190,52 @@ class _Tiled:
         rows, vectors, pack, outside = points.T
         total = np.zeros(len(points))
         extent = self.c.rows[-1].extent
-        for size, count in ((self.block, extent // self.block), (extent % self.block, 1)):
-            if size and count:
-                n = np.zeros(len(points), np.int64)
-                choices = Choices(
-                    np.minimum(rows, size), vectors, n > 0, pack > 0, outside > 0, n, np.full_like(n, _UNROLL)
-                )
-                total += contraction_seconds(self._form(size, count), choices, self.machine)
+        n = np.zeros(len(points), np.int64)
+        for (size, count), (keys, times) in product(_parts(extent, self.block), self._keys()):
+            choices = Choices(
+                np.minimum(rows, size), vectors, n > 0, pack > 0, outside > 0, n, np.full_like(n, _UNROLL)
+            )
+            total += contraction_seconds(self._form(size, count * times, keys), choices, self.machine)
+        if self.is_first and self.keys:  # panels do not cross from one block into the next
+            total[self.keys % (vectors * self.machine.lanes * 4 // self.c.b.dtype.bytes) != 0] = inf
         if not self.is_packed:
             turned = strides_along(self.c.b, self.c.block, self.c.cols[-1:]) != 1
             total += pack * panels_seconds(self.c.b.buffer.size, self.c.b.dtype.bytes, turned, self.machine)
         return total
 
-    def _form(self, rows: int, count: int) -> Form:
+    def _keys(self) -> list[tuple[int, int]]:
+        extent = self.c.cols[-1].extent if self.is_first else prod(it.extent for it in self.c.reduce)
+        return _parts(extent, self.keys or extent)
+
+    def _form(self, rows: int, count: int, keys: int) -> Form:
         c, order = self.c, reduction_order(self.c)
+        cols = keys if self.is_first else c.cols[-1].extent
         a_steps, b_steps = address_steps(c.a, c.block), address_steps(c.b, c.block)
         return Form(
             batch=prod(it.extent for it in (*c.batch, *c.rows[:-1])) * count,
             other_rows=1,
             rows=rows,
-            cols=c.cols[-1].extent,
-            k=prod(it.extent for it in c.reduce),
-            k_inner=order[-1].extent,
+            cols=cols,
+            k=prod(it.extent for it in c.reduce) if self.is_first else keys,
+            k_inner=order[-1].extent if self.is_first else min(order[-1].extent, keys),
             a_row_step=strides_along(c.a, c.block, c.rows[-1:]),
             a_k_step=min(abs(a_steps.get(it.var, 0)) for it in order),
             b_col_step=strides_along(c.b, c.block, c.cols[-1:]),
             b_k_step=max(abs(b_steps.get(it.var, 0)) for it in order),
             out_col_step=1,
-            out_row_step=c.cols[-1].extent,
+            out_row_step=cols,
             a_constant=False,
             b_constant=True,  # what packing costs does not depend on blocks
             a_elements=self.a_elements,
             b_elements=c.b.buffer.size,
             bytes_each=c.b.dtype.bytes,
-            epilogue_loads=1,
+            epilogue_loads=2 if self.keys and not self.is_first else 1,
         )
+
+
+def _parts(extent: int, size: int) -> list[tuple[int, int]]:
+    """Blocks of this size and what is left over: the size of each, and how many there are."""
+    return [(n, count) for n, count in ((size, extent // size), (extent % size, 1)) if n and count]
 
 
 def attention_space(

@@ -6,14 +6,16 @@
                                                               y of these rows, in register tiles
 
 All of S is never there: a block of rows stays near from the first product to the last. Nothing is computed twice, since
-what a row of the last product needs are rows of its own. Workers share the blocks.
+what a row of the last product needs are rows of its own. Workers share the blocks. Where a block of rows with all keys
+would not stay near, keys are taken up in blocks too (`OnlineSoftmax`).
 """
 
+import itertools
 from collections.abc import Container
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.ir.expr import Buffer, Expr, Var, free_vars, loads
+from tilewright.ir.expr import Buffer, Expr, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, Pad
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
@@ -39,18 +41,21 @@ from tilewright.schedule.recipes.rows import vectorize_row
 from tilewright.schedule.recipes.spatial import move_near, schedule_own
 from tilewright.schedule.recipes.tiles import Tile
 from tilewright.schedule.steps.compute_at import ComputeAt
+from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.merge import Merge
+from tilewright.schedule.steps.online_softmax import OnlineSoftmax
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, blocks, loops, stmt_exprs, walk
+from tilewright.tir.stmt import Block, For, IterKind, Seq, Stmt, Store, blocks, loops, stmt_exprs, walk
 
 _LINE_BYTES = 64
 _SET_BYTES = 4096  # addresses this far apart fall into one set of a first-level cache
@@ -86,6 +91,7 @@ class TilePlan:
 @dataclass(frozen=True, slots=True)
 class ChainPlan:
     rows: int  # of a block; what does not divide is a block of its own
+    keys: int  # likewise, if they are taken up in blocks; 0: all together
     first: TilePlan
     second: TilePlan
     accumulators: int  # vectors of partial results of a reduction along a row
@@ -123,6 +129,18 @@ def _after(func: Func, name: str) -> list[Block]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A contraction that has been moved: its block, by what the names of its loops begin with, and what takes its
+    results up.
+    """
+
+    block: str
+    loops: str
+    follower: str
+    plan: TilePlan
+
+
 def schedule_chain(s: Draft, chain: Chain, plan: ChainPlan, target: Target) -> None:
     """Schedule the whole Func, whose blocks are as they were prepared; what is no part of the chain stays."""
     one, two = chain.first.block.name, chain.second.block.name
@@ -131,24 +149,28 @@ def schedule_chain(s: Draft, chain: Chain, plan: ChainPlan, target: Target) -> N
         for c, p in ((chain.first, plan.first), (chain.second, plan.second))
         if p.pack
     ]
-    _part_rows(s, chain.second.a.buffer)
-    follower = take_epilogue(s, one, chain.first.store.buffer)
-    last = take_epilogue(s, two, chain.second.store.buffer)
+    if not plan.keys:
+        _part_rows(s, chain.second.a.buffer)
+    scores = _Product(one, one, take_epilogue(s, one, chain.first.store.buffer), plan.first)
+    product = _Product(two, two, take_epilogue(s, two, chain.second.store.buffer), plan.second)
     moved = [b.name for b in _after(s.func, one)]
-    moved = moved[: moved.index(last)]
-    block, inner = _move_rows(s, chain.second, last, moved, plan.rows)
-    tiled = ((one, follower, plan.first), (two, last, plan.second))
-    for name, epilogue, p in tiled:
-        join_epilogue(s, _nest(s, name, epilogue, "", p))
-    others = [n for n in moved if n not in (one, two, follower)]
+    moved = moved[: moved.index(product.follower)]
+    block, inner = _move_rows(s, chain.second, product.follower, moved, plan.rows)
+    join_epilogue(s, _nest(s, scores, ""))
+    keys, has_rest = "", False
+    if plan.keys:
+        has_rest = chain.first.cols[-1].extent % plan.keys > 0
+        keys, product = _divide_keys(s, product, plan.keys)
+    else:
+        join_epilogue(s, _nest(s, product, ""))
     suffixes = _cut_rest(s, block, chain.second.rows[-1].extent, plan.rows)
+    lanes, tiles = target.lanes(chain.first.b.dtype.bytes), register_tiles(target, chain.first.b.dtype)
     for suffix in suffixes:
-        for run in _side_by_side(s.loop(f"{inner}{suffix}").body, [f"{n}{suffix}" for n in others]):
-            _schedule_rows(s, run, plan.accumulators, target)
-        for name, epilogue, p in tiled:
-            nest, lanes = _nest(s, name, epilogue, suffix, p), target.lanes(chain.first.b.dtype.bytes)
-            tiles = register_tiles(target, chain.first.b.dtype)
-            tile_nest(s, nest, p.tile, lanes, p.unroll, tiles, is_shared=False, is_joined=True)
+        for loop in (inner, keys) if keys else (inner,):
+            _schedule_body(s, f"{loop}{suffix}", plan.accumulators, target)
+        for p, rest in itertools.product((scores, product), ("", "_rest") if has_rest else ("",)):
+            nest, how = _nest(s, p, f"{rest}{suffix}"), p.plan
+            tile_nest(s, nest, how.tile, lanes, how.unroll, tiles, is_shared=False, is_joined=True)
     if sum(domain(c.block) for c in (chain.first, chain.second)) >= PARALLEL_STEPS:
         _share(s, [f"{inner}{suffix}" for suffix in suffixes])
     for copy in copies:
@@ -251,7 +273,9 @@ def _consumers_first(s: Draft, moved: list[str], c: Contraction) -> list[str]:
     """The order to move blocks in: each comes in front of its first consumer. What the contraction does not need is
     moved first, and so comes before it, to where its own producers will be.
     """
-    needed, wanted = {c.block.name}, {c.a.buffer}
+    now = try_contraction(find_block(s.func, c.block.name))  # its rows may have another layout than they had
+    assert now is not None
+    needed, wanted = {c.block.name}, {now.a.buffer}
     for b in reversed([find_block(s.func, n) for n in moved]):
         if any(n.buffer in wanted for n in walk(b) if isinstance(n, Store)):
             needed.add(b.name)
@@ -259,16 +283,37 @@ def _consumers_first(s: Draft, moved: list[str], c: Contraction) -> list[str]:
     return sorted(reversed(moved), key=lambda n: n in needed)
 
 
-def _nest(s: Draft, name: str, follower: str, suffix: str, plan: TilePlan) -> Nest:
-    """A contraction that has been moved, with what takes its results up."""
-    c = try_contraction(find_block(s.func, f"{name}{suffix}"))
-    assert c is not None, name
-    named = {it.var: f"{name}_{n}{suffix}" for n, it in enumerate(c.block.iters)}
+def _nest(s: Draft, p: _Product, suffix: str) -> Nest:
+    """A contraction with what takes its results up, in a part whose names end with `suffix`."""
+    c = try_contraction(find_block(s.func, f"{p.block}{suffix}"))
+    assert c is not None, p.block
+    named = {it.var: f"{p.loops}_{n}{suffix}" for n, it in enumerate(c.block.iters)}
     row, col = named[c.rows[-1].var], named[c.cols[-1].var]
     reduce = tuple(named[it.var] for it in reduction_order(c))
-    outer = tuple(n for n in named.values() if n not in (row, col, *reduce))
-    inner = (col, row) if plan.columns_outside else (row, col)
-    return Nest(c.block.name, f"{follower}{suffix}", (*outer, *inner), row, col, reduce)
+    # Blocks of keys have a loop that other blocks share.
+    outer = tuple(n for n in named.values() if n not in (row, col, *reduce) and s.func.loop(n) is not None)
+    inner = (col, row) if p.plan.columns_outside else (row, col)
+    return Nest(c.block.name, f"{p.follower}{suffix}", (*outer, *inner), row, col, reduce)
+
+
+# ------------------------------------------------------------------------------------------------------ blocks of keys
+
+
+def _divide_keys(s: Draft, p: _Product, size: int) -> tuple[str, _Product]:
+    """Take keys up in blocks: the loop over them, and the product with one of them."""
+    nest = _nest(s, p, "")
+    s.apply(Reorder((*nest.outside, *nest.reduce)))
+    result = find_block(s.func, p.block).body
+    assert isinstance(result, Store)
+    s.apply(SetScope(result.buffer.name, Scope.GLOBAL))  # it is scaled, and added to, from block to block
+    step = s.apply(OnlineSoftmax(p.block, size))
+    s.apply(SetScope(step.part, Scope.REGISTER))
+    over = s.loop(step.loop)
+    for block in list(blocks(over)):
+        reduce = [b for it, b in zip(block.iters, block.bindings, strict=True) if it.kind is IterKind.REDUCE]
+        if block.init is not None and over.var in reduce:
+            s.apply(DecomposeReduction(block.name, step.loop))
+    return step.loop, _Product(step.part, p.loops, p.block, p.plan)
 
 
 # --------------------------------------------------------------------------------------------------------- single rows
@@ -284,6 +329,12 @@ def _side_by_side(body: Stmt, names: Container[str]) -> list[list[str]]:
         else:
             runs.append([])
     return [r for r in runs if r]
+
+
+def _schedule_body(s: Draft, loop: str, accumulators: int, target: Target) -> None:
+    """Schedule the blocks that have a statement of the loop's body for themselves."""
+    for run in _side_by_side(s.loop(loop).body, {b.name for b in blocks(s.loop(loop).body)}):
+        _schedule_rows(s, run, accumulators, target)
 
 
 def _schedule_rows(s: Draft, run: list[str], accumulators: int, target: Target) -> None:

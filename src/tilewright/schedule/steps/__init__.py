@@ -22,6 +22,7 @@ from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.merge import Merge
+from tilewright.schedule.steps.online_softmax import OnlineSoftmax
 from tilewright.schedule.steps.pad_einsum import PadEinsum
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
@@ -57,6 +58,7 @@ STEPS: tuple[type[Step], ...] = (
     # reductions
     DecomposeReduction,
     Rfactor,
+    OnlineSoftmax,
     # where a block runs
     ComputeAt,
     ReverseComputeAt,

@@ -41,7 +41,7 @@ from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, IterKind, Seq, Stmt, children, seq
+from tilewright.tir.stmt import Block, For, If, IterKind, Seq, Stmt, children, seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,9 @@ def prune(s: Stmt, simplify: Simplifier) -> Stmt | None:
         case Seq():
             kept = [c for c in (prune(c, simplify) for c in s.stmts) if c is not None]
             return seq(*kept) if kept else None
+        case If():
+            then = prune(s.then, simplify)
+            return None if then is None else If(s.cond, then)
         case _:
             return s
 
