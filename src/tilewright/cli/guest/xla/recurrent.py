@@ -26,7 +26,10 @@ def lstm(
     *,
     hidden_size: int,
     direction: str = "forward",
+    layout: int = 0,
 ) -> tuple[Array, ...]:
+    _check_plain(lengths, layout)
+
     def cell(state: State, gates: Any, r: Any, b: Any) -> State:
         h, c = state
         i, o, f, new = jnp.split(gates + h @ r, 4, -1)
@@ -35,7 +38,7 @@ def lstm(
 
     n = 4 * hidden_size
     biases = [(0, 0) if b is None else (b[d, :n] + b[d, n:], 0) for d in range(len(w))]
-    return _all_steps(x, w, r, biases, lengths, (h, c), direction, cell)
+    return _all_steps(x, w, r, biases, (h, c), direction, cell)
 
 
 def gru(
@@ -48,8 +51,10 @@ def gru(
     *,
     hidden_size: int,
     direction: str = "forward",
+    layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Array, ...]:
+    _check_plain(lengths, layout)
     n = hidden_size
 
     def cell(state: State, gates: Any, r: Any, b: Any) -> State:
@@ -63,7 +68,12 @@ def gru(
 
     none = jnp.zeros(3 * n, x.dtype)
     biases = [(none, none) if b is None else (b[d, : 3 * n], b[d, 3 * n :]) for d in range(len(w))]
-    return _all_steps(x, w, r, biases, lengths, (h,), direction, cell)
+    return _all_steps(x, w, r, biases, (h,), direction, cell)
+
+
+def _check_plain(lengths: Any, layout: int) -> None:
+    if lengths is not None or layout:
+        raise LookupError("sequences of different lengths, or with batches first, have no translation to JAX")
 
 
 def _all_steps(
@@ -71,14 +81,11 @@ def _all_steps(
     w: Any,
     r: Any,
     biases: Sequence[tuple[Any, Any]],
-    lengths: Any,
     states: State,
     direction: str,
     cell: Cell,
 ) -> tuple[Array, ...]:
     """In each direction; what does not depend on the state is one product before."""
-    if lengths is not None:
-        raise LookupError("sequences of different lengths have no translation to JAX")
     every: list[Any] = []
     last: list[State] = []
     backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[direction]
