@@ -4,7 +4,7 @@ graph = prepare(load_graph(model))        frontend, graph passes
 module = lower(graph)                     one Func per group, over shared buffers
 module = choose_algorithms(module)        where a Func may be computed in several ways
 module = join_funcs(module)               what a schedule brings together is one Func
-module = choose_layouts(module)           layouts belong to the Module
+module = choose_layouts(module)           layouts belong to the Module; the cheapest over all of it
 kernels = schedule, lower, compile        each distinct Func once
 artifact = kernels + constants + a memory plan + the program
 """
@@ -33,10 +33,10 @@ from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
-from tilewright.schedule.recipes.layouts import choose_layouts
 from tilewright.search.algorithms import choose_algorithms
 from tilewright.search.default import spaces
 from tilewright.search.join import join_funcs
+from tilewright.search.layout_choice import Component, choose_layouts
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
@@ -195,7 +195,7 @@ def lowered(
     """The Funcs of a model as they are before they are scheduled, with algorithms and the layouts of buffers chosen."""
     machine = resolve_target(target)
     module = choose_algorithms(lower(prepare(load_graph(model, shapes))), machine, accuracy.allows)
-    return choose_layouts(join_funcs(module, machine)[0])[0]
+    return choose_layouts(join_funcs(module, machine)[0], machine)[0]
 
 
 def _compilation(
@@ -215,6 +215,7 @@ class _Compilation:
     graph: Graph | None = None
     tir: Module | None = None
     scheduled: Module | None = None
+    layouts: tuple[Component, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     calls: dict[str, int] = field(default_factory=dict[str, int])
     values: dict[Buffer, Array] = field(default_factory=dict[Buffer, Array])
@@ -241,7 +242,7 @@ class _Compilation:
         self.graph = prepare(graph)
         self.tir = choose_algorithms(lower(self.graph), self.target, self.accuracy.allows)
         stage("graph")
-        module, _ = choose_layouts(join_funcs(self.tir, self.target)[0])
+        module, _, self.layouts = choose_layouts(join_funcs(self.tir, self.target)[0], self.target)
         stage("layouts")
         self.values = {c.buffer: c.value for c in module.constants}
         compiled = self._kernels(module)
@@ -310,6 +311,8 @@ class _Compilation:
         algorithms = [f"{f.name}: {f.algorithm}" for f in self.tir.funcs if f.algorithm]
         if algorithms:
             found["algorithms"] = "\n".join(algorithms)
+        if self.layouts:
+            found["layouts"] = "\n".join(map(str, self.layouts))
         return found
 
     def _artifact(self, module: Module, nodes: "list[_Node]", digest: str) -> Artifact:

@@ -1,4 +1,6 @@
-"""Layouts chosen for the buffers between kernels: where channels come last, and that results stay the same."""
+"""Layouts of the buffers between kernels: which may have their channels last, and that results stay the same. Which do
+is a matter of cost: `test_layout_choice.py`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +13,7 @@ from tilewright.frontend.onnx import load_graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.layout import Reorder
-from tilewright.schedule.recipes.layouts import choose_layouts
+from tilewright.schedule.recipes.layouts import find_images, lay_out
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.schedule.trace import replay
 from tilewright.tir.func import Module, calls
@@ -27,8 +29,14 @@ def seen(module: Module) -> list[tuple[str, tuple[int, ...]]]:
     return [(b.name, b.shape) for b in fixed]
 
 
+def module_of(build: Build) -> Module:
+    m = Model()
+    made = build(m)
+    return lower(prepare(load_graph(m.finish(*([made] if isinstance(made, str) else made)), None)))
+
+
 def channels_last(build: Build) -> list[int]:
-    """The numbers of channels of the buffers between kernels whose channels are last, in program order.
+    """The numbers of channels of the buffers between kernels whose channels can be last, in program order; all are.
 
     The results are what they were before, and what the caller sees keeps its shape.
     """
@@ -36,7 +44,7 @@ def channels_last(build: Build) -> list[int]:
     made = build(m)
     model = m.finish(*([made] if isinstance(made, str) else made))
     before = lower(prepare(load_graph(model, None)))
-    after, steps = choose_layouts(before)
+    after, steps = lay_out(before, find_images(before))
     verify_module(after)
     assert seen(after) == seen(before)
     assert seen(replay(before, steps)) == seen(after)
@@ -113,45 +121,8 @@ def test_images_of_one_and_three_dimensions() -> None:
     assert sorted(channels_last(build)) == [9, 12]
 
 
-def chosen(build: Build) -> dict[str, tuple[int, ...]]:
-    """The shapes of the buffers inside of kernels that have another layout than they were declared with."""
-    channels_last(build)
-    m = Model()
-    made = build(m)
-    module = lower(prepare(load_graph(m.finish(*([made] if isinstance(made, str) else made)), None)))
-    after, steps = choose_layouts(module)
-    turned = {s.buffer for s in steps if isinstance(s, TransformLayout)}
-    return {b.name: b.shape for f in after.funcs for b in f.locals if b.name in turned}
-
-
-def test_strides_of_a_lone_depthwise_convolution_are_sorted_out_in_its_border() -> None:
-    """Every second column goes side by side; pixels stay innermost."""
-    assert chosen(lambda m: conv(m, m.input(1, 16, 9, 9), 16, 16, group=16, strides=[2, 2])) == {
-        "k0_conv0_pad": (1, 16, 11, 2, 6)
-    }
-    assert chosen(lambda m: conv(m, m.input(1, 16, 9, 9), 16, 16, group=16)) == {}
-
-
-def test_a_lone_strided_convolution_has_channels_last() -> None:
-    shapes = chosen(lambda m: conv(m, m.input(1, 16, 9, 9), 16, 24, strides=[2, 2]))
-    assert {shape[-1] for shape in shapes.values()} == {16, 24}
-
-
-def test_channels_of_groups_are_last_where_they_fill_vectors() -> None:
-    shapes = chosen(lambda m: conv(m, m.input(1, 16, 6, 5), 16, 32, group=2))
-    assert sorted(shapes.values()) == [(1, 2, 6, 5, 16), (1, 8, 7, 16)]
-    assert chosen(lambda m: conv(m, m.input(1, 16, 6, 5), 16, 16, group=4)) == {}
-
-
 def transposed(m: Model, x: str, c_in: int, c_out: int, **attrs: Any) -> str:
     return m.op("ConvTranspose", x, m.weight(c_in, c_out, 2, 2), strides=[2, 2], **attrs)
-
-
-def test_results_that_are_interleaved_have_pixels_in_lanes_if_these_are_many() -> None:
-    (shape,) = chosen(lambda m: transposed(m, m.input(1, 8, 3, 32), 8, 16)).values()
-    assert shape == (1, 16, 2, 2, 3, 32)  # the residues of a channel next to each other
-    (shape,) = chosen(lambda m: transposed(m, m.input(1, 8, 3, 5), 8, 16)).values()
-    assert shape == (1, 2, 2, 3, 5, 16)
 
 
 def test_results_that_are_interleaved_between_convolutions_have_channels_last() -> None:

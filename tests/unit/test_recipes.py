@@ -19,11 +19,11 @@ from tilewright.graph.passes.lower import lower
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Expr, Scope, const, maximum, select
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.layouts import choose_layouts
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.trace import replay
 from tilewright.search import default
 from tilewright.search.default import schedule_func
+from tilewright.search.layout_choice import choose_layouts
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
@@ -108,7 +108,7 @@ def test_the_trace_of_a_schedule_replays_to_it() -> None:
 def test_no_recipe_is_refused_on_the_example_networks(
     model: Callable[[], ModelProto], caplog: pytest.LogCaptureFixture
 ) -> None:
-    module, _ = choose_layouts(lower(prepare(load_graph(model(), None))))
+    module, _, _ = choose_layouts(lower(prepare(load_graph(model(), None))), AVX2)
     constants = frozenset(c.buffer.name for c in module.constants)
     with caplog.at_level(logging.DEBUG, default.__name__):
         for func in {digest(f): f for f in module.funcs}.values():

@@ -66,7 +66,7 @@ class ContractionSpace(Space):
             if c is not None:
                 for r in range(1, max(len(c.rows), 1) + 1):
                     for k in range(1, len(c.cols) + 1):
-                        self.forms[swap, r, k] = _form(c, r, k, epilogue, constants)
+                        self.forms[swap, r, k] = form_of(c, r, k, epilogue, constants)
         self._points = np.concatenate(
             [_grid(key, f, self._machine.registers) for key, f in self.forms.items()]
         )
@@ -173,7 +173,7 @@ def _epilogue(start: Draft, name: str) -> Block:
     return find_block(s.func, epilogue)
 
 
-def _form(c: Contraction, fuse_rows: int, fuse_cols: int, epilogue: Block, constants: frozenset[str]) -> Form:
+def form_of(c: Contraction, fuse_rows: int, fuse_cols: int, epilogue: Block, constants: frozenset[str]) -> Form:
     rows = _Group(c.rows[len(c.rows) - fuse_rows :], c.rows[: len(c.rows) - fuse_rows])
     cols = _Group(c.cols[len(c.cols) - fuse_cols :], c.cols[: len(c.cols) - fuse_cols])
     order = reduction_order(c)

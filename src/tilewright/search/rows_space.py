@@ -22,7 +22,7 @@ class RowsSpace(Space):
 
     def __init__(self, start: Draft, reductions: list[Block], target: Target) -> None:
         self._start, self._target, self._machine = start, target, machine_of(target)
-        self._reductions = tuple(_reduction(b) for b in reductions)
+        self._reductions = tuple(row_reduction(b) for b in reductions)
 
     def points(self) -> Points:
         return np.array(_ACCUMULATORS, dtype=np.int64)[:, None]
@@ -41,7 +41,7 @@ def rows_space(start: Draft, target: Target, constants: frozenset[str]) -> Space
     return RowsSpace(start, reductions, target) if reductions else None
 
 
-def _reduction(block: Block) -> RowReduction:
+def row_reduction(block: Block) -> RowReduction:
     extents = {kind: prod(it.extent for it in block.iters if it.kind is kind) for kind in IterKind}
     nodes = list(walk(block.body.value)) if isinstance(block.body, Store) else []
     loads = [e for e in nodes if isinstance(e, Load)]

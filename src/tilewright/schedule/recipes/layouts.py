@@ -1,12 +1,15 @@
-"""Layouts of the buffers between kernels.
+"""Layouts of the buffers between kernels: which buffers may have their channels last, and the steps that do so.
 
-A convolution as models state it keeps channels in dimension 1 and pixels innermost. Its register tile wants
-channels in vector lanes, so buffers that windowed or channel-mixing reductions read or write are laid out
-channels last, and everything that touches them follows: a layout belongs to the Module, not to an op.
-Inputs and outputs of the Module keep the layout that the caller knows.
+A convolution as models state it keeps channels in dimension 1 and pixels innermost. Its register tile may want
+channels in vector lanes, so buffers that windowed or channel-mixing reductions read or write are *images*: they may be
+laid out channels last, and so may everything that is computed from them element by element. A layout belongs to the
+Module, not to an op: whoever touches a buffer follows. Inputs and outputs of the Module, and what external code sees,
+keep the layout that the caller knows.
+
+Which of the images have their channels last is not decided here: `search/layout_choice.py` does that, by cost.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, Reorder, Split
@@ -16,36 +19,55 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
-from tilewright.tir.func import Func, Module
+from tilewright.tir.func import External, Func, Module, calls
 from tilewright.tir.stmt import Block, IterKind, Store, blocks, stmt_exprs
 
 _MIN_CHANNELS = 8  # fewer would not fill a vector
-_MIN_PIXELS = 32  # in a row: of fewer, too many would be outside of whole vectors
 
 
-def choose_layouts(module: Module) -> tuple[Module, tuple[Step, ...]]:
-    """Channels last where that pays; the module and the steps taken."""
-    fixed = {*module.inputs, *module.outputs, *(c.buffer for c in module.constants)}
-    alone: list[Block] = []
-    chosen: dict[Buffer, int] = {}  # and which of its dimensions has the channels
+def channels_last(rank: int, at: int) -> Layout:
+    """Dimension `at` goes behind the others."""
+    return Layout((Reorder((*(d for d in range(rank) if d != at), at)),))
+
+
+def phases(rank: int, stride: int) -> Layout:
+    """Every stride-th element of the last dimension goes side by side."""
+    last = rank - 1
+    return Layout((Split(last, stride), Reorder((*range(last), last + 1, last))))
+
+
+def fixed_buffers(module: Module) -> set[Buffer]:
+    """Those whose layout is not ours to choose."""
+    outside = {b for c in calls(module.program) if isinstance(c, External) for b in (*c.inputs, *c.outputs)}
+    return {*module.inputs, *module.outputs, *(c.buffer for c in module.constants), *outside}
+
+
+def find_images(module: Module) -> dict[Buffer, int]:
+    """The buffers that may have their channels last, and which of their dimensions has them."""
+    fixed = fixed_buffers(module)
+    found: dict[Buffer, int] = {}
     for func in module.funcs:
         for block in blocks(func.body):
             if not block.is_reduction:
-                chosen.update((b, 1) for b in _tiled_images(block) if b not in fixed)
+                found.update((b, 1) for b in _tiled_images(block) if b not in fixed)
                 continue
-            at = _channels(block)
-            if at is not None and not _stands_alone(func, block, at, fixed):
-                chosen.update((b, d) for b, d in _images(block, at) if b not in fixed)
-            elif at is not None and at > 1:
-                alone.append(block)
-    _spread(module, chosen, fixed)
+            at = channels_of(block)
+            if at is not None:
+                found.update((b, d) for b, d in _images(block, at) if b not in fixed)
+    _spread(module, found, fixed)
+    return found
+
+
+def lay_out(module: Module, last: Mapping[Buffer, int]) -> tuple[Module, tuple[Step, ...]]:
+    """Channels last for the images in `last`, and what follows from it for what is copied between kernels; the module
+    and the steps taken.
+    """
     steps: list[Step] = []
-    for step in (*_phases(module, chosen), *map(_channels_first, alone)):
+    for step in (*_phases(module, last), *_channels_first(module, last)):
         module = step.apply(module)
         steps.append(step)
-    for b, at in chosen.items():
-        order = (*(d for d in range(len(b.shape)) if d != at), at)
-        step = TransformLayout(b.name, Layout((Reorder(order),)))
+    for b, at in last.items():
+        step = TransformLayout(b.name, channels_last(len(b.shape), at))
         module = step.apply(module)
         steps.append(step)
     module, placed = store_in_place(module)
@@ -70,16 +92,21 @@ def _paddings(module: Module) -> list[FoldPadding]:
     return [FoldPadding(names[0]) for names in found.values() if len(names) == 1]
 
 
-def _channels_first(block: Block) -> TransformLayout:
+def _channels_first(module: Module, last: Collection[Buffer]) -> Iterator[TransformLayout]:
     """Parts of the output that are interleaved in the end are computed next to each other, channel by channel."""
-    at = _channels(block)
-    assert isinstance(block.body, Store) and at is not None
-    rank = len(block.body.indices)
-    order = (0, at, *range(1, at), *range(at + 1, rank))
-    return TransformLayout(block.body.buffer.name, Layout((Reorder(order),)))
+    for func in module.funcs:
+        for block in blocks(func.body):
+            at = channels_of(block) if block.is_reduction else None
+            if at is None or at == 1 or not isinstance(block.body, Store):
+                continue
+            made = block.body.buffer
+            if made not in last and made in func.locals and is_interleaved(func, made):
+                rank = len(made.shape)
+                order = (0, at, *range(1, at), *range(at + 1, rank))
+                yield TransformLayout(made.name, Layout((Reorder(order),)))
 
 
-def _phases(module: Module, chosen: Collection[Buffer]) -> list[TransformLayout]:
+def _phases(module: Module, last: Collection[Buffer]) -> list[TransformLayout]:
     """A step for each buffer inside a Func that windows walk along its innermost dimension in strides.
 
     Every stride-th element goes side by side. So pixels in neighbouring lanes are neighbours in memory, and what the
@@ -88,17 +115,25 @@ def _phases(module: Module, chosen: Collection[Buffer]) -> list[TransformLayout]
     found: dict[str, TransformLayout] = {}
     for func in module.funcs:
         for block in blocks(func.body):
-            if not block.is_reduction or not isinstance(block.body, Store) or not block.body.indices:
-                continue
-            if block.body.buffer in chosen:
-                continue
-            for ld in loads(block.body.value):
-                stride = _stride(block, ld, block.body.indices[-1])
-                if ld.buffer in func.locals and ld.buffer not in chosen and stride > 1:
-                    last = len(ld.indices) - 1
-                    layout = Layout((Split(last, stride), Reorder((*range(last), last + 1, last))))
-                    found[ld.buffer.name] = TransformLayout(ld.buffer.name, layout)
+            if block.is_reduction and isinstance(block.body, Store) and block.body.buffer not in last:
+                for b, stride in strided_images(func, block):
+                    if b not in last:
+                        found[b.name] = TransformLayout(b.name, phases(len(b.shape), stride))
     return list(found.values())
+
+
+def strided_images(func: Func, block: Block) -> Iterator[tuple[Buffer, int]]:
+    """The buffers inside of the Func along whose last dimension a reduction moves in strides, as its output moves along
+    its own.
+    """
+    assert isinstance(block.body, Store)
+    if not block.body.indices:
+        return
+    for ld in loads(block.body.value):
+        if ld.buffer in func.locals and ld.indices:
+            stride = _stride(block, ld, block.body.indices[-1])
+            if stride > 1:
+                yield ld.buffer, stride
 
 
 def _stride(block: Block, load: Load, var: Expr) -> int:
@@ -140,7 +175,7 @@ def _has_channels(b: Buffer, at: int = 1) -> bool:
     return len(b.shape) >= at + 2 and b.shape[at] >= _MIN_CHANNELS
 
 
-def _channels(block: Block) -> int | None:
+def channels_of(block: Block) -> int | None:
     """Where the channels of the block's output are, if it reduces over windows or channels of an image, giving one.
 
     Pixels are after them; before are the batch, and what goes over groups of channels or other parts. An operand with
@@ -173,31 +208,7 @@ def _channels(block: Block) -> int | None:
     return None
 
 
-def _stands_alone(func: Func, block: Block, at: int, fixed: set[Buffer]) -> bool:
-    """Is the block best left as it is, between fixed layouts?
-
-    That is so where pixels fill vectors as well as channels would, and nothing need be transposed on the way in and
-    out: where each channel is for itself, and where the result is interleaved anyway, along the pixels.
-    """
-    assert isinstance(block.body, Store)
-    rank = len(block.body.indices) - at + 1
-    if any(len(p.shape) == rank and p not in fixed for p in func.params):
-        return False
-    channel, last = block.body.indices[at], block.body.indices[-1]
-    images = [ld for ld in loads(block.body.value) if ld.buffer is not block.body.buffer]
-    depthwise = all(channel in {v for i in ld.indices for v in free_vars(i)} for ld in images)
-    if not depthwise and not (
-        _is_interleaved(func, block.body.buffer) and block.body.buffer.shape[-1] >= _MIN_PIXELS
-    ):
-        return False
-    # Strides cost nothing where the image is copied before, to have a border: see `_phases`.
-    return any(
-        _stride(block, ld, last) == 1 or (_stride(block, ld, last) > 1 and ld.buffer in func.locals)
-        for ld in images
-    )
-
-
-def _is_interleaved(func: Func, buffer: Buffer) -> bool:
+def is_interleaved(func: Func, buffer: Buffer) -> bool:
     """Do the readers of the buffer run along its last dimension in steps of less than an element?"""
     read = [
         ld for b in blocks(func.body) if not b.is_reduction for e in stmt_exprs(b.body) for ld in loads(e)
@@ -205,19 +216,17 @@ def _is_interleaved(func: Func, buffer: Buffer) -> bool:
     return any(ld.buffer is buffer and not isinstance(ld.indices[-1], Var | Const) for ld in read)
 
 
-def _spread(module: Module, chosen: dict[Buffer, int], fixed: set[Buffer]) -> None:
-    """Blocks without a reduction follow: what they read and write at the same channel is laid out the same
-    way.
-    """
+def _spread(module: Module, found: dict[Buffer, int], fixed: set[Buffer]) -> None:
+    """Blocks without a reduction follow: what they read and write at the same channel may be laid out the same way."""
     changed = True
     while changed:
         changed = False
         for func in module.funcs:
             for group in _same_channel(func):
-                if any(chosen.get(b) == at for b, at in group):
-                    new = [b for b, at in group if at == 1 and b not in chosen and b not in fixed]
+                if any(found.get(b) == at for b, at in group):
+                    new = [b for b, at in group if at == 1 and b not in found and b not in fixed]
                     new = [b for b in new if _has_channels(b)]
-                    chosen.update(dict.fromkeys(new, 1))
+                    found.update(dict.fromkeys(new, 1))
                     changed = changed or bool(new)
 
 

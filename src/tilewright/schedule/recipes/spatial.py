@@ -45,7 +45,7 @@ from tilewright.tir.stmt import Block, For, LoopKind, Store
 from tilewright.tir.stmt import walk as walk_stmts
 
 _MIN_CUT = 128  # elements of a part that is worth code of its own
-_MAX_CUTS = 4  # of one loop
+_MAX_CUTS = 8  # of one loop: the pieces of a concatenation, say
 
 
 def schedule_spatial(s: Draft, name: str, target: Target) -> None:

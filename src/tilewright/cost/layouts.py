@@ -1,0 +1,51 @@
+"""The time it takes that one layout meets another, beyond that of whole vectors in order.
+
+A kernel has the innermost dimension of what it stores in vector lanes. What it reads lies in lanes too, or is turned in
+registers on the way, or is put together element by element. Most blocks that only move data are not there at all where
+layouts agree: others store in place, or leave room for a border.
+"""
+
+from enum import Enum
+
+import numpy as np
+
+from tilewright.cost.machine import Machine
+
+
+class Access(Enum):
+    """Where neighbouring lanes find their elements. The value: cycles an element costs more than in a whole vector."""
+
+    PLAIN = 0.0  # side by side, or all in one place
+    TURNED = 0.9  # side by side along another loop: squares of elements are turned in registers
+    INTERLEAVED = 0.5  # near each other: of every so many, one
+    SCATTERED = 2.5  # anywhere; or rows are shorter than a vector, each with edges of its own
+
+    __hash__ = object.__hash__
+
+
+_COPIED = 0.25  # cycles to copy an element in order
+_UNKNOWN = 1.0  # cycles of a step of a reduction that is not in vectors
+_LOOSE = 0.2  # of the time of a product at most, for rows whose next elements along the reduction are in other lines
+_LINE_BYTES = 64
+
+
+def access_seconds(access: Access, elements: float, m: Machine) -> float:
+    return access.value * elements / m.hertz
+
+
+def copy_seconds(elements: float, bytes_each: int, m: Machine) -> float:
+    """A copy in order, which is read again afterwards."""
+    moved = 2.0 * elements * bytes_each
+    return (elements * _COPIED + moved * float(m.per_byte(np.array([moved]))[0])) / m.hertz
+
+
+def unknown_seconds(steps: float, is_vector: bool, m: Machine) -> float:
+    """A reduction that no closed form is for."""
+    return steps * _UNKNOWN / (m.lanes if is_vector else 1) / m.hertz
+
+
+def loose_share(lines: int, m: Machine) -> float:
+    """By how much a product takes longer whose rows go through so many lines, each of which has little of a row: the
+    more of the first-level cache they fill, the more often they have left it.
+    """
+    return _LOOSE * min(lines * _LINE_BYTES / m.l1_bytes, 1.0) ** 2

@@ -1,0 +1,370 @@
+"""What the layouts of buffers cost, block by block, as terms over one buffer or two.
+
+A reduction costs what the cheapest point of its design space does, under the layouts of what it reads and of its
+result; the layout of the result says what is in vector lanes. A block without a reduction costs what it takes to bring
+what it reads into the order in which it stores. Nothing is scheduled for this, and Funcs that are equal up to renaming
+are looked at once. What does not depend on layouts is left out, so terms say nothing about the time of a program.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from tilewright.cost.contraction import Choices, Form, contraction_seconds
+from tilewright.cost.layouts import Access, access_seconds, copy_seconds, loose_share, unknown_seconds
+from tilewright.cost.machine import Machine, machine_of
+from tilewright.cost.rows import row_seconds
+from tilewright.cost.stages import stream_seconds
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads
+from tilewright.ir.layout import Layout
+from tilewright.ir.rewrite import transform
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.recipes.choosing import choosing
+from tilewright.schedule.recipes.contraction import (
+    Contraction,
+    address_steps,
+    reduction_order,
+    strides_along,
+    try_contraction,
+)
+from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.lanes import is_lane_reduction, operands
+from tilewright.schedule.recipes.layouts import channels_last, phases, strided_images
+from tilewright.search.contraction_space import form_of, tile_sizes
+from tilewright.search.cut import Table
+from tilewright.search.lanes_space import LanesSpace
+from tilewright.search.rows_space import row_reduction
+from tilewright.target.target import Target
+from tilewright.tir.digest import digest
+from tilewright.tir.func import Func, Module, single
+from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks
+
+_UNROLL = 64
+_LANE_TILES = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 1), (4, 2))  # rows and vectors
+_LINE_BYTES = 64
+MUST = 1.0  # seconds: more than any kernel takes
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """`seconds[x][y]` is the cost if the first of `buffers` has layout x and the second y: 0 is as stated, 1 has
+    channels last. Of one buffer alone, y makes no difference.
+    """
+
+    buffers: tuple[Buffer, ...]
+    seconds: Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Around:
+    """What a Func is part of."""
+
+    images: Mapping[Buffer, int]
+    constants: frozenset[str]
+    temps: frozenset[Buffer]
+    target: Target
+    machine: Machine
+
+    def layout(self, b: Buffer) -> Layout:
+        return channels_last(len(b.shape), self.images[b])
+
+    def choices(self, b: Buffer | None) -> tuple[int, ...]:
+        return (0, 1) if b in self.images else (0,)
+
+
+def layout_terms(module: Module, images: Mapping[Buffer, int], target: Target) -> list[Term]:
+    """The terms of all Funcs."""
+    around = _Around(
+        images,
+        frozenset(c.buffer.name for c in module.constants),
+        frozenset(module.temps),
+        target,
+        machine_of(target),
+    )
+    known: dict[str, list[tuple[tuple[int, ...], Table]]] = {}
+    found: list[Term] = []
+    for func in module.funcs:
+        own = (*func.params, *func.locals)
+        if not any(b in images for b in own):
+            continue
+        key = digest(func, [_mark(b, around) for b in own])
+        if key not in known:
+            terms = [t for t in _func_terms(func, around) if any(t.seconds[0]) or any(t.seconds[1])]
+            known[key] = [(tuple(own.index(b) for b in t.buffers), t.seconds) for t in terms]
+        found += [Term(tuple(own[n] for n in at), seconds) for at, seconds in known[key]]
+    return found
+
+
+def _mark(b: Buffer, around: _Around) -> str:
+    return f"{around.images.get(b)} {b.name in around.constants} {b in around.temps}"
+
+
+def _func_terms(func: Func, around: _Around) -> Iterator[Term]:
+    reductions = [b for b in blocks(func.body) if b.is_reduction and _touches(b, around)]
+    for block in blocks(func.body):
+        if not isinstance(block.body, Store):
+            continue
+        if not block.is_reduction:
+            yield from _spatial_terms(func, block, block.body, around)
+        elif len(reductions) == 1:
+            yield from _reduction_terms(func, block, block.body, around)
+        else:
+            # It holds several because they run in bands, which was decided before, for channels in lanes.
+            for b in _images(block, around):
+                if b in func.locals:
+                    yield Term((b,), ((MUST, MUST), (0.0, 0.0)))
+
+
+def _touches(block: Block, around: _Around) -> bool:
+    return bool(_images(block, around))
+
+
+def _images(block: Block, around: _Around) -> list[Buffer]:
+    """The images that a block reads, and the one that it writes."""
+    assert isinstance(block.body, Store)
+    used = dict.fromkeys([*(ld.buffer for ld in loads(block.body.value)), block.body.buffer])
+    return [b for b in used if b in around.images]
+
+
+def _term(first: Buffer | None, second: Buffer | None, seconds: Mapping[tuple[int, int], float]) -> Term:
+    """A term of what is there of the two; `seconds` has the layouts that each may have."""
+    if first is None:
+        assert second is not None
+        zero, one = seconds[0, 0], seconds[0, 1]
+    elif second is None:
+        zero, one = seconds[0, 0], seconds[1, 0]
+    else:
+        return Term((first, second), ((seconds[0, 0], seconds[0, 1]), (seconds[1, 0], seconds[1, 1])))
+    buffer = second if first is None else first
+    assert buffer is not None
+    return Term((buffer,), ((zero, zero), (one, one)))
+
+
+# ------------------------------------------------------------------------------------------- blocks without reduction
+
+
+def _spatial_terms(func: Func, block: Block, store: Store, around: _Around) -> Iterator[Term]:
+    sources: dict[Buffer, list[Load]] = {}
+    for ld in loads(store.value):
+        if ld.buffer is not store.buffer:
+            sources.setdefault(ld.buffer, []).append(ld)
+    out = store.buffer if store.buffer in around.images else None
+    if out is None and not any(b in around.images for b in sources):
+        return
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    extents = {it.var: it.extent for it in block.iters if it.extent > 1}
+    # Iterators that choose among expressions are written out: what these share is loaded once.
+    elements = prod(it.extent for it in block.iters) / prod(it.extent for it in choosing(block))
+    lanes = around.target.lanes(max(store.buffer.dtype.bytes, 4))
+    lane = {y: _lane(_address(store.buffer, store.indices, y, around), extents, simplify) for y in (0, 1)}
+    computed, is_cut = _computed(func), isinstance(store.value, Select)
+    for b, found in sources.items():
+        image = b if b in around.images else None
+        if image is None and out is None:
+            continue
+        if image is not None and out is not None and image in computed:
+            yield Term((image, out), ((0.0, MUST), (MUST, 0.0)))
+            continue
+        seconds: dict[tuple[int, int], float] = {}
+        for x in around.choices(image):
+            address = _address(b, found[0].indices, x, around)
+            for y in around.choices(out):
+                at = lane[y]
+                is_short = is_cut and at is not None and extents[at] < lanes
+                access = Access.SCATTERED if is_short else _access(address, at, extents, lanes, simplify)
+                seconds[x, y] = access_seconds(access, elements * len(found), around.machine)
+                if access is not Access.PLAIN and b in around.temps and _only_moves(store.value):
+                    seconds[x, y] += copy_seconds(elements, b.dtype.bytes, around.machine)
+        yield _term(image, out, seconds)
+
+
+def _computed(func: Func) -> set[Buffer]:
+    """What the Func computes element by element for itself: it is computed where it is used, in the order of that."""
+    made = {b.body.buffer for b in blocks(func.body) if not b.is_reduction and isinstance(b.body, Store)}
+    return made & set(func.locals)
+
+
+def _address(b: Buffer, indices: tuple[Expr, ...], choice: int, around: _Around) -> Expr:
+    """Where the element is, counted from the first."""
+    if choice and b in around.images:
+        layout = around.layout(b)
+        b, indices = b.with_shape(layout.shape(b.shape)), layout.forward(b.shape, indices)
+    flat: Expr = as_index(0)
+    for i, stride in zip(indices, b.strides, strict=True):
+        flat = flat + i * stride
+    return flat
+
+
+def _lane(address: Expr, extents: Mapping[Var, int], simplify: Simplifier) -> Var | None:
+    """The iterator along which neighbours are stored side by side."""
+    steps = {v: k for v, k in simplify.linear(address).terms if isinstance(v, Var) and v in extents}
+    return min(steps, key=lambda v: abs(steps[v]), default=None)
+
+
+def _access(
+    address: Expr, lane: Var | None, extents: Mapping[Var, int], lanes: int, simplify: Simplifier
+) -> Access:
+    """How the elements for a vector along `lane` are found."""
+    terms = simplify.linear(address).terms
+    if lane is None:
+        return Access.PLAIN
+    bent = [abs(k) for atom, k in terms if not isinstance(atom, Var) and lane in free_vars(atom)]
+    if bent:
+        return Access.INTERLEAVED if min(bent) == 1 else Access.SCATTERED
+    steps = {v: k for v, k in terms if isinstance(v, Var)}
+    if steps.get(lane, 0) in (0, 1):
+        return Access.PLAIN
+    across = [v for v, k in steps.items() if k == 1 and extents.get(v, 1) >= lanes]
+    return Access.TURNED if across and extents[lane] >= lanes else Access.SCATTERED
+
+
+def _only_moves(e: Expr) -> bool:
+    return isinstance(e, Load | Const) or (isinstance(e, Select) and _only_moves(e.a) and _only_moves(e.b))
+
+
+# -------------------------------------------------------------------------------------------------------- reductions
+
+
+def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) -> Iterator[Term]:
+    """Of each image that is read with the result; several that are read are taken to agree."""
+    out = store.buffer if store.buffer in around.images else None
+    read = [b for b in _images(block, around) if b is not store.buffer]
+    plain = _without_units(block)
+    for image in read or ([None] if out is not None else []):
+        seconds: dict[tuple[int, int], float] = {}
+        for x in around.choices(image):
+            for y in around.choices(out):
+                layouts = {b: around.layout(b) for b in read if x}
+                if y and out is not None:
+                    layouts[out] = around.layout(out)
+                if not layouts:  # as `lay_out` does it then
+                    layouts = {b: phases(len(b.shape), n) for b, n in strided_images(func, plain)}
+                if _is_widened(plain):  # for the instructions that multiply narrow numbers, along channels
+                    steps = prod(it.extent for it in plain.iters)
+                    is_last = x == max(around.choices(image)) and y == max(around.choices(out))
+                    total = unknown_seconds(steps, is_last, around.machine)
+                else:
+                    laid_out = _laid_out(plain, layouts)
+                    total = reduction_seconds(laid_out, around.constants, around.target)
+                    swapped = try_contraction(laid_out, swap=True) if out is None else None
+                    if swapped is not None:  # no layout says what is in lanes
+                        total = min(total, _product_seconds(swapped, around.constants, around.machine))
+                    if not x and not y:
+                        total += sum(
+                            access_seconds(Access.INTERLEAVED, b.size, around.machine) for b in layouts
+                        )
+                seconds[x, y] = total / max(len(read), 1)
+        yield _term(image, out, seconds)
+
+
+def _is_widened(block: Block) -> bool:
+    assert isinstance(block.body, Store)
+    made = block.body.buffer.dtype
+    return any(ld.dtype is not made for ld in operands(block))
+
+
+def _without_units(block: Block) -> Block:
+    """The block without iterators of one value."""
+    assert isinstance(block.body, Store)
+    kept = [n for n, it in enumerate(block.iters) if it.extent > 1]
+    units = {it.var for it in block.iters if it.extent == 1}
+
+    def drop(e: Expr) -> Expr | None:
+        return as_index(0) if isinstance(e, Var) and e in units else None
+
+    store = block.body
+    return replace(
+        block,
+        iters=tuple(block.iters[n] for n in kept),
+        bindings=tuple(block.bindings[n] for n in kept),
+        body=Store(
+            store.buffer, tuple(transform(i, drop) for i in store.indices), transform(store.value, drop)
+        ),
+    )
+
+
+def _laid_out(block: Block, layouts: Mapping[Buffer, Layout]) -> Block:
+    """The block over buffers with these layouts."""
+    store = block.body
+    assert isinstance(store, Store)
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+
+    def place(b: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        layout = layouts.get(b)
+        if layout is None:
+            return b, indices
+        placed = tuple(simplify(i) for i in layout.forward(b.shape, indices))
+        return b.with_shape(layout.shape(b.shape)), placed
+
+    def load(e: Expr) -> Expr | None:
+        return Load(*place(e.buffer, e.indices)) if isinstance(e, Load) and e.buffer in layouts else None
+
+    return replace(block, body=Store(*place(store.buffer, store.indices), transform(store.value, load)))
+
+
+def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -> float:
+    """By the first rule that fits the block, on one core; its result is in vector lanes as it is in memory."""
+    c = try_contraction(block)
+    if c is not None:
+        return _product_seconds(c, constants, machine_of(target))
+    if is_lane_reduction(block):
+        space = LanesSpace(Draft(single(Func("estimate", (), (), block))), block.name, target)
+        points = np.array([(*tile, _UNROLL) for tile in _LANE_TILES], dtype=np.int64)
+        return float(np.min(space.cost(points)))
+    return _rows_seconds(block, target)
+
+
+def _product_seconds(c: Contraction, constants: frozenset[str], m: Machine) -> float:
+    """At least as long as its operands stream by."""
+    best = min(_tiled_seconds(f, m) for f in _forms(c, constants))
+    if c.a.buffer.name not in constants:
+        steps = {it: abs(k) for it, k in address_steps(c.a, c.block).items()}
+        near = [it for it in c.reduce if steps.get(it.var, 0) * c.a.dtype.bytes < _LINE_BYTES]
+        if near and near != list(c.reduce):  # else, `contraction_seconds` counts lines
+            far = prod(it.extent for it in c.reduce if it not in near)
+            inner = steps.get(reduction_order(c)[-1].var, 0) * c.a.dtype.bytes
+            best *= 1.0 + (loose_share(far, m) if inner >= _LINE_BYTES else 0.0)
+    moved = sum(ld.buffer.bytes for ld in (c.a, c.b) if ld.buffer.name not in constants)
+    return max(best, stream_seconds(moved, moved, m))
+
+
+def _forms(c: Contraction, constants: frozenset[str]) -> Iterator[Form]:
+    """Of tiles whose rows and columns are all iterators as one, where these follow each other, or else the last."""
+    iters = {it.var: it for it in (*c.batch, *c.rows, *c.cols)}
+    places = tuple(
+        iters[i] if isinstance(i, Var) else Iter(Var(f"unit{n}"), 1) for n, i in enumerate(c.store.indices)
+    )
+    stored = Store(c.store.buffer, tuple(it.var for it in places), Load(c.store.buffer, c.store.indices))
+    epilogue = Block("estimate", places, tuple(it.var for it in places), stored)
+    rows, cols = max(len(c.rows), 1), len(c.cols)
+    if strides_along(c.b, c.block, c.cols) is None:
+        cols = 1
+    yield form_of(c, rows, cols, epilogue, constants)
+    if rows > 1 and strides_along(c.a, c.block, c.rows) is None:
+        yield form_of(c, 1, cols, epilogue, constants)
+
+
+@lru_cache(maxsize=4096)
+def _tiled_seconds(form: Form, machine: Machine) -> float:
+    """Of the best tile, without chunks."""
+    tiles = [t for t in tile_sizes(machine.registers) if t[0] <= form.rows]
+    points = np.array(
+        [(*t, a, b, o) for t in tiles for a in (0, 1) for b in (0, 1) for o in (0, 1)], np.int64
+    )
+    rows, vectors, pack_a, pack_b, outside = points.T
+    none = np.zeros(len(points), np.int64)
+    choices = Choices(rows, vectors, pack_a > 0, pack_b > 0, outside > 0, none, none + _UNROLL)
+    return float(np.min(contraction_seconds(form, choices, machine)))
+
+
+def _rows_seconds(block: Block, target: Target) -> float:
+    m = machine_of(target)
+    reduction = row_reduction(block)
+    seconds = float(row_seconds((reduction,), np.array([4]), target.lanes(4), m)[0])
+    inner = [it for it in block.iters if it.kind is IterKind.REDUCE][-1].var
+    if any(address_steps(ld, block).get(inner, 0) not in (0, 1) for ld in operands(block)):
+        seconds += access_seconds(Access.SCATTERED, reduction.rows * reduction.k, m)
+    return seconds
