@@ -173,7 +173,9 @@ def _epilogue(start: Draft, name: str) -> Block:
     return find_block(s.func, epilogue)
 
 
-def form_of(c: Contraction, fuse_rows: int, fuse_cols: int, epilogue: Block, constants: frozenset[str]) -> Form:
+def form_of(
+    c: Contraction, fuse_rows: int, fuse_cols: int, epilogue: Block, constants: frozenset[str]
+) -> Form:
     rows = _Group(c.rows[len(c.rows) - fuse_rows :], c.rows[: len(c.rows) - fuse_rows])
     cols = _Group(c.cols[len(c.cols) - fuse_cols :], c.cols[: len(c.cols) - fuse_cols])
     order = reduction_order(c)
