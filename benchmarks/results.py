@@ -3,6 +3,7 @@
 import datetime
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ def write(name: str, title: str, method: str, *parts: str, measured_at: str | No
     """
     packages = ", ".join(f"{k} {v}" for k, v in versions().items() if v is not None)
     # Where files lie on this machine is nobody's business.
-    arguments = " ".join(_FOLDERS.sub("", a) for a in sys.argv[1:])
+    arguments = shlex.join(_FOLDERS.sub("", a) for a in sys.argv[1:])
     module = Path(sys.argv[0]).stem
     provenance = [
         f"- command: `python -m benchmarks.{module}{' ' + arguments if arguments else ''}`",
