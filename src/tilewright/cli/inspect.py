@@ -181,6 +181,7 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "tuned_kernels": int(manifest.options.get("tuned", "0")),
         "accuracy": manifest.options.get("accuracy", EXACT),
         "algorithms": _algorithms(manifest.options.get("algorithms", "")),
+        "layouts": manifest.options.get("layouts", "").splitlines(),
         "compiler_version": manifest.compiler_version,
         "llvm_version": manifest.llvm_version,
     }
@@ -237,6 +238,9 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     if summary["algorithms"]:
         click.echo()
         print_table(("layer", "algorithm"), [(a["layer"], a["algorithm"]) for a in summary["algorithms"]])
+    if summary["layouts"]:
+        click.echo()
+        print_table(("layouts, and what they cost by estimate",), [(line,) for line in summary["layouts"]])
     for key in summary["external"]:
         click.echo(f"external: {key}")
     click.echo()
