@@ -17,6 +17,7 @@ from tilewright.search.attention_space import attention_space
 from tilewright.search.bands_space import bands_space
 from tilewright.search.carried import schedule_around_carried
 from tilewright.search.contraction_space import contraction_space
+from tilewright.search.divided_space import divided_space
 from tilewright.search.lanes_space import lanes_space
 from tilewright.search.prepare import prepared, schedule_rest
 from tilewright.search.rows_space import rows_space
@@ -48,9 +49,10 @@ def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) 
 def _spaces(start: Draft, target: Target, constants: frozenset[str]) -> Iterator[Space]:
     if any(is_ordered(b) for b in blocks(start.func.body)) or find_stages(start.func) is not None:
         return
-    chain = attention_space(start, target, constants, lambda part: schedule_func(part, target, constants))
-    if chain is not None:
-        yield chain
+    for rule in (attention_space, divided_space):
+        found = rule(start, target, constants, lambda part: schedule_func(part, target, constants))
+        if found is not None:
+            yield found
     for rule in RULES:
         found = rule(start, target, constants)
         if found is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tilewright.cost.machine import Machine
 from tilewright.ir.expr import Buffer, Load, Scope, Var, free_vars, loads
 from tilewright.schedule.nest import find_block, find_loop, loops_above
-from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, PARALLEL_STEPS
+from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, is_worth_sharing
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
@@ -113,7 +113,7 @@ class TensorTile:
         return ([], list(names)) if whole or role.free else (list(names[:1]), list(names[1:]))
 
     def _tile(self, nest: _Nest, epilogue: str) -> None:
-        work = math.prod(it.extent for it in self._b.block.iters)
+        is_shared = is_worth_sharing(self._lanes(), self._b.block)
         self._b.schedule.apply(Reorder((*nest.spatial, *nest.reduce, *nest.copies, *nest.steps, *nest.tile)))
         self._b.schedule.apply(ReverseComputeAt(epilogue, nest.spatial[-1]))
         reduce = (*nest.reduce, *nest.steps)
@@ -126,7 +126,7 @@ class TensorTile:
         self._unroll(nest)
         inside = (*nest.steps, *nest.tile)
         self._b.schedule.apply(Tensorize(inside[0] if inside else self._b.name, self._b.intrinsic.name))
-        if work >= PARALLEL_STEPS:
+        if is_shared:
             self._share(nest.spatial)
 
     def _unroll(self, nest: _Nest) -> None:

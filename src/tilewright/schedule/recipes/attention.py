@@ -29,10 +29,9 @@ from tilewright.schedule.recipes.contraction import (
     try_contraction,
 )
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.inline import domain, single_consumer
+from tilewright.schedule.recipes.inline import single_consumer
 from tilewright.schedule.recipes.parallel import (
-    PARALLEL_STEPS,
-    PARALLEL_WORK,
+    is_worth_sharing,
     parallel_prefix,
     part_size,
 )
@@ -171,7 +170,7 @@ def schedule_chain(s: Draft, chain: Chain, plan: ChainPlan, target: Target) -> N
         for p, rest in itertools.product((scores, product), ("", "_rest") if has_rest else ("",)):
             nest, how = _nest(s, p, f"{rest}{suffix}"), p.plan
             tile_nest(s, nest, how.tile, lanes, how.unroll, tiles, is_shared=False, is_joined=True)
-    if sum(domain(c.block) for c in (chain.first, chain.second)) >= PARALLEL_STEPS:
+    if is_worth_sharing(target.lanes(4), chain.first.block, chain.second.block):
         _share(s, [f"{inner}{suffix}" for suffix in suffixes])
     for copy in copies:
         _schedule_copy(s, copy, target)
@@ -210,7 +209,7 @@ def _schedule_copy(s: Draft, copy: _Copy, target: Target) -> None:
     near = move_near(s, copy.block, target)
     loops = copy.loops if near is None else near
     extent = s.loop(loops[-1]).extent
-    is_shared = near is None and domain(find_block(s.func, copy.block)) >= PARALLEL_WORK
+    is_shared = near is None and is_worth_sharing(target.lanes(4), find_block(s.func, copy.block))
     if extent % copy.width == 0:
         schedule_own(s, copy.block, list(loops), target, is_shared=is_shared)
         return
@@ -378,7 +377,7 @@ def schedule_rows_apart(s: Draft, chain: Chain, accumulators: int, target: Targe
         size = part_size(s.loop(parts).extent)
         if size > 1:
             parts = s.apply(Split(parts, (None, size))).names[0]
-        if any(domain(find_block(s.func, n)) >= PARALLEL_WORK for n in run):
+        if is_worth_sharing(target.lanes(4), *(find_block(s.func, n) for n in run)):
             s.apply(Parallel(parts))
         for name in run:
             vectorize_row(s, name, accumulators, target)

@@ -28,7 +28,7 @@ from tilewright.schedule.recipes.contraction import (
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import domain, single_consumer
 from tilewright.schedule.recipes.panels import lay_out_panels
-from tilewright.schedule.recipes.parallel import PARALLEL_STEPS
+from tilewright.schedule.recipes.parallel import is_worth_sharing
 from tilewright.schedule.recipes.register_tile import Nest, tile_nest
 from tilewright.schedule.recipes.spatial import schedule_own
 from tilewright.schedule.recipes.tiles import Tile
@@ -72,7 +72,7 @@ def schedule_carried(s: Draft, nest: For, choose: ChooseTile, target: Target) ->
     """Schedule the blocks of such a nest. One that a step refuses stays as it is written."""
     shared = [n.var.name for n in chain(nest)]
     every = list(blocks(nest))
-    is_long = sum(domain(b) for b in every) >= PARALLEL_STEPS
+    is_long = is_worth_sharing(target.lanes(4), *every)
     columns = ""
     if is_long:
         shared = _divide_rows(s, every, shared, target)

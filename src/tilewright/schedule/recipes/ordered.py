@@ -4,13 +4,11 @@ The reduce loops keep their order, and with it the result. What the other loops 
 one is divided among workers, an innermost one becomes vectors where lanes are neighbours.
 """
 
-import math
-
 from tilewright.ir.expr import Indices, Var, free_vars, loads
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.nest import find_block
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.parallel import PARALLEL_WORK, parallel_prefix
+from tilewright.schedule.recipes.parallel import is_worth_sharing, parallel_prefix
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
@@ -33,7 +31,7 @@ def schedule_ordered(s: Draft, name: str, target: Target) -> None:
     first = next(n for n, kind in enumerate(kinds) if kind is IterKind.REDUCE)
     if _has_neighbour_lanes(block) and isinstance(block.body, Store):
         _vectorize(s, loops[-1], target.lanes(max(block.body.buffer.dtype.bytes, 4)))
-    if first and math.prod(it.extent for it in block.iters) >= PARALLEL_WORK:
+    if first and is_worth_sharing(1, block):
         parallel_prefix(s, tuple(loops[:first]))
 
 

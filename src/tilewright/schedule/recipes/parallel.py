@@ -1,12 +1,28 @@
-"""Dividing work among a team whose size is not known yet."""
+"""Dividing work among a team whose size is not known yet, where that pays.
 
+What a kernel costs on one core (`work.py`, or the closed form of a rule) is compared with what sharing it costs:
+workers meet afterwards, and fetch what they made from each other's caches. A meeting takes a tenth of a microsecond, a
+job of a team that is awake three tenths more than one without (`docs/results/barrier.md`).
+"""
+
+import re
+
+from tilewright.schedule.moves import top_level
 from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule.recipes.work import block_seconds
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, For, LoopKind, blocks
 
 ENOUGH_PARTS = 16  # so that any small team shares them nearly evenly
-PARALLEL_WORK = 16384  # elements below which waking a team costs more than it saves
-PARALLEL_STEPS = 8 * PARALLEL_WORK  # reduction steps: quicker than elements, which come from memory
+MEETING_SECONDS = 0.3e-6
+LEAST_SHARED = 1.5e-6  # seconds on one core: two are done in little more than half of that
+
+
+def is_worth_sharing(lanes: int, *shared: Block) -> bool:
+    """Should a team share what these blocks do? All of them are in each part."""
+    return sum(block_seconds(b, lanes) for b in shared) >= LEAST_SHARED
 
 
 def part_size(extent: int) -> int:
@@ -29,3 +45,14 @@ def parallel_prefix(s: Draft, loops: tuple[str, ...]) -> None:
         parts *= s.loop(name).extent
     if parts > 1:
         s.apply(Parallel(s.apply(Fuse(tuple(taken))).name if len(taken) > 1 else taken[0]))
+
+
+def is_part(block: Block, name: str) -> bool:
+    """Is it the block of this name, or what partitioned loops have made of it?"""
+    return re.fullmatch(rf"{re.escape(name)}(_p\d+)*", block.name) is not None
+
+
+def parts_of(func: Func, name: str) -> int:
+    """How many parts there are of a block, in all nests that have some of it."""
+    nests = [n for n in top_level(func) if any(is_part(b, name) for b in blocks(n))]
+    return sum(n.extent if isinstance(n, For) and n.kind is LoopKind.PARALLEL else 1 for n in nests)

@@ -11,7 +11,6 @@ inside.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from tilewright.schedule.moves import top_level
 from tilewright.schedule.nest import chain, find_block, loops_above
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import single_consumer
-from tilewright.schedule.recipes.parallel import PARALLEL_STEPS, parallel_prefix
+from tilewright.schedule.recipes.parallel import is_part, is_worth_sharing, parallel_prefix
 from tilewright.schedule.recipes.tiles import Tile, row_tiles
 from tilewright.schedule.steps.annotate import Annotate
 from tilewright.schedule.steps.cache_write import CacheWrite
@@ -37,7 +36,7 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.tensorize import Tensorize
-from tilewright.tir.stmt import PREFETCH, Block, For, LoopKind, Store, walk
+from tilewright.tir.stmt import PREFETCH, Block, For, LoopKind, Store, blocks
 
 NO_INTRINSICS: Mapping[tuple[int, int], str] = MappingProxyType({})
 
@@ -100,7 +99,7 @@ def tile_nest(
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
         nest.col: _column_cuts(s.loop(nest.col).extent, tile.columns, lanes),
     }
-    work = math.prod(s.loop(n).extent for n in (*nest.outside, *nest.reduce))
+    is_shared = is_shared and is_worth_sharing(lanes, find_block(s.func, nest.block))
     first, second = sorted((nest.row, nest.col), key=nest.outside.index)
     if not is_joined:
         join_epilogue(s, nest)
@@ -122,11 +121,11 @@ def tile_nest(
             )
             if prefetch:
                 _prefetch(s, reduce, prefetch)
-    if work < PARALLEL_STEPS or not is_shared:
+    if not is_shared:
         return
     for n in top_level(s.func):
         # Other nests of the Func (padding, packing) are not ours.
-        if isinstance(n, For) and n.kind is LoopKind.SERIAL and any(_is_part(b, nest.block) for b in walk(n)):
+        if isinstance(n, For) and n.kind is LoopKind.SERIAL and any(is_part(b, nest.block) for b in blocks(n)):
             parallel_prefix(s, tuple(x.var.name for x in chain(n)[: len(nest.outside)]))
 
 
@@ -134,10 +133,6 @@ def join_epilogue(s: Draft, nest: Nest) -> None:
     """Order the loops, and put the epilogue of an element after its reduction."""
     s.apply(Reorder((*nest.outside, *nest.reduce)))
     s.apply(ReverseComputeAt(nest.epilogue, nest.outside[-1]))
-
-
-def _is_part(s: object, block: str) -> bool:
-    return isinstance(s, Block) and re.fullmatch(rf"{re.escape(block)}(_p\d+)*", s.name) is not None
 
 
 @dataclass(frozen=True, slots=True)

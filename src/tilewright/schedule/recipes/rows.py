@@ -14,7 +14,7 @@ from tilewright.ir.expr import Scope, Var, free_vars, loads
 from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import domain
-from tilewright.schedule.recipes.parallel import PARALLEL_WORK, part_size
+from tilewright.schedule.recipes.parallel import is_worth_sharing, part_size
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.recipes.spatial import memory_order
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
@@ -58,6 +58,7 @@ def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
         parts = row = s.apply(AddUnitLoop(last.name)).loop
     # Producers move from the last to the first: then all consumers of a block are in place before it.
     once = sum(domain(b) for b in blocks(s.func.body))
+    is_shared = s.loop(parts).extent > 1 and is_worth_sharing(target.lanes(4), *blocks(s.func.body))
     for name in reversed(names[:-1]):
         s.attempt(ComputeAt(name, row))
     again = sum(prod(n.extent for n in loops_above(s.func, b)) for b in blocks(s.func.body))
@@ -67,7 +68,7 @@ def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
         )
     for name in names[:-1]:
         _give_place(s, name)
-    if rows and any(domain(b) >= PARALLEL_WORK for b in blocks(s.func.body)):
+    if is_shared:
         s.apply(Parallel(parts))
     for name in names:
         vectorize_row(s, name, accumulators, target)

@@ -29,7 +29,7 @@ from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.inline import consumers
-from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, PARALLEL_WORK, parallel_prefix
+from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, is_worth_sharing, parallel_prefix
 from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.recipes.turned import find_turned, schedule_turned
 from tilewright.schedule.steps.compute_at import ComputeAt
@@ -53,8 +53,8 @@ def schedule_spatial(s: Draft, name: str, target: Target) -> None:
     block = find_block(s.func, name)
     if not block.iters or not isinstance(block.body, Store):
         return
-    work = math.prod(it.extent for it in block.iters)
-    schedule_own(s, name, list(loops_of(block).values()), target, is_shared=work >= PARALLEL_WORK)
+    is_shared = is_worth_sharing(target.lanes(4), block)
+    schedule_own(s, name, list(loops_of(block).values()), target, is_shared=is_shared)
 
 
 def bring_near(s: Draft, name: str, target: Target) -> bool:
