@@ -9,7 +9,7 @@ The recipe takes steps; it chooses nothing.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -113,7 +113,9 @@ def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
 def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> None:
     """Tile the contraction block `name`, with what consumes its result, as `plan` says."""
     c = _contraction(s.func, name, plan.swap)
-    order = [it.var.name for it in reduction_order(c)]  # fused rows would not tell whether they overlap
+    # What fused rows would not tell any more: whether they overlap, and what lies between them.
+    order = [it.var.name for it in reduction_order(c)]
+    between = {it.var.name for it in _between_rows(c)}
     epilogue = take_epilogue(s, name, c.store.buffer)
     if plan.fuse_rows > 1:
         _fuse_group(s, name, epilogue, c.rows[len(c.rows) - plan.fuse_rows :])
@@ -128,7 +130,14 @@ def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> Non
     if plan.pack_a:
         _pack_rows(s, c, reduce, target)
     c = _contraction(s.func, name)
-    _tile(s, c, epilogue, reduce, plan, target)
+    _tile(s, c, epilogue, reduce, between, plan, target)
+
+
+def _between_rows(c: Contraction) -> tuple[Iter, ...]:
+    """The batch iterators that move in A by less than a row does, such as groups of channels, of which a pixel has all."""
+    steps = address_steps(c.a, c.block)
+    row = steps.get(c.rows[-1].var, 0) if c.rows else 0
+    return tuple(it for it in c.batch if 0 < steps.get(it.var, 0) < row)
 
 
 def _contraction(func: Func, name: str, swap: bool = False) -> Contraction:
@@ -257,7 +266,13 @@ def _pack_rows(s: Draft, c: Contraction, reduce: tuple[Iter, ...], target: Targe
 
 
 def _tile(
-    s: Draft, c: Contraction, epilogue: str, reduce: tuple[Iter, ...], plan: Plan, target: Target
+    s: Draft,
+    c: Contraction,
+    epilogue: str,
+    reduce: tuple[Iter, ...],
+    between: Collection[str],
+    plan: Plan,
+    target: Target,
 ) -> None:
     loops = loops_of(c.block)
     outer = tuple(loops[it.var] for it in (*c.batch, *c.cols[:-1]))
@@ -269,8 +284,12 @@ def _tile(
         chunk, rest = s.apply(Split(inner, (None, plan.chunk))).names
         chunks = (chunk,)
         row, col = (rest, col) if plan.columns_outside else (row, rest)
-    if plan.columns_outside:
-        outside = (*outer, *others, *chunks, col, row) if chunks else (*outer, col, *others, row)
+    if plan.columns_outside and chunks:
+        # A chunk of rows stays in the cache for all that lies between them.
+        last = tuple(loops[it.var] for it in c.batch if it.var.name in between)
+        outside = (*(n for n in outer if n not in last), *others, *chunks, *last, col, row)
+    elif plan.columns_outside:
+        outside = (*outer, col, *others, row)
     else:
         outside = (*outer, *chunks, *others, row, col)
     if outside[0] == row and s.loop(row).extent >= ENOUGH_PARTS * 4 * plan.rows:
