@@ -26,8 +26,9 @@ from tilewright.frontend.onnx_nodes import Step, attributes, make_function, make
 from tilewright.frontend.onnx_scope import Scope
 from tilewright.frontend.onnx_sequences import Sequences
 from tilewright.graph.build import GraphBuilder
-from tilewright.graph.graph import Graph, Value
+from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.known import KnownValues
+from tilewright.graph.origin import Origin
 from tilewright.ops.hostop import Body, HostValue
 from tilewright.ops.opdef import Array, OnHost, Op, TensorType
 from tilewright.support.errors import MultipleProgramsError, UserError
@@ -93,6 +94,24 @@ class HostNodes(MultipleProgramsError):
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Import:
+    """A node of the graph, and the one of the model that it was made from."""
+
+    node: Node
+    step: Step
+    operands: tuple[Value | Array | None, ...]
+
+
+def _origin(
+    step: Step,
+    operands: Sequence[Value | Array | None],
+    values: Mapping[str, Value],
+    whole: Origin | None = None,
+) -> Origin:
+    return Origin(step.node, step.opsets, tuple(operands), tuple(map(values.get, step.node.output)), whole)
+
+
 class StageImporter:
     """Imports what can be imported, given the types of values, or arrays that are known."""
 
@@ -106,6 +125,8 @@ class StageImporter:
         self._known = KnownValues({})
         self._sequences = Sequences(self._type_of, self._constant_of)
         self._expanded = 0  # nodes that others stood for
+        self._wholes: dict[Step, Step] = {}  # the node of the model that stood for a node
+        self._imports: list[_Import] = []
         self._hosts: list[HostCall] = []
         self._rest: list[Step] = []
         # Node types that are no op of ours, because their result is known as soon as their input's type is.
@@ -173,7 +194,7 @@ class StageImporter:
                 known[name] = array
             else:
                 made[name] = outputs.setdefault(value, len(outputs))
-        graph = self._builder.finish(*outputs, names=[v.name for v in outputs])
+        graph = self._builder.finish(*outputs, names=[v.name for v in outputs], origins=self._origins())
         return Stage(graph, made, known, aliases, lists, tuple(self._hosts), tuple(self._rest))
 
     def whole(self, outputs: Sequence[str]) -> Graph:
@@ -186,7 +207,23 @@ class StageImporter:
                 raise HostNodes((), 0)
             if value is None:
                 raise UserError(f"the model's output {label(name)} is computed by no node")
-        return self._builder.finish(*(v for v in found if v is not None), names=outputs)
+        return self._builder.finish(
+            *(v for v in found if v is not None), names=outputs, origins=self._origins()
+        )
+
+    def _origins(self) -> dict[Node, Origin]:
+        def operand(name: str) -> Value | Array | None:
+            found = self._values.get(name)
+            return self._scope.read(name) if found is None and self._scope.is_stored(name) else found
+
+        wholes = {
+            step: _origin(step, [operand(n) for n in step.node.input], self._values)
+            for step in dict.fromkeys(self._wholes.values())
+        }
+        return {
+            o.node: _origin(o.step, o.operands, self._values, wholes.get(self._wholes.get(o.step, o.step)))
+            for o in self._imports
+        }
 
     # ------------------------------------------------------------------------------------------------ one node
 
@@ -194,7 +231,7 @@ class StageImporter:
         """Take the node in; or return the nodes that it stands for."""
         functions = self._source.functions
         if functions.own(step.node) is not None:
-            return functions.expand(step, lambda: self._types(step)) or []
+            return self._parts(step, functions.expand(step, lambda: self._types(step)) or [])
         if step in self._scope.host_ops:
             self._add_host(step, {}, captured, None, "")
             return []
@@ -202,10 +239,11 @@ class StageImporter:
         if step.node.op_type == "If" and step.domain == "":
             condition = self._constant_of(step.node.input[0])
             if condition is not None:
-                return inline(step, subgraphs(step.node)["then_branch" if condition.all() else "else_branch"])
+                branch = subgraphs(step.node)["then_branch" if condition.all() else "else_branch"]
+                return self._parts(self._wholes.get(step), inline(step, branch))
         pieces = self._sequences.expand(step, attrs)
         if pieces is not None:
-            return pieces
+            return self._parts(self._wholes.get(step), pieces)
         opaque = any(self._is_opaque(n) for n in step.node.input)
         special = self._special.get(step.node.op_type) if step.domain == "" else None
         native = step.native()
@@ -229,8 +267,14 @@ class StageImporter:
             expanded = functions.expand(step, lambda: types, lambda: self._written(step, attrs, types))
             if expanded is None:
                 raise UserError(f"{step.node.op_type} is not supported")
-            return expanded
+            return self._parts(step, expanded)
         return []
+
+    def _parts(self, whole: Step | None, parts: list[Step]) -> list[Step]:
+        """Note what `parts` are parts of: the outermost node that stands for them."""
+        if whole is not None:
+            self._wholes.update(dict.fromkeys(parts, self._wholes.get(whole, whole)))
+        return parts
 
     def _add(self, step: Step, cls: type[Op], attrs: Mapping[str, Any]) -> None:
         node = step.node
@@ -247,6 +291,8 @@ class StageImporter:
         for v in made.outputs:
             check_tensor_bytes(v.shape, v.type.dtype, self._source.limits)
         self._known.add(made)
+        operands = [v if v is None or i in taken else constant(i) for i, v in enumerate(inputs)]
+        self._imports.append(_Import(made, step, tuple(operands)))
         for n, v in zip(node.output, made.outputs, strict=False):
             if n:
                 self._define(n, v)

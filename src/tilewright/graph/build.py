@@ -7,11 +7,13 @@ h = b.apply(MatMul(), x, w)
 graph = b.finish(h)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.origin import Origin
 from tilewright.ops.opdef import Array, Op, TensorType
 from tilewright.support.errors import UserError
 
@@ -59,9 +61,20 @@ class GraphBuilder:
         (value,) = self.add(op, inputs, name).outputs
         return value
 
-    def finish(self, *outputs: Value, names: Sequence[str] = ()) -> Graph:
+    def finish(
+        self,
+        *outputs: Value,
+        names: Sequence[str] = (),
+        origins: Mapping[Node, Origin] = MappingProxyType({}),
+    ) -> Graph:
         return Graph(
-            self.name, tuple(self._inputs), outputs, tuple(self._nodes), self._constants, tuple(names)
+            self.name,
+            tuple(self._inputs),
+            outputs,
+            tuple(self._nodes),
+            self._constants,
+            tuple(names),
+            origins,
         )
 
     def _unique(self, name: str) -> str:

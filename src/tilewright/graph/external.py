@@ -1,17 +1,185 @@
-"""Parts of a graph that somebody else's code runs.
+"""The contract with those who bring a code generator of their own.
 
-A region is claimed by a plugin, which knows it by `key`. Lowering turns a region into one `tir.External`; the values
-that go in and out become buffers of the Module. A region must be convex: no path leaves it and comes back.
+A plugin claims parts of a model. It is asked about *units*: a node of the graph, a node of the model that the importer
+has written as several (a whole attention, say), or a match of one of the plugin's own patterns. It answers yes, or why
+not. Neighbouring units become regions, as large as they can be without a path that leaves one and comes back. Which
+regions are left to whom is decided by time (`tilewright.placement`).
+
+    class Mine(Plugin):
+        name = "mine"
+
+        def supports(self, unit: Unit) -> Answer:
+            return YES if unit.name == "MatMul" else No("only products of matrices")
+
+        def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes: ...
+
+        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run: ...
+
+`compile` runs ahead of time, in a process of its own: one that crashes takes nobody along. Its bytes are kept with the
+program, and `load` gets them back, perhaps on another day, with the constants by name: they stay where the program has
+them, are shared, and must not be part of the bytes. `Run` is called with the inputs and outputs of the region in order,
+arrays that speak DLPack, and fills the outputs.
+
+A plugin is found by the entry point group `tilewright.plugins`, or registered with `tilewright.register_plugin`.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, unique
+from typing import ClassVar, TypeAlias
 
-from tilewright.graph.graph import Graph, Node, Value, users
+from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.origin import Origin
+from tilewright.graph.surroundings import Surroundings
+from tilewright.ir.dtype import DType
+from tilewright.ops.opdef import Array
+
+Run: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
+"""Reads the inputs and fills the outputs. The arrays are views of the program's memory: they must not be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yes:
+    """The plugin takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """The plugin does not take it, and why, in words for the user."""
+
+    reason: str
+
+
+YES = Yes()
+Answer: TypeAlias = Yes | No
+
+
+@unique
+class Order(Enum):
+    """How the values on the border of a region lie in memory."""
+
+    AS_STATED = "as stated"
+    CHANNELS_LAST = "channels last"  # of rank 3 and more: dimension 1 becomes the last
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """`threads`: a run may use as many as `load` is told. `in_place`: an output may lie where an input does."""
+
+    threads: bool = True
+    dynamic_shapes: bool = False
+    in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """What a plugin is asked about. `name` is the operator as the model spells it, with its domain unless that is
+    ONNX's own; or the name of a pattern. `origin` is the node of the model, if it is one.
+    """
+
+    name: str
+    graph: Graph
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    origin: Origin | None = None
+
+    def constant(self, value: Value) -> Array | None:
+        """The array of a value that is known at compile time."""
+        return self.graph.constants.get(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A node in a pattern: one of these operators, over parts in the order of its inputs (None: any value). Inputs that
+    are not given may be anything. Of an operator with two inputs that may be exchanged, both orders are tried.
+    """
+
+    names: str | tuple[str, ...]
+    inputs: "tuple[Part | None, ...]" = ()
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return (self.names,) if isinstance(self.names, str) else self.names
+
+
+def _always(unit: Unit) -> Answer:
+    return YES
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Nodes that a plugin takes together, such as a convolution and the activation after it. `root` is the last. Nothing
+    that is computed inside may be needed outside.
+    """
+
+    name: str
+    root: Part
+    check: Callable[[Unit], Answer] = _always
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A part of a model for a plugin: a graph of its own, with the names of the model. `order` says how inputs and
+    outputs lie in memory, if not as the graph has them.
+    """
+
+    key: str
+    graph: Graph
+    units: tuple[Unit, ...]
+    order: Order = Order.AS_STATED
+
+    @property
+    def constants(self) -> dict[str, Array]:
+        """By name; nobody may write to them."""
+        return {v.name: array for v, array in self.graph.constants.items()}
+
+
+class Plugin(ABC):
+    """Says what it takes, compiles it ahead of time, and runs it. All but three methods have defaults."""
+
+    name: ClassVar[str]
+    version: ClassVar[str] = "0"  # what was compiled by another version is compiled again
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    order: ClassVar[Order] = Order.AS_STATED
+    dtypes: ClassVar[frozenset[DType]] = frozenset({DType.F32})  # of values that cross the border
+
+    def is_available(self) -> Answer:
+        """Is what it needs installed? Asked once, before anything else."""
+        return YES
+
+    def patterns(self) -> Sequence[Pattern]:
+        """In order of priority: what an earlier one has matched, a later one does not get."""
+        return ()
+
+    @abstractmethod
+    def supports(self, unit: Unit) -> Answer: ...
+
+    def accepts(self, region: Region) -> Answer:
+        """A last word, when the region is known: it may be too small to pay, say."""
+        return YES
+
+    def prepare(self, region: Region, calibration: Sequence[Mapping[str, Array]]) -> Region:
+        """The plugin's own passes, such as quantization. `calibration` has values of the region's inputs, by name."""
+        return region
+
+    def seconds(self, region: Region, threads: int) -> float | None:
+        """How long a run will take, if the plugin knows without measuring."""
+        return None
+
+    @abstractmethod
+    def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes: ...
+
+    @abstractmethod
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExternalRegion:
-    """`nodes` in graph order; `inputs` come from outside of the region; `outputs` are used outside of it."""
+    """Nodes that external code runs, known by `key`. `nodes` in graph order; `inputs` come from outside of the region;
+    `outputs` are used outside of it. Convex: no path leaves it and comes back.
+    """
 
     key: str
     nodes: tuple[Node, ...]
@@ -19,13 +187,8 @@ class ExternalRegion:
     outputs: tuple[Value, ...]
 
 
-def make_region(graph: Graph, key: str, nodes: tuple[Node, ...]) -> ExternalRegion:
+def make_region(graph: Graph, key: str, nodes: Iterable[Node]) -> ExternalRegion:
     """The region of these nodes, with the values that cross its border."""
-    inside = set(nodes)
-    ordered = tuple(n for n in graph.nodes if n in inside)
-    made = {v for n in ordered for v in n.outputs}
-    inputs = dict.fromkeys(v for n in ordered for v in n.inputs if v not in made)
-    readers = users(graph)
-    escaping = {v for v in made if any(n not in inside for n in readers[v])} | set(graph.outputs)
-    outputs = tuple(v for n in ordered for v in n.outputs if v in escaping)
-    return ExternalRegion(key, ordered, tuple(inputs), outputs)
+    around = Surroundings(graph)
+    ordered = around.ordered(set(nodes))
+    return ExternalRegion(key, ordered, around.inputs(ordered), around.outputs(ordered))

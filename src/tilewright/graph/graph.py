@@ -15,33 +15,12 @@ replace the value of an output, but never its name.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 
-from tilewright.ops.opdef import Array, Op, TensorType
+from tilewright.graph.origin import Origin
+from tilewright.graph.value import Value
+from tilewright.ops.opdef import Array, Op
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
-    """A tensor: an input, a constant, or an output of a node."""
-
-    name: str
-    type: TensorType
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return prod(self.type.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.size * self.type.dtype.bytes
-
-    def __repr__(self) -> str:
-        return f"{self.name}: {self.type}"
+__all__ = ["Graph", "Node", "Value", "producers", "users"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +40,15 @@ def _no_constants() -> dict[Value, Array]:
     return {}
 
 
+def _no_origins() -> dict[Node, Origin]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """`constants` maps a value to its array: C-contiguous, never written to."""
+    """`constants` maps a value to its array: C-contiguous, never written to. `origins` says where nodes come from that
+    are as they were imported.
+    """
 
     name: str
     inputs: tuple[Value, ...]
@@ -71,6 +56,7 @@ class Graph:
     nodes: tuple[Node, ...]
     constants: Mapping[Value, Array] = field(default_factory=_no_constants)
     output_names: tuple[str, ...] = ()  # by default the names of the outputs
+    origins: Mapping[Node, Origin] = field(default_factory=_no_origins, repr=False)
 
     def __post_init__(self) -> None:
         if not self.output_names:

@@ -134,7 +134,7 @@ def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> Non
 
 
 def _between_rows(c: Contraction) -> tuple[Iter, ...]:
-    """The batch iterators that move in A by less than a row does, such as groups of channels, of which a pixel has all."""
+    """The batch iterators that move in A by less than a row does: groups of channels, of which each pixel has all."""
     steps = address_steps(c.a, c.block)
     row = steps.get(c.rows[-1].var, 0) if c.rows else 0
     return tuple(it for it in c.batch if 0 < steps.get(it.var, 0) < row)

@@ -1,0 +1,43 @@
+"""Where nodes come from: the model's own words for them.
+
+Ops of the graph are normalised: an axis is not negative, a shape that was an input is an attribute. Who speaks ONNX (an
+engine that runs a part of the model, a file that a part is written to) wants a node as it stood in the model instead.
+A `Origin` is one node of the model. If the importer wrote other nodes in its place (a function, a composite), all of
+these know it as the `whole` that they are parts of.
+
+A graph has origins for the nodes that were imported; a pass that makes another node does not know of any.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnx import NodeProto
+
+from tilewright.graph.value import Value
+from tilewright.ops.opdef import Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """`node` is as in the model but for its names of values, which mean nothing here: `operands` and `results` stand in
+    the order of its inputs and outputs, None where one is left out. An array is an input that became an attribute.
+    """
+
+    node: NodeProto
+    opsets: Mapping[str, int]
+    operands: tuple[Value | Array | None, ...]
+    results: tuple[Value | None, ...]
+    whole: "Origin | None" = None
+
+    @property
+    def domain(self) -> str:
+        return "" if self.node.domain == "ai.onnx" else self.node.domain
+
+    @property
+    def opset(self) -> int:
+        return self.opsets.get(self.domain, 1)
+
+    @property
+    def op_type(self) -> str:
+        """With its domain, unless that is ONNX's own."""
+        return f"{self.domain}.{self.node.op_type}" if self.domain else self.node.op_type

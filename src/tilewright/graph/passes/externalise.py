@@ -1,0 +1,97 @@
+"""Regions of plugins become single nodes, which later passes leave alone.
+
+A plugin that wants channels last gets them so: the transposes that this takes are ordinary nodes, which passes fold
+into each other and layouts of buffers absorb.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.graph.external import ExternalRegion, Order, Region, make_region
+from tilewright.graph.graph import Graph, Node, Value
+from tilewright.ops.movement import Transpose
+from tilewright.ops.opdef import TensorType
+from tilewright.ops.outside import Outside
+from tilewright.support.errors import InternalError
+
+
+def externalise(graph: Graph, regions: Sequence[Region]) -> Graph:
+    """The graph with a node in place of each region."""
+    if not regions:
+        return graph
+    names = {v.name for v in (*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs))}
+    groups = [_nodes(region, names) for region in regions]
+    inside = {n: i for i, region in enumerate(regions) for n in region.graph.nodes}
+    return replace(graph, nodes=_ordered(graph, inside, groups))
+
+
+def outside_regions(graph: Graph) -> tuple[ExternalRegion, ...]:
+    """The nodes that stand for regions, as lowering takes them."""
+    return tuple(make_region(graph, n.op.name, (n,)) for n in graph.nodes if isinstance(n.op, Outside))
+
+
+def _nodes(region: Region, names: set[str]) -> list[Node]:
+    """What stands for a region: a node, with what brings its inputs and outputs into the order that it wants."""
+    before: list[Node] = []
+    after: list[Node] = []
+
+    def unique(name: str) -> str:
+        while name in names:
+            name += "~"
+        names.add(name)
+        return name
+
+    def stored(v: Value) -> Value:
+        """The value as the plugin sees it."""
+        if region.order is Order.AS_STATED or len(v.shape) < 3:
+            return v
+        perm = last_order(len(v.shape))
+        shape = tuple(v.shape[d] for d in perm)
+        return Value(unique(f"{v.name}~last"), TensorType(v.type.dtype, shape))
+
+    inputs = [stored(v) for v in region.graph.inputs]
+    outputs = [stored(v) for v in region.graph.outputs]
+    for v, seen in zip(region.graph.inputs, inputs, strict=True):
+        if seen is not v:
+            before.append(Node(Transpose(last_order(len(v.shape))), (v,), (seen,), region.key))
+    for v, seen in zip(region.graph.outputs, outputs, strict=True):
+        if seen is not v:
+            after.append(Node(Transpose(first_order(len(v.shape))), (seen,), (v,), region.key))
+    op = Outside(region.key, tuple(v.type for v in inputs), tuple(v.type for v in outputs))
+    return [*before, Node(op, tuple(inputs), tuple(outputs), region.key), *after]
+
+
+def last_order(rank: int) -> tuple[int, ...]:
+    """Dimension 1 becomes the last."""
+    return (0, *range(2, rank), 1)
+
+
+def first_order(rank: int) -> tuple[int, ...]:
+    """The last dimension becomes dimension 1."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def _ordered(graph: Graph, inside: dict[Node, int], groups: Sequence[list[Node]]) -> tuple[Node, ...]:
+    """The nodes in an order in which they can run; as in the graph, but for what a region has to wait for."""
+    done: set[Value] = {*graph.inputs, *graph.constants}
+    waiting = [(inside.get(n), n) for n in graph.nodes]
+    needs = [{v for n in group for v in n.inputs} - {v for n in group for v in n.outputs} for group in groups]
+    placed: set[int] = set()
+    out: list[Node] = []
+    while waiting:
+        left: list[tuple[int | None, Node]] = []
+        for region, n in waiting:
+            if region in placed:
+                continue
+            if (needs[region] if region is not None else {*n.inputs}) <= done:
+                nodes = [n] if region is None else groups[region]
+                out += nodes
+                done.update(v for m in nodes for v in m.outputs)
+                if region is not None:
+                    placed.add(region)
+            else:
+                left.append((region, n))
+        if len(left) == len(waiting):
+            raise InternalError("regions wait for each other")
+        waiting = left
+    return tuple(out)
