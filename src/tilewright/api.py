@@ -6,7 +6,7 @@ onnx, which take longer to import than a program to load: `_compiler` does, when
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +35,7 @@ from tilewright.support.artifact import Artifact
 from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
+from tilewright.wish import Wish
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -57,6 +58,9 @@ def load(
     threads: int | None = None,
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
+    plugins: Iterable[str] = (),
+    placement: str = "greedy",
+    strict: bool = False,
     cache: bool = True,
     progress: Progress | None = None,
     variants: int = 8,
@@ -66,15 +70,18 @@ def load(
     A model with open dimensions that `shapes` does not give is compiled when a run shows them; up to `variants`
     programs for different shapes are kept. `accuracy` bounds the error that a quicker algorithm may add to a layer,
     relative to the layer's largest output: `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only.
+    `plugins` may run parts of the model, as `placement` decides; if one fails, native code takes over, unless `strict`.
     """
     wanted = None if accuracy is None else Accuracy.of(accuracy)
+    wish = Wish.of(plugins, placement, strict)
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
         program = file.load(model)
         if wanted is not None:
             _check_accuracy(program, wanted, model)
-        return Session(program, threads)
+        return _session(program, threads, strict)
     store = default_cache() if cache else NO_CACHE
-    loader = _Loader(model, threads, resolve_target(target), wanted or Accuracy.of(None), store, progress)
+    bound = wanted or Accuracy.of(None)
+    loader = _Loader(model, threads, resolve_target(target), bound, wish, store, progress)
     try:
         return loader.program(shapes)
     except MultipleProgramsError:
@@ -101,6 +108,7 @@ class _Loader:
     threads: int | None
     target: Target
     accuracy: Accuracy
+    wish: Wish
     store: Cache
     progress: Progress | None
 
@@ -116,9 +124,9 @@ class _Loader:
 
     def _part(self, graph: "Graph") -> Session:
         made: CompiledModel = _compiler().compile_graph(
-            self.target, graph, self.accuracy, self.store, self.progress
+            self.target, graph, self.accuracy, self.store, self.progress, self.wish
         )
-        return made.session(self.threads)
+        return made.session(self.threads, strict=self.wish.strict)
 
     def program(self, shapes: Shapes | None) -> Session:
         """One program for the whole model."""
@@ -133,11 +141,11 @@ class _Loader:
                 artifact = file.load(path)
                 if artifact.manifest.options.get("tuned"):
                     _log.info("tuned: %s kernels from the database", artifact.manifest.options["tuned"])
-                return Session(artifact, self.threads)
+                return _session(artifact, self.threads, self.wish.strict)
             except UserError as e:
                 store.discard_program(key, e.message)
         made: CompiledModel = _compiler().compile_for(
-            self.target, model, digest, shapes, self.accuracy, store, self.progress
+            self.target, model, digest, shapes, self.accuracy, store, self.progress, wish=self.wish
         )
         # Files that changed while they were read are compiled, but not kept.
         external = [_beside(model, name) for name in made.external_files]
@@ -148,10 +156,17 @@ class _Loader:
                 note_tasks(self._key(digest, others, shapes), made.tasks, store)
                 key = self._key(digest, others, shapes, made.tuned)
                 store.put_program(key, file.chunks(made.artifact))
-        return made.session(self.threads)
+        return made.session(self.threads, strict=self.wish.strict)
 
     def _key(self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "") -> str:
-        return program_key(digest, others, shapes, self.target, self.accuracy, tuned)
+        return program_key(digest, others, shapes, self.target, self.accuracy, tuned, self._plugins())
+
+    def _plugins(self) -> str:
+        """What there is to know of the plugins; those that nobody wishes for are not even looked at."""
+        if not self.wish.plugins:
+            return ""
+        found = import_module("tilewright.plugins.registry").find_plugins(self.wish.plugins)
+        return " ".join([str(self.wish), *(p.version for p in found)])
 
     def _current_key(self, digest: str, shapes: Shapes | None) -> str:
         """Of the program as it would be compiled now, or empty: the model's other files and its tasks are not known
@@ -170,6 +185,12 @@ class _Loader:
         choices = database.state(Scope(target_digest(self.target), rules_digest()), tasks)
         database.close()
         return self._key(digest, others, shapes, choices)
+
+
+def _session(program: Artifact, threads: int | None, strict: bool) -> Session:
+    if not program.regions:
+        return Session(program, threads)
+    return _compiler().session_of(program, threads, strict=strict)
 
 
 def _compiler() -> ModuleType:

@@ -1,5 +1,6 @@
 """From a model to a program: the one file that sees all parts.
 
+regions = place(graph)                    what plugins run
 graph = prepare(load_graph(model))        frontend, graph passes
 module = lower(graph)                     one Func per group, over shared buffers
 module = choose_algorithms(module)        where a Func may be computed in several ways
@@ -11,7 +12,7 @@ artifact = kernels + constants + a memory plan + the program
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -22,16 +23,25 @@ from onnx import ModelProto
 
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
 from tilewright.frontend.onnx import OnnxModel, load_graph
+from tilewright.frontend.onnx_export import to_model
 from tilewright.frontend.onnx_stage import HostCall, HostNodes
+from tilewright.graph.external import Order, Run
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
+from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler, calls_of
 from tilewright.keys import model_digest
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
+from tilewright.ops.outside import Outside
+from tilewright.placement import NOTHING_PLACED, Placement, place
+from tilewright.plugins.isolation import with_weights
+from tilewright.plugins.registry import find_plugins
+from tilewright.regions import externals_of
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
+from tilewright.runtime.machine import default_threads
 from tilewright.runtime.session import Session
 from tilewright.search.algorithms import choose_algorithms
 from tilewright.search.default import spaces
@@ -45,6 +55,7 @@ from tilewright.support.artifact import (
     Manifest,
     Place,
     ProgramStep,
+    RegionCode,
     Segment,
     Slot,
     TensorSpec,
@@ -56,6 +67,7 @@ from tilewright.tir.func import Branch, Call, External, Module, Program, Sequenc
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tuned import Spaces, Tuned
 from tilewright.version import __version__
+from tilewright.wish import NATIVE, Wish
 from tilewright.workers import Workers
 
 _log = logging.getLogger("tilewright")
@@ -84,8 +96,8 @@ class CompiledModel:
         """Write a `.tw` file. It is native code: load it only where you would run a program of that origin."""
         file.save(self.artifact, path)
 
-    def session(self, threads: int | None = None) -> Session:
-        return Session(self.artifact, threads)
+    def session(self, threads: int | None = None, *, strict: bool = False) -> Session:
+        return session_of(self.artifact, threads, strict=strict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,14 +127,18 @@ def compile(
     shapes: Shapes | None = None,
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
+    plugins: Iterable[str] = (),
+    placement: str = "greedy",
+    strict: bool = False,
     progress: Progress | None = None,
 ) -> CompiledModel:
-    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. `accuracy` is as
-    for `load`.
+    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. The rest
+    is as for `load`.
     """
     cache = default_cache()
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
-    return compile_for(resolve_target(target), model, digest, shapes, bound, cache, progress)
+    wish = Wish.of(plugins, placement, strict)
+    return compile_for(resolve_target(target), model, digest, shapes, bound, cache, progress, wish=wish)
 
 
 def compile_for(
@@ -134,10 +150,11 @@ def compile_for(
     cache: Cache = NO_CACHE,
     progress: Progress | None = None,
     workers: int | None = None,
+    wish: Wish = NATIVE,
 ) -> CompiledModel:
     """Compile the model of this digest, with objects from the cache. The program is not put there: `api.load` does."""
     with Workers(target, workers) as pool:
-        return _compilation(target, accuracy, cache, pool, progress).run(model, digest, shapes)
+        return _compilation(target, accuracy, cache, pool, progress, wish).run(model, digest, shapes)
 
 
 def compile_graph(
@@ -146,10 +163,32 @@ def compile_graph(
     accuracy: Accuracy = DEFAULT,
     cache: Cache = NO_CACHE,
     progress: Progress | None = None,
+    wish: Wish = NATIVE,
 ) -> CompiledModel:
-    """Compile a part of a model: what comes between nodes that the host runs."""
+    """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up."""
     with Workers(target) as pool:
-        return _compilation(target, accuracy, cache, pool, progress).run_graph(graph, "")
+        return _compilation(target, accuracy, cache, pool, progress, wish).run_graph(graph, "")
+
+
+def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool = False) -> Session:
+    """A session of a program, with its plugins. What a plugin gives up is compiled for the target of the program."""
+    if not artifact.regions:
+        return Session(artifact, threads)
+    count = default_threads() if threads is None else threads
+    accuracy = Accuracy.of(artifact.manifest.options.get("accuracy"))
+
+    def native(model: bytes, constants: Mapping[str, Array]) -> Run:
+        graph = load_graph(with_weights(ModelProto.FromString(model), constants))
+        made = compile_graph(resolve_target("native"), graph, accuracy, default_cache())
+        session = Session(made.artifact, count)
+
+        def run(inputs: Iterable[Array], outputs: Iterable[Array]) -> None:
+            feeds = {s.name: a for s, a in zip(session.inputs, inputs, strict=True)}
+            session.run(feeds, {s.name: a for s, a in zip(session.outputs, outputs, strict=True)})
+
+        return run
+
+    return Session(artifact, threads, externals_of(artifact, count, native, strict=strict))
 
 
 def stages(
@@ -199,10 +238,15 @@ def lowered(
 
 
 def _compilation(
-    target: Target, accuracy: Accuracy, cache: Cache, pool: Workers, progress: Progress | None
+    target: Target,
+    accuracy: Accuracy,
+    cache: Cache,
+    pool: Workers,
+    progress: Progress | None,
+    wish: Wish = NATIVE,
 ) -> "_Compilation":
     tuned = Tuned(target, spaces=SPACES)
-    return _Compilation(target, accuracy, KernelCompiler(target, cache, pool, tuned), tuned, progress)
+    return _Compilation(target, accuracy, KernelCompiler(target, cache, pool, tuned), tuned, progress, wish)
 
 
 @dataclass(slots=True)
@@ -212,6 +256,8 @@ class _Compilation:
     compiler: KernelCompiler
     tuned: Tuned
     progress: Progress | None
+    wish: Wish = NATIVE
+    placement: Placement = NOTHING_PLACED
     graph: Graph | None = None
     tir: Module | None = None
     scheduled: Module | None = None
@@ -238,9 +284,15 @@ class _Compilation:
             now = time.perf_counter()
             self.seconds[name], start = now - start, now
 
+        if self.wish.plugins:
+            self._tell("plugins", 0, 1)
+            self.placement = place(graph, find_plugins(self.wish.plugins), self.wish)
+            graph = externalise(graph, [p.region for p in self.placement.regions])
+            stage("plugins")
         self._tell("graph", 0, 1)
         self.graph = prepare(graph)
-        self.tir = choose_algorithms(lower(self.graph), self.target, self.accuracy.allows)
+        module = lower(self.graph, outside_regions(self.graph))
+        self.tir = choose_algorithms(module, self.target, self.accuracy.allows)
         stage("graph")
         module, _, self.layouts = choose_layouts(join_funcs(self.tir, self.target)[0], self.target)
         stage("layouts")
@@ -321,12 +373,12 @@ class _Compilation:
         constants = [b for b in used if b in self.values]
         plan = plan_memory(times, (*module.temps, *(b for b in self.shared if b not in self.values)))
         slots = {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
-        for place, group in (
+        for where, group in (
             (Place.INPUT, module.inputs),
             (Place.OUTPUT, module.outputs),
             (Place.CONSTANT, constants),
         ):
-            slots.update((b, Slot(place, n)) for n, b in enumerate(group))
+            slots.update((b, Slot(where, n)) for n, b in enumerate(group))
         assert self.graph is not None
         manifest = Manifest(
             FORMAT_VERSION,
@@ -340,14 +392,42 @@ class _Compilation:
             _specs(module.outputs, list(self.graph.output_names)),
         )
         called = {i.kernel.name: i.kernel.object for n in nodes for i in _items(n)}
+        arrays = [np.ascontiguousarray(self.values[b]) for b in constants]
+        regions = _region_codes(self.placement, arrays)
         return Artifact(
             manifest,
             self.compiler.driver(),
             tuple(called.values()),
-            tuple(np.ascontiguousarray(self.values[b]) for b in constants),
+            tuple(arrays),
             plan.bytes,
             _steps(nodes, slots),
+            regions,
         )
+
+
+def _region_codes(placement: Placement, arrays: list[Array]) -> tuple[RegionCode, ...]:
+    """What plugins have compiled. Their constants are added to `arrays`, each once."""
+    places: dict[str, int] = {}
+    out: list[RegionCode] = []
+    for placed in placement.regions:
+        region = placed.region
+        for name, array in region.constants.items():
+            if name not in places:
+                places[name] = len(arrays)
+                arrays.append(array)
+        is_native = not any(isinstance(n.op, Outside) for n in region.graph.nodes)
+        out.append(
+            RegionCode(
+                region.key,
+                placed.plugin.name,
+                placed.plugin.version,
+                placed.blob,
+                to_model(region.graph, weights=False).SerializeToString() if is_native else b"",
+                tuple((name, places[name]) for name in region.constants),
+                region.order is Order.CHANNELS_LAST,
+            )
+        )
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

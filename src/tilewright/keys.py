@@ -81,9 +81,10 @@ def program_key(
     target: Target,
     accuracy: Accuracy,
     tuned: str = "",
+    plugins: str = "",
 ) -> str:
     """`model` is the digest of the model, `external` the digests of its other files, in order; `tuned` is the digest
-    of the choices in the database that go into it.
+    of the choices in the database that go into it; `plugins` says which take part, and how they are placed.
     """
     return _key(
         "program",
@@ -94,6 +95,7 @@ def program_key(
         repr(sorted((name, tuple(map(int, shape))) for name, shape in (shapes or {}).items())),
         str(accuracy),
         tuned,
+        plugins,
     )
 
 

@@ -53,7 +53,7 @@ def test_a_graph_is_written_as_it_was_read() -> None:
     ]
     graph = load_graph(model([nodes[-1], *nodes[:-1]], {"x": (3, 4), "w": (5, 6)}))
     written = to_model(graph)
-    onnx.checker.check_model(written)
+    onnx.checker.check_model(written)  # pyright: ignore[reportUnknownMemberType]
     assert [n.op_type for n in written.graph.node] == ["Reshape", "Gemm", "Clip"]
     check_same(graph, load_graph(written))
 

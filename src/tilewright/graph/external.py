@@ -110,8 +110,8 @@ def _always(unit: Unit) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Nodes that a plugin takes together, such as a convolution and the activation after it. `root` is the last. Nothing
-    that is computed inside may be needed outside.
+    """Nodes that a plugin takes together, such as a convolution and the activation after it. `root` is the last.
+    Nothing that is computed inside may be needed outside.
     """
 
     name: str

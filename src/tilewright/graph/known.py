@@ -20,6 +20,7 @@ from tilewright.ops.dft import DFT, STFT
 from tilewright.ops.einsum import Einsum
 from tilewright.ops.lp_pool import LpPool
 from tilewright.ops.opdef import Array, Kind
+from tilewright.ops.outside import Outside
 from tilewright.ops.pool import AveragePool, MaxPool
 from tilewright.ops.resize import Resize
 from tilewright.ops.roi import RoiAlign
@@ -37,6 +38,7 @@ _UNBOUNDED = (
     Einsum,
     LpPool,
     MaxPool,
+    Outside,
     Resize,
     RoiAlign,
     STFT,

@@ -3,7 +3,8 @@
     header     magic, format version, size and SHA-256 of the manifest
     manifest   JSON: what the program needs and does; place, size and SHA-256 of each section of code; place, size and
                CRC-32s of the weights (`runtime.pieces`)
-    sections   the driver, the objects, and last the weights, which start on a page so that they can be mapped
+    sections   the driver, the objects, what plugins compiled, and last the weights, which start on a page so that they
+               can be mapped
 
 All digests and checksums are verified before anything is used. They guard against damage, not against malice: a
 program is native code, and whoever can write the file decides what it does.
@@ -33,6 +34,8 @@ from tilewright.runtime.manifest import (
     manifest_to_json,
     program_from_json,
     program_to_json,
+    region_from_json,
+    region_to_json,
 )
 from tilewright.runtime.memory import ALIGN, Region, round_up
 from tilewright.runtime.pieces import are_whole, checksums, read_whole
@@ -124,6 +127,8 @@ def chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
         weights.append(bytes(padding))
         at += array.nbytes + padding
     codes = [("driver", artifact.driver), *((f"object {i}", code) for i, code in enumerate(artifact.objects))]
+    for region in artifact.regions:
+        codes += [(f"code of {region.key}", region.blob), (f"model of {region.key}", region.model)]
     sections: list[_Section] = []
     offset = 0
     for name, code in codes:
@@ -136,6 +141,7 @@ def chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
             "arena_bytes": artifact.arena_bytes,
             "program": program_to_json(artifact.program),
             "constants": constants,
+            "regions": [region_to_json(r) for r in artifact.regions],
             "sections": [list(s) for s in sections],
             "weights": list(last),
         },
@@ -255,22 +261,29 @@ def _decode(source: _Memory | _OpenFile) -> Artifact:
         value: object = json.loads(text)
     except (ValueError, RecursionError):
         raise _damaged("its manifest is not JSON") from None
-    manifest, arena, program, constants, sections, weights = Entry(value, "manifest").record(
-        "manifest", "arena_bytes", "program", "constants", "sections", "weights"
+    manifest, arena, program, constants, regions, sections, weights = Entry(value, "manifest").record(
+        "manifest", "arena_bytes", "program", "constants", "regions", "sections", "weights"
     )
     facts = manifest_from_json(manifest, version)
     check_machine(facts)
     codes = [_code(source, s, _base(size)) for s in sections.items()]
-    if not codes:
-        raise sections.bad("the driver and the objects")
+    parts = regions.items()
+    objects = len(codes) - 2 * len(parts)
+    if objects < 1:
+        raise sections.bad("the driver, the objects, and two for each region")
     memory = _weights(source, weights, _base(size))
+    arrays = tuple(_constant(c, memory) for c in constants.items())
     return Artifact(
         facts,
         codes[0],
-        tuple(codes[1:]),
-        tuple(_constant(c, memory) for c in constants.items()),
+        tuple(codes[1:objects]),
+        arrays,
         arena.count(),
         program_from_json(program),
+        tuple(
+            region_from_json(entry, codes[objects + 2 * i], codes[objects + 2 * i + 1], len(arrays))
+            for i, entry in enumerate(parts)
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from tilewright.support.artifact import (
     Manifest,
     Place,
     ProgramStep,
+    RegionCode,
     Segment,
     Slot,
     TensorSpec,
@@ -111,6 +112,22 @@ def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
         tuple(_spec_from_json(s) for s in inputs.items()),
         tuple(_spec_from_json(s) for s in outputs.items()),
     )
+
+
+def region_to_json(r: RegionCode) -> Json:
+    """All but its code, which is a section."""
+    return [r.key, r.plugin, r.version, [[name, at] for name, at in r.constants], r.last]
+
+
+def region_from_json(entry: Entry, blob: bytes, model: bytes, constants: int) -> RegionCode:
+    key, plugin, version, used, last = entry.items(5)
+    pairs: list[tuple[str, int]] = []
+    for pair in used.items():
+        name, at = pair.items(2)
+        if at.count() >= constants:
+            raise at.bad("one of the constants")
+        pairs.append((name.text(), at.count()))
+    return RegionCode(key.text(), plugin.text(), version.text(), blob, model, tuple(pairs), last.flag())
 
 
 def _spec_to_json(spec: TensorSpec) -> Json:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,24 @@ ProgramStep: TypeAlias = Segment | ExternalCall | BranchStep | WhileStep
 
 
 @dataclass(frozen=True, slots=True)
+class RegionCode:
+    """A part of the program that a plugin compiled: `key` is that of its external call, `blob` is for the plugin alone.
+
+    `model` is the region as an ONNX model without its weights, from which native code can be made if the plugin fails;
+    empty if native code does not know all of its operators. `constants` are those that the region uses, by name: where
+    they are in the artifact. `last`: inputs and outputs have their channels last, other than in the model.
+    """
+
+    key: str
+    plugin: str
+    version: str
+    blob: bytes
+    model: bytes
+    constants: tuple[tuple[str, int], ...]
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Where a program comes from and what it needs."""
 
@@ -126,3 +144,4 @@ class Artifact:
     constants: tuple[NDArray[np.generic], ...]
     arena_bytes: int
     program: tuple[ProgramStep, ...]
+    regions: tuple[RegionCode, ...] = ()

@@ -10,7 +10,7 @@ The graph is as it was imported: what passes would take apart or put together is
 Every refusal is kept with its reason.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.graph.external import Answer, No, Part, Plugin, Region, Unit
@@ -40,12 +40,14 @@ class Offer:
     refusals: tuple[Refusal, ...]
 
 
-def offer(graph: Graph, plugin: Plugin) -> Offer:
-    """The regions of `graph` that the plugin takes, and what it refuses."""
+def offer(graph: Graph, plugin: Plugin, others: Sequence[Region] = ()) -> Offer:
+    """The regions of `graph` that the plugin takes, and what it refuses. It is not asked about what `others` have
+    taken.
+    """
     around = Surroundings(graph)
-    asking = _Asking(around, plugin)
+    asking = _Asking(around, plugin, frozenset(n for r in others for n in r.graph.nodes))
     regions: list[Region] = []
-    for members in _Regions(around, asking.units()).merged():
+    for members in _Regions(around, asking.units(), others).merged():
         region = make_region(around, f"{plugin.name}:{len(regions)}", members, plugin)
         answer = _answer(lambda region=region: plugin.accepts(region))
         if isinstance(answer, No):
@@ -94,6 +96,7 @@ def _answer(ask: Callable[[], Answer]) -> Answer:
 class _Asking:
     around: Surroundings
     plugin: Plugin
+    others: Collection[Node]
     taken: dict[Node, Unit] = field(default_factory=dict[Node, Unit])
     refusals: list[Refusal] = field(default_factory=list[Refusal])
 
@@ -113,7 +116,7 @@ class _Asking:
     def _ask(
         self, name: str, nodes: Sequence[Node], origin: Origin | None, ask: Callable[[Unit], Answer]
     ) -> None:
-        if any(n in self.taken for n in nodes):
+        if any(n in self.taken or n in self.others for n in nodes):
             return
         around = self.around
         unit = Unit(
@@ -179,17 +182,19 @@ class _Asking:
 
 
 class _Regions:
-    """Units on their way to become regions. What no unit has is a group of its own."""
+    """Units on their way to become regions, among the regions of others. What no unit has is a group of its own."""
 
-    def __init__(self, around: Surroundings, units: Sequence[Unit]) -> None:
-        self._around, self._units = around, units
+    def __init__(self, around: Surroundings, units: Sequence[Unit], others: Sequence[Region]) -> None:
+        self._around, self._units, self._others = around, units, others
         self._group: dict[Node, list[Unit]] = {n: g for u in units for g in ([u],) for n in u.nodes}
+        self._group.update((n, g) for r in others for g in (list(r.units),) for n in r.graph.nodes)
 
     def merged(self) -> list[list[Unit]]:
+        fixed = {n for r in self._others for n in r.graph.nodes}
         for unit in self._units:
             for value in unit.inputs:
                 producer = self._around.producers.get(value)
-                source = None if producer is None else self._group.get(producer)
+                source = None if producer is None or producer in fixed else self._group.get(producer)
                 own = self._group[unit.nodes[0]]
                 if source is not None and source is not own and not self._comes_back(source, own):
                     source += own

@@ -1,0 +1,94 @@
+"""Compiling regions apart from the compiler: a plugin that crashes, hangs or exits takes nobody along.
+
+The other process gets the plugin's class by name, and the region as an ONNX model with its constants; it asks the
+plugin about the region again, which gives the same units. A plugin that cannot be had by name (its class is inside of
+a function, or it was made with arguments) compiles in this process.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from onnx import ModelProto, numpy_helper
+
+from tilewright.child import Child, ChildDied
+from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx_export import to_model
+from tilewright.graph.external import No, Plugin, Region
+from tilewright.graph.passes.partition import offer
+from tilewright.ops.opdef import Array
+from tilewright.plugins.registry import by_reference, reference
+from tilewright.support.errors import UserError
+from tilewright.support.frames import pack, unpack
+
+TIMEOUT = 600.0  # seconds for one region
+
+
+def compile_region(plugin: Plugin, region: Region, timeout: float = TIMEOUT) -> bytes | No:
+    """What the plugin makes of the region, or why it made nothing."""
+    name = reference(plugin)
+    if not name:
+        return _compiled(plugin, region)
+    constants = region.constants
+    head = {
+        "plugin": name,
+        "key": region.key,
+        "constants": {n: [a.dtype.name, list(a.shape)] for n, a in constants.items()},
+    }
+    blobs = [to_model(region.graph, weights=False).SerializeToString()]
+    blobs += [np.ascontiguousarray(a).tobytes() for a in constants.values()]
+    child = Child("tilewright.plugins.worker")
+    try:
+        child.send(pack(head, blobs))
+        answer = child.receive(timeout)
+    except ChildDied as e:
+        return No(f"its compiler crashed: {e}")
+    finally:
+        child.kill()
+    if answer is None:
+        return No(f"its compiler took more than {timeout:g} s")
+    told, results = unpack(answer)
+    return No(told["error"]) if told["error"] else results[0]
+
+
+def compile_request(body: bytes) -> bytes:
+    """The other side of `compile_region`."""
+    head, (model, *arrays) = unpack(body)
+    plugin = by_reference(head["plugin"])
+    proto = ModelProto.FromString(model)
+    constants = {
+        name: np.frombuffer(data, np.dtype(dtype)).reshape(shape)
+        for (name, (dtype, shape)), data in zip(head["constants"].items(), arrays, strict=True)
+    }
+    made = _compiled(plugin, read_region(plugin, head["key"], proto, constants))
+    return pack({"error": made.reason}) if isinstance(made, No) else pack({"error": ""}, [made])
+
+
+def read_region(plugin: Plugin, key: str, model: ModelProto, constants: Mapping[str, Array]) -> Region:
+    """The region that a model is, with its constants, as the plugin has taken it."""
+    graph = load_graph(with_weights(model, constants))
+    regions: Sequence[Region] = offer(graph, plugin).regions
+    if len(regions) != 1:
+        raise UserError(f"the plugin {plugin.name} takes {len(regions)} parts of what it had taken as one")
+    region = regions[0]
+    return Region(key, graph, region.units, region.order)
+
+
+def with_weights(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:
+    """A model that was written without weights, with them."""
+    out = ModelProto()
+    out.CopyFrom(model)
+    for tensor in out.graph.initializer:
+        if tensor.name in constants:
+            tensor.CopyFrom(numpy_helper.from_array(constants[tensor.name], tensor.name))
+    return out
+
+
+def _compiled(plugin: Plugin, region: Region) -> bytes | No:
+    try:
+        prepared = plugin.prepare(region, ())
+        blob: object = plugin.compile(prepared, prepared.constants)
+    except Exception as e:  # whatever a plugin does, the compiler goes on
+        return No(f"its compiler failed: {type(e).__name__}: {e}")
+    if not isinstance(blob, bytes):
+        return No(f"its compiler gave {type(blob).__name__} instead of bytes")
+    return blob

@@ -1,0 +1,94 @@
+"""The regions of plugins in a compiled program, made ready to run.
+
+A region whose plugin is not there, cannot load it or fails while it runs is run by native code from then on, which is
+compiled when that happens; it is said once. With `strict` it is an error instead.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.graph.external import Run
+from tilewright.plugins.registry import find_plugin
+from tilewright.support.artifact import Artifact, External, RegionCode
+from tilewright.support.errors import UserError
+
+Array: TypeAlias = NDArray[Any]
+Native: TypeAlias = Callable[[bytes, Mapping[str, Array]], Run]
+"""Native code for an ONNX model without weights, and its constants by name."""
+
+_log = logging.getLogger("tilewright")
+
+
+def externals_of(artifact: Artifact, threads: int, native: Native, *, strict: bool) -> dict[str, External]:
+    """The code of the program's external calls."""
+    out: dict[str, External] = {}
+    for code in artifact.regions:
+        constants = {name: artifact.constants[at] for name, at in code.constants}
+        out[code.key] = _Guarded(code, constants, threads, native, strict)
+    return out
+
+
+class _Guarded:
+    """A region that runs, whoever runs it."""
+
+    def __init__(
+        self, code: RegionCode, constants: Mapping[str, Array], threads: int, native: Native, strict: bool
+    ) -> None:
+        self._code, self._constants, self._native, self._strict = code, constants, native, strict
+        self._lock = threading.Lock()
+        self._has_failed = False
+        try:
+            self._run = self._loaded(threads)
+        except Exception as e:
+            self._run = self._fall_back(e)
+
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        run = self._run
+        try:
+            run(inputs, outputs)
+        except Exception as e:
+            if self._has_failed and run is self._run:
+                raise  # it is native code that fails
+            with self._lock:
+                if not self._has_failed:
+                    self._run = self._fall_back(e)
+            self._run(inputs, outputs)
+
+    def _loaded(self, threads: int) -> Run:
+        plugin = find_plugin(self._code.plugin)
+        if plugin.version != self._code.version:
+            raise UserError(
+                f"the region was compiled by version {self._code.version} of {plugin.name}; here is {plugin.version}"
+            )
+        return plugin.load(self._code.blob, self._constants, threads if plugin.capabilities.threads else 1)
+
+    def _fall_back(self, e: Exception) -> Run:
+        reason = e.message if isinstance(e, UserError) else f"{type(e).__name__}: {e}"
+        title = f"{self._code.key}: the plugin {self._code.plugin} failed ({reason})"
+        if self._strict:
+            raise UserError(title, hint="without strict=True, native code would take over") from e
+        if not self._code.model:
+            raise UserError(title, hint="native code does not know all operators of this region") from e
+        _log.warning("%s; native code runs this region from now on", title)
+        self._has_failed = True
+        run = self._native(self._code.model, self._constants)
+        return _turned(run) if self._code.last else run
+
+
+def _turned(run: Run) -> Run:
+    """Native code, which has channels first, for arrays that have them last."""
+
+    def turned(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        first = [np.ascontiguousarray(np.moveaxis(a, -1, 1)) if a.ndim > 2 else a for a in inputs]
+        made = [np.empty(np.moveaxis(a, -1, 1).shape, a.dtype) if a.ndim > 2 else a for a in outputs]
+        run(first, made)
+        for have, want in zip(made, outputs, strict=True):
+            if have is not want:
+                want[...] = np.moveaxis(have, 1, -1)
+
+    return turned
