@@ -23,9 +23,8 @@ from onnx import ModelProto
 
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
 from tilewright.frontend.onnx import OnnxModel, load_graph
-from tilewright.frontend.onnx_export import to_model
 from tilewright.frontend.onnx_stage import HostCall, HostNodes
-from tilewright.graph.external import Order, Run
+from tilewright.graph.external import Run
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
@@ -34,8 +33,7 @@ from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler, calls_of
 from tilewright.keys import model_digest
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
-from tilewright.ops.outside import Outside
-from tilewright.placement import NOTHING_PLACED, Placement, place
+from tilewright.placement import NOTHING_PLACED, Placement, place, region_codes
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
 from tilewright.regions import externals_of
@@ -55,7 +53,6 @@ from tilewright.support.artifact import (
     Manifest,
     Place,
     ProgramStep,
-    RegionCode,
     Segment,
     Slot,
     TensorSpec,
@@ -393,7 +390,7 @@ class _Compilation:
         )
         called = {i.kernel.name: i.kernel.object for n in nodes for i in _items(n)}
         arrays = [np.ascontiguousarray(self.values[b]) for b in constants]
-        regions = _region_codes(self.placement, arrays)
+        regions = region_codes(self.placement, arrays)
         return Artifact(
             manifest,
             self.compiler.driver(),
@@ -403,31 +400,6 @@ class _Compilation:
             _steps(nodes, slots),
             regions,
         )
-
-
-def _region_codes(placement: Placement, arrays: list[Array]) -> tuple[RegionCode, ...]:
-    """What plugins have compiled. Their constants are added to `arrays`, each once."""
-    places: dict[str, int] = {}
-    out: list[RegionCode] = []
-    for placed in placement.regions:
-        region = placed.region
-        for name, array in region.constants.items():
-            if name not in places:
-                places[name] = len(arrays)
-                arrays.append(array)
-        is_native = not any(isinstance(n.op, Outside) for n in region.graph.nodes)
-        out.append(
-            RegionCode(
-                region.key,
-                placed.plugin.name,
-                placed.plugin.version,
-                placed.blob,
-                to_model(region.graph, weights=False).SerializeToString() if is_native else b"",
-                tuple((name, places[name]) for name in region.constants),
-                region.order is Order.CHANNELS_LAST,
-            )
-        )
-    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,10 +9,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.graph.external import No, Plugin, Region, Unit
+from tilewright.frontend.onnx_export import to_model
+from tilewright.graph.external import No, Order, Plugin, Region, Unit
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import offer
-from tilewright.plugins.isolation import compile_region
+from tilewright.ops.opdef import Array
+from tilewright.ops.outside import Outside
+from tilewright.plugins.isolation import RegionCompiler
+from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import UserError
 from tilewright.wish import Wish
 
@@ -51,19 +55,48 @@ def place(graph: Graph, plugins: Sequence[Plugin], wish: Wish) -> Placement:
     """Decide, and compile what goes to plugins."""
     placed: list[Placed] = []
     verdicts: list[Verdict] = []
-    for plugin in plugins:
-        found = offer(graph, plugin, [p.region for p in placed])
-        verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
-        for region in found.regions:
-            made = compile_region(plugin, region)
-            reason = made.reason if isinstance(made, No) else ""
-            if isinstance(made, No):
-                if wish.strict:
-                    raise UserError(
-                        f"the plugin {plugin.name} took a region and could not compile it: {reason}"
-                    )
-                _log.warning("%s: native code instead: %s", region.key, reason)
-            else:
-                placed.append(Placed(plugin, region, made))
-            verdicts += [Verdict(plugin.name, u, region.key, reason) for u in region.units]
+    with RegionCompiler() as compiler:
+        for plugin in plugins:
+            found = offer(graph, plugin, [p.region for p in placed])
+            verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
+            for region in found.regions:
+                made = compiler.compile(plugin, region)
+                reason = ""
+                if isinstance(made, No):
+                    reason = made.reason
+                    _give_up(plugin, region, reason, wish)
+                else:
+                    placed.append(Placed(plugin, region, made))
+                verdicts += [Verdict(plugin.name, u, region.key, reason) for u in region.units]
     return Placement(tuple(placed), tuple(verdicts))
+
+
+def _give_up(plugin: Plugin, region: Region, reason: str, wish: Wish) -> None:
+    if wish.strict:
+        raise UserError(f"the plugin {plugin.name} took a region and could not compile it: {reason}")
+    _log.warning("%s: native code instead: %s", region.key, reason)
+
+
+def region_codes(placement: Placement, arrays: list[Array]) -> tuple[RegionCode, ...]:
+    """What plugins have compiled. Their constants are added to `arrays`, each once."""
+    places: dict[str, int] = {}
+    out: list[RegionCode] = []
+    for placed in placement.regions:
+        region = placed.region
+        for name, array in region.constants.items():
+            if name not in places:
+                places[name] = len(arrays)
+                arrays.append(array)
+        is_native = not any(isinstance(n.op, Outside) for n in region.graph.nodes)
+        out.append(
+            RegionCode(
+                region.key,
+                placed.plugin.name,
+                placed.plugin.version,
+                placed.blob,
+                to_model(region.graph, weights=False).SerializeToString() if is_native else b"",
+                tuple((name, places[name]) for name in region.constants),
+                region.order is Order.CHANNELS_LAST,
+            )
+        )
+    return tuple(out)

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tests.toy_plugin import ChannelsLast, Crashing, Failing, Numpy, Refusing, Unloadable
 from tilewright.graph.external import Plugin
+from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import find_plugin, plugin_names, register_plugin, unregister_plugin
 from tilewright.runtime import file
 from tilewright.support.errors import UserError
@@ -65,12 +66,12 @@ def image() -> onnx.ModelProto:
     return model(nodes, (1, 3, 10, 12), w=(16, 3, 3, 3), v=(8, 16, 1, 1))
 
 
-def feed(m: onnx.ModelProto) -> dict[str, np.ndarray]:
+def feed(m: onnx.ModelProto) -> dict[str, Array]:
     dims = m.graph.input[0].type.tensor_type.shape.dim
     return {"x": RNG.standard_normal([d.dim_value for d in dims]).astype(np.float32)}
 
 
-def check_close(got: np.ndarray, want: np.ndarray) -> None:
+def check_close(got: Array, want: Array) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * np.abs(want).max())
 
 
@@ -113,7 +114,7 @@ def test_a_compiled_file_has_its_regions(tmp_path: Path) -> None:
     assert file.load(tmp_path / "m.tw").regions == made.artifact.regions
     x = feed(m)
     with tw.load(tmp_path / "m.tw", threads=1) as session:
-        np.testing.assert_allclose(session.run(x)["y"], made.session(1).run(x)["y"], rtol=1e-6)
+        check_close(session.run(x)["y"], made.session(1).run(x)["y"])
 
 
 def test_a_program_with_plugins_is_cached_apart(tmp_path: Path) -> None:

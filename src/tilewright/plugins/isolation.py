@@ -6,6 +6,7 @@ a function, or it was made with arguments) compiles in this process.
 """
 
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
@@ -23,35 +24,55 @@ from tilewright.support.frames import pack, unpack
 TIMEOUT = 600.0  # seconds for one region
 
 
-def compile_region(plugin: Plugin, region: Region, timeout: float = TIMEOUT) -> bytes | No:
-    """What the plugin makes of the region, or why it made nothing."""
-    name = reference(plugin)
-    if not name:
-        return _compiled(plugin, region)
-    constants = region.constants
-    head = {
-        "plugin": name,
-        "key": region.key,
-        "constants": {n: [a.dtype.name, list(a.shape)] for n, a in constants.items()},
-    }
-    blobs = [to_model(region.graph, weights=False).SerializeToString()]
-    blobs += [np.ascontiguousarray(a).tobytes() for a in constants.values()]
-    child = Child("tilewright.plugins.worker")
-    try:
-        child.send(pack(head, blobs))
-        answer = child.receive(timeout)
-    except ChildDied as e:
-        return No(f"its compiler crashed: {e}")
-    finally:
-        child.kill()
-    if answer is None:
-        return No(f"its compiler took more than {timeout:g} s")
-    told, results = unpack(answer)
-    return No(told["error"]) if told["error"] else results[0]
+class RegionCompiler:
+    """Lets plugins compile, in one process for all regions; another is started when that has died."""
+
+    def __init__(self, timeout: float = TIMEOUT) -> None:
+        self._timeout = timeout
+        self._child: Child | None = None
+
+    def compile(self, plugin: Plugin, region: Region) -> bytes | No:
+        """What the plugin makes of the region, or why it made nothing."""
+        name = reference(plugin)
+        if not name:
+            return _compiled(plugin, region)
+        constants = region.constants
+        head = {
+            "plugin": name,
+            "key": region.key,
+            "constants": {n: [a.dtype.name, list(a.shape)] for n, a in constants.items()},
+        }
+        blobs = [to_model(region.graph, weights=False).SerializeToString()]
+        blobs += [np.ascontiguousarray(a).tobytes() for a in constants.values()]
+        self._child = self._child or Child("tilewright.plugins.worker")
+        try:
+            self._child.send(pack(head, blobs))
+            answer = self._child.receive(self._timeout)
+        except ChildDied as e:
+            self.close()
+            return No(f"its compiler crashed: {e}")
+        if answer is None:
+            self.close()
+            return No(f"its compiler took more than {self._timeout:g} s")
+        told, results = unpack(answer)
+        return No(told["error"]) if told["error"] else results[0]
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def __enter__(self) -> "RegionCompiler":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def compile_request(body: bytes) -> bytes:
-    """The other side of `compile_region`."""
+    """The other side of `RegionCompiler.compile`."""
     head, (model, *arrays) = unpack(body)
     plugin = by_reference(head["plugin"])
     proto = ModelProto.FromString(model)

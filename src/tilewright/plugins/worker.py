@@ -1,4 +1,4 @@
-"""The process in which a plugin compiles: reads one request, answers, and ends."""
+"""The process in which plugins compile: answers one request after the other."""
 
 import sys
 
@@ -9,15 +9,13 @@ from tilewright.trial import settle_as_child
 
 def main() -> None:
     sink = settle_as_child()
-    body = receive(sys.stdin.buffer)
-    if body is None:
-        return
-    try:
-        answer = compile_request(body)
-    except Exception as e:
-        answer = pack({"error": f"its compiler failed: {type(e).__name__}: {e}"})
-    sink.write(frame(answer))
-    sink.flush()
+    while (body := receive(sys.stdin.buffer)) is not None:
+        try:
+            answer = compile_request(body)
+        except Exception as e:
+            answer = pack({"error": f"its compiler failed: {type(e).__name__}: {e}"})
+        sink.write(frame(answer))
+        sink.flush()
 
 
 if __name__ == "__main__":
