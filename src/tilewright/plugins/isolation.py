@@ -7,6 +7,7 @@ a function, or it was made with arguments) compiles in this process.
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import cast
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
@@ -107,7 +108,7 @@ def with_weights(model: ModelProto, constants: Mapping[str, Array]) -> ModelProt
 def _compiled(plugin: Plugin, region: Region) -> bytes | No:
     try:
         prepared = plugin.prepare(region, ())
-        blob: object = plugin.compile(prepared, prepared.constants)
+        blob = cast(object, plugin.compile(prepared, prepared.constants))
     except Exception as e:  # whatever a plugin does, the compiler goes on
         return No(f"its compiler failed: {type(e).__name__}: {e}")
     if not isinstance(blob, bytes):
