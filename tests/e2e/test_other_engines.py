@@ -119,6 +119,8 @@ NUMBERS = {
     "wider": [1, 8, 8, 18],
     "odd": [1, 8, 7, 11],
     "picked": [2, -1, 0],
+    "pairs": [[0, 1], [2, 5]],
+    "each": [[3], [0], [5]],
 }
 SAME = {"kernel_shape": [3, 3], "pads": [1] * 4}
 NODES: list[tuple[str, str, dict[str, Any]]] = [
@@ -159,6 +161,8 @@ NODES: list[tuple[str, str, dict[str, Any]]] = [
     ("Slice", "x begin end axes by", {}),
     ("Split", "x parts", {"axis": 1}),
     ("Gather", "x picked", {"axis": 3}),
+    ("GatherND", "rows pairs", {}),
+    ("GatherND", "rows each", {"batch_dims": 1}),
     ("Tile", "rows again", {}),
     ("Pad", "x pads", {}),
     ("Pad", "x pads", {"mode": "reflect"}),

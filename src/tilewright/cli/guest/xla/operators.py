@@ -14,6 +14,7 @@ from .arrays import Array, jnp, library, numbers
 from .recurrent import gru, lstm
 from .windows import average_pool, conv, conv_transpose, max_pool, resize
 
+jax: Any = import_module("jax")
 lax: Any = import_module("jax.lax")
 nn: Any = import_module("jax.nn")
 onnx: Any = import_module("onnx")
@@ -61,8 +62,12 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Array:
     return library(x, low, high).clip(x, low, high)
 
 
-def cast(x: Any, *, to: int, saturate: int = 1) -> Array:
+def cast(x: Any, *, to: int) -> Array:
     return x.astype(onnx.helper.tensor_dtype_to_np_dtype(to))
+
+
+def cast_like(x: Any, like: Any) -> Array:
+    return x.astype(like.dtype)
 
 
 def dropout(x: Any, ratio: Any = None, training: Any = None, *, seed: int = 0) -> Array:
@@ -175,9 +180,7 @@ def _normalised(x: Any, axes: tuple[int, ...], epsilon: float) -> Array:
     return centred * lax.rsqrt((centred * centred).mean(axes, keepdims=True) + epsilon)
 
 
-def layer_norm(
-    x: Any, scale: Any, bias: Any = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Array:
+def layer_norm(x: Any, scale: Any, bias: Any = None, *, axis: int = -1, epsilon: float = 1e-5) -> Array:
     y = _normalised(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
     return y if bias is None else y + bias
 
@@ -289,6 +292,15 @@ def gather_elements(x: Any, indices: Any, *, axis: int = 0) -> Array:
     return library(x, indices).take_along_axis(x, _from_start(indices, x.shape[axis]), axis)
 
 
+def gather_nd(x: Any, indices: Any, *, batch_dims: int = 0) -> Array:
+    def pick(values: Any, at: Any) -> Array:
+        return values[tuple(jnp.moveaxis(at, -1, 0))]
+
+    for _ in range(batch_dims):
+        pick = jax.vmap(pick)
+    return pick(jnp.asarray(x), jnp.asarray(indices))
+
+
 def pad(x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str = "constant") -> Array:
     amounts = numbers(pads)
     margins = [(0, 0)] * x.ndim
@@ -352,6 +364,7 @@ OPERATORS: dict[str, Operator] = {
     "AveragePool": average_pool,
     "BatchNormalization": batch_norm,
     "Cast": cast,
+    "CastLike": cast_like,
     "Clip": clip,
     "Concat": concat,
     "Constant": constant,
@@ -370,6 +383,7 @@ OPERATORS: dict[str, Operator] = {
     "GRU": gru,
     "Gather": gather,
     "GatherElements": gather_elements,
+    "GatherND": gather_nd,
     "Gelu": gelu,
     "Gemm": gemm,
     "GlobalAveragePool": global_average_pool,

@@ -26,9 +26,8 @@ def lstm(
     *,
     hidden_size: int,
     direction: str = "forward",
-    layout: int = 0,
 ) -> tuple[Array, ...]:
-    _check_plain(lengths, layout)
+    _check_alike(lengths)
 
     def cell(state: State, gates: Any, r: Any, b: Any) -> State:
         h, c = state
@@ -51,10 +50,9 @@ def gru(
     *,
     hidden_size: int,
     direction: str = "forward",
-    layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Array, ...]:
-    _check_plain(lengths, layout)
+    _check_alike(lengths)
     n = hidden_size
 
     def cell(state: State, gates: Any, r: Any, b: Any) -> State:
@@ -71,9 +69,9 @@ def gru(
     return _all_steps(x, w, r, biases, (h,), direction, cell)
 
 
-def _check_plain(lengths: Any, layout: int) -> None:
-    if lengths is not None or layout:
-        raise LookupError("sequences of different lengths, or with batches first, have no translation to JAX")
+def _check_alike(lengths: Any) -> None:
+    if lengths is not None:
+        raise LookupError("sequences of different lengths have no translation to JAX")
 
 
 def _all_steps(

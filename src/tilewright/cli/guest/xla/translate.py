@@ -68,7 +68,7 @@ def _nodes(proto: Any) -> list[Node]:
     """The node; a matrix that it multiplies by from the right is turned before, so that XLA reads along its rows. A
     constant one is turned once, with the other constants.
     """
-    attributes = {a.name: _attribute(a) for a in proto.attribute}
+    attributes = _attributes(proto)
     if proto.op_type == "Split" and len(proto.input) < 2:
         attributes["num_outputs"] = len(proto.output)
     node = Node(proto.op_type, tuple(proto.input), tuple(proto.output), attributes)
@@ -81,6 +81,16 @@ def _nodes(proto: Any) -> list[Node]:
         Node("Turn", (node.inputs[at],), (turned,), {}),
         Node(node.operator, inputs, node.outputs, attributes),
     ]
+
+
+def _attributes(proto: Any) -> dict[str, Any]:
+    """Those that are not as the specification has them by default, which exporters write, too."""
+    known: dict[str, Any] = {}
+    if onnx.defs.has(proto.op_type):
+        known = onnx.defs.get_schema(proto.op_type).attributes
+    defaults = {name: _attribute(a.default_value) for name, a in known.items() if a.default_value.type}
+    given = {a.name: _attribute(a) for a in proto.attribute}
+    return {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
 
 
 def _attribute(proto: Any) -> Any:

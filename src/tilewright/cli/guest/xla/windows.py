@@ -91,7 +91,7 @@ def _window(
     return strides, dilations, margins
 
 
-def max_pool(x: Any, *, kernel_shape: Sequence[int], storage_order: int = 0, **window: Any) -> Array:
+def max_pool(x: Any, *, kernel_shape: Sequence[int], **window: Any) -> Array:
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     return _pool(x, lowest, lax.max, kernel_shape, *_window(x, kernel_shape, **window))
 
@@ -135,7 +135,6 @@ def resize(
     coordinate_transformation_mode: str = "half_pixel",
     nearest_mode: str = "round_prefer_floor",
     axes: Sequence[int] | None = None,
-    cubic_coeff_a: float = -0.75,
 ) -> Array:
     """Axis after axis: where each output lies in the input is known now."""
     for number, axis in enumerate(range(x.ndim) if axes is None else axes):
