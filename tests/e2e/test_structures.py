@@ -47,6 +47,18 @@ def images_of_few_tiles(m: Model) -> Outputs:
     return m.op("Relu", m.op("Add", y, x))
 
 
+def layers_side_by_side(m: Model) -> Outputs:
+    """Parts and pieces of a buffer are padded elsewhere, and one buffer in two ways."""
+    both = m.op("Sigmoid", m.op("Conv", m.input(1, 16, 12, 10), m.weight(32, 16, 1, 1)))
+    one, other = m.op("Split", both, axis=1, outputs=2, num_outputs=2)
+    deep = m.op("Relu", m.op("Conv", other, m.weight(16, 16, 3, 3), pads=[1] * 4))
+    deep = m.op("Conv", deep, m.weight(16, 16, 3, 3), pads=[1] * 4)
+    whole = m.op("Concat", one, other, deep, axis=1)
+    down = m.op("Conv", deep, m.weight(16, 16, 3, 3), pads=[1] * 4, strides=[2, 2])
+    pool = m.op("MaxPool", deep, kernel_shape=[5, 5], pads=[2] * 4)
+    return m.op("Conv", whole, m.weight(24, 48, 1, 1)), down, pool
+
+
 def convolution_of_constants(m: Model) -> Outputs:
     y = m.op("Conv", m.weight(1, 3, 6, 6), m.weight(8, 3, 3, 3))
     return m.op("Add", y, m.input(1, 8, 4, 4))

@@ -208,6 +208,7 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "parts": lambda d: d.rng.choice((0, 1, 2, 2, 3)),
     "max_innermost": lambda d: d.rng.choice((1, 4, 16)),
     "decision": lambda d: None,
+    "others": lambda d: tuple(d.block() for _ in range(d.rng.choice((0, 1)))),
     "partial": lambda d: d.rng.random() < 0.5,
     "size": lambda d: d.rng.choice((1, 2, 3, 5)),
     "skip": lambda d: d.rng.random() < 0.5,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, as_index, const, logical_and, select
+from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, select
 from tilewright.schedule.steps import FoldPadding
 from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.support.errors import ScheduleError
@@ -94,3 +94,68 @@ def test_a_block_that_computes_is_not_padding() -> None:
     found = {b.name: try_padding(b) for f in module.funcs for b in blocks(f.body)}
     assert found["g_pad"] is not None
     assert [n for n, p in found.items() if p is not None] == ["g_pad"]
+
+
+def shared(constants: tuple[int, int] = (0, -9), one_kernel: bool = False) -> Module:
+    """x -> double -> two readers that pad it, each in its own way; and a third that does not."""
+    f = FuncBuilder("double", "f_")
+    x = f.param("x", (5, 8), DType.I32)
+    twice = f.compute("t", (5, 8), lambda h, c: x[h, c] * 2)
+    builders = [FuncBuilder("windows", "g_")] * 2 if one_kernel else [FuncBuilder(n, f"{n}_") for n in "gr"]
+    made: list[Buffer] = []
+    for b, name, border, value in zip(builders, ("p", "q"), (1, 2), constants, strict=True):
+        t = b.use(twice)
+
+        def padded(h: Expr, c: Expr, t: Buffer = t, n: int = border, v: int = value) -> Expr:
+            return select(logical_and(as_index(n) <= h, h < n + 5), t[h - n, c], const(v, DType.I32))
+
+        made.append(b.compute(f"{name}_pad", (5 + 2 * border, 8), padded))
+    results = [
+        b.reduce(f"{n}_y", (p.shape[0] - 2, 8), (3,), lambda h, c, k, p=p: p[h + k, c])
+        for b, n, p in zip(builders, ("p", "q"), made, strict=True)
+    ]
+    z = FuncBuilder("other", "o_")
+    third = z.compute("z", (5, 8), lambda h, c: z.use(twice)[h, c] + 1)
+    if one_kernel:
+        readers = [builders[0].finish(*results)]
+    else:
+        readers = [b.finish(r) for b, r in zip(builders, results, strict=True)]
+    funcs = (f.finish(twice), *readers, z.finish(third))
+    program = Sequence(tuple(Call(p.name, p.params) for p in funcs))
+    return Module(funcs, program, (x,), (*results, third), (), (twice,))
+
+
+def check_shared(module: Module, done: Module) -> None:
+    verify_module(done)
+    x = np.arange(40, dtype=np.int32).reshape(5, 8) - 7
+    expected = interpret_module(module, {"x": x})
+    for name, found in interpret_module(done, {"x": x}).items():
+        np.testing.assert_array_equal(found, expected[name])
+
+
+@pytest.mark.parametrize("constants", [(0, 0), (0, -9)])
+def test_readers_share_a_border_as_wide_as_any_wants_it(constants: tuple[int, int]) -> None:
+    """Each fills what it reads before it does, so that constants may differ."""
+    module = shared(constants)
+    done = FoldPadding("g_p_pad", ("r_q_pad",)).apply(module)
+    check_shared(module, done)
+    assert done.temps[0].shape == (9, 8)
+    filled = {b.name: b.iters[0].extent for f in done.funcs for b in blocks(f.body)}
+    assert filled["g_p_pad_low0"] == 1 and filled["r_q_pad_high0"] == 2
+
+
+def test_one_of_them_may_stay_a_copy() -> None:
+    module = shared()
+    check_shared(module, FoldPadding("g_p_pad").apply(module))
+
+
+def test_a_kernel_may_pad_in_two_ways_but_not_with_two_constants() -> None:
+    module = shared((4, 4), one_kernel=True)
+    check_shared(module, FoldPadding("g_p_pad", ("g_q_pad",)).apply(module))
+    with pytest.raises(ScheduleError, match="different constants around the buffer at once"):
+        FoldPadding("g_p_pad", ("g_q_pad",)).apply(shared(one_kernel=True))
+
+
+def test_a_block_is_named_once() -> None:
+    with pytest.raises(ScheduleError, match="the same buffer, each of them once"):
+        FoldPadding("g_p_pad", ("g_p_pad",)).apply(shared())

@@ -14,10 +14,12 @@ from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.layout import Reorder
 from tilewright.schedule.recipes.layouts import find_images, lay_out
+from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.schedule.trace import replay
 from tilewright.tir.func import Module, calls
 from tilewright.tir.interp import interpret_module
+from tilewright.tir.stmt import blocks
 from tilewright.tir.verify import verify_module
 
 Build = Callable[[Model], "str | tuple[str, ...]"]
@@ -142,6 +144,24 @@ def test_pieces_of_a_concatenation_are_stored_where_it_is() -> None:
 
     # Neither the first nor the transposed convolution has a buffer of its own, and nothing copies.
     assert channels_last(build) == [24, 8, 8]
+
+
+def copies(build: Build) -> list[str]:
+    """What is left only to move data: blocks that pad, and Funcs of nothing else."""
+    channels_last(build)
+    module = module_of(build)
+    after, _ = lay_out(module, find_images(module))
+    padding = [b.name for f in after.funcs for b in blocks(f.body) if try_padding(b) is not None]
+    return padding + [f.name for f in after.funcs if not any(b.is_reduction for b in blocks(f.body))]
+
+
+def test_several_readers_share_a_border() -> None:
+    def build(m: Model) -> tuple[str, str, str]:
+        x = conv(m, m.input(1, 8, 6, 6), 8, 16, kernel=1)
+        pool = m.op("MaxPool", x, kernel_shape=[5, 5], pads=[2] * 4)
+        return conv(m, x, 16, 8), conv(m, x, 16, 8, kernel=5), m.op("Relu", conv(m, pool, 16, 8, kernel=1))
+
+    assert copies(build) == []
 
 
 AROUND: dict[str, Build] = {

@@ -278,8 +278,8 @@ class Schedule:
     def set_scope(self, buffer: str, scope: Scope) -> None:
         self.apply(SetScope(buffer, scope))
 
-    def fold_padding(self, block: str) -> None:
-        self.apply(FoldPadding(block))
+    def fold_padding(self, block: str, others: Sequence[str] = ()) -> None:
+        self.apply(FoldPadding(block, tuple(others)))
 
     def store_at(self, block: str, buffer: str) -> None:
         self.apply(StoreAt(block, buffer))

@@ -76,20 +76,20 @@ def lay_out(module: Module, last: Mapping[Buffer, int]) -> tuple[Module, tuple[S
         try:
             module = step.apply(module)
         except ScheduleError:
-            continue  # the padding stays a copy
+            continue  # the paddings stay copies
         steps.append(step)
     return module, tuple(steps)
 
 
 def _paddings(module: Module) -> list[FoldPadding]:
-    """A step for each block that pads a buffer between kernels, of which it is the only such reader."""
+    """A step for each buffer between kernels that blocks pad, with all of them."""
     found: dict[str, list[str]] = {}
     for func in module.funcs:
         for block in blocks(func.body):
             padding = try_padding(block)
             if padding is not None and padding.source in module.temps:
                 found.setdefault(padding.source.name, []).append(block.name)
-    return [FoldPadding(names[0]) for names in found.values() if len(names) == 1]
+    return [FoldPadding(first, tuple(others)) for first, *others in found.values()]
 
 
 def _channels_first(module: Module, last: Collection[Buffer]) -> Iterator[TransformLayout]:

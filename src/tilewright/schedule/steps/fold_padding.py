@@ -1,19 +1,23 @@
-"""fold_padding: a buffer gets the border that its reader wants, and is no longer copied to get it.
+"""fold_padding: a buffer gets the border that its readers want, and is no longer copied to get it.
 
     T[h, w] = …                                          T[h + 1, w + 1] = …
-    P[h, w] = select(inside, T[h - 1, w - 1], 0)   ──>   T[…] = 0          on the border only, a block per
-    side … = P[h + kh, w + kw]                                … = T[h + kh, w + kw]
+    P[h, w] = select(inside, T[h - 1, w - 1], 0)   ──>   T[…] = 0          on the border only, a block per side
+    … = P[h + kh, w + kw]                                … = T[h + kh, w + kw]
 
 `T` is a buffer between kernels; whoever else reads or writes it is shifted. Block `P` is a copy of `T` into
 the middle of a larger buffer of one constant: all-spatial, alone under its loops, and the only writer of
 `P`. What lies outside `inside` is filled by blocks in P's place, so the border is right whenever the
-readers of `P` run, whatever was in that memory before.
+readers of `P` run, whatever was in that memory before. So blocks of `others` may pad the same buffer, with constants of
+their own in other Funcs: the border is as wide as any of them wants it, and each fills what it reads.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import TRUE, Buffer, Const, Expr, Load, Select, Var, as_index, conjuncts
 from tilewright.ir.layout import Layout, Pad
+from tilewright.ir.rewrite import Memo
+from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import find_block
@@ -22,7 +26,8 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module
-from tilewright.tir.rewrite import replace_buffers
+from tilewright.tir.rewrite import map_exprs
+from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Iter, Seq, Stmt, Store, blocks, seq
 
 
@@ -39,12 +44,36 @@ class Padding:
 @dataclass(frozen=True, slots=True)
 class FoldPadding(Step):
     block: str
+    others: tuple[str, ...] = ()  # blocks that pad the same buffer
 
     def apply(self, module: Module) -> Module:
-        func = module.func_of_block(self.block)
+        names = (self.block, *self.others)
+        found = {name: self._padding(module, name) for name in names}
+        if len(found) < len(names) or len({p.source for p in found.values()}) > 1:
+            raise ScheduleError(f"{self}: the blocks do not pad the same buffer, each of them once")
+        for f in module.funcs:
+            if len({found[b.name].value for b in blocks(f.body) if b.name in found}) > 1:
+                raise ScheduleError(f"{self}: {f.name} needs different constants around the buffer at once")
+        source = found[self.block].source
+        before = [max(sizes) for sizes in zip(*(p.before for p in found.values()), strict=True)]
+        after = [max(sizes) for sizes in zip(*(p.after for p in found.values()), strict=True)]
+        primitives = tuple(
+            Pad(d, low, high) for d, (low, high) in enumerate(zip(before, after, strict=True)) if low or high
+        )
+        module = TransformLayout(source.name, Layout(primitives)).apply(module)
+        for name, padding in found.items():
+            func = module.func_of_block(name)
+            assert func is not None
+            wide = next(p for p in func.params if p.name == source.name)
+            offsets = tuple([most - own for most, own in zip(before, padding.before, strict=True)])
+            module = module.with_func(_fill_instead(func, name, wide, padding, offsets))
+        return module
+
+    def _padding(self, module: Module, name: str) -> Padding:
+        func = module.func_of_block(name)
         if func is None:
-            raise ScheduleError(f"{self}: no block is named {self.block!r}")
-        block = find_block(func, self.block)
+            raise ScheduleError(f"{self}: no block is named {name!r}")
+        block = find_block(func, name)
         padding = try_padding(block)
         if padding is None:
             raise refusal(
@@ -57,15 +86,7 @@ class FoldPadding(Step):
         assert isinstance(block.body, Store)
         if padding.source not in module.temps or block.body.buffer not in func.locals:
             raise refusal(func, block, f"{self}: {padding.source.name} is not a buffer between kernels")
-        primitives = tuple(
-            Pad(d, low, high)
-            for d, (low, high) in enumerate(zip(padding.before, padding.after, strict=True))
-            if low or high
-        )
-        module = TransformLayout(padding.source.name, Layout(primitives)).apply(module)
-        func = module.func(func.name)
-        wide = next(p for p in func.params if p.name == padding.source.name)
-        return module.with_func(_fill_instead(func, self.block, wide, padding))
+        return padding
 
 
 def try_padding(block: Block) -> Padding | None:
@@ -100,42 +121,66 @@ def try_padding(block: Block) -> Padding | None:
     return Padding(load.buffer, tuple(before), tuple(after), value) if given == wanted else None
 
 
-def _fill_instead(func: Func, name: str, wide: Buffer, padding: Padding) -> Func:
-    """Replace the padding block by blocks that fill the border of `wide`, and read that instead of the
-    copy.
+def _fill_instead(func: Func, name: str, wide: Buffer, padding: Padding, offsets: tuple[int, ...]) -> Func:
+    """Replace the padding block by blocks that fill the border of `wide`, and read that instead of the copy, whose
+    first element it has at `offsets`.
     """
     block = find_block(func, name)
     assert isinstance(block.body, Store)
     copy = block.body.buffer
-    sides = [_side(name, wide, padding, d, high) for d in range(len(wide.shape)) for high in (False, True)]
+    sides = [
+        _side(name, wide, copy.shape, padding, offsets, d, high)
+        for d in range(len(wide.shape))
+        for high in (False, True)
+    ]
     filled = [s for s in sides if s is not None]
 
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
     kept: list[Stmt] = []
     for nest in nests:
         kept.extend(filled if any(b is block for b in blocks(nest)) else (nest,))
-    # The copy may have been cut to what is read: the same positions exist in the wide buffer.
-    body = replace_buffers(seq(*kept), {copy: wide})
+    body = _shifted(seq(*kept), copy, wide, offsets)
     outputs = (*func.outputs, *(() if wide in func.outputs else (wide,)))
     return replace(func, body=body, outputs=outputs, locals=tuple(b for b in func.locals if b is not copy))
 
 
-def _side(name: str, wide: Buffer, padding: Padding, dim: int, high: bool) -> Stmt | None:
-    """A nest that fills one side of dimension `dim`: of earlier dimensions only the middle, so that sides
-    do not meet.
+def _shifted(body: Stmt, copy: Buffer, wide: Buffer, offsets: Sequence[int]) -> Stmt:
+    """`body` with `wide` read instead of `copy`, whose first element it has at `offsets`."""
+    simplify = Simplifier(ranges(body))
+    memo: Memo = {}
+
+    def load(n: Expr) -> Expr | None:
+        if not isinstance(n, Load) or n.buffer is not copy:
+            return None
+        return Load(wide, tuple([simplify(i + o) for i, o in zip(n.indices, offsets, strict=True)]))
+
+    return map_exprs(body, lambda e: transform_expr(e, load, memo))
+
+
+def _side(
+    name: str,
+    wide: Buffer,
+    shape: Sequence[int],
+    padding: Padding,
+    offsets: Sequence[int],
+    dim: int,
+    high: bool,
+) -> Stmt | None:
+    """A nest that fills one side of dimension `dim` around what a copy of this shape would have: of earlier dimensions
+    only the middle, so that sides do not meet.
     """
     width = padding.after[dim] if high else padding.before[dim]
     if width == 0:
         return None
     side = f"{name}_{'high' if high else 'low'}{dim}"
     starts, extents = list[int](), list[int]()
-    for d, size in enumerate(wide.shape):
+    for d, (size, offset) in enumerate(zip(shape, offsets, strict=True)):
         low, middle = padding.before[d], size - padding.before[d] - padding.after[d]
         if d == dim:
-            starts.append(low + middle if high else 0)
+            starts.append(offset + (low + middle if high else 0))
             extents.append(width)
         else:
-            starts.append(low if d < dim else 0)
+            starts.append(offset + (low if d < dim else 0))
             extents.append(middle if d < dim else size)
     iters = tuple(Iter(Var(f"{side}_v{d}"), e) for d, e in enumerate(extents))
     loops = tuple(Var(f"{side}_i{d}") for d in range(len(extents)))
