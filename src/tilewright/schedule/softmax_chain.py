@@ -291,6 +291,26 @@ def hidden_from(block: Block, key: Iter, simplify: Simplifier) -> Expr | None:
     return least if low == -math.inf or first.hi <= 0 else None
 
 
+def seen_more(scores: Nest, rows: int) -> int | None:
+    """How many keys more than its own number each of so many rows sees, where all others are hidden by their number."""
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in scores.block.iters})
+    least = hidden_from(scores.block, scores.key, simplify)
+    if least is None:
+        return None
+    form = simplify.linear(least)
+    steps = dict(form.terms)
+    others = [it for it in scores.block.iters if it.var in steps and it is not scores.key]
+    if (
+        len(others) != 1
+        or others[0].extent != rows
+        or steps[others[0].var] != -1
+        or steps[scores.key.var] != 1
+    ):
+        return None
+    # A key that no row sees at all would be copied for nobody.
+    return -form.const if -form.const >= 0 and scores.key.extent <= rows - form.const else None
+
+
 def _stored(block: Block) -> dict[Buffer, None]:
     return {n.buffer: None for n in walk(block) if isinstance(n, Store)}
 

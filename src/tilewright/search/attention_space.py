@@ -28,7 +28,7 @@ from tilewright.schedule.recipes.attention import (
 from tilewright.schedule.recipes.contraction import Contraction, address_steps, reduction_order, strides_along
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.tiles import Tile
-from tilewright.schedule.softmax_chain import find_softmax
+from tilewright.schedule.softmax_chain import Softmax, find_softmax, seen_more
 from tilewright.search.carried import excerpt
 from tilewright.search.contraction_space import contraction_space, tile_sizes
 from tilewright.search.prepare import prepared, schedule_rest
@@ -77,7 +77,8 @@ class AttentionSpace(Space):
         names = {b.name for b in blocks(s.func.body)}
         if decisions["block"]:
             first, second = (self._tile_plan(decisions, which) for which in ("first", "second"))
-            plan = ChainPlan(decisions["block"], decisions["keys"], first, second, _ACCUMULATORS)
+            skip = decisions["keys"] > 0 and self._hidden is not None
+            plan = ChainPlan(decisions["block"], decisions["keys"], skip, first, second, _ACCUMULATORS)
             schedule_chain(s, self._chain, plan, self._target)
         else:
             for part in self._chain.products:
@@ -117,11 +118,32 @@ class AttentionSpace(Space):
 
     def _keys(self) -> list[int]:
         """0, for all together; and sizes of blocks, of which there are at least two."""
+        return [0] if self._softmax is None else [0, *(n for n in _KEYS if 2 * n <= self._softmax.keys)]
+
+    @cached_property
+    def _softmax(self) -> Softmax | None:
+        """What can be done for blocks of keys, if it can."""
         try:
-            found = find_softmax(self._start.func, self._chain.second.block.name)
+            return find_softmax(self._start.func, self._chain.second.block.name)
         except ScheduleError:
-            return [0]
-        return [0, *(n for n in _KEYS if 2 * n <= found.keys)]
+            return None
+
+    @cached_property
+    def _hidden(self) -> int | None:
+        """How many keys more than its own number a row sees, if it sees none of those that follow."""
+        if self._softmax is None or not self._softmax.producers:
+            return None
+        scores = self._softmax.producers[-1]
+        row = self._chain.second.rows[-1].extent
+        return seen_more(scores, row)
+
+    def _seen(self, block: int, keys: int) -> float:
+        """The share of blocks of scores of which any is seen."""
+        if not keys or self._hidden is None or self._softmax is None:
+            return 1.0
+        last = np.arange(block, self._chain.second.rows[-1].extent + block, block) - 1 + self._hidden
+        every = -(-self._softmax.keys // keys)
+        return float(np.minimum(last // keys + 1, every).mean()) / every
 
     def _tiled(self, block: int, keys: int) -> "tuple[_Tiled, _Tiled]":
         one, two, m = self._chain.first, self._chain.second, self._machine
@@ -141,7 +163,7 @@ class AttentionSpace(Space):
             again = scaling_seconds(
                 scores.size // scores.shape[-1], -(-scores.shape[-1] // keys), self._machine
             )
-        return (
+        return self._seen(block, keys) * (
             self._between(kept, is_apart=False)
             + again
             + first.seconds(points[:, 2:6])

@@ -12,6 +12,7 @@ to the last, instead of writing all scores to memory and reading them again, twi
 
     MatMul(Softmax(x), v)               →  Mul(MatMul(powers, v), scale)      powers, scale = SoftmaxParts(x)
     MatMul(Mul(q, c), Mul(kᵀ, d))       →  Mul(MatMul(q, kᵀ), c · d)          for numbers c and d
+    Where(mask, x, -inf), Add(x, mask)  →  HideFollowing(x)                   for a causal mask of many keys
 
 Results are rounded differently, by about as much. Half precision stays as it is: what a model rounds to half precision
 in between is part of its meaning.
@@ -23,18 +24,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value, producers, users
+from tilewright.graph.pattern import number
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ir.dtype import DType
-from tilewright.ops.arithmetic import Div, Mul
+from tilewright.ops.arithmetic import Add, Div, Mul
 from tilewright.ops.contraction import MatMul
+from tilewright.ops.hide_following import HideFollowing
+from tilewright.ops.logic import And, Comparison, Not, Where
 from tilewright.ops.movement import Reshape, Transpose
-from tilewright.ops.opdef import Kind
+from tilewright.ops.opdef import Array, Kind
 from tilewright.ops.reduce import Reduction
 from tilewright.ops.softmax import Softmax
 from tilewright.ops.softmax_parts import SoftmaxParts
 
 _MOST_NODES = 24  # of a chain; what models have is less than ten
 _WIDE = (DType.F32, DType.F64)
+_LEAST_KEYS = 256  # of which some are worth leaving out
+_LOWEST = -1e30  # what hides a score: below all that there are
+_MOST_COMPARED = 1 << 26  # elements of a comparison that is made at compile time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,11 +155,14 @@ def prepare_attention(graph: Graph) -> Graph:
     # The values of nodes that are kept stay the same while the graph is rewritten.
     scores = {c.scores.outputs[0] for c in chains}
     products = {c.product.outputs[0] for c in chains}
+    between = {v for c in chains for n in c.nodes[1:-1] for v in n.outputs if v.shape[-1] >= _LEAST_KEYS}
 
     def rule(state: Sweep, node: Node) -> Sequence[Value] | None:
         out = node.outputs[0] if node.outputs else None
         if out in scores:
             return _scale_scores(state, node)
+        if out in between:
+            return _hide_following(state, node)
         return _scale_product(state, node) if out in products else None
 
     return sweep(graph, rule) if chains else graph
@@ -188,11 +198,63 @@ def _unscaled(state: Sweep, value: Value, node: Node) -> tuple[Value, float]:
     if before is None or not isinstance(before.op, Mul | Div):
         return value, 1.0
     orders = (before.inputs, before.inputs[::-1]) if isinstance(before.op, Mul) else (before.inputs,)
-    for source, number in orders:
-        array = state.known(number)
+    for source, factor in orders:
+        array = state.known(factor)
         if array is not None and array.size == 1 and source.type == made.type:
             for move in reversed(moves):
                 source = state.add_piece(move.op, (source,), node)
-            factor = float(array.item())
-            return source, factor if isinstance(before.op, Mul) else 1 / factor if factor else np.inf
+            by = float(array.item())
+            return source, by if isinstance(before.op, Mul) else 1 / by if by else np.inf
     return value, 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------------- masks
+
+
+def _hide_following(state: Sweep, node: Node) -> Sequence[Value] | None:
+    """A mask known at compile time that hides from each row the keys that follow it, as an op without the mask."""
+    out = node.outputs[0]
+    match node:
+        case Node(op=Where(), inputs=(cond, a, b)):
+            for x, low, is_seen in ((a, b, True), (b, a, False)):
+                lowest, seen = number(state, low), _known_mask(state, cond)
+                if x.type == out.type and lowest is not None and lowest <= _LOWEST and seen is not None:
+                    return _hidden(state, node, x, seen == is_seen, lowest)
+        case Node(op=Add(), inputs=(a, b)):
+            for x, mask in ((a, b), (b, a)):
+                added = state.known(mask)
+                if x.type == out.type and added is not None and added.ndim >= 2 and added.size > 1:
+                    low = float(added.min())
+                    if low <= _LOWEST and bool(np.all((added == 0) | (added == low))):
+                        return _hidden(state, node, x, added == 0, low)
+        case _:
+            pass
+    return None
+
+
+def _hidden(state: Sweep, node: Node, x: Value, seen: Array, low: float) -> Sequence[Value] | None:
+    rows, keys = x.shape[-2:]
+    if seen.size != rows * keys or seen.shape[-2:] != (rows, keys):
+        return None
+    seen = seen.reshape(rows, keys)
+    counts = seen.sum(1)
+    cut = np.flatnonzero((counts > 0) & (counts < keys))
+    if not len(cut):
+        return None
+    offset = int(counts[cut[0]] - 1 - cut[0])
+    if not np.array_equal(seen, np.arange(keys) <= np.arange(rows)[:, None] + offset):
+        return None
+    return state.add(HideFollowing(offset, low), (x,), node)
+
+
+def _known_mask(state: Sweep, value: Value) -> Array | None:
+    """A mask that is known, or a comparison of what is."""
+    known = state.known(value)
+    if known is not None or value.size > _MOST_COMPARED:
+        return known
+    node = state.producer(value)
+    if node is None or not isinstance(node.op, Comparison | And | Not):
+        return None
+    inputs = [_known_mask(state, v) for v in node.inputs]
+    found = [a for a in inputs if a is not None]
+    return node.op.reference(found)[0] if len(found) == len(inputs) else None

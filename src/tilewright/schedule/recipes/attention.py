@@ -54,7 +54,7 @@ from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, IterKind, Seq, Stmt, Store, blocks, loops, stmt_exprs, walk
+from tilewright.tir.stmt import Block, For, If, IterKind, Seq, Stmt, Store, blocks, loops, stmt_exprs, walk
 
 _LINE_BYTES = 64
 _SET_BYTES = 4096  # addresses this far apart fall into one set of a first-level cache
@@ -91,6 +91,7 @@ class TilePlan:
 class ChainPlan:
     rows: int  # of a block; what does not divide is a block of its own
     keys: int  # likewise, if they are taken up in blocks; 0: all together
+    skip: bool  # blocks of keys that no row of a block sees
     first: TilePlan
     second: TilePlan
     accumulators: int  # vectors of partial results of a reduction along a row
@@ -159,7 +160,7 @@ def schedule_chain(s: Draft, chain: Chain, plan: ChainPlan, target: Target) -> N
     keys, has_rest = "", False
     if plan.keys:
         has_rest = chain.first.cols[-1].extent % plan.keys > 0
-        keys, product = _divide_keys(s, product, plan.keys)
+        keys, product = _divide_keys(s, product, OnlineSoftmax(two, plan.keys, plan.skip))
     else:
         join_epilogue(s, _nest(s, product, ""))
     suffixes = _cut_rest(s, block, chain.second.rows[-1].extent, plan.rows)
@@ -298,14 +299,14 @@ def _nest(s: Draft, p: _Product, suffix: str) -> Nest:
 # ------------------------------------------------------------------------------------------------------ blocks of keys
 
 
-def _divide_keys(s: Draft, p: _Product, size: int) -> tuple[str, _Product]:
+def _divide_keys(s: Draft, p: _Product, step: OnlineSoftmax) -> tuple[str, _Product]:
     """Take keys up in blocks: the loop over them, and the product with one of them."""
     nest = _nest(s, p, "")
     s.apply(Reorder((*nest.outside, *nest.reduce)))
     result = find_block(s.func, p.block).body
     assert isinstance(result, Store)
     s.apply(SetScope(result.buffer.name, Scope.GLOBAL))  # it is scaled, and added to, from block to block
-    step = s.apply(OnlineSoftmax(p.block, size))
+    s.apply(step)
     s.apply(SetScope(step.part, Scope.REGISTER))
     over = s.loop(step.loop)
     for block in list(blocks(over)):
@@ -322,6 +323,9 @@ def _side_by_side(body: Stmt, names: Container[str]) -> list[list[str]]:
     """Those of the blocks that have a statement of `body` for themselves, in runs without others between."""
     runs: list[list[str]] = [[]]
     for stmt in body.stmts if isinstance(body, Seq) else (body,):
+        if isinstance(stmt, If):
+            runs += [*_side_by_side(stmt.then, names), []]
+            continue
         found = [b.name for b in blocks(stmt)]
         if len(found) == 1 and found[0] in names:
             runs[-1].append(found[0])
