@@ -3,8 +3,8 @@
 Only graphs whose nodes all know their origin can be written: parts of a model, before passes have changed them. A node
 that the importer wrote as several is written as the one that it was, if all of it is there.
 
-With `weights=False` the model is small: its constants have a name, a type and a shape, and are said to be in a file
-that has their name. Who loads it brings them.
+With `weights=False` the model is small: its constants, but for the smallest, have a name, a type and a shape, and are
+said to be in a file that has their name. Who loads it brings them.
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from tilewright.ops.opdef import ONNX_DTYPES, Array
 from tilewright.support.errors import UserError
 
 _NUMBERS = {dtype: number for number, dtype in ONNX_DTYPES.items()}
+_SMALL = 1024  # bytes of a constant that is always written
 _IR_VERSION = 10  # of the file format: one that engines of the last years read
 
 
@@ -38,11 +39,17 @@ def to_model(graph: Graph, *, weights: bool = True) -> ModelProto:
     return ModelProto(ir_version=_IR_VERSION, producer_name="tilewright", graph=proto, opset_import=opsets)
 
 
+def brought_names(model: ModelProto) -> list[str]:
+    """The constants that a model was written without."""
+    return [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+
+
 class _Writer:
     def __init__(self, graph: Graph) -> None:
         self._graph, self._users = graph, users(graph)
         self.opsets: dict[str, int] = {}
         self.literals: dict[str, Array] = {}  # inputs that had become attributes
+        self._taken = {v.name for v in self._users}
 
     def nodes(self) -> Iterator[NodeProto]:
         """In an order in which they can run: a whole stands where its last part does."""
@@ -95,6 +102,8 @@ class _Writer:
         if isinstance(operand, Value):
             return operand.name
         name = f"literal~{len(self.literals)}"
+        while name in self._taken:
+            name += "~"
         self.literals[name] = np.asarray(operand)
         return name
 
@@ -104,7 +113,7 @@ def _info(v: Value) -> ValueInfoProto:
 
 
 def _tensor(name: str, array: Array, weights: bool) -> TensorProto:
-    if weights:
+    if weights or array.nbytes <= _SMALL:
         return numpy_helper.from_array(array, name)
     out = TensorProto(name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype))
     out.data_location = TensorProto.EXTERNAL
