@@ -7,7 +7,9 @@ is optimised when the region is loaded: what ONNX Runtime would write to a file 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
 from onnx import ModelProto
@@ -15,16 +17,13 @@ from onnx import ModelProto
 from tilewright.frontend.onnx_export import brought_names, to_model
 from tilewright.graph.external import YES, Answer, No, Plugin, Region, Run, Unit
 from tilewright.ops.opdef import Array
-from tilewright.support.errors import UserError
-
-try:
-    import onnxruntime as ort
-    from onnxruntime.capi import onnxruntime_pybind11_state as native
-except ImportError:  # the plugin says so when it is asked
-    ort = None
-    native = None
 
 _PROVIDER = "CPUExecutionProvider"
+
+
+def _engine(module: str = "onnxruntime") -> Any:
+    """It has no types, and takes a while to import."""
+    return import_module(module)
 
 
 def _version() -> str:
@@ -39,7 +38,8 @@ class OnnxRuntime(Plugin):
     version = _version()
 
     def is_available(self) -> Answer:
-        return YES if ort is not None else No("onnxruntime is not installed: pip install 'tilewright[ort]'")
+        is_there = find_spec("onnxruntime") is not None
+        return YES if is_there else No("onnxruntime is not installed: pip install 'tilewright[ort]'")
 
     def supports(self, unit: Unit) -> Answer:
         origin = unit.origin
@@ -54,7 +54,7 @@ class OnnxRuntime(Plugin):
         return to_model(region.graph, weights=False).SerializeToString()
 
     def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
-        assert ort is not None
+        ort = _engine()
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
@@ -63,16 +63,15 @@ class OnnxRuntime(Plugin):
             values = [ort.OrtValue.ortvalue_from_numpy(constants[name]) for name in brought]
             options.add_external_initializers(brought, values)
         session = ort.InferenceSession(blob, options, providers=[_PROVIDER])
-        inputs = [i.name for i in session.get_inputs()]
-        outputs = [o.name for o in session.get_outputs()]
+        inputs: list[str] = [i.name for i in session.get_inputs()]
+        outputs: list[str] = [o.name for o in session.get_outputs()]
 
         def run(given: Sequence[Array], wanted: Sequence[Array]) -> None:
             binding = session.io_binding()
             for name, array in zip(inputs, given, strict=True):
                 binding.bind_cpu_input(name, array)
             for name, array in zip(outputs, wanted, strict=True):
-                place: Any = array.ctypes.data
-                binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, place)
+                binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
             session.run_with_iobinding(binding)
 
         return run
@@ -81,10 +80,9 @@ class OnnxRuntime(Plugin):
 @lru_cache(maxsize=1)
 def _kernels() -> Mapping[tuple[str, str], Sequence[tuple[int, int]]]:
     """The versions of each operator that there is a kernel for, first and last."""
-    if native is None:
-        raise UserError("onnxruntime is not installed")
     found: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for k in native.get_all_opkernel_def():
+    for k in _engine("onnxruntime.capi.onnxruntime_pybind11_state").get_all_opkernel_def():
         if k.provider == _PROVIDER:
-            found[k.domain, k.op_name].append(tuple(k.version_range))
+            first, last = k.version_range
+            found[k.domain, k.op_name].append((first, last))
     return found

@@ -125,7 +125,11 @@ def tile_nest(
         return
     for n in top_level(s.func):
         # Other nests of the Func (padding, packing) are not ours.
-        if isinstance(n, For) and n.kind is LoopKind.SERIAL and any(is_part(b, nest.block) for b in blocks(n)):
+        if (
+            isinstance(n, For)
+            and n.kind is LoopKind.SERIAL
+            and any(is_part(b, nest.block) for b in blocks(n))
+        ):
             parallel_prefix(s, tuple(x.var.name for x in chain(n)[: len(nest.outside)]))
 
 
