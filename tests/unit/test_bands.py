@@ -9,7 +9,7 @@ from tilewright.cost.machine import machine_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, maximum, select
 from tilewright.schedule.nest import find_block, loops_above
-from tilewright.schedule.recipes.bands import try_chain
+from tilewright.schedule.recipes.window_chain import try_chain
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.fill_border import FillBorder
 from tilewright.schedule.steps.join_funcs import JoinFuncs
@@ -151,7 +151,16 @@ def test_a_chain_by_numbers() -> None:
     found = try_chain(prepared(chain(9, 7, 5, 24, 3, 2, 2)).func)
     assert found is not None
     want = BandForm(
-        images=2, rows=5, channels=24, stride=2, reach=3, in_rows=9, in_columns=7, wide_columns=9, k=5
+        images=2,
+        rows=5,
+        channels=24,
+        stride=2,
+        reach=3,
+        in_rows=9,
+        in_columns=7,
+        wide_columns=9,
+        k=5,
+        columns=4,
     )
     assert try_form(found) == want
     assert want.needed(5) == 11
@@ -174,7 +183,7 @@ def test_bands_pay_where_what_is_between_is_large() -> None:
     machine = machine_of(AVX2)
     large = BandForm(1, 56, 96, 2, 3, 112, 112, 113, 16)
     assert gain(large, machine) > 0.03
-    height, width = min(bands(large, machine), key=lambda p: banded_cycles(large, *p, machine) or np.inf)
+    height, width = min(bands(large, machine), key=lambda p: banded_cycles(large, *p, machine))
     assert large.block_bytes(height, width) < AVX2.l2_bytes
     assert large.needed(height) < 1.1 * height * large.stride  # few rows twice
 
@@ -183,9 +192,8 @@ def test_rows_that_two_bands_need_cost_twice() -> None:
     machine = machine_of(AVX2)
     form = BandForm(1, 16, 32, 1, 3, 16, 16, 18, 64)
     costs = [banded_cycles(form, rows, 16, machine) for rows in (16, 8, 4, 2, 1)]
-    assert None not in costs
-    assert costs == sorted(costs, key=lambda c: c or 0)
-    assert apart_cycles(form, machine) is not None
+    assert costs == sorted(costs)
+    assert apart_cycles(form, machine) < np.inf
 
 
 # ------------------------------------------------------------------------------------------------------------- join

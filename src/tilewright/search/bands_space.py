@@ -1,24 +1,29 @@
-"""The rule for a product whose result is padded and read through windows of one channel: in bands, near the core."""
+"""The rule for windows of single channels with a product before or after them: in bands of rows, near the core."""
 
-from math import inf, prod
+from dataclasses import replace
+from math import prod
 
 import numpy as np
 
-from tilewright.cost.bands import BandForm, banded_cycles, bands, best_product_tile
+from tilewright.cost.bands import BandForm, banded_cycles, bands, best_product_tile, projection_tile
 from tilewright.cost.machine import machine_of
-from tilewright.ir.expr import Load, Var, free_vars, loads
+from tilewright.ir.expr import Expr, Load, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.recipes.bands import BandPlan, Chain, schedule_bands, try_chain
+from tilewright.schedule.recipes.bands import BandPlan, TilePlan, schedule_bands
+from tilewright.schedule.recipes.contraction import strides_along
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.lanes import is_lane_reduction
+from tilewright.schedule.recipes.lanes import is_lane_reduction, operands
 from tilewright.schedule.recipes.tiles import Tile
+from tilewright.schedule.recipes.window_chain import Chain, is_pixelwise, rows_operand, stored, try_chain
+from tilewright.search.contraction_space import epilogue_of
 from tilewright.search.lanes_space import LanesSpace
+from tilewright.search.prepare import schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, Iter, IterKind, Store
+from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks
 
-_PRODUCT_UNROLL = 64
+_UNROLL = 64
 
 
 class BandsSpace(Space):
@@ -40,29 +45,30 @@ class BandsSpace(Space):
 
     def _seconds(self, rows: int, channels: int) -> float:
         cycles = banded_cycles(self._form, rows, channels, self._machine)
-        if cycles is None:
-            return inf
         times = self._form.channels // channels
         return cycles / self._machine.hertz + times * self._windows.best_tile(channels)[1]
 
     def build(self, decisions: Decisions) -> Draft:
-        rows, channels = decisions["rows"], decisions["channels"]
-        tile = best_product_tile(self._form, channels, self._machine)
-        if tile is None:
-            raise ScheduleError(f"no register tile has columns that divide {channels} channels")
-        (height, vectors, unroll), _ = self._windows.best_tile(channels)
-        lanes = self._target.lanes(self._form.bytes_each)
-        plan = BandPlan(
-            rows=rows,
-            channels=channels,
-            product=Tile(tile[0], tile[1] * lanes),
-            product_unroll=_PRODUCT_UNROLL,
-            windows=Tile(height, vectors * lanes),
-            windows_unroll=unroll,
-        )
         s = Draft(self._start.module, self._start.trace)
-        schedule_bands(s, self._chain, plan, self._target)
+        names = {b.name for b in blocks(s.func.body)}
+        schedule_bands(s, self._chain, self._plan(decisions["rows"], decisions["channels"]), self._target)
+        schedule_rest(s, names, self._target)
         return s
+
+    def _plan(self, rows: int, channels: int) -> BandPlan:
+        form, machine, lanes = self._form, self._machine, self._target.lanes(self._form.bytes_each)
+        product = projection = None
+        if form.k:
+            found = best_product_tile(form, channels, machine)
+            if found is None:
+                raise ScheduleError(f"no register tile has columns that divide {channels} channels")
+            product = TilePlan(Tile(found[0], found[1] * lanes), _UNROLL)
+        if form.projected:
+            best = projection_tile(form, *form.lines(rows), machine)
+            tile = Tile(best.rows, best.vectors * lanes)
+            projection = TilePlan(tile, _UNROLL, best.columns_outside, form.is_matrix)
+        (height, vectors, unroll), _ = self._windows.best_tile(channels)
+        return BandPlan(rows, channels, TilePlan(Tile(height, vectors * lanes), unroll), product, projection)
 
 
 def bands_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
@@ -71,56 +77,80 @@ def bands_space(start: Draft, target: Target, constants: frozenset[str]) -> Spac
     if chain is None or not is_lane_reduction(chain.windows):
         return None
     form = try_form(chain)
-    return None if form is None else BandsSpace(start, chain, form, target)
+    if form is None:
+        return None
+    return BandsSpace(start, chain, replace(form, is_matrix=_is_matrix(start, chain)), target)
+
+
+def _is_matrix(start: Draft, chain: Chain) -> bool:
+    """Do the pixels of the projection's result follow each other in memory?"""
+    if chain.projection is None or chain.pixel is None:
+        return True
+    epilogue = epilogue_of(start, chain.projection.name)
+    accumulator, result = chain.projection.body, epilogue.body
+    assert isinstance(accumulator, Store) and isinstance(result, Store)
+    group = tuple(epilogue.iters[accumulator.indices.index(it.var)] for it in chain.pixel)
+    return strides_along(Load(result.buffer, result.indices), epilogue, group) is not None
 
 
 def try_form(chain: Chain) -> BandForm | None:
-    """The chain by numbers, if its windows slide over two dimensions or more of one channel each. Layouts do not
-    matter.
-    """
-    store, padded, made = chain.windows.body, chain.padding.body, chain.between.body
-    assert isinstance(store, Store) and isinstance(padded, Store) and isinstance(made, Store)
-    image = [ld for ld in loads(store.value) if ld.buffer is padded.buffer]
-    others = [ld for ld in loads(store.value) if ld.buffer not in (padded.buffer, store.buffer)]
-    if len(image) != 1 or len(others) != 1:
+    """The chain by numbers, if its elements all have one size. Layouts do not matter."""
+    axes, windows, shape = chain.axes, chain.windows, chain.image.buffer.shape
+    every = (chain.product, chain.between, chain.padding, windows, chain.after, chain.projection)
+    there = [b for b in every if b is not None]
+    sizes = {stored(b).dtype.bytes for b in there}
+    sizes |= {ld.dtype.bytes for b in there if b.is_reduction for ld in operands(b)}
+    if len(sizes) != 1 or shape[axes.columns_at] < 2:
         return None
-    spatial = [it for it in chain.windows.iters if it.kind is IterKind.SPATIAL]
-    channel = [it for it in spatial if any(it.var in free_vars(i) for i in others[0].indices)]
-    if len(channel) != 1 or channel[0].var not in image[0].indices:
-        return None
-    pixels = _sliding(chain.windows, image[0])
-    if len(pixels) < 2 or padded.buffer.shape[pixels[-1][1]] < 2:
-        return None
-    (high, at), (_, across) = pixels[-2:]
-    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in chain.windows.iters})
-    steps = dict(simplify.linear(image[0].indices[at]).terms)
-    extents = {it.var: it.extent for it in chain.windows.iters}
-    reach = 1 + sum(
-        k * (extents[v] - 1) for v, k in steps.items() if isinstance(v, Var) and v is not high.var
-    )
-    return BandForm(
-        images=prod(
-            it.extent for it in spatial if it is not channel[0] and it not in (p[0] for p in pixels[-2:])
-        ),
-        rows=high.extent,
-        channels=channel[0].extent,
-        stride=steps[high.var],
+    ours = {it.var for it in (axes.high, axes.across, axes.channel) if it is not None}
+    outer = [it for it in windows.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
+    high, across = (1 if it is None else it.extent for it in (axes.high, axes.across))
+    stride, reach = _slide(windows, chain.image.indices[axes.rows_at], axes.high)
+    form = BandForm(
+        images=prod(it.extent for it in outer),
+        rows=high,
+        channels=axes.channel.extent,
+        stride=stride,
         reach=reach,
-        in_rows=made.buffer.shape[at],
-        in_columns=made.buffer.shape[across],
-        wide_columns=padded.buffer.shape[across],
-        k=prod(it.extent for it in chain.product.iters if it.kind is IterKind.REDUCE),
-        bytes_each=made.buffer.dtype.bytes,
+        in_rows=shape[axes.rows_at],
+        in_columns=shape[axes.columns_at],
+        wide_columns=shape[axes.columns_at],
+        k=0,
+        bytes_each=sizes.pop(),
+        is_padded=chain.padding is not None,
+        columns=across,
+        projected=0 if chain.projection is None else _columns(chain, chain.projection),
+        is_pool=len(operands(windows)) == 1,
     )
+    if chain.product is None or axes.made is None:
+        return form
+    (row, column), k = axes.made, [it.extent for it in chain.product.iters if it.kind is IterKind.REDUCE]
+    if chain.is_flat:
+        pixels = row.extent * column.extent
+        return replace(form, reach=1, in_rows=1, in_columns=pixels, wide_columns=pixels, k=prod(k))
+    reads = _row_reads(chain.product, row, form.images)
+    return replace(form, in_rows=row.extent, in_columns=column.extent, k=prod(k), row_reads=reads)
 
 
-def _sliding(block: Block, image: Load) -> list[tuple[Iter, int]]:
-    """The spatial iterators along which windows slide, each with the dimension of the image, in the order of these."""
-    by_var = {it.var: it for it in block.iters}
-    found: list[tuple[Iter, int]] = []
-    for d, index in enumerate(image.indices):
-        used = [by_var[v] for v in free_vars(index)]
-        moving = [it for it in used if it.kind is IterKind.SPATIAL]
-        if len(used) > 1 and len(moving) == 1:
-            found.append((moving[0], d))
-    return found
+def _slide(windows: Block, index: Expr, high: Iter | None) -> tuple[int, int]:
+    """How far windows slide from one result to the next, and how far each of them reaches."""
+    extents = {it.var: it.extent for it in windows.iters}
+    simplify = Simplifier({v: Interval(0, n - 1) for v, n in extents.items()})
+    steps = {v: k for v, k in simplify.linear(index).terms if isinstance(v, Var)}
+    stride = 1 if high is None else steps.pop(high.var)
+    return stride, 1 + sum(k * (extents[v] - 1) for v, k in steps.items())
+
+
+def _row_reads(product: Block, row: Iter, images: int) -> int:
+    """Elements that a row of the product takes; 0 if its pixels take k each, side by side."""
+    if is_pixelwise(product, row):
+        return 0
+    return rows_operand(product, row).buffer.size // (images * row.extent)
+
+
+def _columns(chain: Chain, projection: Block) -> int:
+    """How many sums there are of the channels of a pixel."""
+    made = stored(chain.after or chain.windows)
+    (image,) = [ld for ld in operands(projection) if ld.buffer is made]
+    spatial = [it for it in projection.iters if it.kind is IterKind.SPATIAL]
+    return prod(it.extent for it in spatial if not any(it.var in free_vars(i) for i in image.indices))

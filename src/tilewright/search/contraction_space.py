@@ -60,7 +60,7 @@ class ContractionSpace(Space):
         self._names = {b.name for b in blocks(self._start.func.body)}
         (self._block,) = [b.name for b in blocks(self._start.func.body) if b.is_reduction]
         self.forms: dict[tuple[int, int, int], Form] = {}
-        epilogue = _epilogue(self._start, self._block)
+        epilogue = epilogue_of(self._start, self._block)
         for swap in (0, 1):
             c = try_contraction(find_block(self._start.func, self._block), bool(swap))
             if c is not None:
@@ -164,7 +164,7 @@ class _Group:
         return prod(it.extent for it in self.inside)
 
 
-def _epilogue(start: Draft, name: str) -> Block:
+def epilogue_of(start: Draft, name: str) -> Block:
     """The block that will store the result, over the elements of the accumulator."""
     s = Draft(start.module)
     store = find_block(s.func, name).body

@@ -13,6 +13,7 @@ from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.ordered import is_ordered, schedule_ordered
 from tilewright.schedule.recipes.spatial import schedule_spatial
 from tilewright.schedule.recipes.transformed import find_stages
+from tilewright.search.apart_space import apart_space
 from tilewright.search.attention_space import attention_space
 from tilewright.search.bands_space import bands_space
 from tilewright.search.carried import schedule_around_carried
@@ -35,7 +36,7 @@ Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Draft]
 
 Rule: TypeAlias = Callable[[Draft, Target, frozenset[str]], Space | None]
 
-RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space, bands_space, rows_space)
+RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space, rows_space)
 _TRIED = 4  # points of a space that are built before another rule has its turn
 
 
@@ -49,7 +50,11 @@ def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) 
 def _spaces(start: Draft, target: Target, constants: frozenset[str]) -> Iterator[Space]:
     if any(is_ordered(b) for b in blocks(start.func.body)) or find_stages(start.func) is not None:
         return
-    for rule in (attention_space, divided_space):
+    bands = bands_space(start, target, constants)
+    if bands is not None:
+        yield bands
+    # Windows between two products go in bands, or apart; what else is between two may be attention.
+    for rule in (apart_space, attention_space, divided_space):
         found = rule(start, target, constants, lambda part: schedule_func(part, target, constants))
         if found is not None:
             yield found

@@ -1,14 +1,16 @@
 """Which Funcs of a Module become one: those whose blocks a schedule brings together in bands, where that saves time.
 
-It is decided before layouts are chosen: what stays inside a Func gets the layout that its blocks want, and a padding
-that is computed band by band is not folded into a buffer between kernels.
+Windows are joined to the product before them, and a product of pixels to the windows before it, or to both of these. It
+is decided before layouts are chosen: what stays inside a Func gets the layout that its blocks want, and a padding that
+is computed band by band is not folded into a buffer between kernels. Algorithms are chosen before: a product that is
+computed in stages stays as it is.
 """
-
-from itertools import pairwise
 
 from tilewright.cost.bands import gain
 from tilewright.cost.machine import machine_of
-from tilewright.schedule.recipes.bands import is_padding, try_chain
+from tilewright.schedule.recipes.contraction import try_contraction
+from tilewright.schedule.recipes.lanes import operands
+from tilewright.schedule.recipes.window_chain import try_chain
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.bands_space import try_form
@@ -16,43 +18,53 @@ from tilewright.search.prepare import prepared
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func, Module, calls
-from tilewright.tir.stmt import blocks
+from tilewright.tir.stmt import Block, blocks
 
-_LEAST_GAIN = 0.0  # of the time of the product
+_LEAST_GAIN = 0.0  # of the time of the products
 
 
 def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[Step, ...]]:
     """Join what is worth it; the module and the steps taken."""
     steps: list[Step] = []
-    taken: set[str] = set()
     order = [c.func for c in calls(module.program) if isinstance(c, Call)]
-    for first, second in pairwise(order):
-        if taken & {first, second} or not _may_pay(module, first, second):
+    at = 0
+    while at + 1 < len(order):
+        step = JoinFuncs(order[at], order[at + 1])
+        joined = _try_join(module, step, target)
+        if joined is None:
+            at += 1
             continue
-        step = JoinFuncs(first, second)
-        try:
-            joined = step.apply(module)
-        except ScheduleError:
-            continue
-        if _pays(joined.func(step.name), target):
-            module = joined
-            steps.append(step)
-            taken |= {first, second}
+        module = joined
+        steps.append(step)
+        order[at : at + 2] = [step.name]  # to which the next may be joined too
     return module, tuple(steps)
 
 
-def _may_pay(module: Module, first: str, second: str) -> bool:
-    """A quick look: does the second pad the only result of the first, and has each of them one reduction?"""
-    f, g = module.func(first), module.func(second)
-    if not any(is_padding(b) for b in blocks(g.body)):
-        return False
+def _try_join(module: Module, step: JoinFuncs, target: Target) -> Module | None:
+    """The module with the two as one, if that saves time."""
+    if not _may_pay(module, module.func(step.first), module.func(step.second)):
+        return None
+    try:
+        joined = step.apply(module)
+    except ScheduleError:
+        return None
+    chain = try_chain(prepared(joined.func(step.name)).func)
+    form = None if chain is None else try_form(chain)
+    return joined if form is not None and gain(form, machine_of(target)) > _LEAST_GAIN else None
+
+
+def _may_pay(module: Module, f: Func, g: Func) -> bool:
+    """A quick look: is one a product and the other one not, and what the first stores for the second alone?"""
     if len(f.outputs) != 1 or f.outputs[0] not in g.params or f.outputs[0] not in module.temps:
         return False
-    readers = [h for h in module.funcs if f.outputs[0] in h.params]
-    return len(readers) == 2 and all(sum(b.is_reduction for b in blocks(h.body)) == 1 for h in (f, g))
+    if f.algorithm or g.algorithm or sum(f.outputs[0] in h.params for h in module.funcs) != 2:
+        return False
+    first, second = ([b for b in blocks(h.body) if b.is_reduction] for h in (f, g))
+    if len(first) not in (1, 2) or len(second) != 1:
+        return False
+    ends = (first[-1], second[0])
+    return all(_has_pixels(b) for b in ends) and len({try_contraction(b) is None for b in ends}) == 2
 
 
-def _pays(func: Func, target: Target) -> bool:
-    chain = try_chain(prepared(func).func)
-    form = None if chain is None else try_form(chain)
-    return form is not None and gain(form, machine_of(target)) > _LEAST_GAIN
+def _has_pixels(block: Block) -> bool:
+    return any(len(ld.indices) > 3 for ld in operands(block))

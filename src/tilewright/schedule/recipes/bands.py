@@ -1,18 +1,20 @@
-"""A product whose result is padded and then read through windows of one channel: expansion and depthwise filter.
+"""Windows in bands of rows: what a band of the result needs is computed just before it, and stays in a near cache.
 
-    for h, w, c, k: acc[h, w, c] += x[h, w, k] * u[k, c]           for bands of rows, blocks of channels:
-    for h, w, c: P[h, w, c] = f(acc[h - 1, w - 1, c]) inside,  ──>     fill P with 0
-                              0 outside                                acc, and f of it into P, in register tiles
-    for h, w, c, r, s: sum[h, w, c] += P[h + r, w + s, c] * v[…]       sum, and g of it into Y, in register tiles
-    for h, w, c: Y[h, w, c] = g(sum[h, w, c])
+    acc, T, P: as in `window_chain`             for bands of rows of the result:
+    sum, D                           ──>            for blocks of channels:
+    out                                                 fill the border of P
+                                                        acc, and f of it into P, in register tiles
+                                                        sum, and g of it into D, in register tiles
+                                                    out, and what consumes it, in register tiles
 
-What a band of the result needs of P stays in a near cache from its producer to its consumer, and never goes to memory.
-Rows that two bands need are computed twice; blocks of channels share nothing.
+What is between never goes to memory. Rows that two bands need are computed twice; blocks of channels share nothing.
+Without a projection the blocks of channels are divided among workers too; if the windows take the whole image, they are
+all there is.
 """
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Const, Load, Scope, Select, free_vars
+from tilewright.ir.expr import Scope, Var, free_vars
 from tilewright.ir.layout import Layout
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
@@ -20,17 +22,19 @@ from tilewright.schedule.moves import loop_names
 from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.recipes.contraction import (
     Contraction,
+    fuse_group,
     reduction_order,
     register_tiles,
     try_contraction,
 )
 from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.inline import single_consumer
-from tilewright.schedule.recipes.lanes import gather_lanes, lane_and_rows
+from tilewright.schedule.recipes.lanes import gather_lanes
 from tilewright.schedule.recipes.parallel import parallel_prefix
 from tilewright.schedule.recipes.register_tile import Nest, loops_of, take_epilogue, tile_nest
-from tilewright.schedule.recipes.spatial import memory_order, schedule_spatial
+from tilewright.schedule.recipes.spatial import schedule_spatial
 from tilewright.schedule.recipes.tiles import Tile
+from tilewright.schedule.recipes.window_chain import Chain, stored
+from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.fill_border import FillBorder
@@ -41,87 +45,97 @@ from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, IterKind, Store, blocks
-
-_BLOCKS = 5  # the product, f, the padding, the windows, g
+from tilewright.tir.stmt import Block, IterKind, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """The blocks of such a Func."""
+class TilePlan:
+    """A register tile, and the multiply-adds written out in a step of its reduction. The others are for projections."""
 
-    product: Block
-    between: Block  # f of the product
-    padding: Block
-    windows: Block
+    tile: Tile
+    unroll: int
+    columns_outside: bool = False  # panels of columns outside, and the pixels of a band past each
+    is_matrix: bool = False  # all pixels of a band are the rows of tiles; otherwise those of a line
 
 
 @dataclass(frozen=True, slots=True)
 class BandPlan:
-    """Sizes of elements; `rows` and `channels` divide those of the result."""
+    """Sizes of elements; `rows` and `channels` divide those of the windows' result."""
 
     rows: int  # of a band
     channels: int  # of a block, a multiple of the columns of `product`
-    product: Tile
-    product_unroll: int
-    windows: Tile
-    windows_unroll: int
-
-
-def try_chain(func: Func) -> Chain | None:
-    """The Func as such a chain, with nothing else in it."""
-    every = list(blocks(func.body))
-    reductions = [b for b in every if b.is_reduction]
-    if len(reductions) != 2 or try_contraction(reductions[0]) is None:
-        return None
-    product, windows = reductions
-    if len(every) > _BLOCKS:
-        return None
-    between = _only_reader(func, product)
-    padding = None if between is None else _only_reader(func, between)
-    reader = None if padding is None else _only_reader(func, padding)
-    if between is None or padding is None or reader is not windows:
-        return None
-    if between.is_reduction or not is_padding(padding):
-        return None
-    return Chain(product, between, padding, windows)
-
-
-def _only_reader(func: Func, block: Block) -> Block | None:
-    """The only block that reads what `block` stores, if that stays in the Func."""
-    store = block.body
-    if not isinstance(store, Store) or store.buffer not in func.locals:
-        return None
-    return single_consumer(func, store.buffer)
-
-
-def is_padding(block: Block) -> bool:
-    """Does the block copy into the middle of a constant?"""
-    value = block.body.value if isinstance(block.body, Store) and not block.is_reduction else None
-    return isinstance(value, Select) and isinstance(value.a, Load) and isinstance(value.b, Const)
+    windows: TilePlan
+    product: TilePlan | None = None
+    projection: TilePlan | None = None
 
 
 def schedule_bands(s: Draft, chain: Chain, plan: BandPlan, target: Target) -> None:
-    """Schedule all blocks of the chain, which are as they were written."""
-    product, padding, windows = chain.product.name, chain.padding.name, chain.windows.name
-    s.apply(ComputeInline(chain.between.name))
-    c = _contraction(s, product)
-    s.apply(SetScope(c.store.buffer.name, Scope.REGISTER))
-    _lay_out(s, c, plan.product.columns, target)
-    outer, block = _tile_windows(s, windows, plan, target)
-    s.apply(ComputeAt(padding, block))
-    own = loop_names(find_block(s.func, padding))
-    border = s.apply(FillBorder(padding, own[0]))
-    s.apply(ComputeAt(product, block))
-    _tile_product(s, product, padding, plan, target)
-    for side in border.blocks(s.func):
-        _fill_in_vectors(s, side, target)
-    parallel_prefix(s, (*outer, block))
+    """Schedule all blocks of the chain, which are as they were written, with what consumes the last of them."""
+    windows = chain.windows.name
+    made = None if plan.product is None else _take_product(s, chain, plan.product, target)
+    epilogue = take_epilogue(s, windows, stored(chain.windows))
+    gather_lanes(s, windows, target)
+    if plan.projection is not None:
+        around = _tile_projection(s, chain, plan, plan.projection, target)
+        s.apply(ComputeAt(epilogue, around[-1]))
+        s.apply(ComputeAt(windows, around[-1]))
+        block = find_block(s.func, windows)
+        loops = dict(zip((it.var for it in block.iters), loop_names(block), strict=True))
+        channels = _tile_windows(s, chain, epilogue, loops, (), plan, target)
+        shared = around
+    else:
+        around, loops = _part_windows(s, chain, plan)
+        channels = _tile_windows(s, chain, epilogue, loops, around, plan, target)
+        shared = (*around, channels)
+    if plan.product is not None and made is not None:
+        _produce(s, chain, plan.product, made, channels, target)
+    parallel_prefix(s, shared)
 
 
-def _fill_in_vectors(s: Draft, side: Block, target: Target) -> None:
+# ------------------------------------------------------------------------------------------------------------ product
+
+
+def _take_product(s: Draft, chain: Chain, plan: TilePlan, target: Target) -> str:
+    """Put the sums of the product into registers and its columns into panels: the block that stores what the windows
+    read.
+    """
+    assert chain.product is not None
+    name = chain.product.name
+    if chain.padding is not None:
+        if chain.between is not None:
+            s.apply(ComputeInline(chain.between.name))
+        s.apply(SetScope(stored(chain.product).name, Scope.REGISTER))
+        made = chain.padding.name
+    else:
+        made = take_epilogue(s, name, stored(chain.product))
+    if chain.is_flat:
+        fuse_group(s, name, made, _contraction(s, name).rows[-2:])
+    _lay_out(s, _contraction(s, name), plan.tile.columns, target)
+    return made
+
+
+def _produce(s: Draft, chain: Chain, plan: TilePlan, made: str, at: str, target: Target) -> None:
+    """Compute what the windows need in an iteration of the loop `at`, there."""
+    assert chain.product is not None
+    name = chain.product.name
+    s.apply(ComputeAt(made, at))
+    border: list[Block] = []
+    if chain.padding is not None:
+        border = s.apply(FillBorder(made, loop_names(find_block(s.func, made))[0])).blocks(s.func)
+    s.apply(ComputeAt(name, at))
+    c = _contraction(s, name)
+    loop = dict(zip((it.var for it in c.block.iters), loop_names(c.block), strict=True))
+    *others, row = [loop[it.var] for it in c.rows]
+    col = loop[c.cols[-1].var]
+    reduce = tuple(loop[it.var] for it in reduction_order(c))
+    _tile_contraction(s, c, Nest(name, made, (*others, row, col), row, col, reduce), plan, target)
+    for side in border:
+        _fill_in_vectors(s, side.name, target)
+
+
+def _fill_in_vectors(s: Draft, name: str, target: Target) -> None:
     """Whole vectors of channels, which are innermost; what chooses the rows of a side does not ask for channels."""
+    side = find_block(s.func, name)
     assert isinstance(side.body, Store)
     channel = side.body.indices[-1]
     (binding,) = [b for it, b in zip(side.iters, side.bindings, strict=True) if it.var is channel]
@@ -132,55 +146,88 @@ def _fill_in_vectors(s: Draft, side: Block, target: Target) -> None:
 
 def _contraction(s: Draft, name: str) -> Contraction:
     found = try_contraction(find_block(s.func, name))
-    if found is None or not found.rows:
-        raise ScheduleError(f"{name} is no product with rows")
+    if found is None or not found.rows or len(found.cols) > 1 or found.batch:
+        raise ScheduleError(f"{name} is not one product with rows and columns")
     return found
 
 
 def _lay_out(s: Draft, c: Contraction, width: int, target: Target) -> None:
     """Copy B into panels [column panel, k…, width]."""
     order = (*reduction_order(c), c.cols[-1])
-    if len(c.cols) > 1 or c.batch:
-        raise ScheduleError(f"{c.block.name} is not one product")
     copy = s.apply(Reindex(c.block.name, c.b.buffer.name, tuple(it.var.name for it in order)))
     at = len(order) - 1
     s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, width), ReorderDims((at, *range(at), at + 1))))))
     schedule_spatial(s, copy.copy, target)
 
 
-def _tile_windows(s: Draft, name: str, plan: BandPlan, target: Target) -> tuple[tuple[str, ...], str]:
-    """Tile the windows inside bands and blocks: the loops around the blocks, and the loop over them."""
-    store = find_block(s.func, name).body
-    assert isinstance(store, Store)
-    epilogue = take_epilogue(s, name, store.buffer)
-    gather_lanes(s, name, target)
-    block = find_block(s.func, name)
-    inner, along = lane_and_rows(block)
+def _tile_contraction(s: Draft, c: Contraction, nest: Nest, plan: TilePlan, target: Target) -> None:
+    tiles, lanes = register_tiles(target, c.b.dtype), target.lanes(c.b.dtype.bytes)
+    tile_nest(s, nest, plan.tile, lanes, plan.unroll, tiles, is_shared=False)
+
+
+# ------------------------------------------------------------------------------------------------------------ windows
+
+
+def _part_windows(s: Draft, chain: Chain, plan: BandPlan) -> tuple[tuple[str, ...], dict[Var, str]]:
+    """Cut the rows of the windows into bands: the loops around a band, and the loop of each iterator in it."""
+    block, axes = find_block(s.func, chain.windows.name), chain.axes
     loops = loops_of(block)
-    reduce = [loops[it.var] for it in block.iters if it.kind is IterKind.REDUCE]
-    if along is None:
-        raise ScheduleError(f"the output of {name} has no rows")
-    col, row = loops[inner.var], loops[along.var]
-    outer = [n for n in memory_order(block) if n not in (*reduce, row, col)]
-    if not outer:
-        raise ScheduleError(f"the output of {name} has no bands of rows")
-    bands, high = s.apply(Split(outer[-1], (None, plan.rows))).names
-    channels, col = s.apply(Split(col, (None, plan.channels))).names
-    around = (*outer[:-1], bands)
-    nest = Nest(name, epilogue, (*around, channels, high, row, col), row, col, tuple(reduce))
-    lanes = target.lanes(store.buffer.dtype.bytes)
-    tile_nest(s, nest, plan.windows, lanes, plan.windows_unroll, is_shared=False)
-    return around, channels
+    ours = {it.var for it in (axes.high, axes.across, axes.channel) if it is not None}
+    spatial = [it.var for it in block.iters if it.kind is IterKind.SPATIAL]
+    around = [loops[v] for v in spatial if v not in ours]
+    if axes.high is not None:
+        bands, loops[axes.high.var] = s.apply(Split(loops[axes.high.var], (None, plan.rows))).names
+        around.append(bands)
+    return tuple(around), loops
 
 
-def _tile_product(s: Draft, name: str, epilogue: str, plan: BandPlan, target: Target) -> None:
-    """Tile the product where it is computed now, with what takes up its result."""
+def _tile_windows(
+    s: Draft,
+    chain: Chain,
+    epilogue: str,
+    loops: dict[Var, str],
+    around: tuple[str, ...],
+    plan: BandPlan,
+    target: Target,
+) -> str:
+    """Tile the windows of a band, whose iterators have these loops, inside blocks of channels: the loop over these."""
+    name, axes = chain.windows.name, chain.axes
+    block = find_block(s.func, name)
+    reduce = tuple(loops[it.var] for it in block.iters if it.kind is IterKind.REDUCE)
+    row = s.apply(AddUnitLoop(name)).loop if axes.across is None else loops[axes.across.var]
+    channels, col = s.apply(Split(loops[axes.channel.var], (None, plan.channels))).names
+    ours = {it.var for it in (axes.across, axes.channel) if it is not None}
+    inside = [loops[it.var] for it in block.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
+    inside = [n for n in inside if n not in around]
+    nest = Nest(name, epilogue, (*around, channels, *inside, row, col), row, col, reduce)
+    lanes = target.lanes(stored(chain.windows).dtype.bytes)
+    tile_nest(s, nest, plan.windows.tile, lanes, plan.windows.unroll, is_shared=False)
+    return channels
+
+
+# --------------------------------------------------------------------------------------------------------- projection
+
+
+def _tile_projection(
+    s: Draft, chain: Chain, band: BandPlan, plan: TilePlan, target: Target
+) -> tuple[str, ...]:
+    """Tile the projection inside bands of rows: the loops around, the last of which goes over bands."""
+    assert chain.projection is not None and chain.pixel is not None
+    name, (high, across) = chain.projection.name, chain.pixel
+    epilogue = take_epilogue(s, name, stored(chain.projection))
+    size = band.rows
+    if plan.is_matrix:
+        fuse_group(s, name, epilogue, (high, across))
+        size *= across.extent
+    _lay_out(s, _contraction(s, name), plan.tile.columns, target)
     c = _contraction(s, name)
-    loop = dict(zip((it.var for it in c.block.iters), loop_names(c.block), strict=True))
-    *others, row = [loop[it.var] for it in c.rows]
-    col = loop[c.cols[-1].var]
-    reduce = tuple(loop[it.var] for it in reduction_order(c))
-    nest = Nest(name, epilogue, (*others, row, col), row, col, reduce)
-    tiles = register_tiles(target, c.b.dtype)
-    lanes = target.lanes(c.b.dtype.bytes)
-    tile_nest(s, nest, plan.product, lanes, plan.product_unroll, tiles, is_shared=False)
+    loops, (*others, row) = loops_of(c.block), c.rows
+    cut = row if plan.is_matrix else next(it for it in others if it.var is high.var)
+    around = tuple(loops[it.var] for it in others if it is not cut)
+    bands, lines = s.apply(Split(loops[cut.var], (None, size))).names
+    inside = (lines,) if plan.is_matrix else (lines, loops[row.var])
+    col = loops[c.cols[-1].var]
+    order = (*around, bands, *((col, *inside) if plan.columns_outside else (*inside, col)))
+    reduce = tuple(loops[it.var] for it in reduction_order(c))
+    _tile_contraction(s, c, Nest(name, epilogue, order, inside[-1], col, reduce), plan, target)
+    return (*around, bands)

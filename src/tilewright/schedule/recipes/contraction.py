@@ -118,10 +118,10 @@ def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> Non
     between = {it.var.name for it in _between_rows(c)}
     epilogue = take_epilogue(s, name, c.store.buffer)
     if plan.fuse_rows > 1:
-        _fuse_group(s, name, epilogue, c.rows[len(c.rows) - plan.fuse_rows :])
+        fuse_group(s, name, epilogue, c.rows[len(c.rows) - plan.fuse_rows :])
     column = c.cols[-1].var.name
     if plan.fuse_cols > 1:
-        column = _fuse_group(s, name, epilogue, c.cols[len(c.cols) - plan.fuse_cols :])
+        column = fuse_group(s, name, epilogue, c.cols[len(c.cols) - plan.fuse_cols :])
     _columns_last(s, name, column)
     c = _contraction(s.func, name)
     reduce = tuple(sorted(c.reduce, key=lambda it: order.index(it.var.name)))
@@ -146,7 +146,7 @@ def _contraction(func: Func, name: str, swap: bool = False) -> Contraction:
     return found
 
 
-def _fuse_group(s: Draft, block: str, epilogue: str, group: tuple[Iter, ...]) -> str:
+def fuse_group(s: Draft, block: str, epilogue: str, group: tuple[Iter, ...]) -> str:
     """Make one iterator of several, in the block, in what consumes its result, and in the accumulator between; returns
     that of the block.
     """
