@@ -57,7 +57,7 @@ def test_it_takes_a_whole_model_and_gives_what_we_do() -> None:
     x = {"x": RNG.standard_normal((2, 3, 12, 12)).astype(np.float32)}
     made = tw.compile(m, plugins=("onnxruntime",), strict=True)
     (region,) = made.artifact.regions
-    assert dict(region.constants).keys() == {"w", "v"}
+    assert {"w", "v"} <= dict(region.constants).keys()
     assert len(region.blob) < 3000  # the weights are not in it
     for threads in (1, 2):
         got, want = made.session(threads, strict=True).run(x)["y"], tw.load(m, threads=1).run(x)["y"]
