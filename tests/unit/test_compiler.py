@@ -19,6 +19,7 @@ from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.runtime import file
 from tilewright.runtime.cache import Cache
 from tilewright.target.target import AVX2, BASELINE
+from tilewright.wish import Wish
 
 MODEL = mlp((24, 16, 8))
 X = np.random.default_rng(0).standard_normal((1, 24)).astype(np.float32)
@@ -40,9 +41,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Gains an entry whenever a model is compiled by `load`."""
     seen: list[str] = []
 
-    def counted(target: object, model: object, digest: str, *rest: object) -> CompiledModel:
+    def counted(target: object, model: object, digest: str, *rest: object, wish: Wish) -> CompiledModel:
         seen.append(digest)
-        return compile_for(target, model, digest, *rest)  # pyright: ignore[reportArgumentType]
+        return compile_for(target, model, digest, *rest, wish=wish)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr("tilewright.compiler.compile_for", counted)
     return seen
