@@ -169,9 +169,9 @@ def test_a_model_that_changes_while_it_is_compiled_is_not_kept(
     path = folder / "model.onnx"
     onnx.save(MODEL, path)
 
-    def touched(*arguments: object) -> CompiledModel:
+    def touched(*arguments: object, wish: Wish) -> CompiledModel:
         onnx.save(mlp((24, 16, 8), seed=5), path)
-        return compile_for(*arguments)  # pyright: ignore[reportArgumentType]
+        return compile_for(*arguments, wish=wish)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr("tilewright.compiler.compile_for", touched)
     run(path)
