@@ -364,7 +364,8 @@ def _rows_seconds(block: Block, target: Target) -> float:
     m = machine_of(target)
     reduction = row_reduction(block)
     seconds = float(row_seconds((reduction,), np.array([4]), target.lanes(4), m)[0])
-    inner = [it for it in block.iters if it.kind is IterKind.REDUCE][-1].var
-    if any(address_steps(ld, block).get(inner, 0) not in (0, 1) for ld in operands(block)):
+    # A window of one element has nothing to reduce over.
+    inner = [it.var for it in block.iters if it.kind is IterKind.REDUCE][-1:]
+    if any(address_steps(ld, block).get(v, 0) not in (0, 1) for v in inner for ld in operands(block)):
         seconds += access_seconds(Access.SCATTERED, reduction.rows * reduction.k, m)
     return seconds
