@@ -59,7 +59,7 @@ def load(
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
     plugins: Iterable[str] = (),
-    placement: str = "greedy",
+    placement: str = "measured",
     strict: bool = False,
     cache: bool = True,
     progress: Progress | None = None,
@@ -73,7 +73,7 @@ def load(
     `plugins` may run parts of the model, as `placement` decides; if one fails, native code takes over, unless `strict`.
     """
     wanted = None if accuracy is None else Accuracy.of(accuracy)
-    wish = Wish.of(plugins, placement, strict)
+    wish = Wish.of(plugins, placement, strict, threads)
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
         program = file.load(model)
         if wanted is not None:
@@ -116,7 +116,10 @@ class _Loader:
         """Several programs, compiled when their types are known."""
         home = import_module("tilewright.dynamic")
         session: DynamicSession = home.DynamicSession(
-            home.OnnxModel(self.model), self.program, self._part, variants
+            home.OnnxModel(self.model, strangers=_compiler().strangers(self.wish)),
+            self.program,
+            self._part,
+            variants,
         )
         if session.is_closed(shapes):
             session.prepare(shapes)

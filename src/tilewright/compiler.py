@@ -12,8 +12,9 @@ artifact = kernels + constants + a memory plan + the program
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,17 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from tilewright.assembly import Fork, Item, ProgramNode, Repeat, items_of, specs_of, steps_of, touched
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
 from tilewright.frontend.onnx import OnnxModel, load_graph
 from tilewright.frontend.onnx_stage import HostCall, HostNodes
-from tilewright.graph.external import Run
+from tilewright.graph.external import Infer, Run
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler, calls_of
-from tilewright.keys import model_digest
+from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
+from tilewright.keys import compiler_digest, model_digest, target_digest
+from tilewright.lab import Workbench
+from tilewright.measured import Assignment, choose
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.placement import NOTHING_PLACED, Placement, place, region_codes
 from tilewright.plugins.isolation import with_weights
@@ -42,29 +46,26 @@ from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.machine import default_threads
 from tilewright.runtime.session import Session
 from tilewright.search.algorithms import choose_algorithms
+from tilewright.search.database import Scope, default_database
 from tilewright.search.default import spaces
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import Component, choose_layouts
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
-    BranchStep,
-    ExternalCall,
     Manifest,
     Place,
-    ProgramStep,
-    Segment,
     Slot,
-    TensorSpec,
-    WhileStep,
 )
+from tilewright.support.errors import UserError
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.tir.func import Branch, Call, External, Module, Program, Sequence, While
+from tilewright.tir.func import Branch, Call, External, Module, Program, While
+from tilewright.tir.func import Sequence as ProgramSequence
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tuned import Spaces, Tuned
 from tilewright.version import __version__
-from tilewright.wish import NATIVE, Wish
+from tilewright.wish import NATIVE, Policy, Wish
 from tilewright.workers import Workers
 
 _log = logging.getLogger("tilewright")
@@ -113,6 +114,8 @@ class Stages:
     artifact: Artifact
     hosts: tuple[HostCall, ...] = ()
     later: int = 0
+    imported: Graph | None = None
+    placement: Placement = NOTHING_PLACED
 
     def asm(self, kernel: str) -> str:
         return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
@@ -125,7 +128,7 @@ def compile(
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
     plugins: Iterable[str] = (),
-    placement: str = "greedy",
+    placement: str = "measured",
     strict: bool = False,
     progress: Progress | None = None,
 ) -> CompiledModel:
@@ -161,10 +164,15 @@ def compile_graph(
     cache: Cache = NO_CACHE,
     progress: Progress | None = None,
     wish: Wish = NATIVE,
+    assignment: Assignment | None = None,
 ) -> CompiledModel:
-    """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up."""
+    """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up. If it
+    is decided what plugins get, `assignment` says so.
+    """
     with Workers(target) as pool:
-        return _compilation(target, accuracy, cache, pool, progress, wish).run_graph(graph, "")
+        made = _compilation(target, accuracy, cache, pool, progress, wish)
+        made.assignment = assignment
+        return made.run_graph(graph, "")
 
 
 def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool = False) -> Session:
@@ -194,18 +202,19 @@ def stages(
     shapes: Shapes | None = None,
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
+    wish: Wish = NATIVE,
 ) -> Stages:
     """Compile, and keep what each stage has made."""
     machine = resolve_target(target)
     cache = default_cache()
-    with OnnxModel(model) as found:
+    with OnnxModel(model, strangers=strangers(wish)) as found:
         try:
             graph, hosts, later = found.whole(shapes or {}), (), 0
         except HostNodes:
             first = found.first_stage(shapes or {})
             graph, hosts, later = first.graph, first.hosts, len(first.rest)
     with Workers(machine) as pool:
-        c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None)
+        c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None, wish)
         made = c.run_graph(graph, model_digest(model, cache))
     assert c.graph is not None and c.tir is not None and c.scheduled is not None
     return Stages(
@@ -219,7 +228,14 @@ def stages(
         made.artifact,
         hosts,
         later,
+        graph,
+        c.placement,
     )
+
+
+def strangers(wish: Wish) -> Sequence[Infer]:
+    """Who is asked about operators that we do not know."""
+    return tuple(p.infer for p in find_plugins(wish.plugins))
 
 
 def lowered(
@@ -254,6 +270,7 @@ class _Compilation:
     tuned: Tuned
     progress: Progress | None
     wish: Wish = NATIVE
+    assignment: Assignment | None = None
     placement: Placement = NOTHING_PLACED
     graph: Graph | None = None
     tir: Module | None = None
@@ -269,7 +286,7 @@ class _Compilation:
         start = time.perf_counter()
         self._tell("import", 0, 1)
         opened: list[str] = []
-        graph = load_graph(model, shapes, opened=opened)
+        graph = load_graph(model, shapes, opened=opened, strangers=strangers(self.wish))
         self.seconds["import"] = time.perf_counter() - start
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
 
@@ -283,7 +300,7 @@ class _Compilation:
 
         if self.wish.plugins:
             self._tell("plugins", 0, 1)
-            self.placement = place(graph, find_plugins(self.wish.plugins), self.wish)
+            self.placement = self._placed(graph)
             graph = externalise(graph, [p.region for p in self.placement.regions])
             stage("plugins")
         self._tell("graph", 0, 1)
@@ -307,6 +324,30 @@ class _Compilation:
             _log.info("tuned: %d kernels from the database", len(self.tuned.used))
         return CompiledModel(artifact, self.seconds, (), self.compiler.tasks, self.tuned.digest)
 
+    def _placed(self, graph: Graph) -> Placement:
+        plugins = find_plugins(self.wish.plugins)
+        if self.assignment is None and self.wish.policy is Policy.MEASURED:
+            threads = default_threads() if self.wish.threads is None else self.wish.threads
+            versions = {p.name: p.version for p in plugins}
+            scope = Scope(target_digest(self.target), compiler_digest())
+            bench = Workbench(partial(self._tried, threads), default_database(), scope, threads, versions)
+            measured = choose(graph, [p.name for p in plugins], bench)
+            times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in measured.seconds.items())
+            _log.info("placement: %s (%s)", measured.chosen, times)
+            self.assignment = measured.assignment
+        return place(graph, plugins, self.wish, self.assignment)
+
+    def _tried(self, threads: int, graph: Graph, assignment: Assignment) -> Session | None:
+        """A session of a graph, to be timed; None if plugins take nothing of what is assigned to them."""
+        wish = self.wish if assignment else NATIVE
+        try:
+            made = compile_graph(
+                self.target, graph, self.accuracy, self.compiler.cache, None, wish, assignment
+            )
+        except UserError:  # an operator that is left to native code, which does not know it
+            return None
+        return made.session(threads) if made.artifact.regions or not assignment else None
+
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(what, done, total)
@@ -323,20 +364,20 @@ class _Compilation:
 
     # ------------------------------------------------------------------------------------------- the program
 
-    def _nodes(self, p: Program, compiled: Mapping[str, Compiled]) -> "list[_Node]":
+    def _nodes(self, p: Program, compiled: Mapping[str, Compiled]) -> "list[ProgramNode]":
         match p:
             case Call():
                 return list(self._call(p, compiled[p.func]))
             case External():
                 return [p]
-            case Sequence():
+            case ProgramSequence():
                 return [x for s in p.steps for x in self._nodes(s, compiled)]
             case Branch():
-                return [_Fork(p.cond, self._nodes(p.then, compiled), self._nodes(p.otherwise, compiled))]
+                return [Fork(p.cond, self._nodes(p.then, compiled), self._nodes(p.otherwise, compiled))]
             case While():
-                return [_Repeat(p.cond, self._nodes(p.body, compiled))]
+                return [Repeat(p.cond, self._nodes(p.body, compiled))]
 
-    def _call(self, call: Call, compiled: Compiled) -> list["_Item"]:
+    def _call(self, call: Call, compiled: Compiled) -> list["Item"]:
         """The kernels of one call, over the buffers of the Module; what needs only constants is computed now."""
         actual = dict(zip(compiled.func.params, call.args, strict=True))
         known = {p: np.ascontiguousarray(self.values[b]) for p, b in actual.items() if b in self.values}
@@ -349,7 +390,7 @@ class _Compilation:
                 self.values[own] = made[b]
         for k in kernels:
             self.calls[k.name] = self.calls.get(k.name, 0) + 1
-        return [_Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
+        return [Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
 
     def _options(self) -> dict[str, str]:
         """What to say of the program: how accurate it is, and what became of that."""
@@ -364,8 +405,8 @@ class _Compilation:
             found["layouts"] = "\n".join(map(str, self.layouts))
         return found
 
-    def _artifact(self, module: Module, nodes: "list[_Node]", digest: str) -> Artifact:
-        times = [t for n in nodes for t in _touched(n)]
+    def _artifact(self, module: Module, nodes: "list[ProgramNode]", digest: str) -> Artifact:
+        times = [t for n in nodes for t in touched(n)]
         used = dict.fromkeys(b for t in times for b in t)
         constants = [b for b in used if b in self.values]
         plan = plan_memory(times, (*module.temps, *(b for b in self.shared if b not in self.values)))
@@ -385,10 +426,10 @@ class _Compilation:
             digest,
             self.target.triple,
             tuple(sorted(self.target.features)),
-            _specs(module.inputs, [v.name for v in self.graph.inputs]),
-            _specs(module.outputs, list(self.graph.output_names)),
+            specs_of(module.inputs, [v.name for v in self.graph.inputs]),
+            specs_of(module.outputs, list(self.graph.output_names)),
         )
-        called = {i.kernel.name: i.kernel.object for n in nodes for i in _items(n)}
+        called = {i.kernel.name: i.kernel.object for n in nodes for i in items_of(n)}
         arrays = [np.ascontiguousarray(self.values[b]) for b in constants]
         regions = region_codes(self.placement, arrays)
         return Artifact(
@@ -397,92 +438,6 @@ class _Compilation:
             tuple(called.values()),
             tuple(arrays),
             plan.bytes,
-            _steps(nodes, slots),
+            steps_of(nodes, slots),
             regions,
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Item:
-    """A kernel call before its buffers have places."""
-
-    kernel: Kernel
-    buffers: tuple[Buffer, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fork:
-    cond: Buffer
-    then: "list[_Node]"
-    otherwise: "list[_Node]"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Repeat:
-    cond: Buffer
-    body: "list[_Node]"
-
-
-_Node: TypeAlias = "_Item | External | _Fork | _Repeat"
-
-
-def _items(n: _Node) -> list[_Item]:
-    match n:
-        case _Item():
-            return [n]
-        case External():
-            return []
-        case _Fork():
-            return [i for m in (*n.then, *n.otherwise) for i in _items(m)]
-        case _Repeat():
-            return [i for m in n.body for i in _items(m)]
-
-
-def _touched(n: _Node) -> list[tuple[Buffer, ...]]:
-    """The buffers of each call in order. What a loop touches is all alive as long as the loop runs."""
-    match n:
-        case _Item():
-            return [n.buffers]
-        case External():
-            return [(*n.inputs, *n.outputs)]
-        case _Fork():
-            return [(n.cond,), *(t for m in (*n.then, *n.otherwise) for t in _touched(m))]
-        case _Repeat():
-            return [(n.cond, *(b for m in n.body for t in _touched(m) for b in t))]
-
-
-def _steps(nodes: list[_Node], slots: Mapping[Buffer, Slot]) -> tuple[ProgramStep, ...]:
-    """Runs of kernel calls become segments."""
-    out: list[ProgramStep] = []
-    items: list[_Item] = []
-
-    def end_segment() -> None:
-        if items:
-            out.append(Segment(calls_of([(i.kernel, i.buffers) for i in items], slots)))
-            items.clear()
-
-    for n in nodes:
-        if isinstance(n, _Item):
-            items.append(n)
-            continue
-        end_segment()
-        match n:
-            case External():
-                inputs, outputs = (
-                    tuple((slots[b], _spec(b, b.name)) for b in bs) for bs in (n.inputs, n.outputs)
-                )
-                out.append(ExternalCall(n.key, inputs, outputs))
-            case _Fork():
-                out.append(BranchStep(slots[n.cond], _steps(n.then, slots), _steps(n.otherwise, slots)))
-            case _Repeat():
-                out.append(WhileStep(slots[n.cond], _steps(n.body, slots)))
-    end_segment()
-    return tuple(out)
-
-
-def _spec(b: Buffer, name: str) -> TensorSpec:
-    return TensorSpec(name, b.dtype.numpy.name, b.shape)
-
-
-def _specs(buffers: tuple[Buffer, ...], names: list[str]) -> tuple[TensorSpec, ...]:
-    return tuple(_spec(b, n) for b, n in zip(buffers, names, strict=True))

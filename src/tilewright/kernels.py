@@ -101,7 +101,7 @@ class KernelCompiler:
     """
 
     def __init__(self, target: Target, cache: Cache, workers: Workers, tuned: Tuned | None = None) -> None:
-        self.target, self._cache, self._workers, self._tuned = target, cache, workers, tuned
+        self.target, self.cache, self._workers, self._tuned = target, cache, workers, tuned
         self.seconds = {"schedule": 0.0, "lower": 0.0, "emit": 0.0, "llvm": 0.0}
         self._started: dict[str, _Started] = {}
         self._done: dict[str, Compiled] = {}
@@ -200,7 +200,7 @@ class KernelCompiler:
     # ------------------------------------------------------------------------------------------------- objects
 
     def _request(self, ir: str) -> Job:
-        cached = self._cache.get(self._object_key(ir))
+        cached = self.cache.get(self._object_key(ir))
         return self._workers.submit(ir) if cached is None else Job(ir, cached, is_new=False)
 
     def _object(self, job: Job) -> bytes:
@@ -209,7 +209,7 @@ class KernelCompiler:
         self.seconds["llvm"] += time.perf_counter() - begin
         if job.is_new:
             job.is_new = False
-            self._cache.put(self._object_key(job.ir), found, sync=False)
+            self.cache.put(self._object_key(job.ir), found, sync=False)
         return found
 
     def _object_key(self, ir: str) -> str:

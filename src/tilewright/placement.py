@@ -13,6 +13,7 @@ from tilewright.frontend.onnx_export import to_model
 from tilewright.graph.external import No, Order, Plugin, Region, Unit
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import offer
+from tilewright.measured import Assignment
 from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
 from tilewright.plugins.isolation import RegionCompiler
@@ -51,13 +52,18 @@ class Placement:
 NOTHING_PLACED = Placement((), ())
 
 
-def place(graph: Graph, plugins: Sequence[Plugin], wish: Wish) -> Placement:
-    """Decide, and compile what goes to plugins."""
+def place(
+    graph: Graph, plugins: Sequence[Plugin], wish: Wish, assignment: Assignment | None = None
+) -> Placement:
+    """Let plugins take what is assigned to them (None: what they want, in order), and compile that."""
     placed: list[Placed] = []
     verdicts: list[Verdict] = []
     with RegionCompiler() as compiler:
         for plugin in plugins:
-            found = offer(graph, plugin, [p.region for p in placed])
+            mine = (
+                None if assignment is None else {n for n, name in assignment.items() if name == plugin.name}
+            )
+            found = offer(graph, plugin, [p.region for p in placed], mine)
             verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
             for region in found.regions:
                 made = compiler.compile(plugin, region)

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "adding-a-plugin.md"
 CHECK = """
-made = tw.compile("model.onnx", plugins=["dense"], strict=True)
+made = tw.compile("model.onnx", plugins=["dense"], placement="greedy", strict=True)
 assert [r.plugin for r in made.artifact.regions] == ["dense"], made.artifact.regions
 x = np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4)
 want = tw.load("model.onnx").run({"x": x})["y"]

@@ -55,7 +55,7 @@ def test_it_is_installed_with_us() -> None:
 def test_it_takes_a_whole_model_and_gives_what_we_do() -> None:
     m = model()
     x = {"x": RNG.standard_normal((2, 3, 12, 12)).astype(np.float32)}
-    made = tw.compile(m, plugins=("onnxruntime",), strict=True)
+    made = tw.compile(m, plugins=("onnxruntime",), placement="greedy", strict=True)
     (region,) = made.artifact.regions
     assert {"w", "v"} <= dict(region.constants).keys()
     assert len(region.blob) < 3000  # the weights are not in it
@@ -80,3 +80,42 @@ def test_it_says_what_it_has_no_kernel_for() -> None:
     unit.origin.node.op_type = "Convolute"
     answer = plugin.supports(unit)
     assert isinstance(answer, No) and "no CPU kernel" in answer.reason
+
+
+def stranger(op_type: str, **attributes: int) -> ModelProto:
+    """An operator of ONNX Runtime's own that native code does not know, before some that it does."""
+    w = RNG.standard_normal((8, 6)).astype(np.float32)
+    nodes = [
+        helper.make_node(op_type, ["x"], ["t"], domain="com.microsoft", **attributes),
+        helper.make_node("Cast", ["t"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["f", "scale"], ["s"]),
+        helper.make_node("MatMul", ["s", "w"], ["m"]),
+        helper.make_node("Softmax", ["m"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array(2.0**-31, np.float32), "scale")],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("placement", ["greedy", "measured"])
+def test_a_model_runs_with_an_operator_that_only_it_knows(placement: str) -> None:
+    m = stranger("MurmurHash3", positive=0)
+    x = {"x": RNG.standard_normal((4, 8)).astype(np.float32)}
+    with pytest.raises(tw.UserError, match="1 nodes of the model are not supported"):
+        tw.load(m)
+    session = tw.load(m, threads=1, plugins=("onnxruntime",), placement=placement, strict=True)
+    engine = pytest.importorskip("onnxruntime").InferenceSession(
+        m.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    assert np.allclose(session.run(x)["y"], engine.run(None, x)[0], rtol=0, atol=1e-6)
+
+
+def test_what_nobody_knows_is_told_with_the_reasons() -> None:
+    with pytest.raises(tw.UserError, match="Nonesuch is not supported; ONNX Runtime has no CPU kernel"):
+        tw.load(stranger("Nonesuch"), plugins=("onnxruntime",))

@@ -1,7 +1,8 @@
 """Parts of a model that plugins run, from the model to the result."""
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tests.toy_plugin import ChannelsLast, Crashing, Failing, Numpy, Refusing, Unloadable
-from tilewright.graph.external import Plugin
+from tilewright.graph.external import Plugin, Run
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import find_plugin, plugin_names, register_plugin, unregister_plugin
 from tilewright.runtime import file
@@ -24,6 +25,7 @@ PLUGINS = (Numpy, ChannelsLast, Crashing, Failing, Refusing, Unloadable)
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TILEWRIGHT_DB", str(tmp_path / "tuning.db"))
     plugins: list[Plugin] = [kind() for kind in PLUGINS]
     for p in plugins:
         register_plugin(p)
@@ -79,7 +81,7 @@ def check(m: onnx.ModelProto, *plugins: str, strict: bool = True) -> tw.Compiled
     """With plugins the model computes what it does without."""
     x = feed(m)
     want = tw.load(m, threads=1, accuracy="exact").run(x)["y"]
-    made = tw.compile(m, accuracy="exact", plugins=plugins, strict=strict)
+    made = tw.compile(m, accuracy="exact", plugins=plugins, placement="greedy", strict=strict)
     got = made.session(1, strict=strict).run(x)["y"]
     check_close(got, want)
     return made
@@ -120,7 +122,7 @@ def test_a_compiled_file_has_its_regions(tmp_path: Path) -> None:
 def test_a_program_with_plugins_is_cached_apart(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(perceptron().SerializeToString())
     for plugins, programs in (((), 1), (("numpy",), 2), ((), 2), (("numpy",), 2), (("failing", "numpy"), 3)):
-        tw.load(tmp_path / "m.onnx", threads=1, plugins=plugins).close()
+        tw.load(tmp_path / "m.onnx", threads=1, plugins=plugins, placement="greedy").close()
         assert len(list((tmp_path / "cache").glob("*.tw"))) == programs
 
 
@@ -141,7 +143,7 @@ def test_a_compiler_that_fails_loses_the_region(
     assert made.artifact.regions == ()
     assert why in caplog.text
     with pytest.raises(UserError, match=why):
-        tw.compile(perceptron(), plugins=(name,), strict=True)
+        tw.compile(perceptron(), plugins=(name,), placement="greedy", strict=True)
 
 
 @pytest.mark.parametrize(("name", "why"), [("failing", "on fire"), ("unloadable", "no driver")])
@@ -152,12 +154,12 @@ def test_a_region_that_fails_is_native_from_then_on(
     x = feed(m)
     want = tw.load(m, threads=1).run(x)["y"]
     with caplog.at_level(logging.WARNING, "tilewright"):
-        session = tw.load(m, threads=1, plugins=(name,))
+        session = tw.load(m, threads=1, plugins=(name,), placement="greedy")
         for _ in range(3):
             check_close(session.run(x)["y"], want)
     assert caplog.text.count(why) == 2  # once for each of the regions
     with pytest.raises(UserError, match=why):
-        tw.load(m, threads=1, plugins=(name,), strict=True).run(x)
+        tw.load(m, threads=1, plugins=(name,), placement="greedy", strict=True).run(x)
 
 
 def test_channels_stay_last_when_native_code_takes_over() -> None:
@@ -175,7 +177,7 @@ def test_channels_stay_last_when_native_code_takes_over() -> None:
 def test_a_plugin_that_is_gone_is_replaced_by_native_code(caplog: pytest.LogCaptureFixture) -> None:
     m = perceptron()
     x = feed(m)
-    made = tw.compile(m, plugins=("numpy",))
+    made = tw.compile(m, plugins=("numpy",), placement="greedy")
     want = made.session(1).run(x)["y"]
     unregister_plugin("numpy")
     check_close(made.session(1).run(x)["y"], want)
@@ -193,3 +195,53 @@ def test_names_that_do_not_exist() -> None:
 def test_registered_plugins_are_found() -> None:
     assert {"numpy", "last"} <= set(plugin_names())
     assert isinstance(find_plugin("numpy"), Numpy)
+
+
+# --------------------------------------------------------------------------------------------------- by measurement
+
+
+def test_a_slow_plugin_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Sleeping(Numpy):
+        name = "sleeping"
+
+        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+            run = super().load(blob, constants, threads)
+
+            def slow(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+                time.sleep(0.005)
+                run(inputs, outputs)
+
+            return slow
+
+    register_plugin(Sleeping())
+    try:
+        with caplog.at_level(logging.INFO, "tilewright"):
+            made = tw.compile(perceptron(), plugins=("sleeping",), placement="measured")
+    finally:
+        unregister_plugin("sleeping")
+    assert made.artifact.regions == ()
+    assert "placement: native" in caplog.text and "sleeping" in caplog.text
+
+
+def test_a_quick_plugin_gets_what_it_is_quick_at() -> None:
+    """It does nothing, which is hard to beat."""
+
+    class Idle(Numpy):
+        name = "idle"
+
+        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+            return lambda inputs, outputs: None
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["y"]),
+    ]
+    register_plugin(Idle())
+    try:
+        made = tw.compile(
+            model(nodes, (256, 512), w=(512, 512)), plugins=("idle",), placement="measured", strict=True
+        )
+    finally:
+        unregister_plugin("idle")
+    assert [r.plugin for r in made.artifact.regions] == ["idle"]

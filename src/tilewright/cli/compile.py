@@ -10,6 +10,7 @@ from tilewright.cli.options import (
     accuracy_option,
     json_option,
     model_argument,
+    plugin_options,
     shape_option,
     target_option,
 )
@@ -29,6 +30,7 @@ from tilewright.ops.accuracy import Accuracy
 @shape_option
 @target_option
 @accuracy_option
+@plugin_options
 @json_option
 def compile_model(
     model: Path,
@@ -36,6 +38,9 @@ def compile_model(
     shapes: dict[str, tuple[int, ...]],
     target: str,
     accuracy: Accuracy | None,
+    plugins: tuple[str, ...],
+    policy: str,
+    strict: bool,
     as_json: bool,
 ) -> None:
     """Compile MODEL (.onnx) to a program (.tw).
@@ -46,7 +51,14 @@ def compile_model(
     start = time.perf_counter()
     with progress_bar() as progress:
         compiled = compile_to_artifact(
-            model, shapes=shapes, target=target, accuracy=accuracy, progress=progress
+            model,
+            shapes=shapes,
+            target=target,
+            accuracy=accuracy,
+            plugins=plugins,
+            placement=policy,
+            strict=strict,
+            progress=progress,
         )
     compiled.save(path)
     total = time.perf_counter() - start

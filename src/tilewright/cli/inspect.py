@@ -15,12 +15,14 @@ from tilewright.cli.options import (
     input_option,
     json_option,
     model_argument,
+    plugin_options,
     seed_option,
     shape_option,
     target_option,
     threads_option,
 )
 from tilewright.cli.output import megabytes, note, print_json, print_table, shape_text
+from tilewright.cli.placement_view import show_placement
 from tilewright.cli.profile import profile as profile_program
 from tilewright.cli.profile_table import show_profile
 from tilewright.compiler import Stages, stages
@@ -43,6 +45,7 @@ from tilewright.support.errors import UserError
 from tilewright.target.target import native
 from tilewright.tir.func import Module
 from tilewright.tir.printer import print_func, print_module
+from tilewright.wish import Wish
 
 T = TypeVar("T")
 WHOLE: dict[str, Callable[[Stages], str]] = {"graph": lambda s: print_graph(s.graph)}
@@ -62,6 +65,12 @@ KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {
     help="Print the program at this stage instead of a summary.",
 )
 @click.option("--kernel", metavar="NAME", help="Only this kernel of the stage.")
+@click.option("--placement", is_flag=True, help="Show what plugins (--plugin) were asked, and what they run.")
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw the placement: the graph, coloured by who runs what.",
+)
 @click.option("--profile", is_flag=True, help="Run the model, and show where its time goes.")
 @click.option(
     "--seconds", default=1.0, show_default=True, type=click.FloatRange(0), help="How long --profile runs it."
@@ -72,11 +81,14 @@ KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {
 @shape_option
 @target_option
 @accuracy_option
+@plugin_options
 @json_option
 def inspect(
     model: Path,
     ir: str | None,
     kernel: str | None,
+    placement: bool,
+    svg: Path | None,
     profile: bool,
     seconds: float,
     threads: int | None,
@@ -85,6 +97,9 @@ def inspect(
     shapes: dict[str, tuple[int, ...]],
     target: str,
     accuracy: Accuracy | None,
+    plugins: tuple[str, ...],
+    policy: str,
+    strict: bool,
     as_json: bool,
 ) -> None:
     """Show what MODEL becomes: a summary (.onnx or .tw), its text at one stage (.onnx), or its profile (.onnx or .tw).
@@ -100,6 +115,14 @@ def inspect(
         if ir is not None or kernel is not None:
             raise click.UsageError("--profile shows all kernels: it takes no --ir and no --kernel.")
         _profile(model, shapes, target, accuracy, files, seed, threads, seconds, as_json)
+        return
+    if plugins or placement or svg:
+        if not plugins or not (placement or svg):
+            raise click.UsageError("--plugin and --placement (or --svg) belong together.")
+        wish = Wish.of(plugins, policy, strict, threads)
+        show_placement(
+            stages(model, shapes=shapes, target=target, accuracy=accuracy, wish=wish), svg, as_json
+        )
         return
     if threads is not None or files:
         raise click.UsageError("--threads and --input are for --profile, which runs the model.")

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from tilewright.ops.accuracy import DEFAULT, Accuracy
+from tilewright.wish import Policy
 
 PROGRAM = ".tw"  # what a compiled program's name ends in
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -96,6 +97,34 @@ def accuracy_option(command: Command) -> Command:
         help="Error that a quicker algorithm may add to a layer, relative to its largest output; exact: plain sums only"
         f" [default: TILEWRIGHT_ACCURACY, or {DEFAULT}].",
     )(command)
+
+
+def plugin_options(command: Command) -> Command:
+    """`plugins`, `placement` and `strict`."""
+    for option in (
+        click.option(
+            "--strict",
+            is_flag=True,
+            help="A plugin that fails is an error; otherwise native code takes over.",
+        ),
+        click.option(
+            "--placement",
+            "policy",
+            type=click.Choice([p.value for p in Policy]),
+            default=Policy.MEASURED.value,
+            show_default=True,
+            help="How to decide what plugins run: by time, or whatever they take.",
+        ),
+        click.option(
+            "--plugin",
+            "plugins",
+            multiple=True,
+            metavar="NAME",
+            help="Let a plugin run parts of the model; may be repeated, in order of preference.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def json_option(command: Command) -> Command:

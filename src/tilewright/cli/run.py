@@ -16,6 +16,7 @@ from tilewright.cli.options import (
     json_option,
     model_argument,
     parse_assignments,
+    plugin_options,
     seed_option,
     shape_option,
     target_option,
@@ -56,6 +57,7 @@ from tilewright.support.errors import UserError
 @threads_option
 @target_option
 @accuracy_option
+@plugin_options
 @seed_option
 @json_option
 def run(
@@ -68,13 +70,24 @@ def run(
     threads: int | None,
     target: str,
     accuracy: Accuracy | None,
+    plugins: tuple[str, ...],
+    policy: str,
+    strict: bool,
     seed: int,
     as_json: bool,
 ) -> int:
     """Run MODEL (.onnx or .tw) once on files or random numbers."""
     with progress_bar() as progress:
         session = load(
-            model, shapes=shapes, threads=threads, target=target, accuracy=accuracy, progress=progress
+            model,
+            shapes=shapes,
+            threads=threads,
+            target=target,
+            accuracy=accuracy,
+            plugins=plugins,
+            placement=policy,
+            strict=strict,
+            progress=progress,
         )
     names = [o.name for o in session.outputs]
     for name in (*saves, *expected):

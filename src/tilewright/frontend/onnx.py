@@ -8,6 +8,7 @@ at once. How the file is read safely is in `frontend.onnx_file`, how names and t
 `frontend.onnx_interface`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +19,7 @@ from tilewright.frontend.onnx_interface import Shapes, input_spec, input_types
 from tilewright.frontend.onnx_names import label
 from tilewright.frontend.onnx_scope import model_scope
 from tilewright.frontend.onnx_stage import OPAQUE, Stage, StageImporter
+from tilewright.graph.external import Infer
 from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.errors import UserError
@@ -29,11 +31,12 @@ def load_graph(
     limits: Limits = LIMITS,
     *,
     opened: list[str] | None = None,
+    strangers: Sequence[Infer] = (),
 ) -> Graph:
     """Import a model. `shapes` gives the shapes of inputs by name, where the model leaves dimensions open. `opened`
-    gets the names of the files with external data.
+    gets the names of the files with external data. `strangers` are asked about operators that we do not know.
     """
-    with OnnxModel(model, limits) as found:
+    with OnnxModel(model, limits, strangers) as found:
         try:
             return found.whole(shapes or {})
         finally:
@@ -44,12 +47,17 @@ def load_graph(
 class OnnxModel:
     """A model that was read. Its files stay open until it is closed."""
 
-    def __init__(self, model: str | Path | bytes | ModelProto, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        model: str | Path | bytes | ModelProto,
+        limits: Limits = LIMITS,
+        strangers: Sequence[Infer] = (),
+    ) -> None:
         proto, self._reader = read_model(model, limits)
         self._limits = limits
         self._graph = proto.graph
         try:
-            self.scope = model_scope(proto, self._reader, limits)
+            self.scope = model_scope(proto, self._reader, limits, strangers)
             if not self.scope.outputs:
                 raise UserError("the model has no outputs")
         except BaseException:

@@ -14,6 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.origin import Origin
+from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import ONNX_DTYPES, Array
 from tilewright.support.errors import UserError
 
@@ -37,6 +38,11 @@ def to_model(graph: Graph, *, weights: bool = True) -> ModelProto:
     proto.initializer.extend(numpy_helper.from_array(a, name) for name, a in writer.literals.items())
     opsets = [helper.make_opsetid(d, v) for d, v in sorted(writer.opsets.items())]
     return ModelProto(ir_version=_IR_VERSION, producer_name="tilewright", graph=proto, opset_import=opsets)
+
+
+def onnx_number(dtype: DType) -> int:
+    """ONNX's number of an element type."""
+    return _NUMBERS[dtype]
 
 
 def brought_names(model: ModelProto) -> list[str]:
@@ -109,7 +115,7 @@ class _Writer:
 
 
 def _info(v: Value) -> ValueInfoProto:
-    return helper.make_tensor_value_info(v.name, _NUMBERS[v.type.dtype], v.shape)
+    return helper.make_tensor_value_info(v.name, onnx_number(v.type.dtype), v.shape)
 
 
 def _tensor(name: str, array: Array, weights: bool) -> TensorProto:

@@ -1,6 +1,6 @@
 """The nodes of a graph or of a body, flat and in an order in which they can run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from tilewright.frontend.onnx_functions import Functions, is_declared_function
 from tilewright.frontend.onnx_interface import sorted_nodes
 from tilewright.frontend.onnx_names import all_nodes, check_names, free_names, label
 from tilewright.frontend.onnx_nodes import Step, normal_domain, read_opsets
+from tilewright.graph.external import Infer
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Array
 from tilewright.support.errors import UserError
@@ -27,6 +28,7 @@ class Source:
     functions: Functions
     reader: TensorReader
     limits: Limits
+    strangers: Sequence[Infer] = ()  # who knows operators that we do not
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +71,21 @@ class Scope:
         return self._read[name]
 
 
-def model_scope(model: ModelProto, reader: TensorReader, limits: Limits) -> Scope:
-    """The main graph. UserError if there is a node that nothing can run, with all of them."""
+def model_scope(
+    model: ModelProto, reader: TensorReader, limits: Limits, strangers: Sequence[Infer] = ()
+) -> Scope:
+    """The main graph. UserError if there is a node that nothing can run, with all of them. Whether `strangers` know one
+    is found out when types are.
+    """
     check_names(model.graph)
     _check_opset({normal_domain(o.domain): o.version for o in model.opset_import}, model.graph)
     opsets = read_opsets(model.opset_import)
     for f in model.functions:
         check_names(GraphProto(node=f.node))
-    source = Source(Functions(model, limits), reader, limits)
+    source = Source(Functions(model, limits), reader, limits, strangers)
     scope = graph_scope(source, model.graph, opsets)
-    _check_supported(source, model, opsets)
+    if not strangers:
+        _check_supported(source, model, opsets)
     return scope
 
 

@@ -26,11 +26,13 @@ from tilewright.frontend.onnx_nodes import Step, attributes, make_function, make
 from tilewright.frontend.onnx_scope import Scope
 from tilewright.frontend.onnx_sequences import Sequences
 from tilewright.graph.build import GraphBuilder
+from tilewright.graph.external import No, Stranger
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.known import KnownValues
-from tilewright.graph.origin import Origin
+from tilewright.graph.origin import Origin, origin_name
 from tilewright.ops.hostop import Body, HostValue
 from tilewright.ops.opdef import Array, OnHost, Op, TensorType
+from tilewright.ops.outside import Outside
 from tilewright.support.errors import MultipleProgramsError, UserError
 
 _SHOWN = 100  # nodes listed in a message
@@ -266,7 +268,8 @@ class StageImporter:
             types = self._types(step)
             expanded = functions.expand(step, lambda: types, lambda: self._written(step, attrs, types))
             if expanded is None:
-                raise UserError(f"{step.node.op_type} is not supported")
+                self._add_stranger(step, captured)
+                return []
             return self._parts(step, expanded)
         return []
 
@@ -285,17 +288,44 @@ class StageImporter:
             return None if value is None else self._known.get(value)
 
         op, taken = make_op(step, cls, attrs, [None if v is None else v.type for v in inputs], constant)
-        operands = [v for v in (inputs[i] for i in taken) if v is not None]
-        names = [n or f"{step.name}.{i}" for i, n in enumerate(node.output)]
+        stated = [v if v is None or i in taken else constant(i) for i, v in enumerate(inputs)]
+        self._add_op(step, op, [v for v in (inputs[i] for i in taken) if v is not None], stated)
+
+    def _add_op(
+        self, step: Step, op: Op, operands: Sequence[Value], stated: Sequence[Value | Array | None]
+    ) -> None:
+        """A node of the graph. `stated` are the inputs as the model has them."""
+        names = [n or f"{step.name}.{i}" for i, n in enumerate(step.node.output)]
         made = self._builder.add(op, operands, step.name, names)
         for v in made.outputs:
             check_tensor_bytes(v.shape, v.type.dtype, self._source.limits)
         self._known.add(made)
-        operands = [v if v is None or i in taken else constant(i) for i, v in enumerate(inputs)]
-        self._imports.append(_Import(made, step, tuple(operands)))
-        for n, v in zip(node.output, made.outputs, strict=False):
+        self._imports.append(_Import(made, step, tuple(stated)))
+        for n, v in zip(step.node.output, made.outputs, strict=False):
             if n:
                 self._define(n, v)
+
+    def _add_stranger(self, step: Step, captured: set[str]) -> None:
+        """A node whose operator only a plugin knows."""
+        reasons: list[str] = []
+        inputs = [self._try_value(n) if n else None for n in step.node.input]
+        is_plain = not captured and not any(self._is_opaque(n) for n in step.node.input)
+        for infer in self._source.strangers if is_plain else ():
+            found = infer(
+                Stranger(
+                    step.node,
+                    step.opsets,
+                    tuple(None if v is None else v.type for v in inputs),
+                    tuple(None if v is None else self._known.get(v) for v in inputs),
+                )
+            )
+            if not isinstance(found, No):
+                operands = [v for v in inputs if v is not None]
+                op = Outside(origin_name(step.node), tuple(v.type for v in operands), tuple(found))
+                self._add_op(step, op, operands, inputs)
+                return
+            reasons.append(found.reason)
+        raise UserError("; ".join([f"{step.node.op_type} is not supported", *reasons]))
 
     def _add_host(
         self, step: Step, attrs: Mapping[str, Any], captured: set[str], native: type[Op] | None, why: str

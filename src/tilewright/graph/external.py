@@ -29,11 +29,13 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import ClassVar, TypeAlias
 
+from onnx import NodeProto
+
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.origin import Origin
 from tilewright.graph.surroundings import Surroundings
 from tilewright.ir.dtype import DType
-from tilewright.ops.opdef import Array
+from tilewright.ops.opdef import Array, TensorType
 
 Run: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
 """Reads the inputs and fills the outputs. The arrays are views of the program's memory: they must not be kept."""
@@ -53,6 +55,10 @@ class No:
 
 YES = Yes()
 Answer: TypeAlias = Yes | No
+
+
+Infer: TypeAlias = "Callable[[Stranger], Sequence[TensorType] | No]"
+"""Whom the importer asks about operators that it does not know."""
 
 
 @unique
@@ -88,6 +94,18 @@ class Unit:
     def constant(self, value: Value) -> Array | None:
         """The array of a value that is known at compile time."""
         return self.graph.constants.get(value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stranger:
+    """A node of the model whose operator native code does not know, with the types of its inputs (None: left out) and
+    those of their values that are known at compile time.
+    """
+
+    node: NodeProto
+    opsets: Mapping[str, int]
+    inputs: tuple[TensorType | None, ...]
+    constants: tuple[Array | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +173,11 @@ class Plugin(ABC):
 
     @abstractmethod
     def supports(self, unit: Unit) -> Answer: ...
+
+    def infer(self, node: Stranger) -> Sequence[TensorType] | No:
+        """The types that an operator gives that native code does not know. A model with one can be loaded only if a
+        plugin says."""
+        return No(f"{self.name} does not say what {node.node.op_type} gives")
 
     def accepts(self, region: Region) -> Answer:
         """A last word, when the region is known: it may be too small to pay, say."""

@@ -39,5 +39,9 @@ class Origin:
 
     @property
     def op_type(self) -> str:
-        """With its domain, unless that is ONNX's own."""
-        return f"{self.domain}.{self.node.op_type}" if self.domain else self.node.op_type
+        return origin_name(self.node)
+
+
+def origin_name(node: NodeProto) -> str:
+    """The operator with its domain, unless that is ONNX's own."""
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type

@@ -87,7 +87,7 @@ def compile_request(body: bytes) -> bytes:
 
 def read_region(plugin: Plugin, key: str, model: ModelProto, constants: Mapping[str, Array]) -> Region:
     """The region that a model is, with its constants, as the plugin has taken it."""
-    graph = load_graph(with_weights(model, constants))
+    graph = load_graph(with_weights(model, constants), strangers=(plugin.infer,))
     regions: Sequence[Region] = offer(graph, plugin).regions
     if len(regions) != 1:
         raise UserError(f"the plugin {plugin.name} takes {len(regions)} parts of what it had taken as one")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from tilewright.graph.external import Answer, No, Part, Plugin, Region, Unit
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.origin import Origin
+from tilewright.graph.segments import subgraph
 from tilewright.graph.surroundings import Surroundings
 from tilewright.support.errors import UserError
 
@@ -40,12 +41,15 @@ class Offer:
     refusals: tuple[Refusal, ...]
 
 
-def offer(graph: Graph, plugin: Plugin, others: Sequence[Region] = ()) -> Offer:
-    """The regions of `graph` that the plugin takes, and what it refuses. It is not asked about what `others` have
-    taken.
+def offer(
+    graph: Graph, plugin: Plugin, others: Sequence[Region] = (), among: Collection[Node] | None = None
+) -> Offer:
+    """The regions of `graph` that the plugin takes, and what it refuses. It is asked about the nodes in `among` (None:
+    all), but not about what `others` have taken.
     """
     around = Surroundings(graph)
-    asking = _Asking(around, plugin, frozenset(n for r in others for n in r.graph.nodes))
+    taken = {n for r in others for n in r.graph.nodes}
+    asking = _Asking(around, plugin, {n for n in graph.nodes if among is None or n in among} - taken)
     regions: list[Region] = []
     for members in _Regions(around, asking.units(), others).merged():
         region = make_region(around, f"{plugin.name}:{len(regions)}", members, plugin)
@@ -59,18 +63,8 @@ def offer(graph: Graph, plugin: Plugin, others: Sequence[Region] = ()) -> Offer:
 
 def make_region(around: Surroundings, key: str, units: Sequence[Unit], plugin: Plugin) -> Region:
     """A region of these units, with a graph of its own. Values keep their names and identity."""
-    graph = around.graph
-    nodes = around.ordered({n for u in units for n in u.nodes})
-    inputs = around.inputs(nodes)
-    part = Graph(
-        key,
-        tuple(v for v in inputs if v not in graph.constants),
-        around.outputs(nodes),
-        nodes,
-        {v: graph.constants[v] for v in inputs if v in graph.constants},
-        origins={n: graph.origins[n] for n in nodes if n in graph.origins},
-    )
-    return Region(key, part, tuple(units), plugin.order)
+    nodes = {n for u in units for n in u.nodes}
+    return Region(key, subgraph(around, key, around.ordered(nodes)), tuple(units), plugin.order)
 
 
 def name_of(graph: Graph, node: Node) -> str:
@@ -96,7 +90,7 @@ def _answer(ask: Callable[[], Answer]) -> Answer:
 class _Asking:
     around: Surroundings
     plugin: Plugin
-    others: Collection[Node]
+    among: Collection[Node]
     taken: dict[Node, Unit] = field(default_factory=dict[Node, Unit])
     refusals: list[Refusal] = field(default_factory=list[Refusal])
 
@@ -116,7 +110,7 @@ class _Asking:
     def _ask(
         self, name: str, nodes: Sequence[Node], origin: Origin | None, ask: Callable[[Unit], Answer]
     ) -> None:
-        if any(n in self.taken or n in self.others for n in nodes):
+        if any(n in self.taken or n not in self.among for n in nodes):
             return
         around = self.around
         unit = Unit(
