@@ -305,7 +305,8 @@ class _Compilation:
             stage("plugins")
         self._tell("graph", 0, 1)
         self.graph = prepare(graph)
-        module = lower(self.graph, outside_regions(self.graph))
+        keys = {p.region.key for p in self.placement.regions}
+        module = lower(self.graph, outside_regions(self.graph, keys))
         self.tir = choose_algorithms(module, self.target, self.accuracy.allows)
         stage("graph")
         module, _, self.layouts = choose_layouts(join_funcs(self.tir, self.target)[0], self.target)

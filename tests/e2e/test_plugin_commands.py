@@ -15,7 +15,7 @@ from tests.toy_plugin import Numpy
 from tilewright.cli.main import main
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 
-GREEDY = ("--plugin", "numpy", "--placement", "greedy")
+GREEDY = ("--plugin", "numpy", "--policy", "greedy")
 
 
 @pytest.fixture

@@ -169,7 +169,9 @@ def test_a_region_becomes_one_node_that_waits_for_its_inputs() -> None:
         "picky:0",
         "Neg",
     ]
-    (region,) = outside_regions(after)
+    with pytest.raises(UserError, match="none runs it"):
+        outside_regions(after, ())
+    (region,) = outside_regions(after, {"picky:0"})
     assert region.key == "picky:0" and [v.name for v in region.inputs] == ["x", late.name]
 
 

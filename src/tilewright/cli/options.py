@@ -100,7 +100,7 @@ def accuracy_option(command: Command) -> Command:
 
 
 def plugin_options(command: Command) -> Command:
-    """`plugins`, `placement` and `strict`."""
+    """`plugins`, `policy` and `strict`."""
     for option in (
         click.option(
             "--strict",
@@ -108,8 +108,7 @@ def plugin_options(command: Command) -> Command:
             help="A plugin that fails is an error; otherwise native code takes over.",
         ),
         click.option(
-            "--placement",
-            "policy",
+            "--policy",
             type=click.Choice([p.value for p in Policy]),
             default=Policy.MEASURED.value,
             show_default=True,

@@ -84,8 +84,8 @@ def _writable(array: Array) -> Array:
     """The same memory: OpenVINO shares only what it might write to, though it reads inputs alone."""
     if array.flags.writeable:
         return array
-    owner = np.frombuffer((ctypes.c_byte * array.nbytes).from_address(array.ctypes.data), np.uint8)
-    return owner.view(array.dtype).reshape(array.shape)
+    memory: Any = (ctypes.c_byte * array.nbytes).from_address(array.ctypes.data)
+    return np.frombuffer(memory, array.dtype).reshape(array.shape)
 
 
 def _alone(unit: Unit) -> Graph:

@@ -4,7 +4,7 @@ A plugin that wants channels last gets them so: the transposes that this takes a
 into each other and layouts of buffers absorb.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tilewright.graph.external import ExternalRegion, Order, Region, make_region
@@ -12,7 +12,7 @@ from tilewright.graph.graph import Graph, Node, Value
 from tilewright.ops.movement import Transpose
 from tilewright.ops.opdef import TensorType
 from tilewright.ops.outside import Outside
-from tilewright.support.errors import InternalError
+from tilewright.support.errors import InternalError, UserError
 
 
 def externalise(graph: Graph, regions: Sequence[Region]) -> Graph:
@@ -25,9 +25,19 @@ def externalise(graph: Graph, regions: Sequence[Region]) -> Graph:
     return replace(graph, nodes=_ordered(graph, inside, groups))
 
 
-def outside_regions(graph: Graph) -> tuple[ExternalRegion, ...]:
-    """The nodes that stand for regions, as lowering takes them."""
-    return tuple(make_region(graph, n.op.name, (n,)) for n in graph.nodes if isinstance(n.op, Outside))
+def outside_regions(graph: Graph, keys: Collection[str]) -> tuple[ExternalRegion, ...]:
+    """The nodes that stand for the regions of these keys, as lowering takes them. UserError for an operator that nobody
+    has taken.
+    """
+    found: list[ExternalRegion] = []
+    for n in graph.nodes:
+        if isinstance(n.op, Outside):
+            if n.op.name not in keys:
+                raise UserError(
+                    f"{n.op.name} is known to no one but a plugin, and none runs it", where=n.name
+                )
+            found.append(make_region(graph, n.op.name, (n,)))
+    return tuple(found)
 
 
 def _nodes(region: Region, names: set[str]) -> list[Node]:
