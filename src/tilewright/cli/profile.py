@@ -99,8 +99,8 @@ class Profile:
         return self.on_core < _UNDISTURBED
 
     def share(self, kernel: KernelProfile) -> float:
-        """Of the time in kernels."""
-        return kernel.seconds / self.inside
+        """Of the time in kernels, which may all be too short to be seen."""
+        return kernel.seconds / self.inside if self.inside else 0.0
 
     def as_json(self) -> dict[str, Any]:
         return {
