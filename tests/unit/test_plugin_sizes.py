@@ -7,7 +7,7 @@ import pytest
 import tilewright.plugins
 
 FOLDER = Path(tilewright.plugins.__file__).parent
-OURS = ("__init__", "registry", "isolation", "worker")  # the mechanism, which all plugins share
+OURS = ("__init__", "registry", "isolation", "packages", "worker")  # the mechanism, which all plugins share
 PLUGINS = sorted(p for p in FOLDER.glob("*.py") if p.stem not in OURS)
 
 

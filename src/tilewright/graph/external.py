@@ -34,7 +34,6 @@ from onnx import NodeProto
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.origin import Origin
 from tilewright.graph.surroundings import Surroundings
-from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import Array, TensorType
 
 Run: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
@@ -71,11 +70,9 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """`threads`: a run may use as many as `load` is told. `in_place`: an output may lie where an input does."""
+    """`threads`: a run may use as many as `load` is told; otherwise it is told one."""
 
     threads: bool = True
-    dynamic_shapes: bool = False
-    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +158,6 @@ class Plugin(ABC):
     version: ClassVar[str] = "0"  # what was compiled by another version is compiled again
     capabilities: ClassVar[Capabilities] = Capabilities()
     order: ClassVar[Order] = Order.AS_STATED
-    dtypes: ClassVar[frozenset[DType]] = frozenset({DType.F32})  # of values that cross the border
 
     def is_available(self) -> Answer:
         """Is what it needs installed? Asked once, before anything else."""
@@ -186,10 +182,6 @@ class Plugin(ABC):
     def prepare(self, region: Region, calibration: Sequence[Mapping[str, Array]]) -> Region:
         """The plugin's own passes, such as quantization. `calibration` has values of the region's inputs, by name."""
         return region
-
-    def seconds(self, region: Region, threads: int) -> float | None:
-        """How long a run will take, if the plugin knows without measuring."""
-        return None
 
     @abstractmethod
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes: ...

@@ -8,11 +8,11 @@ does not follow from the sizes of their inputs and outputs are never evaluated.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isqrt
 
 import numpy as np
 
 from tilewright.graph.graph import Node, Value
+from tilewright.graph.work import multiplications
 from tilewright.ops.col2im import Col2Im
 from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.deform import DeformConv
@@ -117,8 +117,4 @@ class KnownValues:
 
 
 def _cost(node: Node, touched: int) -> int:
-    if node.op.kind is Kind.CONTRACTION and len(node.inputs) > 1:
-        # m·k, k·n and m·n elements: the root of their product is m·n·k, or more if there are batch axes.
-        a, b, *_ = node.inputs
-        touched = max(touched, isqrt(a.size * b.size * node.outputs[0].size))
-    return touched * _WEIGHT[node.op.kind]
+    return max(touched, multiplications(node)) * _WEIGHT[node.op.kind]

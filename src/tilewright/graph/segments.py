@@ -6,23 +6,17 @@ have about the same work.
 """
 
 from collections.abc import Sequence
-from math import isqrt
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.surroundings import Surroundings
-from tilewright.ops.opdef import Kind
+from tilewright.graph.work import multiplications
 
 _MOST_ACROSS = 3  # values: what a layer hands on, what a shortcut does, and a mask
 
 
 def work(node: Node) -> int:
     """Elements touched, or multiplications: in proportion to time within a kind, roughly so across."""
-    touched = sum(v.size for v in (*node.inputs, *node.outputs))
-    if node.op.kind is Kind.CONTRACTION and len(node.inputs) > 1:
-        # m·k, k·n and m·n elements: the root of their product is m·n·k.
-        a, b, *_ = node.inputs
-        return max(touched, isqrt(a.size * b.size * node.outputs[0].size))
-    return touched
+    return max(sum(v.size for v in (*node.inputs, *node.outputs)), multiplications(node))
 
 
 def segments(graph: Graph, most: int) -> list[tuple[Node, ...]]:
@@ -58,13 +52,18 @@ def _narrow_places(graph: Graph) -> set[int]:
 
 def subgraph(around: Surroundings, name: str, nodes: Sequence[Node]) -> Graph:
     """Some nodes as a graph of their own. Values keep their names and identity."""
-    graph = around.graph
-    inputs = around.inputs(nodes)
+    return cut_out(around.graph, name, around.ordered(nodes), around.inputs(nodes), around.outputs(nodes))
+
+
+def cut_out(
+    graph: Graph, name: str, nodes: tuple[Node, ...], inputs: Sequence[Value], outputs: tuple[Value, ...]
+) -> Graph:
+    """The same for nodes whose border is known; constants are among the inputs."""
     return Graph(
         name,
         tuple(v for v in inputs if v not in graph.constants),
-        around.outputs(nodes),
-        around.ordered(nodes),
+        outputs,
+        nodes,
         {v: graph.constants[v] for v in inputs if v in graph.constants},
         origins={n: graph.origins[n] for n in nodes if n in graph.origins},
     )

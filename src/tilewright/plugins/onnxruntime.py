@@ -8,8 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
@@ -18,6 +16,7 @@ from tilewright.frontend.onnx_export import brought_names, onnx_number, to_model
 from tilewright.graph.external import YES, Answer, No, Plugin, Region, Run, Stranger, Unit
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import Array, TensorType
+from tilewright.plugins.packages import installed_version, needs
 
 _PROVIDER = "CPUExecutionProvider"
 # As ONNX Runtime writes types of tensors.
@@ -39,20 +38,12 @@ def _engine(module: str = "onnxruntime") -> Any:
     return import_module(module)
 
 
-def _version() -> str:
-    try:
-        return version("onnxruntime")
-    except PackageNotFoundError:
-        return ""
-
-
 class OnnxRuntime(Plugin):
     name = "onnxruntime"
-    version = _version()
+    version = installed_version("onnxruntime")
 
     def is_available(self) -> Answer:
-        is_there = find_spec("onnxruntime") is not None
-        return YES if is_there else No("onnxruntime is not installed: pip install 'tilewright[ort]'")
+        return needs("onnxruntime", "ort")
 
     def supports(self, unit: Unit) -> Answer:
         origin = unit.origin

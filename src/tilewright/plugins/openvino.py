@@ -7,10 +7,9 @@ export for later is for one machine only, and has the weights inside.
 import ctypes
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,13 @@ from onnx import ModelProto
 from tilewright.frontend.onnx_export import to_model
 from tilewright.graph.external import YES, Answer, No, Plugin, Region, Run, Unit
 from tilewright.graph.graph import Graph
+from tilewright.graph.segments import cut_out
 from tilewright.ops.opdef import Array
 from tilewright.plugins.isolation import with_weights
+from tilewright.plugins.packages import installed_version, needs
 
 _DEVICE = "CPU"
 _LARGE = 1 << 16  # bytes of a constant whose values a question leaves out
-
-
-def _version() -> str:
-    try:
-        return version("openvino")
-    except PackageNotFoundError:
-        return ""
 
 
 @lru_cache(maxsize=1)
@@ -41,11 +35,10 @@ def _core() -> Any:
 
 class OpenVino(Plugin):
     name = "openvino"
-    version = _version()
+    version = installed_version("openvino")
 
     def is_available(self) -> Answer:
-        is_there = find_spec("openvino") is not None
-        return YES if is_there else No("openvino is not installed: pip install 'tilewright[openvino]'")
+        return needs("openvino", "openvino")
 
     def supports(self, unit: Unit) -> Answer:
         if unit.origin is None:
@@ -89,16 +82,9 @@ def _writable(array: Array) -> Array:
 
 
 def _alone(unit: Unit) -> Graph:
-    """The unit as a graph."""
-    graph = unit.graph
-    return Graph(
-        unit.name,
-        tuple(v for v in unit.inputs if v not in graph.constants),
-        unit.outputs,
-        unit.nodes,
-        {v: _sketched(graph.constants[v]) for v in unit.inputs if v in graph.constants},
-        origins={n: graph.origins[n] for n in unit.nodes if n in graph.origins},
-    )
+    """The unit as a graph, with constants that are only as large as the ones there are."""
+    part = cut_out(unit.graph, unit.name, unit.nodes, unit.inputs, unit.outputs)
+    return replace(part, constants={v: _sketched(array) for v, array in part.constants.items()})
 
 
 def _sketched(array: Array) -> Array:
