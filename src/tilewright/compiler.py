@@ -26,7 +26,7 @@ from tilewright.assembly import Fork, Item, ProgramNode, Repeat, items_of, specs
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
 from tilewright.frontend.onnx import OnnxModel, load_graph
 from tilewright.frontend.onnx_stage import HostCall, HostNodes
-from tilewright.graph.external import Infer, Run
+from tilewright.graph.external import Plugin, Run
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
@@ -233,9 +233,9 @@ def stages(
     )
 
 
-def strangers(wish: Wish) -> Sequence[Infer]:
+def strangers(wish: Wish) -> Sequence[Plugin]:
     """Who is asked about operators that we do not know."""
-    return tuple(p.infer for p in find_plugins(wish.plugins))
+    return find_plugins(wish.plugins)
 
 
 def lowered(

@@ -19,7 +19,7 @@ from tilewright.frontend.onnx_interface import Shapes, input_spec, input_types
 from tilewright.frontend.onnx_names import label
 from tilewright.frontend.onnx_scope import model_scope
 from tilewright.frontend.onnx_stage import OPAQUE, Stage, StageImporter
-from tilewright.graph.external import Infer
+from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.errors import UserError
@@ -31,7 +31,7 @@ def load_graph(
     limits: Limits = LIMITS,
     *,
     opened: list[str] | None = None,
-    strangers: Sequence[Infer] = (),
+    strangers: Sequence[Plugin] = (),
 ) -> Graph:
     """Import a model. `shapes` gives the shapes of inputs by name, where the model leaves dimensions open. `opened`
     gets the names of the files with external data. `strangers` are asked about operators that we do not know.
@@ -51,7 +51,7 @@ class OnnxModel:
         self,
         model: str | Path | bytes | ModelProto,
         limits: Limits = LIMITS,
-        strangers: Sequence[Infer] = (),
+        strangers: Sequence[Plugin] = (),
     ) -> None:
         proto, self._reader = read_model(model, limits)
         self._limits = limits

@@ -11,7 +11,7 @@ from tilewright.frontend.onnx_functions import Functions, is_declared_function
 from tilewright.frontend.onnx_interface import sorted_nodes
 from tilewright.frontend.onnx_names import all_nodes, check_names, free_names, label
 from tilewright.frontend.onnx_nodes import Step, normal_domain, read_opsets
-from tilewright.graph.external import Infer
+from tilewright.graph.external import Plugin
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Array
 from tilewright.support.errors import UserError
@@ -28,7 +28,7 @@ class Source:
     functions: Functions
     reader: TensorReader
     limits: Limits
-    strangers: Sequence[Infer] = ()  # who knows operators that we do not
+    strangers: Sequence[Plugin] = ()  # who knows operators that we do not
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Scope:
 
 
 def model_scope(
-    model: ModelProto, reader: TensorReader, limits: Limits, strangers: Sequence[Infer] = ()
+    model: ModelProto, reader: TensorReader, limits: Limits, strangers: Sequence[Plugin] = ()
 ) -> Scope:
     """The main graph. UserError if there is a node that nothing can run, with all of them. Whether `strangers` know one
     is found out when types are.

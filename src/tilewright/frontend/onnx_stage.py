@@ -310,8 +310,8 @@ class StageImporter:
         reasons: list[str] = []
         inputs = [self._try_value(n) if n else None for n in step.node.input]
         is_plain = not captured and not any(self._is_opaque(n) for n in step.node.input)
-        for infer in self._source.strangers if is_plain else ():
-            found = infer(
+        for plugin in self._source.strangers if is_plain else ():
+            found = plugin.infer(
                 Stranger(
                     step.node,
                     step.opsets,

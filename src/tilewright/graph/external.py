@@ -25,7 +25,7 @@ A plugin is found by the entry point group `tilewright.plugins`, or registered w
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import ClassVar, TypeAlias
 
@@ -34,10 +34,15 @@ from onnx import NodeProto
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.origin import Origin
 from tilewright.graph.surroundings import Surroundings
+from tilewright.ir.dtype import DType
+from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import Array, TensorType
 
 Run: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
 """Reads the inputs and fills the outputs. The arrays are views of the program's memory: they must not be kept."""
+
+HostRun: TypeAlias = Callable[[Sequence[HostValue]], Sequence[HostValue]]
+"""Runs a node by itself: from its inputs (None: left out), which must not be written to or kept, to its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,6 @@ YES = Yes()
 Answer: TypeAlias = Yes | No
 
 
-Infer: TypeAlias = "Callable[[Stranger], Sequence[TensorType] | No]"
-"""Whom the importer asks about operators that it does not know."""
-
-
 @unique
 class Order(Enum):
     """How the values on the border of a region lie in memory."""
@@ -70,9 +71,17 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """`threads`: a run may use as many as `load` is told; otherwise it is told one."""
+    """What may be asked of a plugin.
+
+    `threads`: a run may use as many as `load` is told; otherwise it is told one.
+    `dynamic_shapes`: it compiles again for each new set of shapes of a model whose shapes are left open; otherwise it
+    gets nothing of such a model.
+    `in_place`: a run has read all its inputs before it writes an output, so that these may lie in the same memory.
+    """
 
     threads: bool = True
+    dynamic_shapes: bool = True
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,14 +145,22 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A part of a model for a plugin: a graph of its own, with the names of the model. `order` says how inputs and
-    outputs lie in memory, if not as the graph has them.
+    """A part of a model for a plugin: a graph of its own, with the names of the model. `order` and `dtypes` say how its
+    inputs and outputs cross the border, if not as the graph has them.
     """
 
     key: str
     graph: Graph
     units: tuple[Unit, ...]
     order: Order = Order.AS_STATED
+    dtypes: Mapping[DType, DType] = field(default_factory=dict[DType, DType])
+
+    def seen(self, value: Value) -> TensorType:
+        """The type of an input or output as the plugin gets it."""
+        shape = value.shape
+        if self.order is Order.CHANNELS_LAST and len(shape) > 2:
+            shape = (shape[0], *shape[2:], shape[1])
+        return TensorType(self.dtypes.get(value.type.dtype, value.type.dtype), shape)
 
     @property
     def constants(self) -> dict[str, Array]:
@@ -158,6 +175,7 @@ class Plugin(ABC):
     version: ClassVar[str] = "0"  # what was compiled by another version is compiled again
     capabilities: ClassVar[Capabilities] = Capabilities()
     order: ClassVar[Order] = Order.AS_STATED
+    dtypes: ClassVar[Mapping[DType, DType]] = {}  # what crosses the border as something else: {DType.F64: DType.F32}
 
     def is_available(self) -> Answer:
         """Is what it needs installed? Asked once, before anything else."""
@@ -175,13 +193,27 @@ class Plugin(ABC):
         plugin says."""
         return No(f"{self.name} does not say what {node.node.op_type} gives")
 
+    def host(self, node: NodeProto, opsets: Mapping[str, int]) -> HostRun | No:
+        """What runs a node whose results are known only when it runs, or that native code does not know and `infer`
+        has nothing to say about. It is called between native programs, with values as the host holds them.
+        """
+        return No(f"{self.name} does not run {node.op_type} by itself")
+
     def accepts(self, region: Region) -> Answer:
         """A last word, when the region is known: it may be too small to pay, say."""
         return YES
 
     def prepare(self, region: Region, calibration: Sequence[Mapping[str, Array]]) -> Region:
-        """The plugin's own passes, such as quantization. `calibration` has values of the region's inputs, by name."""
+        """The plugin's own passes, such as quantization; the border stays as it is. For each sample of data that the user
+        gave, `calibration` has the region's inputs, by name, as the graph has them.
+        """
         return region
+
+    def seconds(self, region: Region, threads: int) -> float | None:
+        """A hint: how long a run takes, if the plugin can say without running it. `placement="model"` goes by it, and
+        regions that native code is estimated to be quicker with are not given away.
+        """
+        return None
 
     @abstractmethod
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes: ...

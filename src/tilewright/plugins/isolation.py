@@ -6,6 +6,7 @@ a function, or it was made with arguments) compiles in this process.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import cast
 
@@ -87,12 +88,11 @@ def compile_request(body: bytes) -> bytes:
 
 def read_region(plugin: Plugin, key: str, model: ModelProto, constants: Mapping[str, Array]) -> Region:
     """The region that a model is, with its constants, as the plugin has taken it."""
-    graph = load_graph(with_weights(model, constants), strangers=(plugin.infer,))
+    graph = load_graph(with_weights(model, constants), strangers=(plugin,))
     regions: Sequence[Region] = offer(graph, plugin).regions
     if len(regions) != 1:
         raise UserError(f"the plugin {plugin.name} takes {len(regions)} parts of what it had taken as one")
-    region = regions[0]
-    return Region(key, graph, region.units, region.order)
+    return replace(regions[0], key=key, graph=graph)
 
 
 def with_weights(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:

@@ -64,7 +64,8 @@ def offer(
 def make_region(around: Surroundings, key: str, units: Sequence[Unit], plugin: Plugin) -> Region:
     """A region of these units, with a graph of its own. Values keep their names and identity."""
     nodes = {n for u in units for n in u.nodes}
-    return Region(key, subgraph(around, key, around.ordered(nodes)), tuple(units), plugin.order)
+    graph = subgraph(around, key, around.ordered(nodes))
+    return Region(key, graph, tuple(units), plugin.order, plugin.dtypes)
 
 
 def name_of(graph: Graph, node: Node) -> str:
