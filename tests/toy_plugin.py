@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
 from tilewright.frontend.onnx import load_graph
 from tilewright.frontend.onnx_export import to_model
-from tilewright.graph.external import YES, Answer, No, Order, Plugin, Region, Run, Unit
+from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, Run, Unit
 from tilewright.graph.interp import interpret
+from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import Array
 from tilewright.plugins.isolation import with_weights
 
@@ -31,7 +33,10 @@ class Numpy(Plugin):
         graph = load_graph(with_weights(ModelProto.FromString(blob), constants))
 
         def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-            feeds = {v.name: self.stated(a) for v, a in zip(graph.inputs, inputs, strict=True)}
+            feeds = {
+                v.name: self.stated(a).astype(v.type.dtype.numpy)
+                for v, a in zip(graph.inputs, inputs, strict=True)
+            }
             for result, out in zip(interpret(graph, feeds).values(), outputs, strict=True):
                 self.stated(out)[...] = result
 
@@ -47,6 +52,74 @@ class ChannelsLast(Numpy):
     name = "last"
     order = Order.CHANNELS_LAST
     takes = ("Conv", "Relu")
+
+
+class Short(Numpy):
+    """Its device has half precision only."""
+
+    name = "short"
+    dtypes: ClassVar = {DType.F32: DType.F16}
+
+
+class ShortLast(Short):
+    name = "short_last"
+    order = Order.CHANNELS_LAST
+    takes = ("Conv", "Relu")
+
+
+class InPlace(Numpy):
+    """Reads everything before it writes anything."""
+
+    name = "in_place"
+    capabilities = Capabilities(in_place=True)
+    takes = ("Relu", "Neg", "Abs")
+
+
+class FailingInPlace(InPlace):
+    name = "failing_in_place"
+
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+        def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+            outputs[0][...] = 7
+            raise RuntimeError("the device is on fire")
+
+        return run
+
+
+class Settled(Numpy):
+    """Compiles for shapes that stay."""
+
+    name = "settled"
+    capabilities = Capabilities(dynamic_shapes=False)
+
+
+class Clipping(Numpy):
+    """Keeps its inputs within what it has seen when it was calibrated."""
+
+    name = "clipping"
+    bounds: ClassVar[list[float]] = []
+
+    def prepare(self, region: Region, calibration: Sequence[Mapping[str, Array]]) -> Region:
+        if not calibration:
+            raise ValueError("nothing to calibrate with")
+        Clipping.bounds = [
+            max(float(np.abs(sample[v.name]).max()) for sample in calibration) for v in region.graph.inputs
+        ]
+        return region
+
+    def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
+        head = np.array(Clipping.bounds, np.float64).tobytes()
+        return bytes([len(Clipping.bounds)]) + head + super().compile(region, constants)
+
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+        end = 1 + 8 * blob[0]
+        bounds = np.frombuffer(blob[1:end])
+        inner = super().load(blob[end:], constants, threads)
+
+        def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+            inner([np.clip(a, -b, b) for a, b in zip(inputs, bounds, strict=True)], outputs)
+
+        return run
 
 
 class Crashing(Numpy):

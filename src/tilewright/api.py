@@ -7,7 +7,7 @@ onnx, which take longer to import than a program to load: `_compiler` does, when
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +35,7 @@ from tilewright.support.artifact import Artifact
 from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.wish import Wish
+from tilewright.wish import Sample, Wish
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -61,6 +61,7 @@ def load(
     plugins: Iterable[str] = (),
     placement: str = "measured",
     strict: bool = False,
+    calibration: Iterable[Sample] = (),
     cache: bool = True,
     progress: Progress | None = None,
     variants: int = 8,
@@ -71,9 +72,10 @@ def load(
     programs for different shapes are kept. `accuracy` bounds the error that a quicker algorithm may add to a layer,
     relative to the layer's largest output: `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only.
     `plugins` may run parts of the model, as `placement` decides; if one fails, native code takes over, unless `strict`.
+    Those that quantize do so by `calibration`, samples of the model's inputs by name.
     """
     wanted = None if accuracy is None else Accuracy.of(accuracy)
-    wish = Wish.of(plugins, placement, strict, threads)
+    wish = Wish.of(plugins, placement, strict, threads, calibration)
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
         program = file.load(model)
         if wanted is not None:
@@ -115,19 +117,22 @@ class _Loader:
     def dynamic(self, shapes: Shapes, variants: int) -> "DynamicSession":
         """Several programs, compiled when their types are known."""
         home = import_module("tilewright.dynamic")
+        later = replace(self, wish=replace(self.wish, is_open=True))
         session: DynamicSession = home.DynamicSession(
             home.OnnxModel(self.model, strangers=_compiler().strangers(self.wish)),
-            self.program,
-            self._part,
+            later.program,
+            later.part,
             variants,
         )
         if session.is_closed(shapes):
             session.prepare(shapes)
         return session
 
-    def _part(self, graph: "Graph") -> Session:
+    def part(self, graph: "Graph") -> Session:
+        """What comes between nodes that the host runs. Samples of the model's inputs are none of its."""
+        wish = replace(self.wish, calibration=())
         made: CompiledModel = _compiler().compile_graph(
-            self.target, graph, self.accuracy, self.store, self.progress, self.wish
+            self.target, graph, self.accuracy, self.store, self.progress, wish
         )
         return made.session(self.threads, strict=self.wish.strict)
 

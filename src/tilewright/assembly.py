@@ -1,6 +1,6 @@
 """The program of an artifact: what is called in which order, before and after its buffers have places."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -54,17 +54,19 @@ def items_of(n: ProgramNode) -> list[Item]:
             return [i for m in n.body for i in items_of(m)]
 
 
-def touched(n: ProgramNode) -> list[tuple[Buffer, ...]]:
-    """The buffers of each call in order. What a loop touches is all alive as long as the loop runs."""
+def touched(n: ProgramNode, in_place: Collection[str] = ()) -> list[tuple[Buffer, ...]]:
+    """The buffers of each call in order. What a loop touches is all alive as long as the loop runs. External calls of the
+    keys `in_place` are over with their inputs before they touch an output.
+    """
     match n:
         case Item():
             return [n.buffers]
         case External():
-            return [(*n.inputs, *n.outputs)]
+            return [n.inputs, n.outputs] if n.key in in_place else [(*n.inputs, *n.outputs)]
         case Fork():
-            return [(n.cond,), *(t for m in (*n.then, *n.otherwise) for t in touched(m))]
+            return [(n.cond,), *(t for m in (*n.then, *n.otherwise) for t in touched(m, in_place))]
         case Repeat():
-            return [(n.cond, *(b for m in n.body for t in touched(m) for b in t))]
+            return [(n.cond, *(b for m in n.body for t in touched(m, in_place) for b in t))]
 
 
 def steps_of(nodes: list[ProgramNode], slots: Mapping[Buffer, Slot]) -> tuple[ProgramStep, ...]:

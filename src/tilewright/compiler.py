@@ -26,7 +26,7 @@ from tilewright.assembly import Fork, Item, ProgramNode, Repeat, items_of, specs
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
 from tilewright.frontend.onnx import OnnxModel, load_graph
 from tilewright.frontend.onnx_stage import HostCall, HostNodes
-from tilewright.graph.external import Plugin, Run
+from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
@@ -36,14 +36,16 @@ from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
 from tilewright.keys import compiler_digest, model_digest, target_digest
 from tilewright.lab import Workbench
 from tilewright.measured import Assignment, choose
+from tilewright.observed import Observed
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.placement import NOTHING_PLACED, Placement, place, region_codes
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
-from tilewright.regions import externals_of
+from tilewright.regions import NativeRegion, externals_of
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.machine import default_threads
+from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
 from tilewright.search.algorithms import choose_algorithms
 from tilewright.search.database import Scope, default_database
@@ -65,7 +67,7 @@ from tilewright.tir.func import Sequence as ProgramSequence
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tuned import Spaces, Tuned
 from tilewright.version import __version__
-from tilewright.wish import NATIVE, Policy, Wish
+from tilewright.wish import NATIVE, Policy, Sample, Wish
 from tilewright.workers import Workers
 
 _log = logging.getLogger("tilewright")
@@ -130,6 +132,7 @@ def compile(
     plugins: Iterable[str] = (),
     placement: str = "measured",
     strict: bool = False,
+    calibration: Iterable[Sample] = (),
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. The rest
@@ -137,7 +140,7 @@ def compile(
     """
     cache = default_cache()
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
-    wish = Wish.of(plugins, placement, strict)
+    wish = Wish.of(plugins, placement, strict, calibration=calibration)
     return compile_for(resolve_target(target), model, digest, shapes, bound, cache, progress, wish=wish)
 
 
@@ -165,13 +168,14 @@ def compile_graph(
     progress: Progress | None = None,
     wish: Wish = NATIVE,
     assignment: Assignment | None = None,
+    observed: Observed | None = None,
 ) -> CompiledModel:
     """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up. If it
-    is decided what plugins get, `assignment` says so.
+    is decided what plugins get, `assignment` says so; if the model was watched already, `observed` is what was seen.
     """
     with Workers(target) as pool:
         made = _compilation(target, accuracy, cache, pool, progress, wish)
-        made.assignment = assignment
+        made.assignment, made.observed = assignment, observed
         return made.run_graph(graph, "")
 
 
@@ -182,7 +186,7 @@ def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool =
     count = default_threads() if threads is None else threads
     accuracy = Accuracy.of(artifact.manifest.options.get("accuracy"))
 
-    def native(model: bytes, constants: Mapping[str, Array]) -> Run:
+    def native(model: bytes, constants: Mapping[str, Array]) -> NativeRegion:
         graph = load_graph(with_weights(ModelProto.FromString(model), constants))
         made = compile_graph(resolve_target("native"), graph, accuracy, default_cache())
         session = Session(made.artifact, count)
@@ -191,7 +195,8 @@ def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool =
             feeds = {s.name: a for s, a in zip(session.inputs, inputs, strict=True)}
             session.run(feeds, {s.name: a for s, a in zip(session.outputs, outputs, strict=True)})
 
-        return run
+        takes, gives = (tuple(map(dtype_of, specs)) for specs in (session.inputs, session.outputs))
+        return NativeRegion(run, takes, gives)
 
     return Session(artifact, threads, externals_of(artifact, count, native, strict=strict))
 
@@ -271,6 +276,7 @@ class _Compilation:
     progress: Progress | None
     wish: Wish = NATIVE
     assignment: Assignment | None = None
+    observed: Observed | None = None
     placement: Placement = NOTHING_PLACED
     graph: Graph | None = None
     tir: Module | None = None
@@ -326,7 +332,9 @@ class _Compilation:
         return CompiledModel(artifact, self.seconds, (), self.compiler.tasks, self.tuned.digest)
 
     def _placed(self, graph: Graph) -> Placement:
-        plugins = find_plugins(self.wish.plugins)
+        plugins = self._plugins()
+        if self.observed is None and self.wish.calibration:
+            self.observed = Observed(graph, self.wish.calibration, self._native)
         if self.assignment is None and self.wish.policy is Policy.MEASURED:
             threads = default_threads() if self.wish.threads is None else self.wish.threads
             versions = {p.name: p.version for p in plugins}
@@ -336,14 +344,26 @@ class _Compilation:
             times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in measured.seconds.items())
             _log.info("placement: %s (%s)", measured.chosen, times)
             self.assignment = measured.assignment
-        return place(graph, plugins, self.wish, self.assignment)
+        return place(graph, plugins, self.wish, self.assignment, self.observed)
+
+    def _plugins(self) -> list[Plugin]:
+        """Those that the user wishes for, and that take models of this kind."""
+        found = find_plugins(self.wish.plugins)
+        able = [p for p in found if p.capabilities.dynamic_shapes or not self.wish.is_open]
+        for p in found:
+            if p not in able:
+                _log.warning("%s gets nothing: it does not compile for shapes that are left open", p.name)
+        return able
+
+    def _native(self, graph: Graph) -> Session:
+        return compile_graph(self.target, graph, self.accuracy, self.compiler.cache).session()
 
     def _tried(self, threads: int, graph: Graph, assignment: Assignment) -> Session | None:
         """A session of a graph, to be timed; None if plugins take nothing of what is assigned to them."""
         wish = self.wish if assignment else NATIVE
         try:
             made = compile_graph(
-                self.target, graph, self.accuracy, self.compiler.cache, None, wish, assignment
+                self.target, graph, self.accuracy, self.compiler.cache, None, wish, assignment, self.observed
             )
         except UserError:  # an operator that is left to native code, which does not know it
             return None
@@ -407,7 +427,8 @@ class _Compilation:
         return found
 
     def _artifact(self, module: Module, nodes: "list[ProgramNode]", digest: str) -> Artifact:
-        times = [t for n in nodes for t in touched(n)]
+        in_place = {p.region.key for p in self.placement.regions if p.plugin.capabilities.in_place}
+        times = [t for n in nodes for t in touched(n, in_place)]
         used = dict.fromkeys(b for t in times for b in t)
         constants = [b for b in used if b in self.values]
         plan = plan_memory(times, (*module.temps, *(b for b in self.shared if b not in self.values)))

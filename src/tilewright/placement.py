@@ -14,6 +14,7 @@ from tilewright.graph.external import No, Order, Plugin, Region, Unit
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import offer
 from tilewright.measured import Assignment
+from tilewright.observed import Observed
 from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
 from tilewright.plugins.isolation import RegionCompiler
@@ -53,9 +54,15 @@ NOTHING_PLACED = Placement((), ())
 
 
 def place(
-    graph: Graph, plugins: Sequence[Plugin], wish: Wish, assignment: Assignment | None = None
+    graph: Graph,
+    plugins: Sequence[Plugin],
+    wish: Wish,
+    assignment: Assignment | None = None,
+    observed: Observed | None = None,
 ) -> Placement:
-    """Let plugins take what is assigned to them (None: what they want, in order), and compile that."""
+    """Let plugins take what is assigned to them (None: what they want, in order), and compile that. They calibrate with
+    what was `observed`.
+    """
     placed: list[Placed] = []
     verdicts: list[Verdict] = []
     with RegionCompiler() as compiler:
@@ -66,7 +73,9 @@ def place(
             found = offer(graph, plugin, [p.region for p in placed], mine)
             verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
             for region in found.regions:
-                made = compiler.compile(plugin, region)
+                made = compiler.compile(
+                    plugin, region, observed.inputs_of(region) if observed is not None else ()
+                )
                 reason = ""
                 if isinstance(made, No):
                     reason = made.reason

@@ -7,6 +7,7 @@ compiled when that happens; it is said once. With `strict` it is an error instea
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,18 @@ from tilewright.support.artifact import Artifact, External, RegionCode
 from tilewright.support.errors import UserError
 
 Array: TypeAlias = NDArray[Any]
-Native: TypeAlias = Callable[[bytes, Mapping[str, Array]], Run]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeRegion:
+    """What runs instead of a plugin, and the types of elements that it takes and gives."""
+
+    run: Run
+    takes: tuple[np.dtype[Any], ...]
+    gives: tuple[np.dtype[Any], ...]
+
+
+Native: TypeAlias = Callable[[bytes, Mapping[str, Array]], NativeRegion]
 """Native code for an ONNX model without weights, and its constants by name."""
 
 _log = logging.getLogger("tilewright")
@@ -57,6 +69,12 @@ class _Guarded:
             with self._lock:
                 if not self._has_failed:
                     self._run = self._fall_back(e)
+            if _overlap(inputs, outputs):
+                raise UserError(
+                    f"{self._code.key}: the plugin {self._code.plugin} failed where outputs lie over inputs,"
+                    f" which may be gone: {_reason(e)}",
+                    hint="run again: native code runs this region from now on",
+                ) from e
             self._run(inputs, outputs)
 
     def _loaded(self, threads: int) -> Run:
@@ -68,27 +86,43 @@ class _Guarded:
         return plugin.load(self._code.blob, self._constants, threads if plugin.capabilities.threads else 1)
 
     def _fall_back(self, e: Exception) -> Run:
-        reason = e.message if isinstance(e, UserError) else f"{type(e).__name__}: {e}"
-        title = f"{self._code.key}: the plugin {self._code.plugin} failed ({reason})"
+        title = f"{self._code.key}: the plugin {self._code.plugin} failed ({_reason(e)})"
         if self._strict:
             raise UserError(title, hint="without strict=True, native code would take over") from e
         if not self._code.model:
             raise UserError(title, hint="native code does not know all operators of this region") from e
         _log.warning("%s; native code runs this region from now on", title)
         self._has_failed = True
-        run = self._native(self._code.model, self._constants)
-        return _turned(run) if self._code.last else run
+        made = self._native(self._code.model, self._constants)
+        return _stated(made, self._code.last)
 
 
-def _turned(run: Run) -> Run:
-    """Native code, which has channels first, for arrays that have them last."""
+def _reason(e: Exception) -> str:
+    return e.message if isinstance(e, UserError) else f"{type(e).__name__}: {e}"
 
-    def turned(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        first = [np.ascontiguousarray(np.moveaxis(a, -1, 1)) if a.ndim > 2 else a for a in inputs]
-        made = [np.empty(np.moveaxis(a, -1, 1).shape, a.dtype) if a.ndim > 2 else a for a in outputs]
-        run(first, made)
-        for have, want in zip(made, outputs, strict=True):
+
+def _overlap(inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+    return any(np.may_share_memory(a, b) for a in inputs for b in outputs)
+
+
+def _stated(native: NativeRegion, is_last: bool) -> Run:
+    """Native code for arrays in the form in which the plugin wanted them, and that may lie over each other."""
+
+    def first(a: Array) -> Array:
+        return np.moveaxis(a, -1, 1) if is_last and a.ndim > 2 else a
+
+    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        taken = [
+            np.ascontiguousarray(first(a), dtype) for a, dtype in zip(inputs, native.takes, strict=True)
+        ]
+        given = [first(a) for a in outputs]
+        made = [
+            want if want.dtype == dtype and want.flags.c_contiguous else np.empty(want.shape, dtype)
+            for want, dtype in zip(given, native.gives, strict=True)
+        ]
+        native.run([a.copy() if _overlap([a], made) else a for a in taken], made)
+        for have, want in zip(made, given, strict=True):
             if have is not want:
-                want[...] = np.moveaxis(have, 1, -1)
+                want[...] = have
 
-    return turned
+    return run

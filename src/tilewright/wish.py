@@ -1,10 +1,17 @@
 """What a user asks of plugins. Light to import: a program that was compiled before is loaded without the compiler."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, unique
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.support.errors import UserError
+
+Sample: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 @unique
@@ -18,20 +25,31 @@ class Policy(Enum):
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What the user asks for: plugins by name, in order of preference. `strict`: that a plugin fails is an error.
-    `threads`: how many are measured with; None as many as a session has unless told.
+    `threads`: how many are measured with; None as many as a session has unless told. `calibration` are samples of the
+    model's inputs, by name. `is_open`: the shapes of the model are known only when it runs, and may change.
     """
 
     plugins: tuple[str, ...] = ()
     policy: Policy = Policy.MEASURED
     strict: bool = False
     threads: int | None = None
+    calibration: tuple[Sample, ...] = field(default=(), compare=False)
+    is_open: bool = False
 
     @classmethod
-    def of(cls, plugins: Iterable[str], placement: str, strict: bool, threads: int | None = None) -> "Wish":
+    def of(
+        cls,
+        plugins: Iterable[str],
+        placement: str,
+        strict: bool,
+        threads: int | None = None,
+        calibration: Iterable[Sample] = (),
+    ) -> "Wish":
         """From what a user writes."""
         names = (plugins,) if isinstance(plugins, str) else tuple(plugins)
+        samples = tuple({n: np.ascontiguousarray(a) for n, a in s.items()} for s in calibration)
         try:
-            return cls(names, Policy(placement), strict, threads)
+            return cls(names, Policy(placement), strict, threads, samples)
         except ValueError:
             known = ", ".join(p.value for p in Policy)
             raise UserError(f"{placement!r} is no placement", hint=f"there are: {known}") from None
@@ -40,7 +58,18 @@ class Wish:
         if not self.plugins:
             return ""
         threads = f" {self.threads}" if self.policy is Policy.MEASURED else ""
-        return f"{','.join(self.plugins)} {self.policy.value}{threads}"
+        is_open = " open" if self.is_open else ""
+        return f"{','.join(self.plugins)} {self.policy.value}{threads}{is_open}{self._samples()}"
+
+    def _samples(self) -> str:
+        """A digest of the samples to calibrate with."""
+        if not self.calibration:
+            return ""
+        h = hashlib.sha256()
+        for name, array in (item for s in self.calibration for item in sorted(s.items())):
+            h.update(f"{name} {array.dtype} {array.shape}\n".encode())
+            h.update(array.data if array.size else b"")
+        return f" {h.hexdigest()}"
 
 
 NATIVE = Wish()

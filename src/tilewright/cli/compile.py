@@ -17,6 +17,7 @@ from tilewright.cli.options import (
 from tilewright.cli.output import megabytes, milliseconds, print_json, print_table, progress_bar
 from tilewright.compiler import compile as compile_to_artifact
 from tilewright.ops.accuracy import Accuracy
+from tilewright.wish import Sample
 
 
 @click.command("compile")
@@ -41,6 +42,7 @@ def compile_model(
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
+    calibration: tuple[Sample, ...],
     as_json: bool,
 ) -> None:
     """Compile MODEL (.onnx) to a program (.tw).
@@ -58,6 +60,7 @@ def compile_model(
             plugins=plugins,
             placement=policy,
             strict=strict,
+            calibration=calibration,
             progress=progress,
         )
     compiled.save(path)

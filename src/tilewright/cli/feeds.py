@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
+from zipfile import BadZipFile
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from onnx import TensorProto
 
@@ -58,6 +60,20 @@ def read_array(path: str) -> NDArray[Any]:
     if not isinstance(value, np.ndarray):
         raise UserError(f"{path} is an archive of arrays, not one array", hint="write it with numpy.save")
     return cast(NDArray[Any], value)
+
+
+def read_sample(path: str | Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a .npz file, by name."""
+    try:
+        found: object = np.load(path, allow_pickle=False)
+        if not isinstance(found, NpzFile):
+            raise ValueError("it has one array, without a name")
+        with found as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, BadZipFile) as e:
+        raise UserError(
+            f"cannot read arrays from {path}: {e}", hint="write it with numpy.savez, by the names of inputs"
+        ) from e
 
 
 def _read_tensor(path: str) -> NDArray[Any]:

@@ -45,7 +45,7 @@ from tilewright.support.errors import UserError
 from tilewright.target.target import native
 from tilewright.tir.func import Module
 from tilewright.tir.printer import print_func, print_module
-from tilewright.wish import Wish
+from tilewright.wish import Sample, Wish
 
 T = TypeVar("T")
 WHOLE: dict[str, Callable[[Stages], str]] = {"graph": lambda s: print_graph(s.graph)}
@@ -100,6 +100,7 @@ def inspect(
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
+    calibration: tuple[Sample, ...],
     as_json: bool,
 ) -> None:
     """Show what MODEL becomes: a summary (.onnx or .tw), its text at one stage (.onnx), or its profile (.onnx or .tw).
@@ -119,7 +120,7 @@ def inspect(
     if plugins or placement or svg:
         if not plugins or not (placement or svg):
             raise click.UsageError("--plugin and --placement (or --svg) belong together.")
-        wish = Wish.of(plugins, policy, strict, threads)
+        wish = Wish.of(plugins, policy, strict, threads, calibration)
         show_placement(
             stages(model, shapes=shapes, target=target, accuracy=accuracy, wish=wish), svg, as_json
         )

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from numpy.typing import NDArray
 
+from tilewright.cli.feeds import read_sample
 from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.wish import Policy
 
@@ -42,6 +44,12 @@ def parse_shapes(
 def parse_accuracy(ctx: click.Context, param: click.Parameter, value: str | None) -> Accuracy | None:
     """None if it was not given: a compiled program is taken as it is."""
     return None if value is None else Accuracy.of(value)
+
+
+def parse_samples(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[dict[str, NDArray[Any]], ...]:
+    return tuple(map(read_sample, values))
 
 
 def model_argument(command: Command) -> Command:
@@ -100,8 +108,16 @@ def accuracy_option(command: Command) -> Command:
 
 
 def plugin_options(command: Command) -> Command:
-    """`plugins`, `policy` and `strict`."""
+    """`plugins`, `policy`, `calibration` and `strict`."""
     for option in (
+        click.option(
+            "--calibrate",
+            "calibration",
+            multiple=True,
+            callback=parse_samples,
+            metavar="FILE.npz",
+            help="A sample of the model's inputs, by name, for plugins that quantize; may be repeated.",
+        ),
         click.option(
             "--strict",
             is_flag=True,

@@ -26,6 +26,7 @@ from tilewright.cli.output import note, print_json, print_table, progress_bar, s
 from tilewright.cli.status import Status
 from tilewright.ops.accuracy import Accuracy
 from tilewright.support.errors import UserError
+from tilewright.wish import Sample
 
 
 @click.command()
@@ -73,6 +74,7 @@ def run(
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
+    calibration: tuple[Sample, ...],
     seed: int,
     as_json: bool,
 ) -> int:
@@ -87,6 +89,7 @@ def run(
             plugins=plugins,
             placement=policy,
             strict=strict,
+            calibration=calibration,
             progress=progress,
         )
     names = [o.name for o in session.outputs]

@@ -20,7 +20,7 @@ program, and `load` gets them back, perhaps on another day, with the constants b
 them, are shared, and must not be part of the bytes. `Run` is called with the inputs and outputs of the region in order,
 arrays that speak DLPack, and fills the outputs.
 
-A plugin is found by the entry point group `tilewright.plugins`, or registered with `tilewright.register_plugin`.
+A plugin is found by the entry point group `tilewright.plugins`, or registered with `tilewright.plugins.registry.register_plugin`.
 """
 
 from abc import ABC, abstractmethod

@@ -33,19 +33,21 @@ class RegionCompiler:
         self._timeout = timeout
         self._child: Child | None = None
 
-    def compile(self, plugin: Plugin, region: Region) -> bytes | No:
+    def compile(
+        self, plugin: Plugin, region: Region, calibration: Sequence[Mapping[str, Array]] = ()
+    ) -> bytes | No:
         """What the plugin makes of the region, or why it made nothing."""
         name = reference(plugin)
         if not name:
-            return _compiled(plugin, region)
-        constants = region.constants
+            return _compiled(plugin, region, calibration)
+        groups = [region.constants, *calibration]
         head = {
             "plugin": name,
             "key": region.key,
-            "constants": {n: [a.dtype.name, list(a.shape)] for n, a in constants.items()},
+            "arrays": [{n: [a.dtype.name, list(a.shape)] for n, a in group.items()} for group in groups],
         }
         blobs = [to_model(region.graph, weights=False).SerializeToString()]
-        blobs += [np.ascontiguousarray(a).tobytes() for a in constants.values()]
+        blobs += [np.ascontiguousarray(a).tobytes() for group in groups for a in group.values()]
         self._child = self._child or Child("tilewright.plugins.worker")
         try:
             self._child.send(pack(head, blobs))
@@ -78,11 +80,12 @@ def compile_request(body: bytes) -> bytes:
     head, (model, *arrays) = unpack(body)
     plugin = by_reference(head["plugin"])
     proto = ModelProto.FromString(model)
-    constants = {
-        name: np.frombuffer(data, np.dtype(dtype)).reshape(shape)
-        for (name, (dtype, shape)), data in zip(head["constants"].items(), arrays, strict=True)
-    }
-    made = _compiled(plugin, read_region(plugin, head["key"], proto, constants))
+    data = iter(arrays)
+    constants, *calibration = [
+        {name: np.frombuffer(next(data), np.dtype(d)).reshape(shape) for name, (d, shape) in group.items()}
+        for group in head["arrays"]
+    ]
+    made = _compiled(plugin, read_region(plugin, head["key"], proto, constants), calibration)
     return pack({"error": made.reason}) if isinstance(made, No) else pack({"error": ""}, [made])
 
 
@@ -105,9 +108,9 @@ def with_weights(model: ModelProto, constants: Mapping[str, Array]) -> ModelProt
     return out
 
 
-def _compiled(plugin: Plugin, region: Region) -> bytes | No:
+def _compiled(plugin: Plugin, region: Region, calibration: Sequence[Mapping[str, Array]]) -> bytes | No:
     try:
-        prepared = plugin.prepare(region, ())
+        prepared = plugin.prepare(region, calibration)
         blob = cast(object, plugin.compile(prepared, prepared.constants))
     except Exception as e:  # whatever a plugin does, the compiler goes on
         return No(f"its compiler failed: {type(e).__name__}: {e}")

@@ -1,14 +1,16 @@
 """Regions of plugins become single nodes, which later passes leave alone.
 
-A plugin that wants channels last gets them so: the transposes that this takes are ordinary nodes, which passes fold
-into each other and layouts of buffers absorb.
+A plugin that wants channels last, or other types of elements, gets them so: the transposes and casts that this takes
+are ordinary nodes, which passes fold into their neighbours and layouts of buffers absorb.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tilewright.graph.external import ExternalRegion, Order, Region, make_region
 from tilewright.graph.graph import Graph, Node, Value
+from tilewright.ops.cast import Cast
 from tilewright.ops.movement import Transpose
 from tilewright.ops.opdef import TensorType
 from tilewright.ops.outside import Outside
@@ -41,9 +43,7 @@ def outside_regions(graph: Graph, keys: Collection[str]) -> tuple[ExternalRegion
 
 
 def _nodes(region: Region, names: set[str]) -> list[Node]:
-    """What stands for a region: a node, with what brings its inputs and outputs into the order that it wants."""
-    before: list[Node] = []
-    after: list[Node] = []
+    """What stands for a region: a node, with what brings its inputs and outputs into the form that it wants."""
 
     def unique(name: str) -> str:
         while name in names:
@@ -51,24 +51,28 @@ def _nodes(region: Region, names: set[str]) -> list[Node]:
         names.add(name)
         return name
 
-    def stored(v: Value) -> Value:
-        """The value as the plugin sees it."""
-        if region.order is Order.AS_STATED or len(v.shape) < 3:
-            return v
-        perm = last_order(len(v.shape))
-        shape = tuple(v.shape[d] for d in perm)
-        return Value(unique(f"{v.name}~last"), TensorType(v.type.dtype, shape))
+    def chain(v: Value) -> list[Value]:
+        """The value as it is stated, with other elements, and in the plugin's order; what is the same is there once."""
+        seen = region.seen(v)
+        steps = [v]
+        if seen.dtype is not v.type.dtype:
+            steps.append(Value(unique(f"{v.name}~{seen.dtype.value}"), TensorType(seen.dtype, v.shape)))
+        if region.order is Order.CHANNELS_LAST and len(v.shape) > 2:
+            steps.append(Value(unique(f"{v.name}~last"), seen))
+        return steps
 
-    inputs = [stored(v) for v in region.graph.inputs]
-    outputs = [stored(v) for v in region.graph.outputs]
-    for v, seen in zip(region.graph.inputs, inputs, strict=True):
-        if seen is not v:
-            before.append(Node(Transpose(last_order(len(v.shape))), (v,), (seen,), region.key))
-    for v, seen in zip(region.graph.outputs, outputs, strict=True):
-        if seen is not v:
-            after.append(Node(Transpose(first_order(len(v.shape))), (seen,), (v,), region.key))
-    op = Outside(region.key, tuple(v.type for v in inputs), tuple(v.type for v in outputs))
-    return [*before, Node(op, tuple(inputs), tuple(outputs), region.key), *after]
+    def turned(source: Value, made: Value, order: Callable[[int], tuple[int, ...]]) -> Node:
+        is_cast = source.type.dtype is not made.type.dtype
+        op = Cast(made.type.dtype) if is_cast else Transpose(order(len(made.shape)))
+        return Node(op, (source,), (made,), region.key)
+
+    inputs = [chain(v) for v in region.graph.inputs]
+    outputs = [chain(v) for v in region.graph.outputs]
+    before = [turned(a, b, last_order) for way in inputs for a, b in pairwise(way)]
+    after = [turned(a, b, first_order) for way in outputs for a, b in pairwise(reversed(way))]
+    taken, given = (tuple(way[-1] for way in ways) for ways in (inputs, outputs))
+    op = Outside(region.key, tuple(v.type for v in taken), tuple(v.type for v in given))
+    return [*before, Node(op, taken, given, region.key), *after]
 
 
 def last_order(rank: int) -> tuple[int, ...]:

@@ -1,0 +1,57 @@
+"""What flows into the regions of plugins when a model runs on samples of its user's: data to calibrate with."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.graph.external import Region
+from tilewright.graph.graph import Graph, Value
+from tilewright.ops.opdef import Array, TensorType
+from tilewright.runtime.session import Session
+from tilewright.support.errors import UserError
+from tilewright.wish import Sample
+
+_log = logging.getLogger("tilewright")
+
+
+def watched(graph: Graph, values: Sequence[Value]) -> Graph:
+    """The graph with these values as its outputs."""
+    return replace(graph, outputs=tuple(values), output_names=())
+
+
+@dataclass(slots=True, eq=False)
+class Observed:
+    """The values of `graph` for each of the samples; `build` makes native code of a graph. Samples whose shapes are not
+    those that the graph was made for are left out.
+    """
+
+    graph: Graph
+    samples: Sequence[Sample]
+    build: Callable[[Graph], Session]
+    _seen: dict[Value, list[Array]] = field(default_factory=dict[Value, list[Array]])
+
+    def __post_init__(self) -> None:
+        self.samples = [s for s in self.samples if self._fits(s)]
+        self._seen = {v: [s[v.name] for s in self.samples] for v in self.graph.inputs}
+
+    def inputs_of(self, region: Region) -> list[dict[str, Array]]:
+        """The inputs of a region, by name, for each sample."""
+        missing = [v for v in region.graph.inputs if v not in self._seen]
+        if missing and self.samples:
+            with self.build(watched(self.graph, missing)) as session:
+                runs = [session.run(s) for s in self.samples]
+            self._seen.update((v, [r[v.name] for r in runs]) for v in missing)
+        return [{v.name: self._seen[v][i] for v in region.graph.inputs} for i in range(len(self.samples))]
+
+    def _fits(self, sample: Sample) -> bool:
+        names = {v.name for v in self.graph.inputs}
+        if sample.keys() != names:
+            raise UserError(
+                f"a sample to calibrate with has {', '.join(sorted(sample)) or 'nothing'}",
+                hint=f"the model takes {', '.join(sorted(names)) or 'nothing'}",
+            )
+        wrong = [v for v in self.graph.inputs if TensorType.of(sample[v.name]) != v.type]
+        if wrong:
+            given = TensorType.of(sample[wrong[0].name])
+            _log.warning("a sample to calibrate with is left out: %r is given %s", wrong[0], given)
+        return not wrong
