@@ -35,11 +35,15 @@ class Observed:
         self._seen = {v: [s[v.name] for s in self.samples] for v in self.graph.inputs}
 
     def inputs_of(self, region: Region) -> list[dict[str, Array]]:
-        """The inputs of a region, by name, for each sample."""
+        """The inputs of a region, by name, for each sample; nothing if native code cannot compute them."""
         missing = [v for v in region.graph.inputs if v not in self._seen]
         if missing and self.samples:
-            with self.build(watched(self.graph, missing)) as session:
-                runs = [session.run(s) for s in self.samples]
+            try:
+                with self.build(watched(self.graph, missing)) as session:
+                    runs = [session.run(s) for s in self.samples]
+            except UserError as e:
+                _log.warning("%s is not calibrated: %s", region.key, e.message)
+                return []
             self._seen.update((v, [r[v.name] for r in runs]) for v in missing)
         return [{v.name: self._seen[v][i] for v in region.graph.inputs} for i in range(len(self.samples))]
 
