@@ -30,13 +30,14 @@ from tilewright.search.trace_space import TraceSpace
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
 from tilewright.support.errors import TilewrightError, UserError
 from tilewright.support.frames import frame, pack, receive, unpack
+from tilewright.support.settle import settle_as_child
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower
 from tilewright.tir.printer import print_func
-from tilewright.trial import Candidate, Status, settle_as_child
+from tilewright.trial import Candidate, Status
 from tilewright.tuned import Spaces
 from tilewright.worker import target_from_json, target_to_json
 

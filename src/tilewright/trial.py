@@ -10,10 +10,8 @@ A candidate is run exactly as a compiled program is, with warm caches: it has ru
 """
 
 import contextlib
-import ctypes
 import os
 import resource
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -42,13 +40,13 @@ from tilewright.support.artifact import (
 )
 from tilewright.support.errors import UserError
 from tilewright.support.frames import frame, pack, receive, unpack
+from tilewright.support.settle import settle_as_child
 
 Array: TypeAlias = NDArray[Any]
 
 SHORT = 1e-3  # seconds: shorter runs are repeated for as long, and their mean is the sample
 MAX_REPEATS = 1000
 ROUNDING_BORDER = 1e-3  # of the integers made from floats, which may fall to the other side of a half
-_PR_SET_PDEATHSIG = 1
 
 
 @unique
@@ -322,20 +320,6 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
             answer = _answer(bench, head, blobs)
         sink.write(frame(answer))
         sink.flush()
-
-
-def settle_as_child() -> BinaryIO:
-    """What every child does first; returns where its answers go.
-
-    If the one who started us is gone, so are we, even in the middle of native code. Whatever a library prints must not
-    end up among the answers.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return sink
 
 
 def tensor_bytes(specs: Sequence[TensorSpec]) -> int:

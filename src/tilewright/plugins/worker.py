@@ -4,7 +4,7 @@ import sys
 
 from tilewright.plugins.isolation import compile_request
 from tilewright.support.frames import frame, pack, receive
-from tilewright.trial import settle_as_child
+from tilewright.support.settle import settle_as_child
 
 
 def main() -> None:
