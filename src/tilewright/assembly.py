@@ -55,8 +55,8 @@ def items_of(n: ProgramNode) -> list[Item]:
 
 
 def touched(n: ProgramNode, in_place: Collection[str] = ()) -> list[tuple[Buffer, ...]]:
-    """The buffers of each call in order. What a loop touches is all alive as long as the loop runs. External calls of the
-    keys `in_place` are over with their inputs before they touch an output.
+    """The buffers of each call in order. What a loop touches is all alive as long as the loop runs. External calls of
+    the keys `in_place` are over with their inputs before they touch an output.
     """
     match n:
         case Item():

@@ -19,6 +19,7 @@ from tilewright.graph.external import Plugin
 from tilewright.graph.interp import interpret
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import register_plugin, unregister_plugin
+from tilewright.support.artifact import ExternalCall
 from tilewright.support.errors import UserError
 
 RNG = np.random.default_rng(5)
@@ -103,9 +104,9 @@ def test_values_cross_the_border_as_the_plugin_wants_them(
     made = tw.compile(m, plugins=[plugin], placement="greedy", strict=True)
     crossing = [
         spec.dtype
-        for step in made.artifact.steps
-        if hasattr(step, "key")
-        for _, spec in (*step.inputs, *step.outputs)  # pyright: ignore[reportAttributeAccessIssue]
+        for step in made.artifact.program
+        if isinstance(step, ExternalCall)
+        for _, spec in (*step.inputs, *step.outputs)
     ]
     assert crossing and set(crossing) == {"float16"}
     got, want = made.session().run({"x": x})["y"], reference(m, x)
@@ -119,14 +120,14 @@ def test_native_code_takes_over_with_its_own_types(caplog: pytest.LogCaptureFixt
         name = "short_and_failing"
 
     register_plugin(ShortAndFailing())
-    x = RNG.standard_normal((4, 8)).astype(np.float32)
+    m, x = dense(), RNG.standard_normal((4, 8)).astype(np.float32)
     try:
         with caplog.at_level(logging.WARNING):
-            got = run(dense(), x, "short_and_failing")
+            got = run(m, x, "short_and_failing")
     finally:
         unregister_plugin("short_and_failing")
     assert "native code runs this region" in caplog.text
-    np.testing.assert_allclose(got, reference(dense(), x), atol=4e-3)
+    np.testing.assert_allclose(got, reference(m, x), atol=4e-3)
 
 
 # ---------------------------------------------------------------------------------------------------------- in place

@@ -20,7 +20,8 @@ program, and `load` gets them back, perhaps on another day, with the constants b
 them, are shared, and must not be part of the bytes. `Run` is called with the inputs and outputs of the region in order,
 arrays that speak DLPack, and fills the outputs.
 
-A plugin is found by the entry point group `tilewright.plugins`, or registered with `tilewright.plugins.registry.register_plugin`.
+A plugin is found by the entry point group `tilewright.plugins`, or registered with `register_plugin` of
+`tilewright.plugins.registry`.
 """
 
 from abc import ABC, abstractmethod
@@ -175,7 +176,9 @@ class Plugin(ABC):
     version: ClassVar[str] = "0"  # what was compiled by another version is compiled again
     capabilities: ClassVar[Capabilities] = Capabilities()
     order: ClassVar[Order] = Order.AS_STATED
-    dtypes: ClassVar[Mapping[DType, DType]] = {}  # what crosses the border as something else: {DType.F64: DType.F32}
+    dtypes: ClassVar[
+        Mapping[DType, DType]
+    ] = {}  # what crosses the border as something else: {DType.F64: DType.F32}
 
     def is_available(self) -> Answer:
         """Is what it needs installed? Asked once, before anything else."""
@@ -204,8 +207,8 @@ class Plugin(ABC):
         return YES
 
     def prepare(self, region: Region, calibration: Sequence[Mapping[str, Array]]) -> Region:
-        """The plugin's own passes, such as quantization; the border stays as it is. For each sample of data that the user
-        gave, `calibration` has the region's inputs, by name, as the graph has them.
+        """The plugin's own passes, such as quantization; the border stays as it is. For each sample of data that the
+        user gave, `calibration` has the region's inputs, by name, as the graph has them.
         """
         return region
 

@@ -92,7 +92,9 @@ def _made(found: Any, where: str) -> Plugin:
 
 def _check(plugin: Any, where: str) -> None:
     if not isinstance(plugin, Plugin):
-        raise UserError("this is no Plugin", where=where, hint="derive it from tilewright.graph.external.Plugin")
+        raise UserError(
+            "this is no Plugin", where=where, hint="derive it from tilewright.graph.external.Plugin"
+        )
     name: Any = getattr(plugin, "name", None)
     if not isinstance(name, str) or not name or ":" in name:
         raise UserError(
