@@ -49,7 +49,7 @@ class Observed:
 
     def _fits(self, sample: Sample) -> bool:
         names = {v.name for v in self.graph.inputs}
-        if sample.keys() != names:
+        if set(sample) != names:
             raise UserError(
                 f"a sample to calibrate with has {', '.join(sorted(sample)) or 'nothing'}",
                 hint=f"the model takes {', '.join(sorted(names)) or 'nothing'}",

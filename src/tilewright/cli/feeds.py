@@ -7,7 +7,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from onnx import TensorProto
 
@@ -65,11 +64,10 @@ def read_array(path: str) -> NDArray[Any]:
 def read_sample(path: str | Path) -> dict[str, NDArray[Any]]:
     """The arrays of a .npz file, by name."""
     try:
-        found: object = np.load(path, allow_pickle=False)
-        if not isinstance(found, NpzFile):
+        found: Any = np.load(path, allow_pickle=False)
+        if not isinstance(found, Mapping):
             raise ValueError("it has one array, without a name")
-        with found as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return {str(name): array for name, array in cast("Mapping[Any, Any]", found).items()}
     except (OSError, ValueError, BadZipFile) as e:
         raise UserError(
             f"cannot read arrays from {path}: {e}", hint="write it with numpy.savez, by the names of inputs"
