@@ -67,7 +67,8 @@ def read_sample(path: str | Path) -> dict[str, NDArray[Any]]:
         found: Any = np.load(path, allow_pickle=False)
         if not isinstance(found, Mapping):
             raise ValueError("it has one array, without a name")
-        return {str(name): array for name, array in cast("Mapping[Any, Any]", found).items()}
+        with cast(Any, found):
+            return {str(name): array for name, array in cast("Mapping[Any, Any]", found).items()}
     except (OSError, ValueError, BadZipFile) as e:
         raise UserError(
             f"cannot read arrays from {path}: {e}", hint="write it with numpy.savez, by the names of inputs"
