@@ -1,0 +1,238 @@
+"""oneDNN as a plugin: products and convolutions with what follows them, pools, and what lies between.
+
+A unit becomes one primitive. The code of a region describes its primitives, as JSON, without weights.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_float, c_void_p
+from dataclasses import asdict, replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.graph.external import YES, Answer, No, Pattern, Plugin, Region, Run, Unit
+from tilewright.graph.graph import Node, Value
+from tilewright.ir.dtype import DType
+from tilewright.ops import activation, pointwise, pool, reduce
+from tilewright.ops.arithmetic import Add, Mul
+from tilewright.ops.contraction import Gemm, MatMul
+from tilewright.ops.conv import Conv
+from tilewright.ops.movement import Identity, Reshape
+from tilewright.ops.opdef import Array, Op
+from tilewright.ops.pieces import Concat
+from tilewright.ops.window import Window
+from tilewright.plugins import onednn_library as dnnl
+from tilewright.plugins.chains import Link, chain_patterns, read_chain
+from tilewright.plugins.onednn_library import INFERENCE, PACKAGE, Algorithm, Layout, Primitive
+from tilewright.plugins.packages import installed_version
+from tilewright.plugins.primitives import Operand, Program
+from tilewright.support.errors import UserError
+
+_LARGEST = float(np.finfo(np.float32).max)
+_FUNCTIONS: Mapping[type[Op], Callable[[Any], tuple[int, float, float]]] = {
+    activation.Relu: lambda op: (Algorithm.RELU, 0.0, 0.0),
+    activation.LeakyRelu: lambda op: (Algorithm.RELU, op.alpha, 0.0),
+    activation.Clip: lambda op: (Algorithm.CLIP, _bound(op.low, -_LARGEST), _bound(op.high, _LARGEST)),
+    activation.Elu: lambda op: (Algorithm.ELU, op.alpha, 0.0),
+    activation.Sigmoid: lambda op: (Algorithm.LOGISTIC, 0.0, 0.0),
+    activation.HardSigmoid: lambda op: (Algorithm.HARD_SIGMOID, op.alpha, op.beta),
+    activation.HardSwish: lambda op: (Algorithm.HARD_SWISH, 1 / 6, 0.5),
+    activation.Swish: lambda op: (Algorithm.SWISH, op.alpha, 0.0),
+    activation.Gelu: lambda op: (Algorithm.GELU_TANH if op.tanh else Algorithm.GELU_ERF, 0.0, 0.0),
+    pointwise.Tanh: lambda op: (Algorithm.TANH, 0.0, 0.0),
+}
+_CONTRACTIONS = ("convolution_forward", "matmul")
+_SPATIAL = ((2,), (2, 3), (2, 3, 4))
+_OPERATIONS: Mapping[type[Op], Algorithm] = {Add: Algorithm.ADD, Mul: Algorithm.MUL}
+
+
+class Step(NamedTuple):
+    """A primitive by its name in C, and what it takes there: numbers, tensors, extents of windows, parameters. `posts`:
+    what is done to each element of the result, with two numbers or an operand. A "reshape" takes nothing.
+    """
+
+    kind: str
+    numbers: Sequence[int]
+    tensors: Sequence[Operand | None]
+    result: Operand
+    window: Sequence[Sequence[int]] = ()
+    parameters: Sequence[float] = ()
+    posts: Sequence[tuple[int, float, float, Operand | None]] = ()
+
+    @property
+    def reads(self) -> list[Operand]:
+        return [o for o in (*self.tensors, *(p[3] for p in self.posts)) if o is not None]
+
+    def described(self, held: Callable[[Operand], Layout]) -> Primitive | None:
+        def wanted(o: Operand | None) -> Layout | None:
+            return o and (dnnl.free(o.shape) if o.is_free else held(o))
+
+        if self.kind == "reshape":
+            return None
+        result, tensors = wanted(self.result), [wanted(o) for o in self.tensors]
+        if self.kind == "concat":
+            sources = (c_void_p * len(tensors))(*(t and t.address for t in tensors))
+            return Primitive(self.kind, dnnl.engine(), result, len(tensors), *self.numbers, sources)
+        posts = [(algorithm, alpha, beta, wanted(o)) for algorithm, alpha, beta, o in self.posts]
+        rest = (*map(dnnl.dims, self.window), *map(c_float, self.parameters))
+        return Primitive(self.kind, dnnl.engine(), *self.numbers, *tensors, result, *rest, posts=posts)
+
+
+class OneDnn(Plugin):
+    name = "onednn"
+    version = installed_version(PACKAGE)
+
+    def is_available(self) -> Answer:
+        try:
+            dnnl.engine()
+        except UserError as e:
+            return No(e.message)
+        return YES
+
+    def patterns(self) -> Sequence[Pattern]:
+        functions = [name for kind in _FUNCTIONS for name in kind.onnx]
+        return chain_patterns(("Conv", "MatMul", "Gemm"), functions, self.supports)
+
+    def supports(self, unit: Unit) -> Answer:
+        step = _step(unit)
+        made = step.described(lambda o: dnnl.plain(o.shape, o.is_turned))
+        if made and step.kind in _CONTRACTIONS and made.implementation().startswith("ref"):
+            return No("oneDNN has only reference code for it")
+        return YES
+
+    def accepts(self, region: Region) -> Answer:
+        has_work = any(isinstance(n.op, Conv | MatMul | Gemm) for n in region.graph.nodes)
+        return YES if has_work else No("there is no product and no convolution next to it")
+
+    def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
+        place = {n: i for i, n in enumerate(region.graph.nodes)}
+        steps = [_step(u) for u in sorted(region.units, key=lambda u: place[u.nodes[-1]])]
+        ends = [[_seen(v, 0) for v in values] for values in (region.graph.inputs, region.graph.outputs)]
+        return json.dumps([steps, ends], default=asdict).encode()
+
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+        steps, ends = json.loads(blob, object_hook=Operand.read)
+        return Program(dnnl, [Step(*s) for s in steps], ends, constants, threads)
+
+
+def _bound(value: object, otherwise: float) -> float:
+    if value is not None and not isinstance(value, float | int):
+        raise UserError("a bound that is computed at run time")
+    return otherwise if value is None else float(value)
+
+
+def _seen(value: Value, role: int, shape: Sequence[int] = (), **flags: bool) -> Operand:
+    return Operand(role, value.name, tuple(shape or value.shape or (1,)), **flags)
+
+
+def _step(unit: Unit) -> Step:
+    """The primitive of a unit; UserError says why there is none."""
+    for v in (*unit.inputs, *unit.outputs):
+        if v.type.dtype is not DType.F32 or not v.size:
+            raise UserError(f"a tensor {v.type}" if v.size else f"the empty tensor {v.type}")
+    if all(unit.constant(v) is not None for v in unit.inputs):
+        raise UserError("it is constant")
+    chain = read_chain(unit)
+    step = _first(unit, chain.head, _seen(unit.outputs[0], dnnl.RESULT, is_free=True))
+    for link in chain.links:
+        step = _followed(step, link, chain.head.outputs[0].shape)
+    return step
+
+
+def _first(unit: Unit, node: Node, result: Operand) -> Step:
+    op, (x, *more) = node.op, node.inputs
+    source = _seen(x, dnnl.SOURCE)
+    match op:
+        case Conv(window=w, group=g):
+            if unit.constant(more[0]) is None:
+                raise UserError("dynamic weights")
+            shape = more[0].shape if g == 1 else (g, more[0].shape[0] // g, *more[0].shape[1:])
+            weights, bias = (
+                _seen(more[0], dnnl.WEIGHTS, shape, is_free=True),
+                [_seen(v, dnnl.BIAS) for v in more[1:]],
+            )
+            window = (w.strides, [d - 1 for d in w.dilations], w.before, w.after)
+            tensors = (_seen(x, dnnl.SOURCE, is_free=True), weights, *(bias or [None]))
+            return Step(
+                "convolution_forward", (INFERENCE, Algorithm.DIRECT_CONVOLUTION), tensors, result, window
+            )
+        case MatMul() | Gemm():
+            return _product(unit, node, result)
+        case pool.MaxPool(window=w, indexed=False):
+            return _pool(Algorithm.MAX, w, source, result)
+        case pool.AveragePool(window=w, include_pad=is_counted):
+            return _pool(Algorithm.MEAN_WITH_PADDING if is_counted else Algorithm.MEAN, w, source, result)
+        case reduce.ReduceMean(keep=True) | reduce.ReduceMax(keep=True) if op.axes in _SPATIAL:
+            ones, none = (1,) * len(op.axes), (0,) * len(op.axes)
+            kind = Algorithm.MAX if isinstance(op, reduce.ReduceMax) else Algorithm.MEAN
+            return _pool(kind, Window(x.shape[2:], ones, ones, none, none), source, result)
+        case Concat(axis=axis):
+            sources = [_seen(v, dnnl.LIST + i) for i, v in enumerate(node.inputs)]
+            return Step("concat", (axis,), sources, result)
+        case Reshape() | Identity():
+            return Step("reshape", (), (source,), result)
+        case Add() | Mul() if x.shape == more[0].shape:
+            other = _seen(more[0], dnnl.OTHER_SOURCE, is_free=True)
+            return Step("binary", (_OPERATIONS[type(op)],), (source, other), result)
+        case _ if type(op) in _FUNCTIONS and not more:
+            algorithm, *parameters = _FUNCTIONS[type(op)](op)
+            return Step("eltwise_forward", (INFERENCE, algorithm), (source,), result, (), parameters)
+        case _:
+            raise UserError(f"oneDNN is not asked for {op}")
+
+
+def _product(unit: Unit, node: Node, result: Operand) -> Step:
+    op, (a, b, *c) = node.op, node.inputs
+    turned, out = (False, False), node.outputs[0].shape
+    if isinstance(op, Gemm):
+        if op.alpha != 1 or (c and op.beta != 1):
+            raise UserError("alpha or beta other than 1")
+        turned = op.trans_a, op.trans_b
+    if min(len(a.shape), len(b.shape)) < 2:
+        raise UserError("a vector")
+    if len(b.shape) == 2:  # all rows together
+        rows, columns = prod(out[:-1]), out[-1]
+        shapes = (rows, a.size // rows), (b.size // columns, columns), (rows, columns)
+    else:
+        shapes = tuple((1,) * (len(out) - len(s)) + s for s in (a.shape, b.shape, out))
+    left = _seen(a, dnnl.SOURCE, shapes[0], is_turned=turned[0])
+    is_known = unit.constant(b) is not None
+    right = _seen(b, dnnl.WEIGHTS, shapes[1], is_turned=turned[1], is_free=is_known)
+    step = Step("matmul", (), (left, right, None), replace(result, shape=shapes[2], is_free=False))
+    return _followed(step, Link(Add(), c[0]), out) if c else step
+
+
+def _pool(kind: Algorithm, w: Window, source: Operand, result: Operand) -> Step:
+    axes = enumerate(zip(source.shape[2:], result.shape[2:], strict=True))
+    reached = [(p - 1) * w.strides[d] + w.reach(d) - w.before[d] - n for d, (n, p) in axes]
+    after = [max(pair) for pair in zip(w.after, reached, strict=True)]
+    if kind is Algorithm.MEAN_WITH_PADDING and after != list(w.after):
+        raise UserError("windows that reach beyond the padding")
+    window = (w.strides, w.kernel, [d - 1 for d in w.dilations], w.before, after)
+    return Step("pooling_forward", (INFERENCE, kind), (source,), result, window)
+
+
+def _followed(step: Step, link: Link, shape: Sequence[int]) -> Step:
+    """The step with what is done to each element of its result; `shape` is what the model has for it."""
+    op, other, kind = link.op, link.other, type(link.op)
+    if step.kind not in _CONTRACTIONS:
+        raise UserError("only products and convolutions are followed by something")
+    if other is None:
+        if kind not in _FUNCTIONS:
+            raise UserError(f"{kind.__name__} is no activation of oneDNN")
+        return step._replace(posts=(*step.posts, (*_FUNCTIONS[kind](op), None)))
+    axis = 1 if step.kind == "convolution_forward" else -1
+    own = (1,) * (len(shape) - len(other.shape)) + other.shape
+    seen = [1] * len(step.result.shape)
+    seen[axis] = own[axis]
+    if own == tuple(shape):
+        seen = step.result.shape
+    elif len(own) != len(shape) or prod(own) != own[axis]:
+        raise UserError(
+            f"{kind.__name__} of {other.type}: neither like the result nor a number for each channel"
+        )
+    is_free = step.result.is_free and own == tuple(shape)
+    operand = _seen(other, dnnl.post_op(len(step.posts)), seen, is_free=is_free)
+    return step._replace(posts=(*step.posts, (_OPERATIONS[kind], 0.0, 0.0, operand)))

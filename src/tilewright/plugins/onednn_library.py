@@ -1,0 +1,165 @@
+"""oneDNN's C API (dnnl.h of version 3), as far as the plugin needs it. All tensors are float32."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from ctypes import Structure, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
+from enum import IntEnum
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+from tilewright.plugins.foreign import Handle, Library
+
+PACKAGE = "onednn-cpu-gomp"  # of its wheels the one that needs nothing but libgomp
+INFERENCE = 96  # dnnl_forward_inference
+_CPU, _F32, _ANY_LAYOUT, _IN_ORDER, _CALLERS_SCRATCHPAD = 1, 3, 1, 1, 1
+_IMPLEMENTATION, _LAYOUT_OF_ARGUMENT = 8, 255  # what can be asked of a primitive
+_STATUS = (
+    "success",
+    "out of memory",
+    "invalid arguments",
+    "unimplemented",
+    "no more to try",
+    "run-time error",
+)
+
+
+class Algorithm(IntEnum):
+    DIRECT_CONVOLUTION = 0x1
+    RELU, TANH, ELU, HARD_SIGMOID, LOGISTIC = 0x20, 0x21, 0x22, 0x28, 0x29
+    GELU_TANH, SWISH, CLIP, GELU_ERF, HARD_SWISH = 0x2B, 0x2C, 0x2E, 0x31, 0x34
+    MAX, MEAN_WITH_PADDING, MEAN = 0x1FF, 0x2FF, 0x3FF
+    ADD, MUL = 0x1FFF0, 0x1FFF1
+
+
+# What a tensor is to a primitive. Number i of a list is `LIST + i`.
+SOURCE, OTHER_SOURCE, RESULT, WEIGHTS, BIAS, SCRATCHPAD, LIST = 1, 2, 17, 33, 41, 80, 1024
+
+
+def post_op(i: int) -> int:
+    """The operand of post-op i."""
+    return 0x8000 * (i + 1) | OTHER_SOURCE
+
+
+class Binding(Structure):
+    """A tensor in its role."""
+
+    _fields_ = (("role", c_int), ("tensor", c_void_p))
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    found = Library(PACKAGE, "libdnnl.so.3", "dnnl_", "onednn", _STATUS)
+    found.functions.dnnl_primitive_desc_query_md.restype = c_void_p
+    found.functions.dnnl_memory_desc_get_size.restype = c_size_t
+    return found
+
+
+@lru_cache(maxsize=1)
+def engine() -> Handle:
+    """The CPU."""
+    return library().make("engine", _CPU, c_size_t(0))
+
+
+@contextmanager
+def using_threads(count: int) -> Generator[None]:
+    """For what this thread makes and runs meanwhile. OpenMP's functions are found through the library."""
+    openmp = library().functions
+    before: int = openmp.omp_get_max_threads()
+    openmp.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        openmp.omp_set_num_threads(before)
+
+
+def dims(values: Sequence[int]) -> Any:
+    return (c_int64 * len(values))(*values)
+
+
+class Layout:
+    """The shape of a tensor, and how it lies in memory."""
+
+    def __init__(self, how: str, *args: Any) -> None:
+        self._as_parameter_ = library().make(
+            "memory_desc", *args, by=f"memory_desc_{how}"
+        )  # what ctypes passes
+
+    @property
+    def address(self) -> int | None:
+        return self._as_parameter_.value
+
+    @property
+    def nbytes(self) -> int:
+        return library().functions.dnnl_memory_desc_get_size(self)
+
+    def is_like(self, other: "Layout") -> bool:
+        return bool(library().functions.dnnl_memory_desc_equal(self, other))
+
+
+def plain(shape: Sequence[int], is_turned: bool = False) -> Layout:
+    """Row-major; `is_turned`: the last two dimensions are exchanged in memory."""
+    strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
+    if is_turned:
+        strides[-2:] = 1, shape[-2]
+    return Layout("create_with_strides", len(shape), dims(shape), _F32, dims(strides))
+
+
+def free(shape: Sequence[int]) -> Layout:
+    """The library shall choose."""
+    return Layout("create_with_tag", len(shape), dims(shape), _F32, _ANY_LAYOUT)
+
+
+class Bound:
+    """A primitive with its tensors, by role, layout and address."""
+
+    def __init__(self, code: Handle, tensors: Sequence[tuple[int, Layout, int]]) -> None:
+        self._code, self._stream = code, library().make("stream", engine(), _IN_ORDER)
+        self._tensors = [library().make("memory", v, engine(), c_void_p(at)) for _, v, at in tensors]
+        roles = [role for role, *_ in tensors]
+        pairs = zip(roles, (t.value for t in self._tensors), strict=True)
+        self._bindings = (Binding * len(tensors))(*pairs)
+
+    def move(self, i: int, address: int) -> None:
+        library().call("memory_set_data_handle", self._tensors[i], c_void_p(address))
+
+    def run(self) -> None:
+        library().call("primitive_execute", self._code, self._stream, len(self._tensors), self._bindings)
+
+
+Post: TypeAlias = tuple[int, float, float, Layout | None]
+"""What is done to each element of a result, with two numbers or with a further tensor."""
+
+
+class Primitive:
+    """What C's function of this name makes of its arguments. Scratch memory is the caller's: so it may run in several
+    threads at once.
+    """
+
+    def __init__(self, name: str, *args: Any, posts: Sequence[Post] = ()) -> None:
+        attributes, chain, call = library().make("primitive_attr"), library().make("post_ops"), library().call
+        call("primitive_attr_set_scratchpad_mode", attributes, _CALLERS_SCRATCHPAD)
+        for algorithm, alpha, beta, layout in posts:
+            if layout is None:
+                call("post_ops_append_eltwise", chain, algorithm, c_float(alpha), c_float(beta))
+            else:
+                call("post_ops_append_binary", chain, algorithm, layout)
+        call("primitive_attr_set_post_ops", attributes, chain)
+        creator = f"{name}_primitive_desc_create"
+        self._description = library().make("primitive_desc", *args, attributes, by=creator)
+
+    def layout(self, role: int) -> Layout:
+        query = library().functions.dnnl_primitive_desc_query_md
+        return Layout("clone", c_void_p(query(self._description, _LAYOUT_OF_ARGUMENT, role)))
+
+    def implementation(self) -> str:
+        found = c_char_p()
+        library().call("primitive_desc_query", self._description, _IMPLEMENTATION, 0, byref(found))
+        return (found.value or b"").decode()
+
+    def bind(self, tensors: Sequence[tuple[int, Layout, int]]) -> Bound:
+        return Bound(library().make("primitive", self._description), tensors)
+
+
+def reordering(source: Layout, result: Layout) -> Primitive:
+    return Primitive("reorder", source, engine(), result, engine())

@@ -1,0 +1,229 @@
+"""Programs of primitives: for plugins whose library has one for each unit, and layouts of its own.
+
+A tensor stays as the primitive left it that made it, and is reordered only for one that wants it otherwise: if it is
+a constant once and for all, when the program is made. On the border of the region tensors are row-major. Memory in
+between is planned ahead; runs at the same time have memory of their own.
+
+A plugin describes a region as `Step`s, and its library as a `Kit`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer
+from tilewright.ops.opdef import Array
+from tilewright.runtime.memory import Region, address_of
+from tilewright.tir.memory_plan import plan_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor as a primitive sees it; `role` is what it is to it, in numbers of the library's. `is_turned`: the last
+    two dimensions are exchanged in memory. `is_free`: the library may choose how it lies.
+    """
+
+    role: int
+    name: str
+    shape: tuple[int, ...]
+    is_turned: bool = False
+    is_free: bool = False
+
+    @staticmethod
+    def read(fields: Mapping[str, Any]) -> "Operand":
+        """From JSON, which knows no tuples."""
+        return Operand(**{**fields, "shape": tuple(fields["shape"])})
+
+
+class Layout(Protocol):
+    """The shape of a tensor, and how it lies in memory."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def is_like(self, other: Any) -> bool: ...
+
+
+class Bound(Protocol):
+    """A primitive with its tensors."""
+
+    def move(self, i: int, address: int) -> None:
+        """Tensor i is there from now on."""
+        ...
+
+    def run(self) -> None: ...
+
+
+class Primitive(Protocol):
+    """Code for one operation on tensors of known layouts."""
+
+    def layout(self, role: int) -> Any:
+        """How a tensor has to lie. Scratch memory is a tensor too."""
+        ...
+
+    def bind(self, tensors: Sequence[tuple[int, Any, int]]) -> Bound:
+        """To tensors by role, layout and address (0: not known yet)."""
+        ...
+
+
+class Kit(Protocol):
+    """A library. `SOURCE` and `RESULT` are roles in a reordering, `SCRATCHPAD` is that of scratch memory."""
+
+    @property
+    def SOURCE(self) -> int: ...
+
+    @property
+    def RESULT(self) -> int: ...
+
+    @property
+    def SCRATCHPAD(self) -> int: ...
+
+    def plain(self, shape: Sequence[int], is_turned: bool = False) -> Any: ...
+
+    def reordering(self, source: Any, result: Any) -> Primitive: ...
+
+    def using_threads(self, count: int) -> AbstractContextManager[None]: ...
+
+
+class Step(Protocol):
+    """One primitive. If there is none to be `described`, its result is what it reads in another shape."""
+
+    @property
+    def reads(self) -> Sequence[Operand]: ...
+
+    @property
+    def result(self) -> Operand: ...
+
+    def described(self, held: Callable[[Operand], Any]) -> Primitive | None:
+        """`held` says how an operand lies now."""
+        ...
+
+
+class Held(NamedTuple):
+    """How a tensor lies, and where: in a buffer, at an address, or ~i for array i of those that are given."""
+
+    shape: tuple[int, ...]
+    layout: Layout
+    place: Buffer | int
+
+
+_Call: TypeAlias = tuple[Primitive, Sequence[tuple[int, Held]]]
+_numbers = count()
+
+
+class Program:
+    """A region, ready to run. `ends` are its inputs and outputs; `held` says how tensors lie."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        steps: Sequence[Step],
+        ends: Sequence[Sequence[Operand]],
+        constants: Mapping[str, Array],
+        threads: int,
+    ) -> None:
+        self._kit, self._constants, self._threads, (inputs, outputs) = kit, constants, threads, ends
+        given = {o.name: (o.shape, ~i) for i, o in enumerate(inputs)}
+        given |= {name: (a.shape or (1,), address_of(a)) for name, a in constants.items()}
+        self.held = {name: Held(shape, kit.plain(shape), place) for name, (shape, place) in given.items()}
+        self._results = {o.name: ~i for i, o in enumerate(outputs, len(inputs))}
+        self._copies: dict[tuple[str, bool], list[Held]] = {}
+        self._packed: list[Region] = []
+        self._calls: list[_Call] = []
+        self._frames: list[_Frame] = []  # that nobody runs in
+        with kit.using_threads(threads):
+            for step in steps:
+                self._add(step)
+            for name, place in self._results.items():
+                have = self.held[name]
+                if have.place != place:
+                    self._calls.append(self._move(have, Held(have.shape, kit.plain(have.shape), place)))
+            self._frames.append(_Frame(self._calls))
+
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        with self._kit.using_threads(self._threads):
+            try:
+                frame = self._frames.pop()
+            except IndexError:
+                frame = _Frame(self._calls)
+            frame.run((*inputs, *outputs))
+        self._frames.append(frame)
+
+    def _add(self, step: Step) -> None:
+        out, kit = step.result, self._kit
+        primitive = step.described(lambda o: kit.plain(o.shape) if o is out else self._view(o).layout)
+        if primitive is None:
+            self.held[out.name] = self._view(replace(step.reads[0], shape=out.shape))
+            return
+        tensors = [(o.role, self._fetch(o, primitive.layout(o.role))) for o in step.reads]
+        layout, place = primitive.layout(out.role), self._results.get(out.name)
+        if place is None or not layout.is_like(kit.plain(out.shape)):
+            place = _buffer(layout)
+        self.held[out.name] = Held(out.shape, layout, place)
+        self._calls.append(self._call(primitive, *tensors, (out.role, self.held[out.name])))
+
+    def _view(self, o: Operand) -> Held:
+        """The operand as it lies, in its shape."""
+        have = self.held[o.name]
+        if have.shape == o.shape and not o.is_turned:
+            return have
+        rows = self._fetch(replace(o, shape=have.shape, is_turned=False), self._kit.plain(have.shape))
+        return Held(o.shape, self._kit.plain(o.shape, o.is_turned), rows.place)
+
+    def _fetch(self, o: Operand, layout: Layout) -> Held:
+        """The operand in this layout."""
+        have, copies = self._view(o), self._copies.setdefault((o.name, o.is_turned), [])
+        for one in (have, *copies):
+            if one.layout.is_like(layout):
+                return one
+        if o.name in self._constants:
+            self._packed.append(Region(layout.nbytes))
+            copies.append(Held(o.shape, layout, self._packed[-1].address))
+            _Frame([self._move(have, copies[-1])]).run(())
+        else:
+            copies.append(Held(o.shape, layout, _buffer(layout)))
+            self._calls.append(self._move(have, copies[-1]))
+        return copies[-1]
+
+    def _move(self, source: Held, target: Held) -> _Call:
+        made = self._kit.reordering(source.layout, target.layout)
+        return self._call(made, (self._kit.SOURCE, source), (self._kit.RESULT, target))
+
+    def _call(self, primitive: Primitive, *tensors: tuple[int, Held]) -> _Call:
+        role = self._kit.SCRATCHPAD
+        scratch = primitive.layout(role)
+        if scratch.nbytes:
+            tensors = (*tensors, (role, Held((), scratch, _buffer(scratch))))
+        return primitive, tensors
+
+
+def _buffer(layout: Layout) -> Buffer:
+    return Buffer(str(next(_numbers)), (layout.nbytes,), DType.U8)
+
+
+class _Frame:
+    """Memory for one run at a time."""
+
+    def __init__(self, calls: Sequence[_Call]) -> None:
+        touched = [[h.place for _, h in held if isinstance(h.place, Buffer)] for _, held in calls]
+        plan = plan_memory(touched, {b for some in touched for b in some})
+        self._arena = Region(plan.bytes)
+        self._calls: list[Bound] = []
+        self._given: list[tuple[Bound, int, int]] = []  # tensors of calls, and the arrays that they are
+        for primitive, held in calls:
+            places = [
+                h.place if isinstance(h.place, int) else self._arena.address + plan.offsets[h.place]
+                for _, h in held
+            ]
+            tensors = [(r, h.layout, max(at, 0)) for (r, h), at in zip(held, places, strict=True)]
+            self._calls.append(primitive.bind(tensors))
+            self._given += [(self._calls[-1], i, ~at) for i, at in enumerate(places) if at < 0]
+
+    def run(self, arrays: Sequence[Array]) -> None:
+        for call, i, which in self._given:
+            call.move(i, address_of(arrays[which]))
+        for call in self._calls:
+            call.run()
