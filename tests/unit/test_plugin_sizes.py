@@ -7,12 +7,16 @@ import pytest
 import tilewright.plugins
 
 FOLDER = Path(tilewright.plugins.__file__).parent
-OURS = ("__init__", "registry", "isolation", "packages", "worker")  # the mechanism, which all plugins share
-PLUGINS = sorted(p for p in FOLDER.glob("*.py") if p.stem not in OURS)
+# The mechanism, which all plugins share.
+OURS = ("__init__", "registry", "isolation", "packages", "worker", "chains", "foreign", "primitives")
+FILES = sorted(p for p in FOLDER.glob("*.py") if p.stem not in OURS)
+PLUGINS = sorted({p.stem.split("_")[0] for p in FILES})
 
 
-@pytest.mark.parametrize("path", PLUGINS, ids=lambda p: p.stem)
-def test_a_plugin_has_at_most_400_lines(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    print(f"{path.stem}: {lines} lines")
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugin_has_at_most_400_lines(plugin: str) -> None:
+    """In all its files: `onednn_library` is part of `onednn`."""
+    files = [p for p in FILES if p.stem.split("_")[0] == plugin]
+    lines = sum(len(p.read_text(encoding="utf-8").splitlines()) for p in files)
+    print(f"{plugin}: {lines} lines")
     assert lines <= 400

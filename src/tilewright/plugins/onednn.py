@@ -44,7 +44,6 @@ _FUNCTIONS: Mapping[type[Op], Callable[[Any], tuple[int, float, float]]] = {
     pointwise.Tanh: lambda op: (Algorithm.TANH, 0.0, 0.0),
 }
 _CONTRACTIONS = ("convolution_forward", "matmul")
-_SPATIAL = ((2,), (2, 3), (2, 3, 4))
 _OPERATIONS: Mapping[type[Op], Algorithm] = {Add: Algorithm.ADD, Mul: Algorithm.MUL}
 
 
@@ -131,7 +130,7 @@ def _step(unit: Unit) -> Step:
     """The primitive of a unit; UserError says why there is none."""
     for v in (*unit.inputs, *unit.outputs):
         if v.type.dtype is not DType.F32 or not v.size:
-            raise UserError(f"a tensor {v.type}" if v.size else f"the empty tensor {v.type}")
+            raise UserError(f"dtype {v.type.dtype.value}" if v.size else "an empty tensor")
     if all(unit.constant(v) is not None for v in unit.inputs):
         raise UserError("it is constant")
     chain = read_chain(unit)
@@ -145,46 +144,52 @@ def _first(unit: Unit, node: Node, result: Operand) -> Step:
     op, (x, *more) = node.op, node.inputs
     source = _seen(x, dnnl.SOURCE)
     match op:
-        case Conv(window=w, group=g):
-            if unit.constant(more[0]) is None:
-                raise UserError("dynamic weights")
-            shape = more[0].shape if g == 1 else (g, more[0].shape[0] // g, *more[0].shape[1:])
-            weights, bias = (
-                _seen(more[0], dnnl.WEIGHTS, shape, is_free=True),
-                [_seen(v, dnnl.BIAS) for v in more[1:]],
-            )
-            window = (w.strides, [d - 1 for d in w.dilations], w.before, w.after)
-            tensors = (_seen(x, dnnl.SOURCE, is_free=True), weights, *(bias or [None]))
-            return Step(
-                "convolution_forward", (INFERENCE, Algorithm.DIRECT_CONVOLUTION), tensors, result, window
-            )
+        case Conv():
+            return _convolution(op, unit, node, result)
         case MatMul() | Gemm():
-            return _product(unit, node, result)
+            return _product(op, unit, node, result)
         case pool.MaxPool(window=w, indexed=False):
             return _pool(Algorithm.MAX, w, source, result)
         case pool.AveragePool(window=w, include_pad=is_counted):
             return _pool(Algorithm.MEAN_WITH_PADDING if is_counted else Algorithm.MEAN, w, source, result)
-        case reduce.ReduceMean(keep=True) | reduce.ReduceMax(keep=True) if op.axes in _SPATIAL:
-            ones, none = (1,) * len(op.axes), (0,) * len(op.axes)
+        case reduce.ReduceMean(axes=axes) | reduce.ReduceMax(axes=axes) if (
+            axes == (2, 3, 4)[: len(x.shape) - 2]
+        ):
+            ones, none = (1,) * len(axes), (0,) * len(axes)
             kind = Algorithm.MAX if isinstance(op, reduce.ReduceMax) else Algorithm.MEAN
+            result = replace(result, shape=(*x.shape[:2], *ones))
             return _pool(kind, Window(x.shape[2:], ones, ones, none, none), source, result)
         case Concat(axis=axis):
             sources = [_seen(v, dnnl.LIST + i) for i, v in enumerate(node.inputs)]
             return Step("concat", (axis,), sources, result)
         case Reshape() | Identity():
             return Step("reshape", (), (source,), result)
-        case Add() | Mul() if x.shape == more[0].shape:
+        case Add() | Mul():
+            if x.shape != more[0].shape:
+                raise UserError("operands of different shapes")
             other = _seen(more[0], dnnl.OTHER_SOURCE, is_free=True)
             return Step("binary", (_OPERATIONS[type(op)],), (source, other), result)
         case _ if type(op) in _FUNCTIONS and not more:
             algorithm, *parameters = _FUNCTIONS[type(op)](op)
             return Step("eltwise_forward", (INFERENCE, algorithm), (source,), result, (), parameters)
         case _:
-            raise UserError(f"oneDNN is not asked for {op}")
+            raise UserError(f"oneDNN is not used for {type(op).__name__}")
 
 
-def _product(unit: Unit, node: Node, result: Operand) -> Step:
-    op, (a, b, *c) = node.op, node.inputs
+def _convolution(op: Conv, unit: Unit, node: Node, result: Operand) -> Step:
+    x, w, *bias = node.inputs
+    if unit.constant(w) is None:
+        raise UserError("dynamic weights")
+    by_group = (op.group, w.shape[0] // op.group, *w.shape[1:])
+    weights = _seen(w, dnnl.WEIGHTS, w.shape if op.group == 1 else by_group, is_free=True)
+    tensors = (_seen(x, dnnl.SOURCE, is_free=True), weights, *([_seen(v, dnnl.BIAS) for v in bias] or [None]))
+    window = (op.window.strides, [d - 1 for d in op.window.dilations], op.window.before, op.window.after)
+    how = (INFERENCE, Algorithm.DIRECT_CONVOLUTION)
+    return Step("convolution_forward", how, tensors, result, window)
+
+
+def _product(op: MatMul | Gemm, unit: Unit, node: Node, result: Operand) -> Step:
+    a, b, *c = node.inputs
     turned, out = (False, False), node.outputs[0].shape
     if isinstance(op, Gemm):
         if op.alpha != 1 or (c and op.beta != 1):
@@ -198,8 +203,8 @@ def _product(unit: Unit, node: Node, result: Operand) -> Step:
     else:
         shapes = tuple((1,) * (len(out) - len(s)) + s for s in (a.shape, b.shape, out))
     left = _seen(a, dnnl.SOURCE, shapes[0], is_turned=turned[0])
-    is_known = unit.constant(b) is not None
-    right = _seen(b, dnnl.WEIGHTS, shapes[1], is_turned=turned[1], is_free=is_known)
+    is_packed = unit.constant(b) is not None
+    right = _seen(b, dnnl.WEIGHTS, shapes[1], is_turned=turned[1], is_free=is_packed)
     step = Step("matmul", (), (left, right, None), replace(result, shape=shapes[2], is_free=False))
     return _followed(step, Link(Add(), c[0]), out) if c else step
 
@@ -214,25 +219,21 @@ def _pool(kind: Algorithm, w: Window, source: Operand, result: Operand) -> Step:
     return Step("pooling_forward", (INFERENCE, kind), (source,), result, window)
 
 
-def _followed(step: Step, link: Link, shape: Sequence[int]) -> Step:
-    """The step with what is done to each element of its result; `shape` is what the model has for it."""
-    op, other, kind = link.op, link.other, type(link.op)
-    if step.kind not in _CONTRACTIONS:
-        raise UserError("only products and convolutions are followed by something")
+def _followed(step: Step, link: Link, shape: tuple[int, ...]) -> Step:
+    """The step with what is done to each element of its result, which the model has in this shape."""
+    kind, other = type(link.op), link.other
+    if step.kind not in _CONTRACTIONS or kind not in (_FUNCTIONS if other is None else _OPERATIONS):
+        raise UserError(f"{kind.__name__} is not what oneDNN does after {step.kind}")
     if other is None:
-        if kind not in _FUNCTIONS:
-            raise UserError(f"{kind.__name__} is no activation of oneDNN")
-        return step._replace(posts=(*step.posts, (*_FUNCTIONS[kind](op), None)))
-    axis = 1 if step.kind == "convolution_forward" else -1
+        return step._replace(posts=(*step.posts, (*_FUNCTIONS[kind](link.op), None)))
+    axis = 1 if step.kind == _CONTRACTIONS[0] else -1
     own = (1,) * (len(shape) - len(other.shape)) + other.shape
     seen = [1] * len(step.result.shape)
     seen[axis] = own[axis]
-    if own == tuple(shape):
+    if own == shape:
         seen = step.result.shape
-    elif len(own) != len(shape) or prod(own) != own[axis]:
-        raise UserError(
-            f"{kind.__name__} of {other.type}: neither like the result nor a number for each channel"
-        )
-    is_free = step.result.is_free and own == tuple(shape)
+    elif len(own) != len(shape) or prod(own) != own[axis] or own[axis] not in (1, shape[axis]):
+        raise UserError(f"{other.type} is neither as large as the result nor has it a number per channel")
+    is_free = step.result.is_free and own == shape
     operand = _seen(other, dnnl.post_op(len(step.posts)), seen, is_free=is_free)
     return step._replace(posts=(*step.posts, (_OPERATIONS[kind], 0.0, 0.0, operand)))

@@ -6,7 +6,7 @@ from ctypes import Structure, byref, c_char_p, c_float, c_int, c_int64, c_size_t
 from enum import IntEnum
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 from tilewright.plugins.foreign import Handle, Library
 
@@ -42,8 +42,6 @@ def post_op(i: int) -> int:
 
 
 class Binding(Structure):
-    """A tensor in its role."""
-
     _fields_ = (("role", c_int), ("tensor", c_void_p))
 
 
@@ -116,9 +114,8 @@ class Bound:
     def __init__(self, code: Handle, tensors: Sequence[tuple[int, Layout, int]]) -> None:
         self._code, self._stream = code, library().make("stream", engine(), _IN_ORDER)
         self._tensors = [library().make("memory", v, engine(), c_void_p(at)) for _, v, at in tensors]
-        roles = [role for role, *_ in tensors]
-        pairs = zip(roles, (t.value for t in self._tensors), strict=True)
-        self._bindings = (Binding * len(tensors))(*pairs)
+        roles = (role for role, *_ in tensors)
+        self._bindings = (Binding * len(tensors))(*zip(roles, (t.value for t in self._tensors), strict=True))
 
     def move(self, i: int, address: int) -> None:
         library().call("memory_set_data_handle", self._tensors[i], c_void_p(address))
@@ -127,16 +124,14 @@ class Bound:
         library().call("primitive_execute", self._code, self._stream, len(self._tensors), self._bindings)
 
 
-Post: TypeAlias = tuple[int, float, float, Layout | None]
-"""What is done to each element of a result, with two numbers or with a further tensor."""
-
-
 class Primitive:
-    """What C's function of this name makes of its arguments. Scratch memory is the caller's: so it may run in several
-    threads at once.
+    """What C's function of this name makes of its arguments. `posts`: what is done to each element of the result, with
+    two numbers or a further tensor. Scratch memory is the caller's: so it may run in several threads at once.
     """
 
-    def __init__(self, name: str, *args: Any, posts: Sequence[Post] = ()) -> None:
+    def __init__(
+        self, name: str, *args: Any, posts: Sequence[tuple[int, float, float, Layout | None]] = ()
+    ) -> None:
         attributes, chain, call = library().make("primitive_attr"), library().make("post_ops"), library().call
         call("primitive_attr_set_scratchpad_mode", attributes, _CALLERS_SCRATCHPAD)
         for algorithm, alpha, beta, layout in posts:
@@ -145,8 +140,8 @@ class Primitive:
             else:
                 call("post_ops_append_binary", chain, algorithm, layout)
         call("primitive_attr_set_post_ops", attributes, chain)
-        creator = f"{name}_primitive_desc_create"
-        self._description = library().make("primitive_desc", *args, attributes, by=creator)
+        by = f"{name}_primitive_desc_create"
+        self._description = library().make("primitive_desc", *args, attributes, by=by)
 
     def layout(self, role: int) -> Layout:
         query = library().functions.dnnl_primitive_desc_query_md

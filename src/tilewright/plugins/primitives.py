@@ -35,7 +35,8 @@ class Operand:
     @staticmethod
     def read(fields: Mapping[str, Any]) -> "Operand":
         """From JSON, which knows no tuples."""
-        return Operand(**{**fields, "shape": tuple(fields["shape"])})
+        given: dict[str, Any] = {**fields, "shape": tuple(fields["shape"])}
+        return Operand(**given)
 
 
 class Layout(Protocol):
