@@ -17,7 +17,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.ops.opdef import Array
 from tilewright.runtime.memory import Region, address_of
-from tilewright.tir.memory_plan import plan_memory
+from tilewright.tir.memory_plan import MemoryPlan, plan_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,11 @@ _numbers = count()
 
 
 class Program:
-    """A region, ready to run. `ends` are its inputs and outputs; `held` says how tensors lie."""
+    """A region, ready to run. `ends` are its inputs and outputs.
+
+    To be looked at: `held` says how tensors lie, `packed` are the constants that lie otherwise than in the model,
+    `reorderings` are how often something else is reordered in a run, and `plan` is that of the memory in between.
+    """
 
     def __init__(
         self,
@@ -132,24 +136,25 @@ class Program:
         self.held = {name: Held(shape, kit.plain(shape), place) for name, (shape, place) in given.items()}
         self._results = {o.name: ~i for i, o in enumerate(outputs, len(inputs))}
         self._copies: dict[tuple[str, bool], list[Held]] = {}
-        self._packed: list[Region] = []
+        self.packed: list[Region] = []
+        self.reorderings = 0
         self._calls: list[_Call] = []
-        self._frames: list[_Frame] = []  # that nobody runs in
         with kit.using_threads(threads):
             for step in steps:
                 self._add(step)
             for name, place in self._results.items():
                 have = self.held[name]
                 if have.place != place:
-                    self._calls.append(self._move(have, Held(have.shape, kit.plain(have.shape), place)))
-            self._frames.append(_Frame(self._calls))
+                    self._reorder(have, Held(have.shape, kit.plain(have.shape), place))
+            self.plan = _planned(self._calls)
+            self._frames = [_Frame(self._calls, self.plan)]  # those that nobody runs in
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         with self._kit.using_threads(self._threads):
             try:
                 frame = self._frames.pop()
             except IndexError:
-                frame = _Frame(self._calls)
+                frame = _Frame(self._calls, self.plan)
             frame.run((*inputs, *outputs))
         self._frames.append(frame)
 
@@ -181,13 +186,18 @@ class Program:
             if one.layout.is_like(layout):
                 return one
         if o.name in self._constants:
-            self._packed.append(Region(layout.nbytes))
-            copies.append(Held(o.shape, layout, self._packed[-1].address))
-            _Frame([self._move(have, copies[-1])]).run(())
+            self.packed.append(Region(layout.nbytes))
+            copies.append(Held(o.shape, layout, self.packed[-1].address))
+            once = [self._move(have, copies[-1])]
+            _Frame(once, _planned(once)).run(())
         else:
             copies.append(Held(o.shape, layout, _buffer(layout)))
-            self._calls.append(self._move(have, copies[-1]))
+            self._reorder(have, copies[-1])
         return copies[-1]
+
+    def _reorder(self, source: Held, target: Held) -> None:
+        self._calls.append(self._move(source, target))
+        self.reorderings += 1
 
     def _move(self, source: Held, target: Held) -> _Call:
         made = self._kit.reordering(source.layout, target.layout)
@@ -205,12 +215,15 @@ def _buffer(layout: Layout) -> Buffer:
     return Buffer(str(next(_numbers)), (layout.nbytes,), DType.U8)
 
 
+def _planned(calls: Sequence[_Call]) -> MemoryPlan:
+    touched = [[h.place for _, h in held if isinstance(h.place, Buffer)] for _, held in calls]
+    return plan_memory(touched, {b for some in touched for b in some})
+
+
 class _Frame:
     """Memory for one run at a time."""
 
-    def __init__(self, calls: Sequence[_Call]) -> None:
-        touched = [[h.place for _, h in held if isinstance(h.place, Buffer)] for _, held in calls]
-        plan = plan_memory(touched, {b for some in touched for b in some})
+    def __init__(self, calls: Sequence[_Call], plan: MemoryPlan) -> None:
         self._arena = Region(plan.bytes)
         self._calls: list[Bound] = []
         self._given: list[tuple[Bound, int, int]] = []  # tensors of calls, and the arrays that they are
