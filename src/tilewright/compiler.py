@@ -452,7 +452,7 @@ class _Compilation:
             specs_of(module.outputs, list(self.graph.output_names)),
         )
         called = {i.kernel.name: i.kernel.object for n in nodes for i in items_of(n)}
-        arrays = [np.ascontiguousarray(self.values[b]) for b in constants]
+        arrays = [np.asarray(self.values[b], order="C") for b in constants]  # also of rank 0
         regions = region_codes(self.placement, arrays)
         return Artifact(
             manifest,

@@ -112,7 +112,9 @@ def _stated(native: NativeRegion, is_last: bool) -> Run:
         return np.moveaxis(a, -1, 1) if is_last and a.ndim > 2 else a
 
     def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        taken = [np.ascontiguousarray(first(a), dtype) for a, dtype in zip(inputs, native.takes, strict=True)]
+        taken = [
+            np.asarray(first(a), dtype, order="C") for a, dtype in zip(inputs, native.takes, strict=True)
+        ]
         given = [first(a) for a in outputs]
         made = [
             want if want.dtype == dtype and want.flags.c_contiguous else np.empty(want.shape, dtype)

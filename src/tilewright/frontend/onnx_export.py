@@ -7,7 +7,7 @@ With `weights=False` the model is small: its constants, but for the smallest, ha
 said to be in a file that has their name. Who loads it brings them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
@@ -23,9 +23,13 @@ _SMALL = 1024  # bytes of a constant that is always written
 _IR_VERSION = 10  # of the file format: one that engines of the last years read
 
 
-def to_model(graph: Graph, *, weights: bool = True) -> ModelProto:
-    """UserError if a node has no origin, or parts of the graph are written in different versions of ONNX."""
-    writer = _Writer(graph)
+def to_model(
+    graph: Graph, *, weights: bool = True, knows: Callable[[Origin], bool] = lambda _: True
+) -> ModelProto:
+    """UserError if a node has no origin, or parts of the graph are written in different versions of ONNX. Nodes that
+    the importer wrote as several are written as such if the reader `knows` them.
+    """
+    writer = _Writer(graph, knows)
     nodes = list(writer.nodes())
     used = {name for n in nodes for name in n.input} | {v.name for v in graph.outputs}
     proto = GraphProto(
@@ -51,8 +55,8 @@ def brought_names(model: ModelProto) -> list[str]:
 
 
 class _Writer:
-    def __init__(self, graph: Graph) -> None:
-        self._graph, self._users = graph, users(graph)
+    def __init__(self, graph: Graph, knows: Callable[[Origin], bool]) -> None:
+        self._graph, self._users, self._knows = graph, users(graph), knows
         self.opsets: dict[str, int] = {}
         self.literals: dict[str, Array] = {}  # inputs that had become attributes
         self._taken = {v.name for v in self._users}
@@ -81,10 +85,12 @@ class _Writer:
     def _is_complete(self, whole: Origin, parts: list[Node]) -> bool:
         """Are all of its parts there? Then nothing from inside of it crosses the border of the graph."""
         inputs, outputs = set(self._graph.inputs), set(self._graph.outputs)
+        made = {v for n in self._graph.nodes if n not in parts for v in n.outputs}
         given = {v for v in whole.operands if isinstance(v, Value)}
         read = {v for n in parts for v in n.inputs if v in inputs}
         needed = {v for n in parts for v in n.outputs if v in outputs or self._is_read_outside(v, parts)}
-        return read <= given and needed <= set(whole.results)
+        is_closed = read <= given and needed <= set(whole.results)
+        return self._knows(whole) and is_closed and given <= inputs | made | self._graph.constants.keys()
 
     def _is_read_outside(self, value: Value, parts: list[Node]) -> bool:
         return any(n not in parts for n in self._users[value])

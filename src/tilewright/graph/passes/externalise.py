@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tilewright.graph.external import ExternalRegion, Order, Region, make_region
+from tilewright.graph.external import ExternalRegion, Order, Region
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.ops.cast import Cast
 from tilewright.ops.movement import Transpose
@@ -38,7 +38,9 @@ def outside_regions(graph: Graph, keys: Collection[str]) -> tuple[ExternalRegion
                 raise UserError(
                     f"{n.op.name} is known to no one but a plugin, and none runs it", where=n.name
                 )
-            found.append(make_region(graph, n.op.name, (n,)))
+            found.append(
+                ExternalRegion(n.op.name, (n,), n.inputs, n.outputs)
+            )  # the plugin counts on all of them
     return tuple(found)
 
 

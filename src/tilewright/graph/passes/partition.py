@@ -18,6 +18,7 @@ from tilewright.graph.graph import Graph, Node
 from tilewright.graph.origin import Origin
 from tilewright.graph.segments import subgraph
 from tilewright.graph.surroundings import Surroundings
+from tilewright.ops.outside import Outside
 from tilewright.support.errors import UserError
 
 # Operators of two inputs that may be exchanged.
@@ -53,7 +54,7 @@ def offer(
     regions: list[Region] = []
     for members in _Regions(around, asking.units(), others).merged():
         region = make_region(around, f"{plugin.name}:{len(regions)}", members, plugin)
-        answer = _answer(lambda region=region: plugin.accepts(region))
+        answer = _idle(region) or _answer(lambda region=region: plugin.accepts(region))
         if isinstance(answer, No):
             asking.refusals += [Refusal(u, answer.reason) for u in members]
         else:
@@ -66,6 +67,15 @@ def make_region(around: Surroundings, key: str, units: Sequence[Unit], plugin: P
     nodes = {n for u in units for n in u.nodes}
     graph = subgraph(around, key, around.ordered(nodes))
     return Region(key, graph, tuple(units), plugin.order, plugin.dtypes)
+
+
+def _idle(region: Region) -> No | None:
+    """Why nobody has to run a region, if that is so."""
+    if not region.graph.outputs:
+        return No("nothing needs what it gives")
+    if not region.graph.inputs and not any(isinstance(n.op, Outside) for n in region.graph.nodes):
+        return No("it has no inputs: native code has it done when the model is compiled")
+    return None
 
 
 def name_of(graph: Graph, node: Node) -> str:
