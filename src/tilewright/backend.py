@@ -12,18 +12,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, defs, helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, defs, helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from tilewright.api import load
 from tilewright.dynamic import DynamicSession
 from tilewright.frontend.onnx import OnnxModel
 from tilewright.frontend.onnx_scope import OPSETS
+from tilewright.frontend.onnx_values import type_of
 from tilewright.runtime.session import Session
 from tilewright.support.errors import UserError
 
-_FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
-_OPTIONS = ("shapes", "threads", "target", "accuracy", "cache", "progress", "variants")  # of `load`
+_OPTIONS = (  # of `load`
+    "shapes",
+    "threads",
+    "target",
+    "accuracy",
+    "plugins",
+    "placement",
+    "strict",
+    "cache",
+    "progress",
+    "variants",
+)
 
 
 class TilewrightRep(BackendRep):
@@ -114,31 +125,6 @@ class TilewrightBackend(Backend):
             return Device(device).type == DeviceType.CPU
         except (AttributeError, ValueError):  # no such kind of device, or no such number
             return False
-
-
-def type_of(value: Any) -> TypeProto:
-    """ONNX's type of a value that is there. Of an empty sequence and of nothing the elements' type is not known: they
-    count as float32.
-    """
-    match value:
-        case None:
-            return helper.make_optional_type_proto(_FLOATS)
-        case list():
-            first: Any = value[0] if value else None  # pyright: ignore[reportUnknownVariableType]
-            inner = _FLOATS if first is None else type_of(first)
-            if inner.HasField("tensor_type"):
-                inner.tensor_type.ClearField("shape")  # others of the sequence may have another
-            return helper.make_sequence_type_proto(inner)
-        case dict():
-            key, element = next(iter(cast("dict[Any, Any]", value).items()), (0, 0.0))
-            return helper.make_map_type_proto(_element(np.array(key)), type_of(np.array(element)))
-        case _:
-            array = np.asarray(value)
-            return helper.make_tensor_type_proto(_element(array), array.shape)
-
-
-def _element(array: np.ndarray[Any, Any]) -> int:
-    return TensorProto.STRING if array.dtype.kind in "OU" else helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
 def _opset(node: NodeProto, given: int | None) -> int:

@@ -31,6 +31,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import ONNX_DTYPES, Array, TensorType
+from tilewright.ops.outside import Outside
 from tilewright.runtime.session import Session
 from tilewright.support.errors import UserError
 
@@ -210,7 +211,7 @@ class Staged:
             _freeze(value)
         program: Program | None = None
         if stage.made:
-            is_cheap = siblings.may_interpret and siblings.is_full and _bytes(stage.graph) <= _SMALL
+            is_cheap = siblings.may_interpret and siblings.is_full and _is_interpretable(stage.graph)
             program = Interpreter(stage.graph) if is_cheap else self._build(stage.graph)
         after: dict[str, Given | Array] = dict(known)
         after.update((n, v if is_native(v) else OPAQUE) for n, v in stage.known.items())
@@ -226,6 +227,8 @@ class Staged:
         return Plan(stage, program, after, calls, feeds, decisive, siblings)
 
     def _bodies(self, call: HostCall, known: Mapping[str, Given | Array]) -> "dict[str, Staged]":
+        if call.plugin:
+            return {}
         fixed = {n: v for n in call.captured if isinstance(v := known.get(n), np.ndarray)}
         scopes = {
             name: graph_scope(self.scope.source, graph, call.step.opsets, self.scope)
@@ -327,6 +330,11 @@ def _freeze(value: HostValue) -> None:
     elif isinstance(value, list):
         for v in value:
             _freeze(v)
+
+
+def _is_interpretable(graph: Graph) -> bool:
+    """Is it small, and does everybody know what its nodes mean?"""
+    return _bytes(graph) <= _SMALL and not any(isinstance(n.op, Outside) for n in graph.nodes)
 
 
 def _bytes(graph: Graph) -> int:

@@ -114,8 +114,3 @@ def test_a_model_runs_with_an_operator_that_only_it_knows(placement: str) -> Non
         m.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     assert np.allclose(session.run(x)["y"], engine.run(None, x)[0], rtol=0, atol=1e-6)
-
-
-def test_what_nobody_knows_is_told_with_the_reasons() -> None:
-    with pytest.raises(tw.UserError, match="Nonesuch is not supported; ONNX Runtime has no CPU kernel"):
-        tw.load(stranger("Nonesuch"), plugins=("onnxruntime",))

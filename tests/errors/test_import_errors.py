@@ -463,10 +463,14 @@ def test_an_element_type_that_is_not_supported(number: int, name: str) -> None:
     )
 
 
-def test_sparse_initializers() -> None:
-    proto = model(RELU)
-    proto.graph.sparse_initializer.add().values.name = "w"
-    assert "initializer 'w' is sparse" in str(refused(proto))
+@pytest.mark.parametrize("indices", [[1, 6], [-1, 0], [[0, 1], [3, 0]], [[0], [1]], [0]])
+def test_a_sparse_initializer_with_indices_that_make_no_sense(indices: Any) -> None:
+    proto = model(node("MatMul", ["x", "w"], ["y"]))
+    values = numpy_helper.from_array(np.array([3, 7], np.float32), "w")
+    places = numpy_helper.from_array(np.array(indices, np.int64))
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, (3, 2)))
+    error = refused(proto)
+    assert error.message.startswith("sparse tensor [3, 2]: ") and error.where == "initializer 'w'"
 
 
 # ------------------------------------------------------------------------------------------------ external data

@@ -272,3 +272,14 @@ def test_sources_of_a_model(tmp_path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
     for source in (proto, proto.SerializeToString(), path, str(path)):
         assert load_graph(source).name == "test"
+
+
+@pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]], ids=["linear", "by axis"])
+def test_sparse_tensors_are_written_out(indices: Any) -> None:
+    values = numpy_helper.from_array(np.array([3, 7], np.float32), "w")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array(indices, np.int64)), (2, 3))
+    proto = model([node("MatMul", "x w", "y")], {"x": (4, 2)}, ["y"])
+    proto.graph.sparse_initializer.append(sparse)
+    check_against_ort(proto)
+    constant = node("Constant", "", "w", sparse_value=sparse)
+    check_against_ort(model([constant, node("MatMul", "x w", "y")], {"x": (4, 2)}, ["y"]))

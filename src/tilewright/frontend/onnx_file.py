@@ -17,7 +17,7 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from tilewright.frontend.onnx_weights import StoredWeights, cut_weights
 from tilewright.ir.dtype import DType
@@ -38,6 +38,10 @@ class Limits:
 
 
 LIMITS = Limits()
+
+
+class OverLimit(UserError):
+    """The model asks for more than it may."""
 
 
 def read_model(
@@ -71,12 +75,12 @@ def read_model(
 def check_tensor_bytes(shape: Sequence[int], dtype: DType, limits: Limits = LIMITS) -> None:
     """UserError if a tensor of this type is too large or its shape is no shape."""
     if len(shape) > limits.rank:
-        raise UserError(f"a tensor of {len(shape)} axes is over the limit of {limits.rank}")
+        raise OverLimit(f"a tensor of {len(shape)} axes is over the limit of {limits.rank}")
     if any(n < 0 for n in shape):
         raise UserError(f"a tensor cannot have the shape {list(shape)}")
     size = prod(shape) * dtype.bytes
     if size > limits.tensor_bytes:
-        raise UserError(
+        raise OverLimit(
             f"a tensor of type {dtype.value}{list(shape)} takes {size} bytes: the limit is {limits.tensor_bytes}"
         )
 
@@ -233,6 +237,28 @@ class TensorReader:
         if dtype is DType.BOOL:
             flat = flat != 0  # any other byte would be a bool that is neither true nor false
         return flat.view(dtype.numpy).reshape(shape)
+
+    def read_sparse(self, t: SparseTensorProto) -> Array:
+        """A sparse tensor, with its zeros written out."""
+        values, indices, shape = self.read(t.values), self.read(t.indices), tuple(t.dims)
+        dtype = ONNX_DTYPES.get(t.values.data_type)
+        if dtype is None:
+            raise UserError(f"sparse tensors of type {type_name(t.values.data_type)} are not supported")
+        check_tensor_bytes(shape, dtype, self._limits)
+        fits = (
+            indices.shape in (values.shape, (*values.shape, len(shape))) and values.ndim == 1 and shape != ()
+        )
+        if indices.dtype != np.int64 or not fits:
+            raise UserError(
+                f"sparse tensor {list(shape)}: its indices are {indices.dtype}{list(indices.shape)}"
+            )
+        extents = np.array(shape if indices.ndim == 2 else [prod(shape)], np.int64)
+        positions = indices if indices.ndim == 2 else indices[:, None]
+        if np.any(positions < 0) or np.any(positions >= extents):
+            raise UserError(f"sparse tensor {list(shape)}: an index is outside of it")
+        out = np.zeros(tuple(extents), dtype.numpy)
+        out[tuple(positions.T)] = values
+        return out.reshape(shape)
 
     def close(self) -> None:
         self._weights.close()

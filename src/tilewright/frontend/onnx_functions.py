@@ -10,7 +10,7 @@ from typing import Any
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs
 
 from tilewright.frontend.onnx_file import Limits
-from tilewright.frontend.onnx_names import all_nodes, label
+from tilewright.frontend.onnx_names import all_nodes, label, stored_names
 from tilewright.frontend.onnx_nodes import Step, normal_domain, read_opsets
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.errors import UserError
@@ -91,6 +91,12 @@ def is_declared_function(step: Step) -> bool:
 def inline(step: Step, branch: GraphProto) -> list[Step]:
     """The nodes of a chosen branch; its initializers become constants."""
     nodes = list(branch.node)
+    for s in branch.sparse_initializer:
+        node = NodeProto(op_type="Constant", output=[s.values.name])
+        node.attribute.append(
+            AttributeProto(name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=s)
+        )
+        nodes.insert(0, node)
     for t in branch.initializer:
         node = NodeProto(op_type="Constant", output=[t.name])
         node.attribute.append(AttributeProto(name="value", type=AttributeProto.TENSOR, t=t))
@@ -203,7 +209,7 @@ def _attribute_named(a: AttributeProto, name: str) -> AttributeProto:
 def _renamed_graph(
     graph: GraphProto, names: Mapping[str, str], given: Mapping[str, AttributeProto] | None
 ) -> GraphProto:
-    inside = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    inside = {i.name for i in graph.input} | stored_names(graph)
     inside |= {o for n in graph.node for o in n.output}
     outer = {k: v for k, v in names.items() if k not in inside}
     out = GraphProto()

@@ -16,7 +16,7 @@ def label(name: str) -> str:
 
 def check_names(graph: GraphProto) -> None:
     """UserError for names that are not UTF-8: protobuf hands those out as bytes."""
-    names: list[object] = [graph.name, *(t.name for t in graph.initializer)]
+    names: list[object] = [graph.name, *stored_names(graph)]
     for info in (*graph.input, *graph.output):
         names += [info.name, *(d.dim_param for d in info.type.tensor_type.shape.dim)]
     for n in graph.node:
@@ -26,6 +26,11 @@ def check_names(graph: GraphProto) -> None:
     for name in names:
         if not isinstance(name, str):
             raise UserError(f"the model has a name that is not UTF-8 text: {label(repr(name))}")
+
+
+def stored_names(graph: GraphProto) -> set[str]:
+    """The names of the tensors in a graph, sparse ones too."""
+    return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
 
 
 def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
@@ -48,7 +53,7 @@ def free_names(node: NodeProto) -> set[str]:
     """What the node's subgraphs use of the graph around them."""
     out: set[str] = set()
     for g in subgraphs(node).values():
-        inside = {i.name for i in g.input} | {t.name for t in g.initializer}
+        inside = {i.name for i in g.input} | stored_names(g)
         inside |= {o for n in g.node for o in n.output}
         used = {o.name for o in g.output}
         for n in g.node:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, OperatorSetIdProto, defs
 
 from tilewright.frontend.onnx_file import Limits, TensorReader
@@ -119,6 +120,21 @@ def attributes(step: Step, reader: TensorReader, limits: Limits) -> dict[str, An
     return out
 
 
+def constant_value(step: Step, attrs: Mapping[str, Any]) -> Array:
+    """What a Constant is."""
+    match list(attrs.items()):
+        case [("value" | "sparse_value", array)]:
+            return array
+        case [("value_int" | "value_ints", number)]:
+            return np.array(number, np.int64)
+        case [("value_float" | "value_floats", number)]:
+            return np.array(number, np.float32)
+        case [("value_string" | "value_strings", text)]:
+            return np.array(text, object)
+        case _:
+            raise UserError(f"a constant given by {', '.join(attrs) or 'nothing'} is not supported")
+
+
 def make_op(
     step: Step,
     cls: type[Op],
@@ -181,6 +197,8 @@ def _attribute(a: AttributeProto, reader: TensorReader) -> Any:
             return [_decoded(s) for s in a.strings]
         case AttributeProto.TENSOR:
             return reader.read(a.t)
+        case AttributeProto.SPARSE_TENSOR:
+            return reader.read_sparse(a.sparse_tensor)
         case AttributeProto.TYPE_PROTO:
             return a.tp
         case _:

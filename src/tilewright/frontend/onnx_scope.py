@@ -1,23 +1,23 @@
 """The nodes of a graph or of a body, flat and in an order in which they can run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
+from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto, defs
 
 from tilewright.frontend.onnx_file import Limits, TensorReader
 from tilewright.frontend.onnx_functions import Functions, is_declared_function
 from tilewright.frontend.onnx_interface import sorted_nodes
-from tilewright.frontend.onnx_names import all_nodes, check_names, free_names, label
+from tilewright.frontend.onnx_names import all_nodes, check_names, free_names, label, subgraphs
 from tilewright.frontend.onnx_nodes import Step, normal_domain, read_opsets
+from tilewright.frontend.onnx_strangers import Strangers, refusal, unsupported
 from tilewright.graph.external import Plugin
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Array
 from tilewright.support.errors import UserError
 
 OPSETS = range(7, 29)
-_SHOWN = 100  # unsupported nodes listed in a message
 _SPECIAL = ("Constant", "Identity", "Shape", "Size")  # their results are known from types
 
 
@@ -28,7 +28,7 @@ class Source:
     functions: Functions
     reader: TensorReader
     limits: Limits
-    strangers: Sequence[Plugin] = ()  # who knows operators that we do not
+    strangers: Strangers  # who runs what we do not
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Scope:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     steps: tuple[Step, ...]
-    stored: Mapping[str, TensorProto]
+    stored: Mapping[str, TensorProto | SparseTensorProto]
     around: "Scope | None" = None  # whose constants a body may use
     declared: tuple[ValueInfoProto, ...] = ()  # what the file says of the outputs: nothing, often
     # Of nodes of other domains, whose attributes may be large (trees): made once, whatever the types.
@@ -65,27 +65,28 @@ class Scope:
             return self.around.read(name)
         if name not in self._read:
             try:
-                self._read[name] = self.source.reader.read(self.stored[name])
+                t, reader = self.stored[name], self.source.reader
+                self._read[name] = reader.read(t) if isinstance(t, TensorProto) else reader.read_sparse(t)
             except UserError as e:
                 raise UserError(e.message, where=f"initializer {label(name)}", hint=e.hint) from e
         return self._read[name]
 
 
 def model_scope(
-    model: ModelProto, reader: TensorReader, limits: Limits, strangers: Sequence[Plugin] = ()
+    model: ModelProto, reader: TensorReader, limits: Limits, plugins: Sequence[Plugin] = ()
 ) -> Scope:
-    """The main graph. UserError if there is a node that nothing can run, with all of them. Whether `strangers` know one
-    is found out when types are.
+    """The main graph. UserError if there are nodes that nothing can run, with all of them. Whether plugins that know
+    operators only by types know one is found out when types are.
     """
     check_names(model.graph)
-    _check_opset({normal_domain(o.domain): o.version for o in model.opset_import}, model.graph)
+    _check_opset({normal_domain(o.domain): o.version for o in model.opset_import}, model.graph, bool(plugins))
     opsets = read_opsets(model.opset_import)
     for f in model.functions:
         check_names(GraphProto(node=f.node))
-    source = Source(Functions(model, limits), reader, limits, strangers)
+    functions = Functions(model, limits)
+    source = Source(functions, reader, limits, Strangers(plugins, functions, reader))
     scope = graph_scope(source, model.graph, opsets)
-    if not strangers:
-        _check_supported(source, model, opsets)
+    _check_supported(source, model, opsets)
     return scope
 
 
@@ -93,14 +94,12 @@ def graph_scope(
     source: Source, graph: GraphProto, opsets: Mapping[str, int], around: Scope | None = None
 ) -> Scope:
     """The nodes of a graph; `around` is the scope that a body stands in."""
-    stored: dict[str, TensorProto] = {}
-    for t in graph.initializer:
-        if t.name in stored:
-            raise UserError(f"two initializers are named {label(t.name)}")
-        stored[t.name] = t
-    if graph.sparse_initializer:
-        name = graph.sparse_initializer[0].values.name
-        raise UserError(f"initializer {label(name)} is sparse, which is not supported")
+    stored: dict[str, TensorProto | SparseTensorProto] = {}
+    for t in (*graph.initializer, *graph.sparse_initializer):
+        name = t.name if isinstance(t, TensorProto) else t.values.name
+        if name in stored:
+            raise UserError(f"two initializers are named {label(name)}")
+        stored[name] = t
     # Before IR version 4 every initializer was an input too: then it is the default, and we take it.
     inputs = tuple(i.name for i in graph.input if i.name not in stored)
     nodes = sorted_nodes(graph.node, {*inputs, *stored}, is_body=around is not None)
@@ -110,14 +109,20 @@ def graph_scope(
     return Scope(source, name, inputs, outputs, steps, stored, around, tuple(graph.output))
 
 
-def _check_opset(opsets: Mapping[str, int], graph: GraphProto) -> None:
+def is_foreign(step: Step) -> bool:
+    """Is the node of an opset before or after ours, in which its operator may mean something else?"""
+    opset = step.opsets.get("", OPSETS[0])
+    return opset not in OPSETS and _has_changed(step.node, opset)
+
+
+def _check_opset(opsets: Mapping[str, int], graph: GraphProto, has_plugins: bool) -> None:
     opset = opsets.get("")
     if opset is None:
         if opsets and all(normal_domain(n.domain) for n in all_nodes(graph.node)):
             return  # all its nodes are of other domains
         raise UserError("the model does not say which ONNX opset it uses", hint="export it again")
-    if opset in OPSETS:
-        return
+    if opset in OPSETS or (has_plugins and opset > 0):
+        return  # plugins are asked about nodes that are foreign to us
     changed = sorted({n.op_type for n in all_nodes(graph.node) if _has_changed(n, opset)})
     if changed or not 0 < opset < OPSETS[0]:
         of = f" for {', '.join(map(label, changed[:5]))}" if 0 < opset < OPSETS[0] else ""
@@ -138,25 +143,35 @@ def _has_changed(node: NodeProto, opset: int) -> bool:
 
 
 def _check_supported(source: Source, model: ModelProto, opsets: Mapping[str, int]) -> None:
-    lines = [_unsupported(source, Step(n, opsets, "")) for n in all_nodes(model.graph.node)]
+    found = list(_refusals(source, model.graph.node, opsets))
     for f in source.functions.bodies():
-        own = read_opsets(f.opset_import)
-        lines += [_unsupported(source, Step(n, own, "")) for n in all_nodes(f.node)]
-    found = [line for line in lines if line]
+        found += _refusals(source, f.node, read_opsets(f.opset_import))
     if found:
-        more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-        raise UserError(
-            "\n  ".join([f"{len(found)} nodes of the model are not supported:", *found[:_SHOWN], *more])
-        )
+        raise unsupported(found)
 
 
-def _unsupported(source: Source, step: Step) -> str:
-    """What to say of a node that nothing can run; otherwise empty."""
+def _refusals(source: Source, nodes: Iterable[NodeProto], opsets: Mapping[str, int]) -> Iterator[str]:
+    """What to say of nodes that nothing can run, those of subgraphs included. Subgraphs of a stranger are its own."""
+    stack = [iter(nodes)]
+    while stack:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            continue
+        step = Step(node, opsets, "")
+        is_known = _is_known(source, step)
+        reasons = None if is_known else source.strangers.against(step)
+        if reasons is not None:
+            yield refusal(step, reasons)
+        if is_known or reasons is not None:
+            stack.extend(iter(g.node) for g in subgraphs(node).values())
+
+
+def _is_known(source: Source, step: Step) -> bool:
+    if source.functions.own(step.node) is not None:
+        return True
+    if is_foreign(step):
+        return False
     if step.domain == "" and step.node.op_type in _SPECIAL:
-        return ""
-    if step.native() is not None or step.hosted() is not None:
-        return ""
-    if source.functions.own(step.node) is not None or is_declared_function(step):
-        return ""
-    version = step.opsets.get(step.domain, "not imported")
-    return f"{label(step.node.op_type)} (domain {step.domain or 'ai.onnx'}, opset {version}) in {step.title}"
+        return True
+    return step.native() is not None or step.hosted() is not None or is_declared_function(step)

@@ -11,34 +11,41 @@ Types come from our ops alone. Values that ops need at compile time (target shap
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import FunctionProto
 
-from tilewright.frontend.onnx_file import check_tensor_bytes
+from tilewright.frontend.onnx_file import OverLimit, check_tensor_bytes
 from tilewright.frontend.onnx_functions import inline
 from tilewright.frontend.onnx_host import is_native, run_reference
 from tilewright.frontend.onnx_names import free_names, label, subgraphs
-from tilewright.frontend.onnx_nodes import Step, attributes, make_function, make_host_op, make_op, nonsense
-from tilewright.frontend.onnx_scope import Scope
+from tilewright.frontend.onnx_nodes import (
+    Step,
+    attributes,
+    constant_value,
+    make_function,
+    make_host_op,
+    make_op,
+    nonsense,
+)
+from tilewright.frontend.onnx_scope import Scope, is_foreign
 from tilewright.frontend.onnx_sequences import Sequences
+from tilewright.frontend.onnx_strangers import RunNode, refusal, unsupported
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import No, Stranger
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.known import KnownValues
 from tilewright.graph.origin import Origin, origin_name
-from tilewright.ops.hostop import Body, HostValue
+from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import Array, OnHost, Op, TensorType
 from tilewright.ops.outside import Outside
 from tilewright.support.errors import MultipleProgramsError, UserError
 
 _SHOWN = 100  # nodes listed in a message
-_KEPT_BYTES = (
-    1 << 20
-)  # a value known at compile time is handed on if it is no larger; otherwise it is computed
+_KEPT_BYTES = 1 << 20  # what is known and larger is computed all the same, not handed on
 
 
 class Opaque:
@@ -52,16 +59,19 @@ Given: TypeAlias = TensorType | Opaque  # what is known of a value before it is 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostCall:
-    """A node that the host runs, after its inputs (names, empty for an absent one) and what its bodies use."""
+    """A node that the host runs, after its inputs (names, empty for an absent one) and what its bodies use. A `plugin`
+    runs the bodies, too: it takes what they use as further inputs.
+    """
 
     step: Step
     captured: tuple[str, ...]
     why: str
-    run: Callable[[Sequence[HostValue], Mapping[str, Body]], Sequence[HostValue]]
+    run: RunNode
+    plugin: str = ""
 
     @property
     def inputs(self) -> Sequence[str]:
-        return self.step.node.input
+        return (*self.step.node.input, *self.captured) if self.plugin else self.step.node.input
 
     @property
     def outputs(self) -> Sequence[str]:
@@ -114,6 +124,13 @@ def _origin(
     return Origin(step.node, step.opsets, tuple(operands), tuple(map(values.get, step.node.output)), whole)
 
 
+def _stated(value: Value, known: Array | None) -> Array | None:
+    """An input of a node that its op does not take. If it is not known, only its type matters: any value will do."""
+    if known is not None or value.bytes > _KEPT_BYTES:
+        return known
+    return np.zeros(value.shape, value.type.dtype.numpy)
+
+
 class StageImporter:
     """Imports what can be imported, given the types of values, or arrays that are known."""
 
@@ -131,9 +148,10 @@ class StageImporter:
         self._imports: list[_Import] = []
         self._hosts: list[HostCall] = []
         self._rest: list[Step] = []
+        self._refusals: list[str] = []  # nodes that nothing can run
         # Node types that are no op of ours, because their result is known as soon as their input's type is.
         self._special: dict[str, Callable[[Step, Mapping[str, Any]], Value | Array]] = {
-            "Constant": _constant,
+            "Constant": constant_value,
             "Identity": self._identity,
             "Shape": self._shape,
             "Size": self._size,
@@ -158,6 +176,8 @@ class StageImporter:
             else:
                 self._rest.append(step)
                 self._late.update(o for o in step.node.output if o)
+        if self._refusals:
+            raise unsupported(self._refusals)
 
     def _counted(self, expanded: list[Step]) -> list[Step]:
         """The nodes that another stands for. A few functions that call each other can stand for very many."""
@@ -234,6 +254,21 @@ class StageImporter:
         functions = self._source.functions
         if functions.own(step.node) is not None:
             return self._parts(step, functions.expand(step, lambda: self._types(step)) or [])
+        refused: UserError | None = None
+        if not is_foreign(step):
+            try:
+                parts = self._try_import(step, captured)
+                if parts is not None:
+                    return parts
+            except UserError as e:
+                if not self._source.strangers or e.where is not None or isinstance(e, OverLimit):
+                    raise  # where it says something else than the node, it is that which is wrong
+                refused = e
+        self._add_stranger(step, captured, refused)
+        return []
+
+    def _try_import(self, step: Step, captured: set[str]) -> list[Step] | None:
+        """Take in a node that native code or our host runs, or stands for others; None if it is unknown."""
         if step in self._scope.host_ops:
             self._add_host(step, {}, captured, None, "")
             return []
@@ -266,11 +301,9 @@ class StageImporter:
             self._add_host(step, attrs, captured, native, "it has elements that only the host computes with")
         else:
             types = self._types(step)
+            functions = self._source.functions
             expanded = functions.expand(step, lambda: types, lambda: self._written(step, attrs, types))
-            if expanded is None:
-                self._add_stranger(step, captured)
-                return []
-            return self._parts(step, expanded)
+            return None if expanded is None else self._parts(step, expanded)
         return []
 
     def _parts(self, whole: Step | None, parts: list[Step]) -> list[Step]:
@@ -288,7 +321,7 @@ class StageImporter:
             return None if value is None else self._known.get(value)
 
         op, taken = make_op(step, cls, attrs, [None if v is None else v.type for v in inputs], constant)
-        stated = [v if v is None or i in taken else constant(i) for i, v in enumerate(inputs)]
+        stated = [v if v is None or i in taken else _stated(v, constant(i)) for i, v in enumerate(inputs)]
         self._add_op(step, op, [v for v in (inputs[i] for i in taken) if v is not None], stated)
 
     def _add_op(
@@ -296,36 +329,64 @@ class StageImporter:
     ) -> None:
         """A node of the graph. `stated` are the inputs as the model has them."""
         names = [n or f"{step.name}.{i}" for i, n in enumerate(step.node.output)]
-        made = self._builder.add(op, operands, step.name, names)
+        self._define_outputs(
+            step, self._builder.add(op, operands, step.name, names), stated, step.node.output
+        )
+
+    def _define_outputs(
+        self, step: Step, made: Node, stated: Sequence[Value | Array | None], names: Iterable[str]
+    ) -> None:
         for v in made.outputs:
             check_tensor_bytes(v.shape, v.type.dtype, self._source.limits)
         self._known.add(made)
         self._imports.append(_Import(made, step, tuple(stated)))
-        for n, v in zip(step.node.output, made.outputs, strict=False):
+        for n, v in zip(names, made.outputs, strict=False):
             if n:
                 self._define(n, v)
 
-    def _add_stranger(self, step: Step, captured: set[str]) -> None:
-        """A node whose operator only a plugin knows."""
+    def _add_stranger(self, step: Step, captured: set[str], refused: UserError | None) -> None:
+        """A node that native code does not know, or has `refused`: a plugin has it, or nobody."""
+        strangers = self._source.strangers
+        why = "native code does not know it" if refused is None else refused.message
         reasons: list[str] = []
-        inputs = [self._try_value(n) if n else None for n in step.node.input]
-        is_plain = not captured and not any(self._is_opaque(n) for n in step.node.input)
-        for plugin in self._source.strangers if is_plain else ():
-            found = plugin.infer(
-                Stranger(
-                    step.node,
-                    step.opsets,
-                    tuple(None if v is None else v.type for v in inputs),
-                    tuple(None if v is None else self._known.get(v) for v in inputs),
-                )
-            )
-            if not isinstance(found, No):
-                operands = [v for v in inputs if v is not None]
-                op = Outside(origin_name(step.node), tuple(v.type for v in operands), tuple(found))
-                self._add_op(step, op, operands, inputs)
+        if strangers and not captured and not any(self._is_opaque(n) for n in step.node.input):
+            untyped = self._try_outside(step)
+            if untyped is None:
                 return
-            reasons.append(found.reason)
-        raise UserError("; ".join([f"{step.node.op_type} is not supported", *reasons]))
+            why = untyped.reason
+            reasons.append(why)
+        hosted = strangers.host(step)
+        if isinstance(hosted, No):
+            self._refuse(step, [*reasons, hosted.reason], refused)
+        else:
+            why = f"the plugin {hosted.plugin} runs it: {why}"
+            self._hosts.append(HostCall(step, tuple(sorted(captured)), why, hosted.run, hosted.plugin))
+        self._late.update(o for o in step.node.output if o)
+
+    def _refuse(self, step: Step, reasons: Sequence[str], refused: UserError | None) -> None:
+        """Nobody runs the node. What is the matter with others is found out before that is said."""
+        text = "; ".join(dict.fromkeys(filter(None, reasons)))
+        if refused is not None:
+            raise UserError(f"{refused.message}; {text}", hint=refused.hint) from refused
+        self._refusals.append(refusal(step, text))
+
+    def _try_outside(self, step: Step) -> No | None:
+        """Make it a node of the graph, if a plugin says what it gives; otherwise why none does."""
+        strangers = self._source.strangers
+        own = replace(step, node=strangers.self_contained(step.node))
+        inputs = [self._try_value(n) if n else None for n in step.node.input]
+        types = tuple(None if v is None else v.type for v in inputs)
+        constants = tuple(None if v is None else self._known.get(v) for v in inputs)
+        found = strangers.types(Stranger(own.node, step.opsets, types, constants))
+        if isinstance(found, No):
+            return found
+        if step in self._wholes:
+            self._wholes[own] = self._wholes[step]
+        op = Outside(origin_name(step.node), tuple(t for t in types if t is not None), tuple(found))
+        names = [n for n in step.node.output if n]  # those that are left out have no types
+        made = self._builder.add(op, [v for v in inputs if v is not None], step.name, names)
+        self._define_outputs(own, made, inputs, names)
+        return None
 
     def _add_host(
         self, step: Step, attrs: Mapping[str, Any], captured: set[str], native: type[Op] | None, why: str
@@ -340,6 +401,8 @@ class StageImporter:
         else:
             assert native is not None
             run = partial(run_reference, step, native, attrs)
+        if self._source.strangers and not subgraphs(step.node):
+            run = self._source.strangers.instead(step, run)
         known = [self._held_or_known(n) if n else None for n in step.node.input]
         foldable = hosted is None or (hosted.is_pure and not subgraphs(step.node))
         if foldable and all(k is not None or not n for k, n in zip(known, step.node.input, strict=True)):
@@ -450,17 +513,3 @@ class StageImporter:
         if value is None:
             raise UserError(f"{step.node.op_type} needs an input 0")
         return value
-
-
-def _constant(step: Step, attrs: Mapping[str, Any]) -> Array:
-    match list(attrs.items()):
-        case [("value", array)]:
-            return array
-        case [("value_int" | "value_ints", number)]:
-            return np.array(number, np.int64)
-        case [("value_float" | "value_floats", number)]:
-            return np.array(number, np.float32)
-        case [("value_string" | "value_strings", text)]:
-            return np.array(text, object)
-        case _:
-            raise UserError(f"a constant given by {', '.join(attrs) or 'nothing'} is not supported")
