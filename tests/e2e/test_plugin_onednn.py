@@ -377,6 +377,12 @@ def test_other_types_than_f32() -> None:
     assert refusal(m, "MatMul") == "dtype f64"
 
 
+def test_bounds_that_are_computed() -> None:
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Clip", ["h", "low"], ["y"])]
+    m = model(nodes, {"x": (2, 8), "low": ()}, {"w": normal(8, 3)})
+    assert refusal(m, "Clip") == "oneDNN is not used for Clip"
+
+
 def test_what_cannot_follow_is_left_out_of_the_chain() -> None:
     """A mask that differs from row to row is neither a residual nor a number for each column."""
     nodes = [node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "mask"], ["y"])]

@@ -15,13 +15,11 @@ import numpy as np
 from tilewright.graph.external import YES, Answer, No, Pattern, Plugin, Region, Run, Unit
 from tilewright.graph.graph import Node, Value
 from tilewright.ir.dtype import DType
-from tilewright.ops import activation, pointwise, pool, reduce
+from tilewright.ops import activation, movement, pieces, pointwise, pool, reduce
 from tilewright.ops.arithmetic import Add, Mul
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv
-from tilewright.ops.movement import Identity, Reshape
 from tilewright.ops.opdef import Array, Op
-from tilewright.ops.pieces import Concat
 from tilewright.ops.window import Window
 from tilewright.plugins import onednn_library as dnnl
 from tilewright.plugins.chains import Link, chain_patterns, read_chain
@@ -43,7 +41,7 @@ _FUNCTIONS: Mapping[type[Op], Callable[[Any], tuple[int, float, float]]] = {
     activation.Gelu: lambda op: (Algorithm.GELU_TANH if op.tanh else Algorithm.GELU_ERF, 0.0, 0.0),
     pointwise.Tanh: lambda op: (Algorithm.TANH, 0.0, 0.0),
 }
-_CONTRACTIONS = ("convolution_forward", "matmul")
+_CONTRACTIONS = ("convolution_forward", "inner_product_forward", "matmul")
 _OPERATIONS: Mapping[type[Op], Algorithm] = {Add: Algorithm.ADD, Mul: Algorithm.MUL}
 
 
@@ -116,10 +114,8 @@ class OneDnn(Plugin):
         return Program(dnnl, [Step(*s) for s in steps], ends, constants, threads)
 
 
-def _bound(value: object, otherwise: float) -> float:
-    if value is not None and not isinstance(value, float | int):
-        raise UserError("a bound that is computed at run time")
-    return otherwise if value is None else float(value)
+def _bound(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 def _seen(value: Value, role: int, shape: Sequence[int] = (), **flags: bool) -> Operand:
@@ -131,8 +127,8 @@ def _step(unit: Unit) -> Step:
     for v in (*unit.inputs, *unit.outputs):
         if v.type.dtype is not DType.F32 or not v.size:
             raise UserError(f"dtype {v.type.dtype.value}" if v.size else "an empty tensor")
-    if all(unit.constant(v) is not None for v in unit.inputs):
-        raise UserError("it is constant")
+    if len(unit.outputs) > 1 or all(unit.constant(v) is not None for v in unit.inputs):
+        raise UserError("it has several results" if len(unit.outputs) > 1 else "it is constant")
     chain = read_chain(unit)
     step = _first(unit, chain.head, _seen(unit.outputs[0], dnnl.RESULT, is_free=True))
     for link in chain.links:
@@ -159,10 +155,10 @@ def _first(unit: Unit, node: Node, result: Operand) -> Step:
             kind = Algorithm.MAX if isinstance(op, reduce.ReduceMax) else Algorithm.MEAN
             result = replace(result, shape=(*x.shape[:2], *ones))
             return _pool(kind, Window(x.shape[2:], ones, ones, none, none), source, result)
-        case Concat(axis=axis):
+        case pieces.Concat(axis=axis):
             sources = [_seen(v, dnnl.LIST + i) for i, v in enumerate(node.inputs)]
             return Step("concat", (axis,), sources, result)
-        case Reshape() | Identity():
+        case movement.Reshape() | movement.Identity():
             return Step("reshape", (), (source,), result)
         case Add() | Mul():
             if x.shape != more[0].shape:
@@ -197,15 +193,17 @@ def _product(op: MatMul | Gemm, unit: Unit, node: Node, result: Operand) -> Step
         turned = op.trans_a, op.trans_b
     if min(len(a.shape), len(b.shape)) < 2:
         raise UserError("a vector")
-    if len(b.shape) == 2:  # all rows together
-        rows, columns = prod(out[:-1]), out[-1]
-        shapes = (rows, a.size // rows), (b.size // columns, columns), (rows, columns)
+    is_packed = len(b.shape) == 2 and unit.constant(b) is not None
+    rows, columns, depth = out[-2], out[-1], a.shape[-2 if turned[0] else -1]
+    if is_packed:  # all rows go together, and the weights are turned
+        shapes = (a.size // depth, depth), (columns, depth), (a.size // depth, columns)
+        kind, numbers, turned = "inner_product_forward", (INFERENCE,), (turned[0], not turned[1])
     else:
-        shapes = tuple((1,) * (len(out) - len(s)) + s for s in (a.shape, b.shape, out))
-    left = _seen(a, dnnl.SOURCE, shapes[0], is_turned=turned[0])
-    is_packed = unit.constant(b) is not None
+        ends = (*a.shape[:-2], rows, depth), (*b.shape[:-2], depth, columns), out
+        kind, numbers, shapes = "matmul", (), tuple((1,) * (len(out) - len(s)) + s for s in ends)
+    left = _seen(a, dnnl.SOURCE, shapes[0], is_turned=turned[0], is_free=is_packed)
     right = _seen(b, dnnl.WEIGHTS, shapes[1], is_turned=turned[1], is_free=is_packed)
-    step = Step("matmul", (), (left, right, None), replace(result, shape=shapes[2], is_free=False))
+    step = Step(kind, numbers, (left, right, None), replace(result, shape=shapes[2], is_free=is_packed))
     return _followed(step, Link(Add(), c[0]), out) if c else step
 
 
