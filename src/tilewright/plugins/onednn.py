@@ -127,10 +127,11 @@ def _step(unit: Unit) -> Step:
     for v in (*unit.inputs, *unit.outputs):
         if v.type.dtype is not DType.F32 or not v.size:
             raise UserError(f"dtype {v.type.dtype.value}" if v.size else "an empty tensor")
-    if len(unit.outputs) > 1 or all(unit.constant(v) is not None for v in unit.inputs):
-        raise UserError("it has several results" if len(unit.outputs) > 1 else "it is constant")
+    result, *others = unit.outputs
+    if others or all(unit.constant(v) is not None for v in unit.inputs):
+        raise UserError("it has several results" if others else "it is constant")
     chain = read_chain(unit)
-    step = _first(unit, chain.head, _seen(unit.outputs[0], dnnl.RESULT, is_free=True))
+    step = _first(unit, chain.head, _seen(result, dnnl.RESULT, is_free=True))
     for link in chain.links:
         step = _followed(step, link, chain.head.outputs[0].shape)
     return step
