@@ -24,6 +24,7 @@ from onnx import ModelProto
 
 from tilewright.assembly import Fork, Item, ProgramNode, Repeat, items_of, specs_of, steps_of, touched
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
+from tilewright.estimate import Estimated
 from tilewright.frontend.onnx import OnnxModel, load_graph
 from tilewright.frontend.onnx_stage import HostCall, HostNodes
 from tilewright.graph.external import Plugin
@@ -31,14 +32,17 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.lower import lower
+from tilewright.graph.passes.partition import Offer, offer
+from tilewright.graph.passes.prune import prune
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
 from tilewright.keys import compiler_digest, model_digest, target_digest
 from tilewright.lab import Workbench
-from tilewright.measured import Assignment, choose
+from tilewright.measured import Assignment, Lab, choose
+from tilewright.modelled import Modelled
 from tilewright.observed import Observed
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
-from tilewright.placement import NOTHING_PLACED, Placement, place, region_codes
+from tilewright.placement import NOTHING_PLACED, Placement, RegionLost, place, region_codes, with_passed_over
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
 from tilewright.regions import NativeRegion, externals_of
@@ -169,13 +173,15 @@ def compile_graph(
     wish: Wish = NATIVE,
     assignment: Assignment | None = None,
     observed: Observed | None = None,
+    estimated: Estimated | None = None,
 ) -> CompiledModel:
     """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up. If it
-    is decided what plugins get, `assignment` says so; if the model was watched already, `observed` is what was seen.
+    is decided what plugins get, `assignment` says so; if the model was watched or estimated already, `observed` and
+    `estimated` are what came of it.
     """
     with Workers(target) as pool:
         made = _compilation(target, accuracy, cache, pool, progress, wish)
-        made.assignment, made.observed = assignment, observed
+        made.assignment, made.observed, made.estimated = assignment, observed, estimated
         return made.run_graph(graph, "")
 
 
@@ -277,6 +283,7 @@ class _Compilation:
     wish: Wish = NATIVE
     assignment: Assignment | None = None
     observed: Observed | None = None
+    estimated: Estimated | None = None
     placement: Placement = NOTHING_PLACED
     graph: Graph | None = None
     tir: Module | None = None
@@ -335,16 +342,31 @@ class _Compilation:
         plugins = self._plugins()
         if self.observed is None and self.wish.calibration:
             self.observed = Observed(graph, self.wish.calibration, self._native)
-        if self.assignment is None and self.wish.policy is Policy.MEASURED:
-            threads = default_threads() if self.wish.threads is None else self.wish.threads
-            versions = {p.name: p.version for p in plugins}
-            scope = Scope(target_digest(self.target), compiler_digest())
-            bench = Workbench(partial(self._tried, threads), default_database(), scope, threads, versions)
-            measured = choose(graph, [p.name for p in plugins], bench)
-            times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in measured.seconds.items())
-            _log.info("placement: %s (%s)", measured.chosen, times)
-            self.assignment = measured.assignment
-        return place(graph, plugins, self.wish, self.assignment, self.observed)
+        threads = default_threads() if self.wish.threads is None else self.wish.threads
+        if self.estimated is None:
+            self.estimated = Estimated(graph, self.target, threads, self.accuracy)
+        by_hints = self.wish.policy is not Policy.MEASURED  # what can be measured need not be believed
+        pruned = partial(prune, threads=threads, native=self.estimated, by_hints=by_hints)
+        if self.assignment is not None or self.wish.policy is Policy.GREEDY:
+            return place(graph, plugins, self.wish, self.assignment, self.observed, pruned)
+        offers = [offer(graph, p) for p in plugins]
+        lab = self._lab(graph, offers, threads, self.estimated)
+        claims = {o.plugin.name: [u for r in o.regions for u in r.units] for o in offers}
+        chosen = choose(graph, claims, lab, partial(self._tell, "plugins"))
+        times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in chosen.seconds.items())
+        _log.info("placement: %s (%s)", chosen.name, times)
+        placement = place(graph, plugins, self.wish, chosen.assignment, self.observed, pruned)
+        return with_passed_over(placement, offers, lab.why_not)
+
+    def _lab(self, graph: Graph, offers: Sequence[Offer], threads: int, native: Estimated) -> Lab:
+        """Who knows how long things take, as the user wishes to have it decided."""
+        versions = {o.plugin.name: o.plugin.version for o in offers}
+        scope = Scope(target_digest(self.target), compiler_digest())
+        build = partial(self._tried, threads)
+        bench = Workbench(build, default_database(), scope, threads, versions, strict=self.wish.strict)
+        if self.wish.policy is Policy.MEASURED:
+            return bench
+        return Modelled(graph, offers, threads, native, bench.known)
 
     def _plugins(self) -> list[Plugin]:
         """Those that the user wishes for, and that take models of this kind."""
@@ -359,15 +381,27 @@ class _Compilation:
         return compile_graph(self.target, graph, self.accuracy, self.compiler.cache).session()
 
     def _tried(self, threads: int, graph: Graph, assignment: Assignment) -> Session | None:
-        """A session of a graph, to be timed; None if plugins take nothing of what is assigned to them."""
+        """A session of a graph, to be timed; None if plugins take nothing of what is assigned to them. A plugin that
+        fails must not be timed as what native code does in its place.
+        """
         wish = self.wish if assignment else NATIVE
         try:
             made = compile_graph(
-                self.target, graph, self.accuracy, self.compiler.cache, None, wish, assignment, self.observed
+                self.target,
+                graph,
+                self.accuracy,
+                self.compiler.cache,
+                None,
+                wish,
+                assignment,
+                self.observed,
+                self.estimated,
             )
+        except RegionLost:
+            raise
         except UserError:  # an operator that is left to native code, which does not know it
             return None
-        return made.session(threads) if made.artifact.regions or not assignment else None
+        return made.session(threads, strict=True) if made.artifact.regions or not assignment else None
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:

@@ -1,29 +1,40 @@
-"""Where placements are timed: graphs are compiled with plugins and run on made-up inputs, in turns."""
+"""Where placements are timed: graphs are compiled with plugins and run on made-up inputs, in turns.
+
+What cannot be built or fails while it runs drops out, and the others go on; if plugins must not fail, it is an error.
+Times are kept in the database: a layer that comes again, in this model or another, is timed once.
+"""
 
 import hashlib
+import logging
 import math
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tilewright import turns
 from tilewright.graph.graph import Graph
-from tilewright.measured import Assignment
+from tilewright.measured import MEASURED_PIECES, NATIVE_NAME, Assignment
 from tilewright.ops.opdef import Array, TensorType
 from tilewright.runtime.session import Session
 from tilewright.search.database import OK, Database, Measurement, Scope
 
-_ROUNDS = 9
-_ROUND_SECONDS = 0.02  # that one takes its turn for, at least
+_log = logging.getLogger("tilewright")
+
+_PART_SECONDS = 0.6  # to time a part for, with all that take some of it
+_WHOLE_SECONDS = 5.0
 _RULE = "placement"
 
 
 class Workbench:
-    """`build` makes a session of a graph, of which plugins run what is assigned to them; None if they take nothing.
-    Times of parts are looked up in the database, and kept there.
+    """`build` makes a session of a graph, of which plugins run what is assigned to them; None if they take nothing, or
+    leave something that native code does not know. `versions` are those of the plugins, by name.
     """
+
+    pieces = MEASURED_PIECES
 
     def __init__(
         self,
@@ -31,27 +42,103 @@ class Workbench:
         database: Database,
         scope: Scope,
         threads: int,
-        versions: dict[str, str],
+        versions: Mapping[str, str],
+        *,
+        strict: bool = False,
     ) -> None:
         self._build, self._database, self._scope = build, database, scope
-        self._threads, self._versions = threads, versions
+        self._threads, self._versions, self._strict = threads, versions, strict
 
-    def seconds(self, part: Graph, plugin: str) -> float | None:
-        key = f"{digest(part)} {plugin} {self._versions.get(plugin, '')} {self._threads}"
+    def seconds(self, part: Graph, plugins: Sequence[str]) -> dict[str, float]:
+        names = (NATIVE_NAME, *plugins)
+        keys = {name: self._key(digest(part), name) for name in names}
+        known = {name: self._recorded(key) for name, key in keys.items()}
+        if None in known.values():
+            choices = {name: dict.fromkeys(part.nodes, name) if name else {} for name in names}
+            known = self._timed(part, choices, _PART_SECONDS)
+            for name, taken in known.items():
+                self._record(keys[name], name, taken)
+        return {name: taken for name, taken in known.items() if taken is not None and taken < math.inf}
+
+    def compare(self, graph: Graph, choices: Mapping[str, Assignment]) -> dict[str, float]:
+        found = self._timed(graph, choices, _WHOLE_SECONDS)
+        text = digest(graph)
+        for name, taken in found.items():
+            hands = set(choices[name].values())
+            alone = len(hands) <= 1 and len(choices[name]) in (0, len(graph.nodes))
+            who = next(iter(hands), NATIVE_NAME) if alone else f"{name} {_mixture(graph, choices[name])}"
+            self._record(self._key(text, who), name, taken)
+        return found
+
+    def why_not(self, plugin: str) -> str:
+        return "by measurement, others are quicker with it, or no slower"
+
+    def known(self, part: Graph, plugin: str) -> float | None:
+        """The time of a part that was measured before, natively or with a plugin; None if it was not."""
+        found = self._recorded(self._key(digest(part), plugin))
+        return None if found is None or found == math.inf else found
+
+    # ------------------------------------------------------------------------------------------------ the database
+
+    def _key(self, text: str, who: str) -> str:
+        return f"{text} {who} {self._versions.get(who, '')} {self._threads}"
+
+    def _recorded(self, key: str) -> float | None:
+        """Infinite if it cannot run; None if nobody has tried."""
         for m in reversed(self._database.measurements(self._scope, key)):
             if m.purpose == _RULE:
-                return m.seconds
-        session = self._build(part, dict.fromkeys(part.nodes, plugin) if plugin else {})
-        taken = None if session is None else _in_turns([session], part)[0]
-        self._database.record(
-            self._scope, Measurement(key, _RULE, plugin or "native", {}, OK, taken, self._threads)
-        )
-        return taken
+                return math.inf if m.seconds is None else m.seconds
+        return None
 
-    def compare(self, graph: Graph, choices: Sequence[Assignment]) -> list[float]:
-        sessions = [self._build(graph, choice) for choice in choices]
-        times = iter(_in_turns([s for s in sessions if s is not None], graph))
-        return [math.inf if s is None else next(times) for s in sessions]
+    def _record(self, key: str, name: str, taken: float) -> None:
+        seconds = taken if taken < math.inf else None
+        m = Measurement(key, _RULE, name or "native", {}, OK, seconds, self._threads)
+        self._database.record(self._scope, m)
+
+    # ------------------------------------------------------------------------------------------------------- timing
+
+    def _timed(self, graph: Graph, choices: Mapping[str, Assignment], seconds: float) -> dict[str, float]:
+        """All of them in turns, for so many seconds or a little longer."""
+        with ExitStack() as stack:
+            rng = np.random.default_rng(0)
+            feeds: dict[str, Any] = {v.name: made_up(v.type, rng) for v in graph.inputs}
+            runs: dict[str, Callable[[], object]] = {}
+            for name, choice in choices.items():
+                run = self._run_of(graph, choice, feeds, stack)
+                if run is not None:
+                    runs[name] = run
+            is_alone = len(runs) == 1
+            end = time.perf_counter() + seconds
+            found = turns.compare(
+                [partial(self._turn, name, run, is_alone) for name, run in runs.items()],
+                lambda: time.perf_counter() > end,
+            )
+            times = dict(zip(runs, found, strict=True))
+        return {name: times.get(name, math.inf) for name in choices}
+
+    def _run_of(
+        self, graph: Graph, choice: Assignment, feeds: Mapping[str, Any], stack: ExitStack
+    ) -> Callable[[], object] | None:
+        try:
+            session = self._build(graph, choice)
+            if session is None:
+                return None
+            return stack.enter_context(session).bind(feeds).run
+        except Exception as e:
+            self._lost(", ".join(sorted(set(choice.values()))), e)
+            return None
+
+    def _turn(self, name: str, run: Callable[[], object], is_alone: bool) -> float:
+        try:
+            return turns.typical(run, is_alone)
+        except Exception as e:
+            self._lost(name, e)
+            return math.inf
+
+    def _lost(self, name: str, e: Exception) -> None:
+        if self._strict or not name:
+            raise e
+        _log.warning("placement without %s: %s: %s", name, type(e).__name__, e)
 
 
 def digest(graph: Graph) -> str:
@@ -73,25 +160,7 @@ def made_up(type: TensorType, rng: np.random.Generator) -> Array:
     return np.zeros(type.shape, type.dtype.numpy)
 
 
-def _in_turns(sessions: Sequence[Session], graph: Graph) -> list[float]:
-    """The median time of each over rounds in which they take turns."""
-    rng = np.random.default_rng(0)
-    feeds: dict[str, Any] = {v.name: made_up(v.type, rng) for v in graph.inputs}
-    runs = [session.bind(feeds).run for session in sessions]
-    samples: list[list[float]] = [[] for _ in runs]
-    for number in range(_ROUNDS):
-        order = range(len(runs)) if number % 2 == 0 else reversed(range(len(runs)))
-        for i in order:
-            runs[i]()  # what others have pushed out of the caches
-            samples[i].append(_typical(runs[i]))
-    return [statistics.median(s) for s in samples]
-
-
-def _typical(run: Callable[[], object]) -> float:
-    times: list[float] = []
-    end = time.perf_counter() + _ROUND_SECONDS
-    while len(times) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def _mixture(graph: Graph, choice: Assignment) -> str:
+    """A digest of who has which node."""
+    hands = "\n".join(choice.get(n, NATIVE_NAME) for n in graph.nodes)
+    return hashlib.sha256(hands.encode()).hexdigest()[:16]

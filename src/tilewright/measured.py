@@ -1,18 +1,22 @@
-"""Placement by measurement.
+"""Placement by time: who runs which part of a model.
 
-1. The graph is cut into segments (`graph.segments`). Each is timed as native code, and with each plugin that takes some
-   of it.
-2. Who runs which segment is a shortest path: times of segments, and what it costs to change hands between two.
-3. What came of it is measured as a whole, in turns with native code alone and with each plugin alone, and the fastest
-   wins. So the result is never slower than any of these, but for what measurements differ.
+1. The graph is cut into pieces (`graph.segments`), none of them through what a plugin takes as one. How long each takes
+   as native code, and with each plugin that takes some of it, a `Lab` says.
+2. Who runs which piece is a shortest path: times of pieces, and what it costs to change hands between two.
+3. What came of it is compared as a whole with native code alone and with each plugin alone, and the quickest wins.
+   Native code wins where nobody else is clearly quicker.
 
-Times of segments are kept in the database: a layer that comes again, in this model or another, is timed once.
+A lab measures (`lab.Workbench`), or goes by estimates (`modelled.Modelled`). Where it measures, the result is never
+slower than native code or any plugin alone, but for what measurements differ.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from tilewright.graph.border import crossing_seconds
+from tilewright.graph.external import Unit
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.segments import segments, subgraph
 from tilewright.graph.surroundings import Surroundings
@@ -20,74 +24,111 @@ from tilewright.graph.surroundings import Surroundings
 Assignment: TypeAlias = Mapping[Node, str]
 """The plugin that may have a node; one that is not there is native."""
 
+Claims: TypeAlias = Mapping[str, Sequence[Unit]]
+"""What plugins would take, by their names."""
+
+Tell: TypeAlias = Callable[[int, int], None]
+"""How much is done, and how much there is to do."""
+
 NATIVE_NAME = ""
-_SEGMENTS = 12
-_SWITCH_SECONDS = 1e-5  # to leave native code for a plugin and come back
-_BYTES_PER_SECOND = 1e10  # of what changes hands
+MEASURED_PIECES = 12  # each is compiled and timed with each plugin
 _CLEARLY = 0.99  # of the time of native code: for less, it is not worth to depend on others
 
 
 class Lab(Protocol):
-    """Where things are timed."""
+    """Who knows how long things take."""
 
-    def seconds(self, part: Graph, plugin: str) -> float | None:
-        """The time of a graph of which a plugin runs what it takes; None if it takes nothing, or native code does not
-        know the rest. Plugin "" is none.
+    @property
+    def pieces(self) -> int:
+        """How many it is worth to ask about, at most."""
+        ...
+
+    def seconds(self, part: Graph, plugins: Sequence[str]) -> Mapping[str, float]:
+        """The time of a part, natively (name "") and with each of the plugins running what it takes. Who cannot is not
+        there: one that takes nothing, or leaves something to native code that this does not know.
         """
         ...
 
-    def compare(self, graph: Graph, choices: Sequence[Assignment]) -> list[float]:
-        """The times of the graph with these assignments, measured in turns; infinite for what cannot run."""
+    def compare(self, graph: Graph, choices: Mapping[str, Assignment]) -> Mapping[str, float]:
+        """The times of the graph with these assignments, to be compared with each other; infinite for what cannot run.
+        """
+        ...
+
+    def why_not(self, plugin: str) -> str:
+        """Why a plugin does not get all that it would take."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """What was chosen, and the times of all that were compared, by name."""
+class Chosen:
+    """What was chosen, by name, and the times of all that were compared. If nothing can run that one of them does
+    alone, the assignment is None: let plugins take what they want, in order.
+    """
 
-    assignment: Assignment
+    assignment: Assignment | None
     seconds: Mapping[str, float]
-    chosen: str
+    name: str
 
 
-def choose(graph: Graph, plugins: Sequence[str], lab: Lab) -> Measured:
+def choose(graph: Graph, claims: Claims, lab: Lab, tell: Tell = lambda done, total: None) -> Chosen:
     """Who runs what, by time."""
+    claims = {plugin: units for plugin, units in claims.items() if units}
+    if not claims:
+        return Chosen({}, {}, "native")
+    pieces = segments(graph, lab.pieces, [u.nodes for units in claims.values() for u in units])
+    claimants = [_claimants(piece, claims) for piece in pieces]
+    total = sum(map(bool, claimants)) + 1
     around = Surroundings(graph)
-    pieces = segments(graph, _SEGMENTS)
-    names = [NATIVE_NAME, *plugins]
-    times: list[dict[str, float]] = []
+    times: list[Mapping[str, float]] = []
     across: list[int] = []
-    for i, nodes in enumerate(pieces):
+    done = 0
+    for i, (nodes, plugins) in enumerate(zip(pieces, claimants, strict=True)):
         part = subgraph(around, f"segment {i}", nodes)
-        found = {name: lab.seconds(part, name) for name in names}
-        times.append({name: t for name, t in found.items() if t is not None})
         across.append(sum(v.bytes for v in part.inputs))
+        if plugins:
+            tell(done, total)
+            times.append(lab.seconds(part, plugins))
+            done += 1
+        else:  # however long it takes, it does so on each path
+            times.append({NATIVE_NAME: 0.0})
     candidates: dict[str, Assignment] = {"native": {}}
-    candidates |= {
-        name: dict.fromkeys(graph.nodes, name) for name in plugins if any(name in t for t in times)
-    }
-    path = _shortest(times, across) if all(times) else []  # a segment may be too much for each of them alone
-    if len(set(path)) > 1:
+    candidates |= {name: dict.fromkeys(graph.nodes, name) for name in claims}
+    path = shortest_path(times, across)
+    if len({name for name, plugins in zip(path, claimants, strict=False) if plugins}) > 1:
         candidates["mixed"] = {
             n: name for name, nodes in zip(path, pieces, strict=True) for n in nodes if name
         }
-    seconds = dict(zip(candidates, lab.compare(graph, list(candidates.values())), strict=True))
+    tell(done, total)
+    seconds = lab.compare(graph, candidates)
+    tell(total, total)
     best = min(seconds, key=seconds.__getitem__)
+    if seconds[best] == math.inf:
+        return Chosen(None, seconds, "greedy")
     if seconds[best] > _CLEARLY * seconds["native"]:
         best = "native"
-    return Measured(candidates[best], seconds, best)
+    return Chosen(candidates[best], seconds, best)
 
 
-def _shortest(times: Sequence[Mapping[str, float]], across: Sequence[int]) -> list[str]:
-    """The cheapest sequence of hands. `across` is how many bytes come into each segment."""
-    best: dict[str, tuple[float, list[str]]] = {name: (t, [name]) for name, t in times[0].items()}
-    for choices, nbytes in zip(times[1:], across[1:], strict=True):
-        switch = _SWITCH_SECONDS + nbytes / _BYTES_PER_SECOND
+def _claimants(piece: Sequence[Node], claims: Claims) -> list[str]:
+    """Who would take something of a piece."""
+    inside = set(piece)
+    return [plugin for plugin, units in claims.items() if any(u.nodes[0] in inside for u in units)]
+
+
+def shortest_path(times: Sequence[Mapping[str, float]], across: Sequence[int]) -> list[str]:
+    """The cheapest sequence of hands; empty if nobody can run one of the pieces. `across` is how many bytes come into
+    each.
+    """
+    best: dict[str, tuple[float, list[str]]] = {NATIVE_NAME: (0.0, [])}  # whoever calls is no plugin
+    for choices, nbytes in zip(times, across, strict=True):
+        change = crossing_seconds(nbytes)
         after: dict[str, tuple[float, list[str]]] = {}
         for name, seconds in choices.items():
             cost, way = min(
-                ((c + switch * (last != name), w) for last, (c, w) in best.items()), key=lambda x: x[0]
+                ((c + change * (last != name), w) for last, (c, w) in best.items()), key=lambda x: x[0]
             )
             after[name] = (cost + seconds, [*way, name])
+        if not after:
+            return []
         best = after
     return min(best.values(), key=lambda x: x[0])[1]

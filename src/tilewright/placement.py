@@ -6,13 +6,13 @@ reason.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.frontend.onnx_export import to_model
 from tilewright.graph.external import No, Order, Plugin, Region, Unit
 from tilewright.graph.graph import Graph
-from tilewright.graph.passes.partition import offer
+from tilewright.graph.passes.partition import Offer, offer
 from tilewright.measured import Assignment
 from tilewright.observed import Observed
 from tilewright.ops.opdef import Array
@@ -23,6 +23,10 @@ from tilewright.support.errors import UserError
 from tilewright.wish import Wish
 
 _log = logging.getLogger("tilewright")
+
+
+class RegionLost(UserError):
+    """A plugin failed to compile what it had taken, and must not fail."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,9 +63,10 @@ def place(
     wish: Wish,
     assignment: Assignment | None = None,
     observed: Observed | None = None,
+    pruned: Callable[[Offer], Offer] = lambda found: found,
 ) -> Placement:
-    """Let plugins take what is assigned to them (None: what they want, in order), and compile that. They calibrate with
-    what was `observed`.
+    """Let plugins take what is assigned to them (None: what they want, in order) and what of that is left when it was
+    `pruned`, and compile it. They calibrate with what was `observed`.
     """
     placed: list[Placed] = []
     verdicts: list[Verdict] = []
@@ -70,7 +75,7 @@ def place(
             mine = (
                 None if assignment is None else {n for n, name in assignment.items() if name == plugin.name}
             )
-            found = offer(graph, plugin, [p.region for p in placed], mine)
+            found = pruned(offer(graph, plugin, [p.region for p in placed], mine))
             verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
             for region in found.regions:
                 made = compiler.compile(
@@ -86,9 +91,24 @@ def place(
     return Placement(tuple(placed), tuple(verdicts))
 
 
+def with_passed_over(placement: Placement, offers: Sequence[Offer], why_not: Callable[[str], str]) -> Placement:
+    """The placement with a word about what plugins would have taken, and did not get."""
+    judged = {(v.plugin, v.unit.nodes) for v in placement.verdicts}
+    refused = [(o.plugin.name, r.unit, r.reason) for o in offers for r in o.refusals]
+    wanted = [
+        (o.plugin.name, u, why_not(o.plugin.name)) for o in offers for r in o.regions for u in r.units
+    ]
+    more = [
+        Verdict(name, unit, "", reason)
+        for name, unit, reason in (*refused, *wanted)
+        if (name, unit.nodes) not in judged
+    ]
+    return replace(placement, verdicts=(*placement.verdicts, *more))
+
+
 def _give_up(plugin: Plugin, region: Region, reason: str, wish: Wish) -> None:
     if wish.strict:
-        raise UserError(f"the plugin {plugin.name} took a region and could not compile it: {reason}")
+        raise RegionLost(f"the plugin {plugin.name} took a region and could not compile it: {reason}")
     _log.warning("%s: native code instead: %s", region.key, reason)
 
 

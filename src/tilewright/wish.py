@@ -18,8 +18,9 @@ Sample: TypeAlias = Mapping[str, NDArray[Any]]
 class Policy(Enum):
     """How to decide."""
 
-    GREEDY = "greedy"  # whatever a plugin takes it gets; of several, the first named
+    GREEDY = "greedy"  # whatever a plugin takes it gets, unless that is much in little pieces; the first named first
     MEASURED = "measured"  # what is fastest, by measuring parts of the model and the whole
+    MODEL = "model"  # what is fastest by estimates and what plugins say of themselves; nothing is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Wish:
     def __str__(self) -> str:
         if not self.plugins:
             return ""
-        threads = f" {self.threads}" if self.policy is Policy.MEASURED else ""
+        threads = f" {self.threads}"
         is_open = " open" if self.is_open else ""
         return f"{','.join(self.plugins)} {self.policy.value}{threads}{is_open}{self._samples()}"
 

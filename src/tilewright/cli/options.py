@@ -128,7 +128,7 @@ def plugin_options(command: Command) -> Command:
             type=click.Choice([p.value for p in Policy]),
             default=Policy.MEASURED.value,
             show_default=True,
-            help="How to decide what plugins run: by time, or whatever they take.",
+            help="How to decide what plugins run: by time, measured or estimated (model), or whatever they take.",
         ),
         click.option(
             "--plugin",

@@ -5,7 +5,7 @@ the nodes; what is needed after it and made before it goes across. Cuts are wher
 have about the same work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.surroundings import Surroundings
@@ -19,9 +19,15 @@ def work(node: Node) -> int:
     return max(sum(v.size for v in (*node.inputs, *node.outputs)), multiplications(node))
 
 
-def segments(graph: Graph, most: int) -> list[tuple[Node, ...]]:
-    """At most so many pieces, in order."""
+def segments(
+    graph: Graph, most: int, together: Iterable[Collection[Node]] = ()
+) -> list[tuple[Node, ...]]:
+    """At most so many pieces, in order. Nodes that belong `together` are in one piece."""
     allowed = _narrow_places(graph)
+    index = {n: i for i, n in enumerate(graph.nodes)}
+    for nodes in together:
+        at = [index[n] for n in nodes]
+        allowed.difference_update(range(min(at) + 1, max(at) + 1))
     done, total = 0, sum(map(work, graph.nodes))
     pieces: list[tuple[Node, ...]] = []
     start = 0

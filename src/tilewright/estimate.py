@@ -1,0 +1,187 @@
+"""How long native code takes for the nodes of a graph: an estimate, without compiling or running anything.
+
+The graph is lowered as compilation does it, up to the layouts, and each Func costs what the cheapest point of its
+design space does (`search.space`), which is what its default schedule was chosen by. Where no rule spans a space, it
+costs what its blocks do, each by itself (`schedule.recipes.work`). Several threads share what is worth sharing.
+
+The time of a Func belongs to the nodes that it was made from. Passes take nodes apart and put them together; but values
+keep their names, so a Func has the nodes that lead to what it stores and that no Func before it has. It is divided
+among them by their work. So any part of the graph has an estimate, and the parts add up.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.cost.machine import machine_of
+from tilewright.cost.parallel import shared_seconds
+from tilewright.graph.external import make_region
+from tilewright.graph.graph import Graph, Node, Value, producers, users
+from tilewright.graph.passes import prepare
+from tilewright.graph.passes.group import Group, group
+from tilewright.graph.passes.lower import lower
+from tilewright.graph.segments import work
+from tilewright.graph.work import multiplications
+from tilewright.ir.expr import loads
+from tilewright.ops.accuracy import DEFAULT, Accuracy
+from tilewright.ops.outside import Outside
+from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, LEAST_SHARED
+from tilewright.schedule.recipes.transformed import find_stages
+from tilewright.schedule.recipes.work import block_seconds
+from tilewright.schedule.steps.join_funcs import JoinFuncs
+from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
+from tilewright.search.default import spaces
+from tilewright.search.join import join_funcs
+from tilewright.search.layout_choice import choose_layouts
+from tilewright.support.errors import ScheduleError, UserError
+from tilewright.target.target import Target
+from tilewright.tir.digest import digest
+from tilewright.tir.func import Func, Module
+from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs, walk
+
+_BYTES_PER_SECOND = 15e9  # one core, from memory
+_OF_PEAK = 0.5  # what a product reaches, of which nothing is known but its size
+
+
+@dataclass(slots=True, eq=False)
+class Estimated:
+    """The time of any nodes of a graph. It is worked out when it is asked first."""
+
+    graph: Graph
+    target: Target
+    threads: int
+    accuracy: Accuracy = DEFAULT
+    _seconds: dict[Node, float] | None = field(default=None, init=False)
+
+    def __call__(self, nodes: Iterable[Node]) -> float:
+        if self._seconds is None:
+            self._seconds = node_seconds(self.graph, self.target, self.threads, self.accuracy)
+        return sum(self._seconds.get(n, 0.0) for n in nodes)
+
+
+def native_seconds(graph: Graph, target: Target, threads: int, accuracy: Accuracy = DEFAULT) -> float:
+    """Of all nodes that native code knows."""
+    return sum(node_seconds(graph, target, threads, accuracy).values())
+
+
+def node_seconds(
+    graph: Graph, target: Target, threads: int, accuracy: Accuracy = DEFAULT
+) -> dict[Node, float]:
+    """The time of each node. What native code does not know takes none."""
+    try:
+        return _Attribution(graph, target, threads, accuracy).run()
+    except UserError:  # something in it cannot be lowered
+        return {n: _rough_seconds(n, target) / threads for n in graph.nodes}
+
+
+def func_seconds(func: Func, target: Target, constants: frozenset[str]) -> float:
+    """Of a Func on one core; `constants` names the params whose values are known at compile time."""
+    try:
+        if find_stages(func) is not None:
+            return algorithm_seconds(func, target)
+        for space in spaces(func, target, constants):
+            _, costs = space.ranked()
+            if len(costs):
+                return float(costs[0])
+    except ScheduleError:
+        pass
+    lanes = target.lanes(4)
+    return sum(block_seconds(b, lanes) for b in blocks(func.body) if not _is_constant(b, constants))
+
+
+def _is_constant(block: Block, constants: frozenset[str]) -> bool:
+    """Is it computed from constants alone, once and for all?"""
+    stored = {s.buffer for s in walk(block.body) if isinstance(s, Store)}
+    read = {ld.buffer for s in walk(block.body) for e in stmt_exprs(s) for ld in loads(e)} - stored
+    return bool(read) and all(b.name in constants for b in read)
+
+
+def _rough_seconds(node: Node, target: Target) -> float:
+    """By size alone, on one core."""
+    if isinstance(node.op, Outside):
+        return 0.0
+    m = machine_of(target)
+    nbytes = sum(v.bytes for v in (*node.inputs, *node.outputs))
+    return max(
+        multiplications(node) / (_OF_PEAK * m.lanes * m.fma_per_cycle * m.hertz), nbytes / _BYTES_PER_SECOND
+    )
+
+
+class _Attribution:
+    """Lowers a graph, and says whose the time of each Func is."""
+
+    def __init__(self, graph: Graph, target: Target, threads: int, accuracy: Accuracy) -> None:
+        self._graph, self._target, self._threads, self._accuracy = graph, target, threads, accuracy
+        self._producers = producers(graph)
+        self._made = {v.name: n for n in graph.nodes for v in n.outputs}
+        self._taken: set[Node] = set()
+
+    def run(self) -> dict[Node, float]:
+        ready = prepare(self._graph)
+        outside = [make_region(ready, n.op.name, (n,)) for n in ready.nodes if isinstance(n.op, Outside)]
+        module = choose_algorithms(lower(ready, outside), self._target, self._accuracy.allows)
+        readers = users(ready)
+        whole = [g for g in group(ready, outside) if isinstance(g, Group) and any(v.size for v in g.outputs)]
+        owners = {
+            f.name: self._nodes_of(g, readers) for f, g in zip(module.funcs, whole, strict=False)
+        }  # further Funcs copy inputs to outputs
+        module, steps = join_funcs(module, self._target)
+        for s in steps:
+            assert isinstance(s, JoinFuncs)
+            owners[s.name] = owners.pop(s.first, []) + owners.pop(s.second, [])
+        module, _, _ = choose_layouts(module, self._target)
+        return self._divided(module, owners)
+
+    def _divided(self, module: Module, owners: dict[str, list[Node]]) -> dict[Node, float]:
+        """The times of the Funcs, divided among their nodes by work; what has no nodes among all."""
+        constants = {c.buffer for c in module.constants}
+        names = frozenset(b.name for b in constants)
+        known: dict[str, float] = {}  # Funcs that are equal but for their names take equally long
+        out: dict[Node, float] = {}
+        loose = 0.0
+        for func in module.funcs:
+            key = digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
+            if key not in known:
+                known[key] = self._shared(func_seconds(func, self._target, names))
+            nodes = owners.get(func.name, [])
+            total = sum(map(work, nodes))
+            if not total:
+                loose += known[key]
+                continue
+            for n in nodes:
+                out[n] = out.get(n, 0.0) + known[key] * work(n) / total
+        assigned = sum(out.values())
+        return {n: t * (1 + loose / assigned) for n, t in out.items()} if assigned else out
+
+    def _shared(self, alone: float) -> float:
+        return shared_seconds(alone, ENOUGH_PARTS if alone >= LEAST_SHARED else 1, self._threads)
+
+    def _nodes_of(self, whole: Group, readers: dict[Value, list[Node]]) -> list[Node]:
+        """The nodes of the graph that lead to what a group stores, and that no group before it has. Where there are
+        none, those that make what it stores.
+        """
+        ends = self._ends(whole.outputs, readers)
+        found: list[Node] = []
+        todo = list(ends)
+        while todo:
+            n = todo.pop()
+            if n not in self._taken:
+                self._taken.add(n)
+                found.append(n)
+                todo += [self._producers[v] for v in n.inputs if v in self._producers]
+        return found or ends
+
+    def _ends(self, values: Sequence[Value], readers: dict[Value, list[Node]]) -> list[Node]:
+        """Who makes these values in the graph; of one that only passes know, what comes of it."""
+        found: dict[Node, None] = {}
+        seen: set[Value] = set()
+        todo = list(values)
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            if v.name in self._made:
+                found[self._made[v.name]] = None
+            else:
+                todo += [o for n in readers.get(v, ()) for o in n.outputs]
+        return list(found)

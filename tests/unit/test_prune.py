@@ -1,0 +1,147 @@
+"""Regions that do not pay are given back, with the reason."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pytest
+from graph_cases import f32, floats
+
+from tilewright.graph.border import border_seconds
+from tilewright.graph.build import GraphBuilder
+from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, Run, Unit
+from tilewright.graph.graph import Graph, Node
+from tilewright.graph.passes.partition import Offer, offer
+from tilewright.graph.passes.prune import FEW, MOST, prune, stated_seconds
+from tilewright.ops.activation import Relu
+from tilewright.ops.contraction import MatMul
+from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.outside import Outside
+from tilewright.ops.pointwise import Exp
+
+Hint = Callable[[Region], float | None]
+
+
+class Products(Plugin):
+    """Takes products, and says of each how long it takes."""
+
+    name = "products"
+
+    def __init__(self, hint: Hint = lambda region: None, names: tuple[str, ...] = ("MatMul",)) -> None:
+        self.hint, self.names = hint, names
+
+    def supports(self, unit: Unit) -> Answer:
+        return YES if unit.name in self.names else No("no product")
+
+    def seconds(self, region: Region, threads: int) -> float | None:
+        return self.hint(region)
+
+    def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
+        raise AssertionError
+
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+        raise AssertionError
+
+
+def layers(n: int) -> Graph:
+    """Every second node is a product."""
+    b = GraphBuilder()
+    x = b.input("x", f32(4, 8))
+    for i in range(n):
+        x = b.apply(Relu(), b.apply(MatMul(), x, b.constant(f"w{i}", floats(8, 8))))
+    return b.finish(x)
+
+
+def each(seconds: float) -> Callable[[Iterable[Node]], float]:
+    return lambda nodes: seconds * sum(1 for _ in nodes)
+
+
+def never(nodes: Iterable[Node]) -> float:
+    raise AssertionError("there is no need for an estimate")
+
+
+def reasons(found: Offer) -> set[str]:
+    return {r.reason for r in found.refusals if r.reason != "no product"}
+
+
+def test_a_few_regions_stay_and_nobody_asks_for_an_estimate() -> None:
+    found = offer(layers(FEW), Products())
+    assert prune(found, 1, never) is found
+
+
+def test_a_plugin_that_takes_every_second_node_gets_none_if_they_are_small() -> None:
+    found = prune(offer(layers(40), Products()), 1, each(1e-6))
+    assert found.regions == ()
+    (reason,) = reasons(found)
+    assert "its border costs 10 µs" in reason and "native code takes 1 µs" in reason
+    assert sum(r.reason == reason for r in found.refusals) == 40
+
+
+def test_a_plugin_that_takes_every_second_node_gets_those_with_the_most_work() -> None:
+    graph = layers(40)
+    index = {n: i for i, n in enumerate(graph.nodes)}
+    found = prune(offer(graph, Products()), 1, lambda nodes: sum(1e-3 * (1 + index[n]) for n in nodes))
+    assert [index[r.graph.nodes[0]] for r in found.regions] == list(range(80 - 2 * MOST, 80, 2))
+    (reason,) = reasons(found)
+    assert f"of 40 regions that it would get, the {MOST} with the most work are enough" in reason
+
+
+def test_more_are_borne_of_a_plugin_that_says_it_is_much_quicker() -> None:
+    assert len(prune(offer(layers(40), Products(lambda r: 1e-4)), 1, each(1e-3)).regions) == 40
+    assert len(prune(offer(layers(40), Products(lambda r: 8e-4)), 1, each(1e-3)).regions) == MOST
+
+
+@pytest.mark.parametrize(("stated", "kept"), [(0.98e-3, 1), (0.995e-3, 0), (2e-3, 0)])
+def test_a_plugin_loses_what_native_code_is_quicker_with(stated: float, kept: int) -> None:
+    """Its border counts: ten microseconds and what crosses it."""
+    found = prune(offer(layers(1), Products(lambda r: stated)), 1, each(1e-3))
+    assert len(found.regions) == kept
+    assert len(reasons(found)) == 1 - kept
+    assert all("native code takes 1e+03 µs, the plugin" in r for r in reasons(found))
+
+
+def test_where_placements_are_measured_hints_do_not_count() -> None:
+    found = offer(layers(2), Products(lambda r: 1.0))
+    assert prune(found, 1, never, by_hints=False) is found
+
+
+def test_what_native_code_does_not_know_stays() -> None:
+    b = GraphBuilder()
+    x = b.input("x", f32(4, 8))
+    for _ in range(2 * MOST):
+        x = b.apply(Outside("Strange", (x.type,), (x.type,)), b.apply(Relu(), x))
+    found = offer(b.finish(x), Products(lambda r: 1.0, ("Outside",)))
+    assert len(prune(found, 1, never).regions) == 2 * MOST
+
+
+@pytest.mark.parametrize("told", [float("nan"), -1.0, float("inf"), None])
+def test_hints_that_make_no_sense_are_none(told: float | None) -> None:
+    plugin = Products(lambda r: told)
+    assert stated_seconds(plugin, offer(layers(1), plugin).regions[0], 1) is None
+
+
+def test_a_plugin_that_fails_to_say_has_not_said() -> None:
+    plugin = Products(lambda r: 1 / 0)
+    assert stated_seconds(plugin, offer(layers(1), plugin).regions[0], 1) is None
+
+
+def test_a_plugin_without_threads_is_asked_about_one() -> None:
+    class Lonely(Products):
+        capabilities = Capabilities(threads=False)
+
+        def seconds(self, region: Region, threads: int) -> float | None:
+            return float(threads)
+
+    (region,) = offer(layers(1), Lonely()).regions
+    assert stated_seconds(Lonely(), region, 4) == 1.0
+    assert stated_seconds(Products(lambda r: 4.0), region, 4) == 4.0
+
+
+def test_a_border_that_converts_costs_more() -> None:
+    class Turned(Products):
+        order = Order.CHANNELS_LAST
+
+    b = GraphBuilder()
+    x = b.input("x", TensorType(f32().dtype, (1, 64, 128, 128)))
+    graph = b.finish(b.apply(Exp(), b.apply(Relu(), x)))
+    (plain,) = offer(graph, Products(names=("Relu",))).regions
+    (turned,) = offer(graph, Turned(names=("Relu",))).regions
+    assert border_seconds(turned) > 2 * border_seconds(plain) > 2e-5
