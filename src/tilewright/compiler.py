@@ -33,7 +33,6 @@ from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.lower import lower
 from tilewright.graph.passes.partition import Offer, offer
-from tilewright.graph.passes.prune import prune
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
 from tilewright.keys import compiler_digest, model_digest, target_digest
@@ -42,7 +41,15 @@ from tilewright.measured import Assignment, Lab, choose
 from tilewright.modelled import Modelled
 from tilewright.observed import Observed
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
-from tilewright.placement import NOTHING_PLACED, Placement, RegionLost, place, region_codes, with_passed_over
+from tilewright.placement import (
+    NOTHING_PLACED,
+    Placement,
+    Placing,
+    RegionLost,
+    place,
+    region_codes,
+    with_passed_over,
+)
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
 from tilewright.regions import NativeRegion, externals_of
@@ -172,16 +179,14 @@ def compile_graph(
     progress: Progress | None = None,
     wish: Wish = NATIVE,
     assignment: Assignment | None = None,
-    observed: Observed | None = None,
-    estimated: Estimated | None = None,
+    placing: Placing | None = None,
 ) -> CompiledModel:
     """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up. If it
-    is decided what plugins get, `assignment` says so; if the model was watched or estimated already, `observed` and
-    `estimated` are what came of it.
+    is decided what plugins get, `assignment` says so, and `placing` is what this was decided with.
     """
     with Workers(target) as pool:
         made = _compilation(target, accuracy, cache, pool, progress, wish)
-        made.assignment, made.observed, made.estimated = assignment, observed, estimated
+        made.assignment, made.placing = assignment, placing
         return made.run_graph(graph, "")
 
 
@@ -282,8 +287,7 @@ class _Compilation:
     progress: Progress | None
     wish: Wish = NATIVE
     assignment: Assignment | None = None
-    observed: Observed | None = None
-    estimated: Estimated | None = None
+    placing: Placing | None = None
     placement: Placement = NOTHING_PLACED
     graph: Graph | None = None
     tir: Module | None = None
@@ -340,33 +344,33 @@ class _Compilation:
 
     def _placed(self, graph: Graph) -> Placement:
         plugins = self._plugins()
-        if self.observed is None and self.wish.calibration:
-            self.observed = Observed(graph, self.wish.calibration, self._native)
+        if self.placing is not None:
+            return place(graph, plugins, self.wish, self.placing, self.assignment)
         threads = default_threads() if self.wish.threads is None else self.wish.threads
-        if self.estimated is None:
-            self.estimated = Estimated(graph, self.target, threads, self.accuracy)
-        by_hints = self.wish.policy is not Policy.MEASURED  # what can be measured need not be believed
-        pruned = partial(prune, threads=threads, native=self.estimated, by_hints=by_hints)
-        if self.assignment is not None or self.wish.policy is Policy.GREEDY:
-            return place(graph, plugins, self.wish, self.assignment, self.observed, pruned)
-        offers = [offer(graph, p) for p in plugins]
-        lab = self._lab(graph, offers, threads, self.estimated)
-        claims = {o.plugin.name: [u for r in o.regions for u in r.units] for o in offers}
-        chosen = choose(graph, claims, lab, partial(self._tell, "plugins"))
-        times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in chosen.seconds.items())
-        _log.info("placement: %s (%s)", chosen.name, times)
-        placement = place(graph, plugins, self.wish, chosen.assignment, self.observed, pruned)
-        return with_passed_over(placement, offers, lab.why_not)
+        native = Estimated(graph, self.target, threads, self.accuracy)
+        samples = self.wish.calibration
+        observed = Observed(graph, samples, self._native) if samples else None
+        with Placing(self.wish, threads, native, observed) as placing:
+            if self.wish.policy is Policy.GREEDY:
+                return place(graph, plugins, self.wish, placing)
+            offers = [offer(graph, p) for p in plugins]
+            lab = self._lab(graph, offers, placing)
+            claims = {o.plugin.name: [u for r in o.regions for u in r.units] for o in offers}
+            chosen = choose(graph, claims, lab, partial(self._tell, "plugins"))
+            times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in chosen.seconds.items())
+            _log.info("placement: %s (%s)", chosen.name, times)
+            placement = place(graph, plugins, self.wish, placing, chosen.assignment)
+            return with_passed_over(placement, offers, lab.why_not)
 
-    def _lab(self, graph: Graph, offers: Sequence[Offer], threads: int, native: Estimated) -> Lab:
+    def _lab(self, graph: Graph, offers: Sequence[Offer], placing: Placing) -> Lab:
         """Who knows how long things take, as the user wishes to have it decided."""
         versions = {o.plugin.name: o.plugin.version for o in offers}
         scope = Scope(target_digest(self.target), compiler_digest())
-        build = partial(self._tried, threads)
+        build, threads = partial(self._tried, placing), placing.threads
         bench = Workbench(build, default_database(), scope, threads, versions, strict=self.wish.strict)
         if self.wish.policy is Policy.MEASURED:
             return bench
-        return Modelled(graph, offers, threads, native, bench.known)
+        return Modelled(graph, offers, threads, placing.native, bench.known)
 
     def _plugins(self) -> list[Plugin]:
         """Those that the user wishes for, and that take models of this kind."""
@@ -380,28 +384,21 @@ class _Compilation:
     def _native(self, graph: Graph) -> Session:
         return compile_graph(self.target, graph, self.accuracy, self.compiler.cache).session()
 
-    def _tried(self, threads: int, graph: Graph, assignment: Assignment) -> Session | None:
+    def _tried(self, placing: Placing, graph: Graph, assignment: Assignment) -> Session | None:
         """A session of a graph, to be timed; None if plugins take nothing of what is assigned to them. A plugin that
         fails must not be timed as what native code does in its place.
         """
         wish = self.wish if assignment else NATIVE
         try:
             made = compile_graph(
-                self.target,
-                graph,
-                self.accuracy,
-                self.compiler.cache,
-                None,
-                wish,
-                assignment,
-                self.observed,
-                self.estimated,
+                self.target, graph, self.accuracy, self.compiler.cache, None, wish, assignment, placing
             )
         except RegionLost:
             raise
         except UserError:  # an operator that is left to native code, which does not know it
             return None
-        return made.session(threads, strict=True) if made.artifact.regions or not assignment else None
+        is_of_use = made.artifact.regions or not assignment
+        return made.session(placing.threads, strict=True) if is_of_use else None
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:

@@ -8,11 +8,13 @@ reason.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import TracebackType
 
 from tilewright.frontend.onnx_export import to_model
 from tilewright.graph.external import No, Order, Plugin, Region, Unit
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import Offer, offer
+from tilewright.graph.passes.prune import NativeSeconds, prune
 from tilewright.measured import Assignment
 from tilewright.observed import Observed
 from tilewright.ops.opdef import Array
@@ -20,7 +22,7 @@ from tilewright.ops.outside import Outside
 from tilewright.plugins.isolation import RegionCompiler
 from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import UserError
-from tilewright.wish import Wish
+from tilewright.wish import Policy, Wish
 
 _log = logging.getLogger("tilewright")
 
@@ -57,37 +59,61 @@ class Placement:
 NOTHING_PLACED = Placement((), ())
 
 
+class Placing:
+    """What all placements that are tried for a model have in common: how long native code takes for its nodes with so
+    many threads, what was observed when it ran, and what plugins have compiled so far.
+    """
+
+    def __init__(self, wish: Wish, threads: int, native: NativeSeconds, observed: Observed | None = None) -> None:
+        self.native, self.threads = native, threads
+        self._by_hints = wish.policy is not Policy.MEASURED  # what can be measured need not be believed
+        self._observed = observed
+        self._compiler = RegionCompiler()
+        self._made: dict[tuple[object, ...], bytes | No] = {}
+
+    def pruned(self, found: Offer) -> Offer:
+        return prune(found, self.threads, self.native, by_hints=self._by_hints)
+
+    def compiled(self, plugin: Plugin, region: Region) -> bytes | No:
+        """What the plugin makes of a region, or why it made nothing; once for each."""
+        key = (plugin.name, region.key, region.graph.nodes, region.graph.outputs)
+        if key not in self._made:
+            samples = () if self._observed is None else self._observed.inputs_of(region)
+            self._made[key] = self._compiler.compile(plugin, region, samples)
+        return self._made[key]
+
+    def __enter__(self) -> "Placing":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._compiler.close()
+
+
 def place(
     graph: Graph,
     plugins: Sequence[Plugin],
     wish: Wish,
+    placing: Placing,
     assignment: Assignment | None = None,
-    observed: Observed | None = None,
-    pruned: Callable[[Offer], Offer] = lambda found: found,
 ) -> Placement:
-    """Let plugins take what is assigned to them (None: what they want, in order) and what of that is left when it was
-    `pruned`, and compile it. They calibrate with what was `observed`.
-    """
+    """Let plugins take what is assigned to them (None: what they want, in order), as far as it pays, and compile it."""
     placed: list[Placed] = []
     verdicts: list[Verdict] = []
-    with RegionCompiler() as compiler:
-        for plugin in plugins:
-            mine = (
-                None if assignment is None else {n for n, name in assignment.items() if name == plugin.name}
-            )
-            found = pruned(offer(graph, plugin, [p.region for p in placed], mine))
-            verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
-            for region in found.regions:
-                made = compiler.compile(
-                    plugin, region, observed.inputs_of(region) if observed is not None else ()
-                )
-                reason = ""
-                if isinstance(made, No):
-                    reason = made.reason
-                    _give_up(plugin, region, reason, wish)
-                else:
-                    placed.append(Placed(plugin, region, made))
-                verdicts += [Verdict(plugin.name, u, region.key, reason) for u in region.units]
+    for plugin in plugins:
+        mine = None if assignment is None else {n for n, name in assignment.items() if name == plugin.name}
+        found = placing.pruned(offer(graph, plugin, [p.region for p in placed], mine))
+        verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
+        for region in found.regions:
+            made = placing.compiled(plugin, region)
+            reason = ""
+            if isinstance(made, No):
+                reason = made.reason
+                _give_up(plugin, region, reason, wish)
+            else:
+                placed.append(Placed(plugin, region, made))
+            verdicts += [Verdict(plugin.name, u, region.key, reason) for u in region.units]
     return Placement(tuple(placed), tuple(verdicts))
 
 
