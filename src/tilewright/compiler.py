@@ -24,6 +24,7 @@ from onnx import ModelProto
 
 from tilewright.assembly import Fork, Item, ProgramNode, Repeat, items_of, specs_of, steps_of, touched
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
+from tilewright.decision import decide
 from tilewright.estimate import Estimated
 from tilewright.frontend.onnx import OnnxModel, load_graph
 from tilewright.frontend.onnx_stage import HostCall, HostNodes
@@ -32,13 +33,11 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.lower import lower
-from tilewright.graph.passes.partition import Offer, offer
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
 from tilewright.keys import compiler_digest, model_digest, target_digest
 from tilewright.lab import Workbench
-from tilewright.measured import Assignment, Lab, choose
-from tilewright.modelled import Modelled
+from tilewright.measured import Assignment
 from tilewright.observed import Observed
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.placement import (
@@ -48,7 +47,6 @@ from tilewright.placement import (
     RegionLost,
     place,
     region_codes,
-    with_passed_over,
 )
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
@@ -78,7 +76,7 @@ from tilewright.tir.func import Sequence as ProgramSequence
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tuned import Spaces, Tuned
 from tilewright.version import __version__
-from tilewright.wish import NATIVE, Policy, Sample, Wish
+from tilewright.wish import NATIVE, Sample, Wish
 from tilewright.workers import Workers
 
 _log = logging.getLogger("tilewright")
@@ -343,34 +341,18 @@ class _Compilation:
         return CompiledModel(artifact, self.seconds, (), self.compiler.tasks, self.tuned.digest)
 
     def _placed(self, graph: Graph) -> Placement:
-        plugins = self._plugins()
+        plugins, wish = self._plugins(), self.wish
         if self.placing is not None:
-            return place(graph, plugins, self.wish, self.placing, self.assignment)
-        threads = default_threads() if self.wish.threads is None else self.wish.threads
+            return place(graph, plugins, wish, self.placing, self.assignment)
+        threads = default_threads() if wish.threads is None else wish.threads
         native = Estimated(graph, self.target, threads, self.accuracy)
-        samples = self.wish.calibration
-        observed = Observed(graph, samples, self._native) if samples else None
-        with Placing(self.wish, threads, native, observed) as placing:
-            if self.wish.policy is Policy.GREEDY:
-                return place(graph, plugins, self.wish, placing)
-            offers = [offer(graph, p) for p in plugins]
-            lab = self._lab(graph, offers, placing)
-            claims = {o.plugin.name: [u for r in o.regions for u in r.units] for o in offers}
-            chosen = choose(graph, claims, lab, partial(self._tell, "plugins"))
-            times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in chosen.seconds.items())
-            _log.info("placement: %s (%s)", chosen.name, times)
-            placement = place(graph, plugins, self.wish, placing, chosen.assignment)
-            return with_passed_over(placement, offers, lab.why_not)
-
-    def _lab(self, graph: Graph, offers: Sequence[Offer], placing: Placing) -> Lab:
-        """Who knows how long things take, as the user wishes to have it decided."""
-        versions = {o.plugin.name: o.plugin.version for o in offers}
+        observed = Observed(graph, wish.calibration, self._native) if wish.calibration else None
+        versions = {p.name: p.version for p in plugins}
         scope = Scope(target_digest(self.target), compiler_digest())
-        build, threads = partial(self._tried, placing), placing.threads
-        bench = Workbench(build, default_database(), scope, threads, versions, strict=self.wish.strict)
-        if self.wish.policy is Policy.MEASURED:
-            return bench
-        return Modelled(graph, offers, threads, placing.native, bench.known)
+        with Placing(wish, threads, native, observed) as placing:
+            build = partial(self._tried, placing)
+            bench = Workbench(build, default_database(), scope, threads, versions, strict=wish.strict)
+            return decide(graph, plugins, wish, placing, bench, partial(self._tell, "plugins"))
 
     def _plugins(self) -> list[Plugin]:
         """Those that the user wishes for, and that take models of this kind."""

@@ -164,7 +164,7 @@ class _Attribution:
         todo = list(ends)
         while todo:
             n = todo.pop()
-            if n not in self._taken:
+            if n not in self._taken and not isinstance(n.op, Outside):
                 self._taken.add(n)
                 found.append(n)
                 todo += [self._producers[v] for v in n.inputs if v in self._producers]

@@ -50,8 +50,7 @@ class Lab(Protocol):
         ...
 
     def compare(self, graph: Graph, choices: Mapping[str, Assignment]) -> Mapping[str, float]:
-        """The times of the graph with these assignments, to be compared with each other; infinite for what cannot run.
-        """
+        """The times of the graph with these assignments, to be compared with each other; infinite for what fails."""
         ...
 
     def why_not(self, plugin: str) -> str:

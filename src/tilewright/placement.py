@@ -64,7 +64,9 @@ class Placing:
     many threads, what was observed when it ran, and what plugins have compiled so far.
     """
 
-    def __init__(self, wish: Wish, threads: int, native: NativeSeconds, observed: Observed | None = None) -> None:
+    def __init__(
+        self, wish: Wish, threads: int, native: NativeSeconds, observed: Observed | None = None
+    ) -> None:
         self.native, self.threads = native, threads
         self._by_hints = wish.policy is not Policy.MEASURED  # what can be measured need not be believed
         self._observed = observed
@@ -117,13 +119,13 @@ def place(
     return Placement(tuple(placed), tuple(verdicts))
 
 
-def with_passed_over(placement: Placement, offers: Sequence[Offer], why_not: Callable[[str], str]) -> Placement:
+def with_passed_over(
+    placement: Placement, offers: Sequence[Offer], why_not: Callable[[str], str]
+) -> Placement:
     """The placement with a word about what plugins would have taken, and did not get."""
     judged = {(v.plugin, v.unit.nodes) for v in placement.verdicts}
     refused = [(o.plugin.name, r.unit, r.reason) for o in offers for r in o.refusals]
-    wanted = [
-        (o.plugin.name, u, why_not(o.plugin.name)) for o in offers for r in o.regions for u in r.units
-    ]
+    wanted = [(o.plugin.name, u, why_not(o.plugin.name)) for o in offers for r in o.regions for u in r.units]
     more = [
         Verdict(name, unit, "", reason)
         for name, unit, reason in (*refused, *wanted)

@@ -18,7 +18,7 @@ LEAST_ROUNDS = 3
 MOST_ROUNDS = 20
 _ALIKE = 0.01  # a difference so small is none
 _OBVIOUSLY = 1.25  # times slower in each of the first rounds: no need for statistics
-_DOUBT = 0.05  # that an interval does not hold the true ratio
+_DOUBT = 0.01  # that an interval does not hold the true ratio; it is looked at after each round
 
 _PAUSE_SECONDS = 0.03  # for the threads of another engine to go to sleep, instead of stealing cores
 _TURN_SECONDS = 0.03

@@ -1,6 +1,7 @@
 """Who gets what: by estimates, without tearing a model apart, and at no cost where a plugin takes nothing."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ def chain(nodes: list[tuple[str, tuple[int, ...] | None]], shape: tuple[int, ...
     for i, (kind, weight) in enumerate(nodes):
         inputs = [value]
         if weight is not None:
-            array = RNG.standard_normal(weight).astype(np.float32) / np.sqrt(np.prod(weight[1:]))
+            array = (RNG.standard_normal(weight) / np.sqrt(np.prod(weight[1:]))).astype(np.float32)
             weights.append(numpy_helper.from_array(array, f"w{i}"))
             inputs.append(f"w{i}")
         value = "y" if i == len(nodes) - 1 else f"v{i}"
@@ -76,14 +77,19 @@ def chain(nodes: list[tuple[str, tuple[int, ...] | None]], shape: tuple[int, ...
 
 
 def dense(*widths: int) -> onnx.ModelProto:
-    return chain([("MatMul", pair) for pair in zip(widths, widths[1:], strict=False)], (128, widths[0]))
+    return chain([("MatMul", pair) for pair in pairwise(widths)], (128, widths[0]))
 
 
 def mobile(blocks: int, channels: int, pixels: int) -> onnx.ModelProto:
     """Depthwise and pointwise convolutions in turns, each with its activation: every second node is one of them."""
     nodes: list[tuple[str, tuple[int, ...] | None]] = []
     for _ in range(blocks):
-        nodes += [("Conv", (channels, 1, 3, 3)), ("Relu", None), ("Conv", (channels, channels, 1, 1)), ("Relu", None)]
+        nodes += [
+            ("Conv", (channels, 1, 3, 3)),
+            ("Relu", None),
+            ("Conv", (channels, channels, 1, 1)),
+            ("Relu", None),
+        ]
     return chain(nodes, (1, channels, pixels, pixels))
 
 

@@ -1,5 +1,7 @@
 """Estimates of native code: sane, complete, and divided among the nodes of the model."""
 
+from itertools import pairwise
+
 import pytest
 from graph_cases import WINDOW, f32, floats
 
@@ -20,7 +22,7 @@ TARGET = resolve_target("x86-64-v3")
 def dense(*widths: int, rows: int = 64) -> Graph:
     b = GraphBuilder()
     x = b.input("x", f32(rows, widths[0]))
-    for i, (k, n) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (k, n) in enumerate(pairwise(widths)):
         x = b.apply(Relu(), b.apply(MatMul(), x, b.constant(f"w{i}", floats(k, n))))
     return b.finish(x)
 
@@ -54,7 +56,7 @@ def test_the_time_is_with_the_nodes_that_take_it() -> None:
     graph = dense(256, 1024, 16)
     found = node_seconds(graph, TARGET, 1)
     big, _, small, _ = (found[n] for n in graph.nodes)
-    assert big > 20 * small
+    assert big > 10 * small
 
 
 def test_nodes_that_passes_put_together_share_the_time() -> None:

@@ -4,6 +4,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_it_ends_when_they_are_known_to_be_alike() -> None:
 
 @pytest.mark.parametrize(("is_over", "rounds"), [(lambda: True, LEAST_ROUNDS), (lambda: False, MOST_ROUNDS)])
 def test_it_takes_no_more_than_its_time(is_over: Callable[[], bool], rounds: int) -> None:
-    runners = Noisy(1.0, 1.01, noise=0.3, seed=1)
+    runners = Noisy(1.0, 1.01, noise=0.3)
     compare(runners.turns, is_over)
     assert runners.taken == [rounds, rounds]
 
@@ -85,21 +86,20 @@ def test_one_alone_is_timed_as_little_as_possible() -> None:
 
 def test_one_that_dropped_out_is_compared_with_what_ran_beside_it() -> None:
     """The machine becomes three times as slow after the second has dropped out: it stays the slower one."""
-    rounds: list[int] = []
 
-    def first() -> float:
-        rounds.append(1)
-        return 1.0 if len(rounds) <= LEAST_ROUNDS else 3.0
+    def drifting(seconds: float) -> Callable[[], float]:
+        rounds = count(1)
+        return lambda: seconds * (1.0 if next(rounds) <= LEAST_ROUNDS else 3.0)
 
-    a, b, c = compare([first, lambda: 1.5, lambda: first() * 1.02], for_ever)
+    a, b, c = compare([drifting(1.0), drifting(1.5), drifting(1.02)], for_ever)
     assert a < c < b
 
 
 def test_an_interval_needs_enough_values() -> None:
     assert interval([1.0, 2.0, 3.0]) == (-math.inf, math.inf)
-    assert interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0]) == (1.0, 6.0)
+    assert interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0, 8.0, 7.0]) == (1.0, 8.0)
     low, high = interval([float(n) for n in range(20)])
-    assert (low, high) == (5.0, 14.0)
+    assert (low, high) == (3.0, 16.0)
 
 
 def test_an_interval_holds_the_median_as_often_as_it_says() -> None:
@@ -108,7 +108,7 @@ def test_an_interval_holds_the_median_as_often_as_it_says() -> None:
     for _ in range(400):
         low, high = interval([rng.expovariate(1.0) for _ in range(12)])
         held += low <= math.log(2) <= high
-    assert held >= 0.93 * 400
+    assert held >= 0.98 * 400
 
 
 def test_the_first_run_of_a_turn_does_not_count() -> None:

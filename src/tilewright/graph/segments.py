@@ -19,9 +19,7 @@ def work(node: Node) -> int:
     return max(sum(v.size for v in (*node.inputs, *node.outputs)), multiplications(node))
 
 
-def segments(
-    graph: Graph, most: int, together: Iterable[Collection[Node]] = ()
-) -> list[tuple[Node, ...]]:
+def segments(graph: Graph, most: int, together: Iterable[Collection[Node]] = ()) -> list[tuple[Node, ...]]:
     """At most so many pieces, in order. Nodes that belong `together` are in one piece."""
     allowed = _narrow_places(graph)
     index = {n: i for i, n in enumerate(graph.nodes)}

@@ -30,7 +30,7 @@ _MUCH = 2.0  # times as quick
 
 
 def prune(found: Offer, threads: int, native: NativeSeconds, *, by_hints: bool = True) -> Offer:
-    """The offer without the regions that do not pay; not `by_hints` if what plugins say of themselves does not count."""
+    """The offer without the regions that do not pay. Not `by_hints`: what plugins say of themselves does not count."""
     known = [
         _Judged(r, stated_seconds(found.plugin, r, threads) if by_hints else None)
         for r in found.regions
@@ -40,11 +40,15 @@ def prune(found: Offer, threads: int, native: NativeSeconds, *, by_hints: bool =
         return found
     for j in known:
         j.native, j.border = native(j.region.graph.nodes), border_seconds(j.region)
-    reasons = {j.region: j.loss for j in known if j.native <= j.cost and (j.stated is not None or len(known) > FEW)}
+    reasons = {
+        j.region: j.loss for j in known if j.native <= j.cost and (j.stated is not None or len(known) > FEW)
+    }
     kept = sorted((j for j in known if j.region not in reasons), key=lambda j: -j.native)
     for j in kept[MOST:]:
         if j.stated is None or j.native < _MUCH * j.cost:
-            reasons[j.region] = f"of {len(kept)} regions that it would get, the {MOST} with the most work are enough"
+            reasons[j.region] = (
+                f"of {len(kept)} regions that it would get, the {MOST} with the most work are enough"
+            )
     refusals = [Refusal(u, reason) for region, reason in reasons.items() for u in region.units]
     return replace(
         found,
