@@ -9,7 +9,7 @@ keep their names, so a Func has the nodes that lead to what it stores and that n
 among them by their work. So any part of the graph has an estimate, and the parts add up.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.cost.machine import machine_of
@@ -24,14 +24,18 @@ from tilewright.graph.work import multiplications
 from tilewright.ir.expr import loads
 from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.ops.outside import Outside
+from tilewright.schedule.recipes.carried import carried_nests
 from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, LEAST_SHARED
 from tilewright.schedule.recipes.transformed import find_stages
 from tilewright.schedule.recipes.work import block_seconds
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
+from tilewright.search.contraction_space import contraction_space
 from tilewright.search.default import spaces
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import choose_layouts
+from tilewright.search.prepare import prepared
+from tilewright.search.space import Space
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
@@ -78,7 +82,7 @@ def func_seconds(func: Func, target: Target, constants: frozenset[str]) -> float
     try:
         if find_stages(func) is not None:
             return algorithm_seconds(func, target)
-        for space in spaces(func, target, constants):
+        for space in _spaces(func, target, constants):
             _, costs = space.ranked()
             if len(costs):
                 return float(costs[0])
@@ -86,6 +90,15 @@ def func_seconds(func: Func, target: Target, constants: frozenset[str]) -> float
         pass
     lanes = target.lanes(4)
     return sum(block_seconds(b, lanes) for b in blocks(func.body) if not _is_constant(b, constants))
+
+
+def _spaces(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Space]:
+    """The design spaces of a Func. Of a single product the first will do: others take long to be spanned."""
+    if not carried_nests(func) and sum(b.is_reduction for b in blocks(func.body)) == 1:
+        product = contraction_space(prepared(func), target, constants)
+        if product is not None:
+            yield product
+    yield from spaces(func, target, constants)
 
 
 def _is_constant(block: Block, constants: frozenset[str]) -> bool:
