@@ -63,8 +63,9 @@ def reasons(found: Offer) -> set[str]:
 
 
 def test_a_few_regions_stay_and_nobody_asks_for_an_estimate() -> None:
-    found = offer(layers(FEW), Products())
-    assert prune(found, 1, never) is found
+    for hint in (None, 1.0):
+        found = offer(layers(FEW), Products(lambda r, hint=hint: hint))
+        assert prune(found, 1, never) is found
 
 
 def test_a_plugin_that_takes_every_second_node_gets_none_if_they_are_small() -> None:
@@ -92,15 +93,15 @@ def test_more_are_borne_of_a_plugin_that_says_it_is_much_quicker() -> None:
 @pytest.mark.parametrize(("stated", "kept"), [(0.98e-3, 1), (0.995e-3, 0), (2e-3, 0)])
 def test_a_plugin_loses_what_native_code_is_quicker_with(stated: float, kept: int) -> None:
     """Its border counts: ten microseconds and what crosses it."""
-    found = prune(offer(layers(1), Products(lambda r: stated)), 1, each(1e-3))
-    assert len(found.regions) == kept
+    found = prune(offer(layers(6), Products(lambda r: stated)), 1, each(1e-3))
+    assert len(found.regions) == 6 * kept
     assert len(reasons(found)) == 1 - kept
     assert all("native code takes 1e+03 µs, the plugin" in r for r in reasons(found))
 
 
 def test_where_placements_are_measured_hints_do_not_count() -> None:
-    found = offer(layers(2), Products(lambda r: 1.0))
-    assert prune(found, 1, never, by_hints=False) is found
+    found = offer(layers(6), Products(lambda r: 1.0))
+    assert len(prune(found, 1, each(1e-3), by_hints=False).regions) == 6
 
 
 def test_what_native_code_does_not_know_stays() -> None:
@@ -119,7 +120,7 @@ def test_hints_that_make_no_sense_are_none(told: float | None) -> None:
 
 
 def test_a_plugin_that_fails_to_say_has_not_said() -> None:
-    plugin = Products(lambda r: 1 / 0)
+    plugin = Products(lambda r: 1 // 0)
     assert stated_seconds(plugin, offer(layers(1), plugin).regions[0], 1) is None
 
 

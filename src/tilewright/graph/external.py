@@ -213,8 +213,8 @@ class Plugin(ABC):
         return region
 
     def seconds(self, region: Region, threads: int) -> float | None:
-        """A hint: how long a run takes, if the plugin can say without running it. `placement="model"` goes by it, and
-        regions that native code is estimated to be quicker with are not given away.
+        """A hint: how long a run takes, if the plugin can say without running it. `placement="model"` goes by it. Where
+        a plugin takes many regions, those that native code is estimated to be quicker with are not given away.
         """
         return None
 

@@ -1,11 +1,12 @@
 """Regions that do not pay are given back, and a plugin that takes a little everywhere does not tear the model apart.
 
-1. A plugin that says how long a region takes (`Plugin.seconds`) loses it where native code is estimated to be quicker
-   than that and the border of the region. Where placements are measured, only the clock counts.
-2. Of one that does not say, a few regions stay as they are: who asks for a plugin gets it, and a few borders hurt
-   nobody. Where there are more, each has to have more work than its border costs.
+1. A few regions stay as they are: who asks for a plugin gets it, and a few borders hurt nobody.
+2. Where there are more, each has to pay: what native code is estimated to take for it must be more than its border
+   costs, and what the plugin takes, if that says so (`Plugin.seconds`).
 3. However many are left, those with the most work stay. More than `MOST` are borne only of a plugin that says it is
    much quicker with each.
+
+Where placements are measured, only the clock counts, and not what plugins say.
 
 What native code does not know stays in any case, and does not count. Every region that is given back has a reason.
 """
@@ -31,19 +32,20 @@ _MUCH = 2.0  # times as quick
 
 def prune(found: Offer, threads: int, native: NativeSeconds, *, by_hints: bool = True) -> Offer:
     """The offer without the regions that do not pay. Not `by_hints`: what plugins say of themselves does not count."""
-    known = [
-        _Judged(r, stated_seconds(found.plugin, r, threads) if by_hints else None)
-        for r in found.regions
-        if not has_stranger(r)
-    ]
-    if len(known) <= FEW and all(j.stated is None for j in known):
+    known = [r for r in found.regions if not has_stranger(r)]
+    if len(known) <= FEW:
         return found
-    for j in known:
-        j.native, j.border = native(j.region.graph.nodes), border_seconds(j.region)
-    reasons = {
-        j.region: j.loss for j in known if j.native <= j.cost and (j.stated is not None or len(known) > FEW)
-    }
-    kept = sorted((j for j in known if j.region not in reasons), key=lambda j: -j.native)
+    judged = [
+        _Judged(
+            r,
+            stated_seconds(found.plugin, r, threads) if by_hints else None,
+            native(r.graph.nodes),
+            border_seconds(r),
+        )
+        for r in known
+    ]
+    reasons = {j.region: j.loss for j in judged if j.native <= j.cost}
+    kept = sorted((j for j in judged if j.region not in reasons), key=lambda j: -j.native)
     for j in kept[MOST:]:
         if j.stated is None or j.native < _MUCH * j.cost:
             reasons[j.region] = (
@@ -57,12 +59,12 @@ def prune(found: Offer, threads: int, native: NativeSeconds, *, by_hints: bool =
     )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
     region: Region
     stated: float | None
-    native: float = 0.0
-    border: float = 0.0
+    native: float
+    border: float
 
     @property
     def cost(self) -> float:
