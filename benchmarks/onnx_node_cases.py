@@ -7,6 +7,7 @@ that runs it.
 import re
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 from onnx import ModelProto, SequenceProto, TensorProto, numpy_helper
@@ -25,6 +26,7 @@ _EXPANDED = re.compile(
 _NODE = re.compile(r" in (the )?node .*")  # which names the case's values; the operator is said elsewhere
 
 
+@lru_cache(maxsize=1)  # it takes some seconds
 def load_cases() -> dict[str, TestCase]:
     """All node cases by name, in the suite's order."""
     with warnings.catch_warnings():

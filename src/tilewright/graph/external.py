@@ -43,7 +43,8 @@ Run: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
 """Reads the inputs and fills the outputs. The arrays are views of the program's memory: they must not be kept."""
 
 HostRun: TypeAlias = Callable[[Sequence[HostValue]], Sequence[HostValue]]
-"""Runs a node by itself: from its inputs (None: left out), which must not be written to or kept, to its outputs."""
+"""Runs a node by itself: from its inputs (None: left out), which must not be written to or kept, to its outputs (None:
+left out). After the inputs comes what its subgraphs use of the values around them, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True)
