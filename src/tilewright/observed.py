@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tilewright.graph.external import Region
@@ -34,18 +35,28 @@ class Observed:
         self.samples = [s for s in self.samples if self._fits(s)]
         self._seen = {v: [s[v.name] for s in self.samples] for v in self.graph.inputs}
 
+    def look(self, regions: Sequence[Region]) -> None:
+        """See the inputs of all of them at once: each look takes a compilation. What native code cannot compute
+        together may still be seen one by one.
+        """
+        with suppress(UserError):
+            self._see([v for region in regions for v in region.graph.inputs])
+
     def inputs_of(self, region: Region) -> list[dict[str, Array]]:
         """The inputs of a region, by name, for each sample; nothing if native code cannot compute them."""
-        missing = [v for v in region.graph.inputs if v not in self._seen]
-        if missing and self.samples:
-            try:
-                with self.build(watched(self.graph, missing)) as session:
-                    runs = [session.run(s) for s in self.samples]
-            except UserError as e:
-                _log.warning("%s is not calibrated: %s", region.key, e.message)
-                return []
-            self._seen.update((v, [r[v.name] for r in runs]) for v in missing)
+        try:
+            self._see(region.graph.inputs)
+        except UserError as e:
+            _log.warning("%s is not calibrated: %s", region.key, e.message)
+            return []
         return [{v.name: self._seen[v][i] for v in region.graph.inputs} for i in range(len(self.samples))]
+
+    def _see(self, values: Sequence[Value]) -> None:
+        missing = [v for v in dict.fromkeys(values) if v not in self._seen]
+        if missing and self.samples:
+            with self.build(watched(self.graph, missing)) as session:
+                runs = [session.run(s) for s in self.samples]
+            self._seen.update((v, [r[v.name] for r in runs]) for v in missing)
 
     def _fits(self, sample: Sample) -> bool:
         names = {v.name for v in self.graph.inputs}

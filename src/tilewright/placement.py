@@ -76,6 +76,11 @@ class Placing:
     def pruned(self, found: Offer) -> Offer:
         return prune(found, self.threads, self.native, by_hints=self._by_hints)
 
+    def look(self, regions: Sequence[Region]) -> None:
+        """What flows into all of these will be asked for."""
+        if self._observed is not None:
+            self._observed.look(regions)
+
     def compiled(self, plugin: Plugin, region: Region) -> bytes | No:
         """What the plugin makes of a region, or why it made nothing; once for each."""
         key = (plugin.name, region.key, region.graph.nodes, region.graph.outputs)
@@ -107,6 +112,7 @@ def place(
         mine = None if assignment is None else {n for n, name in assignment.items() if name == plugin.name}
         found = placing.pruned(offer(graph, plugin, [p.region for p in placed], mine))
         verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
+        placing.look(found.regions)
         for region in found.regions:
             made = placing.compiled(plugin, region)
             reason = ""
