@@ -13,6 +13,7 @@ artifact = kernels + constants + a memory plan + the program
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -178,12 +179,14 @@ def compile_graph(
     wish: Wish = NATIVE,
     assignment: Assignment | None = None,
     placing: Placing | None = None,
+    pool: Workers | None = None,
 ) -> CompiledModel:
     """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up. If it
-    is decided what plugins get, `assignment` says so, and `placing` is what this was decided with.
+    is decided what plugins get, `assignment` says so, and `placing` is what this was decided with. `pool` compiles, if
+    somebody has one already.
     """
-    with Workers(target) as pool:
-        made = _compilation(target, accuracy, cache, pool, progress, wish)
+    with Workers(target) if pool is None else nullcontext(pool) as workers:
+        made = _compilation(target, accuracy, cache, workers, progress, wish)
         made.assignment, made.placing = assignment, placing
         return made.run_graph(graph, "")
 
@@ -273,7 +276,8 @@ def _compilation(
     wish: Wish = NATIVE,
 ) -> "_Compilation":
     tuned = Tuned(target, spaces=SPACES)
-    return _Compilation(target, accuracy, KernelCompiler(target, cache, pool, tuned), tuned, progress, wish)
+    compiler = KernelCompiler(target, cache, pool, tuned)
+    return _Compilation(target, accuracy, compiler, tuned, pool, progress, wish)
 
 
 @dataclass(slots=True)
@@ -282,6 +286,7 @@ class _Compilation:
     accuracy: Accuracy
     compiler: KernelCompiler
     tuned: Tuned
+    pool: Workers
     progress: Progress | None
     wish: Wish = NATIVE
     assignment: Assignment | None = None
@@ -373,7 +378,14 @@ class _Compilation:
         wish = self.wish if assignment else NATIVE
         try:
             made = compile_graph(
-                self.target, graph, self.accuracy, self.compiler.cache, None, wish, assignment, placing
+                self.target,
+                graph,
+                self.accuracy,
+                self.compiler.cache,
+                wish=wish,
+                assignment=assignment,
+                placing=placing,
+                pool=self.pool,
             )
         except RegionLost:
             raise
