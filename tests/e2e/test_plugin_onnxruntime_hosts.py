@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.frontend.onnx_values import type_of
+from tilewright.graph.external import No
+from tilewright.plugins.onnxruntime import OnnxRuntime
 
 pytest.importorskip("onnxruntime")
 
@@ -345,3 +348,35 @@ def test_all_that_it_does_not_know_is_named_with_the_reasons() -> None:
     assert first == "2 nodes of the model are not supported:"
     for line, name in zip(rest, ("Nonesuch", "Unheard"), strict=True):
         assert f"'{name}'" in line and f"ONNX Runtime has no CPU kernel for {name}" in line
+
+
+# ------------------------------------------------------------------------------------------------------- short elements
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4"],
+)
+def test_elements_that_numpy_does_not_have_go_in_and_come_out(dtype: str) -> None:
+    """Also infinity, and numbers that are not."""
+    short = np.dtype(getattr(ml_dtypes, dtype))
+    bits = np.arange(256 if short.itemsize == 1 else 1 << 16).astype(
+        np.uint8 if short.itemsize == 1 else np.uint16
+    )
+    values = np.arange(16).astype(np.int8).astype(short) if "int4" in dtype else bits.view(short)
+    number = helper.np_dtype_to_tensor_dtype(short)
+    exact = {"saturate": 0} if "float8" in dtype else {}
+    run = OnnxRuntime().host(helper.make_node("Cast", ["x"], ["y"], to=number, **exact), {"": 25})
+    assert not isinstance(run, No)
+    (got,) = run([values])
+    assert isinstance(got, np.ndarray) and got.dtype == short
+    assert np.array_equal(got.astype(np.float32), values.astype(np.float32), equal_nan=True)
+
+
+def test_a_region_takes_and_gives_bfloat16() -> None:
+    x = floats(2, 8).astype(ml_dtypes.bfloat16)
+    m = model([helper.make_node("Transpose", ["x"], ["y"])], {"x": x}, ["y"])
+    made = tw.compile(m, plugins=("onnxruntime",), placement="greedy", strict=True)
+    assert len(made.artifact.regions) == 1
+    got = made.session(1, strict=True).run({"x": x})["y"]
+    assert got.dtype == x.dtype and np.array_equal(got, x.T)

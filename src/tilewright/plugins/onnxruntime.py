@@ -185,7 +185,7 @@ def _loose_type(value: HostValue) -> bytes:
 
 def _wide(item: tuple[str, HostValue]) -> tuple[str, HostValue]:
     name, value = item
-    wider = _WIDER.get(_number(value)) if isinstance(value, np.ndarray) and value.dtype.kind == "V" else None
+    wider = _WIDER.get(_number(value)) if isinstance(value, np.ndarray) else None
     if wider is None or not isinstance(value, np.ndarray):
         return item
     return _wide_name(name), value.astype(helper.tensor_dtype_to_np_dtype(wider))
