@@ -7,13 +7,14 @@ import click
 from tilewright.cli.catalogue import OURS, PEERS
 from tilewright.cli.difference import TOLERANCE
 from tilewright.cli.machine import machine, versions
-from tilewright.cli.measure import TIMEOUT, Measured, Report, measure
+from tilewright.cli.measure import TIMEOUT, Measured, Plugins, Report, measure
 from tilewright.cli.options import (
     accuracy_option,
     input_option,
     json_option,
     model_argument,
     parse_assignments,
+    plugin_options,
     seed_option,
     shape_option,
     target_option,
@@ -22,6 +23,7 @@ from tilewright.cli.output import milliseconds, note, print_json, print_table, p
 from tilewright.cli.status import Status
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
+from tilewright.wish import Sample, Wish
 
 
 def parse_engines(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,6 +96,7 @@ def parse_thread_counts(ctx: click.Context, param: click.Parameter, value: str |
 )
 @target_option
 @accuracy_option
+@plugin_options
 @seed_option
 @json_option
 def bench(
@@ -109,6 +112,10 @@ def bench(
     timeout: float,
     target: str,
     accuracy: Accuracy | None,
+    plugins: tuple[str, ...],
+    policy: str,
+    strict: bool,
+    calibration: tuple[Sample, ...],
     seed: int,
     as_json: bool,
 ) -> int:
@@ -118,6 +125,7 @@ def bench(
     cannot run the model, is told and left out. Results are compared with ONNX Runtime's, or those of the first other
     engine; if ours differ, the exit status is 4.
     """
+    wish = Wish.of(plugins, policy, strict, calibration=calibration)
     reports: list[Report] = []
     for threads in thread_counts:
         with progress_bar() as progress:
@@ -129,6 +137,7 @@ def bench(
                 threads=threads,
                 target=target,
                 accuracy=accuracy,
+                wish=wish,
                 against=against,
                 pythons=pythons,
                 rounds=rounds,
@@ -165,7 +174,7 @@ def show(report: Report, tolerance: float) -> None:
     columns = ("engine", "version", "load", "median", "95 %", "runs", "noise", "error", "we are")
     rows = [
         (
-            name,
+            _title(report, name),
             found.version,
             milliseconds(sum(s for phase, s in found.start_up.items() if phase != "first_run")),
             milliseconds(found.series.median),
@@ -182,7 +191,10 @@ def show(report: Report, tolerance: float) -> None:
         click.echo(f"{name}: {absent}")
     phases = ", ".join(f"{n.replace('_', ' ')} {milliseconds(s)}" for n, s in report.ours.start_up.items())
     cores = ", ".join(map(str, report.cores))
-    click.echo(f"\nours: {phases}")
+    click.echo()
+    if report.plugins is not None:
+        click.echo(_plugins(report.plugins))
+    click.echo(f"ours: {phases}")
     click.echo(f"{report.threads} thread(s) pinned to core(s) {cores}; {machine().summary()}\n")
 
 
@@ -199,3 +211,26 @@ def _error(report: Report, name: str, tolerance: float) -> str:
     if error is None:
         return "reference" if name == report.reference else ""
     return f"{error:.1e}{'' if error <= tolerance else ' !'}"
+
+
+def _title(report: Report, name: str) -> str:
+    """Ours is called what it is: with the plugins that run parts of the model."""
+    regions = report.plugins.regions if report.plugins is not None else None
+    if name != OURS.name or not regions:
+        return name
+    return " + ".join([name, *dict.fromkeys(plugin for plugin, _ in regions.values())])
+
+
+def _plugins(found: Plugins) -> str:
+    """A line on who runs what."""
+    if found.regions is None:
+        return f"plugins, {found.policy}: {', '.join(found.names)}, in a program for each part of the model"
+    shares: list[str] = []
+    for name in dict.fromkeys([*found.names, *(plugin for plugin, _ in found.regions.values())]):
+        versions = [version for plugin, version in found.regions.values() if plugin == name]
+        shares.append(
+            f"{name} {versions[0]} runs {len(versions)} region{'s' * (len(versions) > 1)}"
+            if versions
+            else f"{name} runs nothing"
+        )
+    return f"plugins, {found.policy}: {', '.join(shares)}"

@@ -1,4 +1,5 @@
-"""The engines that `tilewright bench --against` knows: where their code is, what they need, how to get it.
+"""The engines that `tilewright bench --against` knows: where their code is, what they need, how to get it. Ours without
+plugins is one of them.
 
 An engine runs in the interpreter given by `--python ENGINE=PATH`, by the environment variable
 `TILEWRIGHT_PYTHON_<ENGINE>`, or in ours.
@@ -38,6 +39,7 @@ def _peer(name: str, title: str, kind: str, packages: tuple[str, ...], install: 
 
 
 OURS = Peer("tilewright", "Tilewright", "tilewright.cli.own_engine:OwnEngine", (), "")
+NATIVE = Peer("native", "Tilewright without plugins", OURS.source, (), "")
 
 PEERS: Mapping[str, Peer] = {
     p.name: p
@@ -50,6 +52,7 @@ PEERS: Mapping[str, Peer] = {
         _peer("inductor", "PyTorch Inductor", "Inductor", ("torch", "onnx2torch"), "torch onnx2torch"),
         _peer("xla", "XLA", "Xla", ("jax", "onnx"), "jax onnx"),
         _peer("tvm", "TVM", "Tvm", ("tvm", "onnx"), "apache-tvm onnx"),
+        NATIVE,
     )
 }
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cli.catalogue import OURS, PEERS, Peer, interpreter
@@ -28,6 +29,7 @@ from tilewright.cli.timing import Ratio, Series, speedup, take_turns
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import InternalError, UserError
+from tilewright.wish import NATIVE, Wish
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
 NO_FILES: Mapping[str, str] = {}
@@ -69,8 +71,28 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Plugins:
+    """Those that may run parts of our program, and who runs what: the plugin and version of each region, by key; None
+    if that is not known before the program runs.
+    """
+
+    names: tuple[str, ...]
+    policy: str
+    regions: dict[str, tuple[str, str]] | None
+
+    def as_json(self) -> dict[str, Any]:
+        rows = [
+            {"region": key, "plugin": name, "version": version}
+            for key, (name, version) in (self.regions or {}).items()
+        ]
+        return {"names": self.names, "policy": self.policy, "regions": None if self.regions is None else rows}
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """What was found for one model and number of threads. `reference` is the engine that results are compared with."""
+    """What was found for one model and number of threads. `reference` is the engine that results are compared with;
+    `plugins` is None if ours is native code alone.
+    """
 
     model: str
     threads: int
@@ -78,6 +100,7 @@ class Report:
     engines: dict[str, Measured]
     absent: dict[str, Absent] = field(default_factory=dict[str, Absent])
     reference: str | None = None
+    plugins: Plugins | None = None
 
     @property
     def ours(self) -> Measured:
@@ -110,6 +133,7 @@ class Report:
             "cores": self.cores,
             "reference": self.reference,
             "error": self.ours.as_json()["error"],
+            "plugins": None if self.plugins is None else self.plugins.as_json(),
             "engines": {name: found.as_json() for name, found in self.engines.items()},
             "speedup": {name: ratio.as_json() for name, ratio in self.speedup.items()},
             "absent": {name: {"why": a.why, "hint": a.hint} for name, a in self.absent.items()},
@@ -125,6 +149,7 @@ def measure(
     threads: int | None = None,
     target: str = "native",
     accuracy: Accuracy | None = None,
+    wish: Wish = NATIVE,
     against: Sequence[str] = (),
     pythons: Mapping[str, str] = NO_PYTHONS,
     rounds: int = 7,
@@ -133,7 +158,7 @@ def measure(
     progress: OnProgress | None = None,
     catalogue: Mapping[str, Peer] = PEERS,
 ) -> Report:
-    """Time `model` with each engine pinned to as many cores as threads."""
+    """Time `model` with each engine pinned to as many cores as threads; ours with the plugins of `wish`."""
     threads = threads or default_threads()
     available = sorted(os.sched_getaffinity(0))
     check_cores(threads)
@@ -152,12 +177,35 @@ def measure(
         contest = _Contest(
             model, threads, tuple(available[-threads:]), available, homes, timeout, scratch, stack
         )
-        contest.enter_ours(options, progress)
+        contest.enter_ours({**options, "wish": _as_options(wish, scratch)}, progress)
         for number, peer in enumerate(peers):
             if progress is not None:
                 progress("load", number, len(peers))
-            contest.enter(peer)
+            contest.enter(peer, options)
         return contest.run(rounds, seconds, progress)
+
+
+def _as_options(wish: Wish, folder: Path) -> dict[str, Any]:
+    """What another process can be told; samples are files there."""
+    samples: list[str] = []
+    for number, sample in enumerate(wish.calibration):
+        samples.append(str(folder / f"sample_{number}.npz"))
+        np.savez(samples[-1], allow_pickle=False, **sample)
+    return {
+        "plugins": wish.plugins,
+        "policy": wish.policy.value,
+        "strict": wish.strict,
+        "samples": samples,
+    }
+
+
+def _plugins(told: Mapping[str, Any] | None) -> Plugins | None:
+    """As our process tells of them."""
+    if told is None:
+        return None
+    regions: list[tuple[str, str, str]] | None = told["regions"]
+    placed = None if regions is None else {key: (name, version) for key, name, version in regions}
+    return Plugins(tuple(told["names"]), told["policy"], placed)
 
 
 def _check_readable(model: Path, against: Sequence[str]) -> None:
@@ -195,9 +243,9 @@ class _Contest:
         self.feeds, self.outputs = answer["feeds"], tuple(answer["outputs"])
         self._keep(OURS.name, answer)
 
-    def enter(self, peer: Peer) -> None:
+    def enter(self, peer: Peer, options: Mapping[str, Any]) -> None:
         try:
-            self._keep(peer.name, self._load(peer, {}, None))
+            self._keep(peer.name, self._load(peer, options, None))
         except EngineFailure as e:
             if e.missing is not None:
                 self.absent[peer.name] = Absent(f"{e.missing} is not installed", peer.hint)
@@ -232,7 +280,8 @@ class _Contest:
             at = self.loaded[name]
             error = None if reference in (None, name) else self._error(name, reference)
             engines[name] = Measured(at["version"], at["phases"], found, at["peak_mb"], error)
-        return Report(str(self.model), self.threads, self.cores, engines, self.absent, reference)
+        plugins = _plugins(self.loaded[OURS.name]["plugins"])
+        return Report(str(self.model), self.threads, self.cores, engines, self.absent, reference, plugins)
 
     def _load(self, peer: Peer, options: Mapping[str, Any], progress: OnProgress | None) -> dict[str, Any]:
         folder = self.scratch / peer.name

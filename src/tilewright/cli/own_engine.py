@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -11,20 +11,26 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tilewright.api import load
-from tilewright.cli.feeds import make_feeds
+from tilewright.cli.feeds import make_feeds, read_sample
 from tilewright.cli.guest.job import Job
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import OnProgress
-from tilewright.compiler import compile as compile_model
+from tilewright.compiler import compile_for
 from tilewright.dynamic import DynamicSession
+from tilewright.ops.accuracy import Accuracy
+from tilewright.runtime import file
 from tilewright.runtime.session import Session
+from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import MultipleProgramsError
+from tilewright.target.names import resolve_target
 from tilewright.version import __version__
+from tilewright.wish import NATIVE, Wish
 
 
 class OwnEngine:
     """Compiles with every core that the job allows, and without a cache, which would hide the compiler; loads and runs
-    on the cores of its process. `phases` has the seconds of each.
+    on the cores of its process. `phases` has the seconds of each. Plugins run parts of the model if the job's options
+    have a `wish`; `plugins` says which.
     """
 
     version = __version__
@@ -32,28 +38,46 @@ class OwnEngine:
     def __init__(self, job: Job, progress: OnProgress) -> None:
         self.phases: dict[str, float] = {}
         self._options = job.options
-        shapes = {name: tuple(shape) for name, shape in job.options["shapes"].items()}
-        target: str = job.options["target"]
-        accuracy: str | None = job.options["accuracy"]
+        shapes = {name: tuple(shape) for name, shape in job.options.get("shapes", {}).items()}
+        target: str = job.options.get("target", "native")
+        accuracy: str | None = job.options.get("accuracy")
+        wish = _wish(job)
         model = Path(job.model)
         compiled = None
         if model.suffix != PROGRAM:
             # What becomes several programs is compiled when they are first run.
-            with (
-                _on_cores(job.cores),
-                _without_cache(),
-                self._timed("compile"),
-                suppress(MultipleProgramsError),
-            ):
-                compiled = compile_model(
-                    model, shapes=shapes, target=target, accuracy=accuracy, progress=progress
+            with _on_cores(job.cores), self._timed("compile"), suppress(MultipleProgramsError):
+                compiled = compile_for(
+                    resolve_target(target),
+                    model,
+                    "",
+                    shapes,
+                    Accuracy.of(accuracy),
+                    progress=progress,
+                    wish=wish,
                 )
         with self._timed("load"):
             self._session: Session | DynamicSession = (
-                load(model, shapes=shapes, threads=job.threads, target=target, accuracy=accuracy)
+                load(
+                    model,
+                    shapes=shapes,
+                    threads=job.threads,
+                    target=target,
+                    accuracy=accuracy,
+                    plugins=wish.plugins,
+                    placement=wish.policy.value,
+                    strict=wish.strict,
+                    calibration=wish.calibration,
+                )
                 if compiled is None
-                else compiled.session(job.threads)
+                else compiled.session(job.threads, strict=wish.strict)
             )
+        regions: Sequence[RegionCode] | None = None
+        if compiled is not None:
+            regions = compiled.artifact.regions
+        elif model.suffix == PROGRAM:
+            regions = file.load(model).regions
+        self.plugins = _told(wish, regions)
         self.outputs = [o.name for o in self._session.outputs]
 
     def make_feeds(self) -> dict[str, NDArray[Any]]:
@@ -82,6 +106,23 @@ class OwnEngine:
         self.phases[phase] = time.perf_counter() - start
 
 
+def _wish(job: Job) -> Wish:
+    """Placements are measured with as many threads as the model is run with."""
+    told: dict[str, Any] | None = job.options.get("wish")
+    if told is None:
+        return NATIVE
+    samples = map(read_sample, told["samples"])
+    return Wish.of(told["plugins"], told["policy"], told["strict"], job.threads, samples)
+
+
+def _told(wish: Wish, regions: Sequence[RegionCode] | None) -> dict[str, Any] | None:
+    """What there is to tell of plugins; None if they have no part in it."""
+    if not wish.plugins and not regions:
+        return None
+    placed = None if regions is None else [(r.key, r.plugin, r.version) for r in regions]
+    return {"names": wish.plugins, "policy": wish.policy.value, "regions": placed}
+
+
 @contextmanager
 def _on_cores(cores: list[int]) -> Generator[None]:
     before = os.sched_getaffinity(0)
@@ -90,16 +131,3 @@ def _on_cores(cores: list[int]) -> Generator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-@contextmanager
-def _without_cache() -> Generator[None]:
-    before = os.environ.get("TILEWRIGHT_CACHE")
-    os.environ["TILEWRIGHT_CACHE"] = "off"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TILEWRIGHT_CACHE"]
-        else:
-            os.environ["TILEWRIGHT_CACHE"] = before

@@ -57,6 +57,7 @@ class Server:
         engine.run()
         phases["first_run"] = time.perf_counter() - start
         answer: dict[str, Any] = {"phases": phases, "version": str(engine.version), "peak_mb": _peak_mb()}
+        answer["plugins"] = getattr(engine, "plugins", None)
         if job.feeds is None:
             answer["feeds"] = job.write_feeds(feeds)
             answer["outputs"] = list(engine.outputs)
