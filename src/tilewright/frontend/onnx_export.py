@@ -98,11 +98,8 @@ class _Writer:
     def _written(self, origin: Origin) -> NodeProto:
         node = NodeProto()
         node.CopyFrom(origin.node)
-        del (
-            node.input[:],
-            node.output[:],
-            node.metadata_props[:],
-        )  # what an exporter remembers is of no use here
+        del node.input[:], node.output[:]
+        del node.metadata_props[:]  # what an exporter remembers is of no use here
         node.input.extend(self._name(x) for x in origin.operands)
         node.output.extend("" if v is None else v.name for v in origin.results)
         for domain, version in origin.opsets.items():
