@@ -15,10 +15,11 @@ from types import TracebackType
 from onnx import ModelProto
 
 from tilewright.frontend.onnx_file import LIMITS, Limits, read_model, type_name
+from tilewright.frontend.onnx_import import StageImporter
 from tilewright.frontend.onnx_interface import Shapes, input_spec, input_types
 from tilewright.frontend.onnx_names import label
 from tilewright.frontend.onnx_scope import model_scope
-from tilewright.frontend.onnx_stage import OPAQUE, Stage, StageImporter
+from tilewright.frontend.onnx_stage import OPAQUE, Stage
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
