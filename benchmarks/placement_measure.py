@@ -27,7 +27,6 @@ from tilewright.ops.opdef import Array
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.session import Session
 from tilewright.support.artifact import Artifact
-from tilewright.support.errors import TilewrightError
 from tilewright.target.names import resolve_target
 from tilewright.wish import NATIVE as NO_WISH
 from tilewright.wish import Policy, Wish
@@ -80,8 +79,8 @@ def race(
             try:
                 with _own_folder() if compiles > 1 else nullcontext():
                     compiled, taken = _compiled(model, wish)
-            except TilewrightError as e:
-                found[name] = Program(failure=failure_text(str(e)))
+            except Exception as e:  # a model that cannot be compiled is a result, and not a good one
+                found[name] = Program(failure=failure_text(f"{type(e).__name__}: {e}"))
                 continue
             made[name] = (compiled, min(taken, made[name][1]) if name in made else taken)
         stack.enter_context(pinned(threads))
