@@ -29,7 +29,7 @@ from tilewright.frontend.onnx_nodes import (
 )
 from tilewright.frontend.onnx_scope import Scope, is_foreign
 from tilewright.frontend.onnx_sequences import Sequences
-from tilewright.frontend.onnx_stage import Given, HostCall, Opaque, Stage
+from tilewright.frontend.onnx_stage import Given, HostCall, HostNodes, Opaque, Stage
 from tilewright.frontend.onnx_strangers import refusal, unsupported
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import No, Stranger
