@@ -14,6 +14,7 @@ from benchmarks.placement_results import CLEARLY, MEASURED, NATIVE, Composed, Ro
 LAYERS = 4  # of a part that is measured alone
 PART_MS = 8.0  # of each part of a composed model, with whom it is quicker
 MOST_LAYERS = 32
+SHORTEST_MS = PART_MS * LAYERS / MOST_LAYERS
 _PART_ROUNDS, _PART_SECONDS = 7, 0.05
 
 
@@ -25,9 +26,15 @@ def measure_part(name: str, plugins: tuple[str, ...], threads: int) -> Row:
 
 
 def choose_parts(parts: Mapping[str, Row], plugin: str) -> tuple[str, str] | None:
-    """What is quicker with the plugin by most, and what without; None if there is no such pair."""
+    """What is quicker with the plugin by most, and what without; None if there is no such pair. What is over at once,
+    however many layers there are, is no part.
+    """
     both = {name: row for name, row in parts.items() if {NATIVE, plugin} <= row.times.keys()}
-    taken = {name: row for name, row in both.items() if row.programs[plugin].regions}
+    taken = {
+        name: row
+        for name, row in both.items()
+        if row.programs[plugin].regions and min(p.median for p in row.times.values()) >= SHORTEST_MS
+    }
     with_it = {name: row.ratio(NATIVE, plugin).low for name, row in taken.items()}
     without = {name: row.ratio(plugin, NATIVE).low for name, row in taken.items()}
     theirs = max(with_it, key=with_it.__getitem__, default="")

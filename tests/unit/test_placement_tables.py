@@ -112,6 +112,11 @@ def test_what_a_plugin_does_not_take_is_no_part_for_it() -> None:
     assert choose_parts({"refused": refused, "c": part(1.0, 2.0)}, "mine") is None
 
 
+def test_what_is_over_at_once_is_no_part() -> None:
+    assert choose_parts({"a": part(2.0, 1.0), "c": part(1.0, 1.5)}, "mine") == ("a", "c")
+    assert choose_parts({"a": part(2.0, 1.0), "c": part(0.1, 0.15)}, "mine") is None
+
+
 def test_parts_of_a_composed_model_take_about_the_same_time() -> None:
     parts = {"Tanh": part(8.0, 4.0), "Sin": part(2.0, 4.0)}
     kinds = [n.op_type for n in compose(parts, "mine", "Tanh", "Sin").graph.node]
