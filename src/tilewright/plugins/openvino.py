@@ -33,7 +33,8 @@ _TAKE_POSITIONS = frozenset(
     {"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"}
 )
 _GIVE_POSITIONS = frozenset({"ArgMax", "ArgMin", "TopK"})
-_UNHEEDED = {"Resize": "antialias", "Attention": "qk_matmul_output_mode"}  # attributes that it reads over
+# Attributes that it reads over, if they are not 0 or the usual order of channels.
+_UNHEEDED = {"Resize": "antialias", "Attention": "qk_matmul_output_mode", "SpaceToDepth": "mode"}
 _NO_REASON = ("Exception from ", "Check '", "Model wasn't fully converted")
 _FEW = 16  # floats of a constant whose values may matter to what is supported: scales, limits
 
@@ -139,7 +140,7 @@ def _loss(unit: Unit) -> str:
     if unit.name == "LSTM" and unit.origin is not None and len(unit.origin.node.input) > 7:
         return "OpenVINO does not heed peepholes"
     attributes = () if unit.origin is None else unit.origin.node.attribute
-    if any(a.name == _UNHEEDED.get(unit.name) and a.i for a in attributes):
+    if any(a.name == _UNHEEDED.get(unit.name) and (a.i or a.s not in (b"", b"DCR")) for a in attributes):
         return f"OpenVINO does not heed {_UNHEEDED[unit.name]}"
     return ""
 
