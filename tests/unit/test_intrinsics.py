@@ -3,6 +3,7 @@
 Integers exactly, floats with their special values; x86 on this machine, Arm under qemu.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from native import HAS_AVX2, bits, kernels_of, run_native
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.codegen.objects import compile_assembly
 from tilewright.ir.expr import Scope
+from tilewright.support.errors import UserError
+from tilewright.target import intrinsics
 from tilewright.target.intrinsic import Intrinsic
-from tilewright.target.intrinsics import FAMILIES, find_intrinsic, intrinsics_of
+from tilewright.target.intrinsics import FAMILIES, find_intrinsic, intrinsics_of, register_family
 from tilewright.target.target import AARCH64, AVX2, BASELINE
 from tilewright.tir.compare import same_func
 from tilewright.tir.interp import run_func
@@ -104,3 +107,14 @@ def test_names_are_unique_and_families_belong_to_one_target() -> None:
     for i in ALL:
         owners = [t for t in (AVX2, AARCH64) if i in intrinsics_of(t)]
         assert owners == ([AARCH64] if i.name.startswith("arm.") else [AVX2]), i.name
+
+
+def test_a_family_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intrinsics, "FAMILIES", FAMILIES)
+    family = (replace(ALL[0], name="vendor.tile"),)
+    register_family(family)
+    register_family(family)
+    assert find_intrinsic("vendor.tile") is family[0]
+    assert len(intrinsics.FAMILIES) == len(FAMILIES) + 1
+    with pytest.raises(UserError, match=r"there is an intrinsic 'vendor\.tile' already"):
+        register_family((replace(ALL[0], name="vendor.tile"), ALL[0]))

@@ -6,11 +6,14 @@ import pytest
 from graph_cases import f32, floats
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.toy_plugin import Numpy
 from tilewright.frontend.onnx import load_graph
-from tilewright.frontend.onnx_export import to_model
+from tilewright.frontend.onnx_export import region_model, to_model
 from tilewright.graph.build import GraphBuilder
+from tilewright.graph.external import YES, Answer, No, Unit
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
+from tilewright.graph.passes.partition import offer
 from tilewright.ops.pointwise import Exp
 from tilewright.support.errors import UserError
 
@@ -68,6 +71,21 @@ def test_a_node_that_was_written_as_several_is_whole_again() -> None:
     written = to_model(graph)
     assert [n.op_type for n in written.graph.node] == ["QuickGelu", "Mish"]
     assert [i.name for i in written.graph.initializer] == []
+    check_same(graph, load_graph(written))
+
+
+@pytest.mark.parametrize("takes_whole", [True, False])
+def test_a_region_is_written_in_the_nodes_that_the_plugin_took(takes_whole: bool) -> None:
+    class Picky(Numpy):
+        def supports(self, unit: Unit) -> Answer:
+            return No("not as a whole") if unit.name.endswith("QuickGelu") and not takes_whole else YES
+
+    nodes = [helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft", alpha=1.5)]
+    graph = load_graph(model(nodes, {"x": (3, 4)}))
+    (region,) = offer(graph, Picky()).regions
+    written = region_model(region)
+    names = [n.op_type for n in written.graph.node]
+    assert names == ["QuickGelu"] if takes_whole else ("QuickGelu" not in names and "Sigmoid" in names)
     check_same(graph, load_graph(written))
 
 

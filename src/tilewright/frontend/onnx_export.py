@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.origin import Origin
 from tilewright.ir.dtype import DType
@@ -52,6 +53,12 @@ def onnx_number(dtype: DType) -> int:
 def brought_names(model: ModelProto) -> list[str]:
     """The constants that a model was written without."""
     return [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+
+
+def region_model(region: Region) -> ModelProto:
+    """A region without its weights, in the nodes that the plugin has taken: a whole only if it has taken that."""
+    taken = {u.origin for u in region.units}
+    return to_model(region.graph, weights=False, knows=taken.__contains__)
 
 
 class _Writer:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from tilewright.frontend.onnx_export import brought_names, onnx_number, to_model
+from tilewright.frontend.onnx_export import brought_names, onnx_number, region_model
 from tilewright.frontend.onnx_names import free_names, subgraphs
 from tilewright.frontend.onnx_values import type_of
 from tilewright.graph.external import YES, Answer, HostRun, No, Plugin, Region, Run, Stranger, Unit
@@ -127,10 +127,7 @@ class OnnxRuntime(Plugin):
         return No(reason) if reason else _NodeRun(node, opsets)
 
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
-        def knows(origin: Origin) -> bool:
-            return not _lack(origin.node, origin.opsets)
-
-        return to_model(region.graph, weights=False, knows=knows).SerializeToString()
+        return region_model(region).SerializeToString()
 
     def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
         brought = {name: constants[name] for name in brought_names(ModelProto.FromString(blob))}

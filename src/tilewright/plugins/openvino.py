@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, ModelProto, helper
 
-from tilewright.frontend.onnx_export import brought_names, to_model
+from tilewright.frontend.onnx_export import brought_names, region_model, to_model
 from tilewright.graph.external import YES, Answer, No, Plugin, Region, Run, Unit
 from tilewright.graph.segments import cut_out
 from tilewright.ir.dtype import DType
@@ -53,7 +53,7 @@ class OpenVino(Plugin):
         return No(reason) if reason else YES
 
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
-        return to_model(region.graph, weights=False).SerializeToString()
+        return region_model(region).SerializeToString()
 
     def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
         options = {

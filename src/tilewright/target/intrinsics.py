@@ -1,11 +1,13 @@
 """The table of tensor intrinsics: all families of all targets. Names are unique over all of them.
 
 A new family is a module in this package and a line here (docs/adding-an-intrinsic.md); nothing else knows the list.
+A package of somebody else's registers its own.
 """
 
 from functools import lru_cache
 from typing import TypeAlias
 
+from tilewright.support.errors import UserError
 from tilewright.target import arm, x86
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
@@ -19,6 +21,17 @@ FAMILIES: tuple[Family, ...] = (
     arm.DOT_PRODUCTS,
     arm.MATRIX_PRODUCTS,
 )
+
+
+def register_family(family: Family) -> None:
+    """Make a family known to this process; again does nothing. UserError if a name is taken."""
+    global FAMILIES
+    if family in FAMILIES:
+        return
+    taken = [i.name for i in family if find_intrinsic(i.name) is not None]
+    if taken:
+        raise UserError(f"there is an intrinsic {taken[0]!r} already", hint="begin names with the family's")
+    FAMILIES = (*FAMILIES, family)
 
 
 @lru_cache(maxsize=4)
