@@ -13,6 +13,7 @@ from tilewright.plugins.onnxruntime import OnnxRuntime
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 
 pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.slow
 
 EVERY = 70  # the sample is every so many cases, in the order of their names
 OTHERWISE = ("Attention", "Bernoulli", "DFT", "Resize")  # ONNX Runtime gives other results than ONNX expects

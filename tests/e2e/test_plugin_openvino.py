@@ -98,7 +98,7 @@ def test_it_takes_a_whole_model_and_gives_what_we_do(plugin: OpenVino, threads: 
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: resnet18(size=32, classes=10),
+        pytest.param(lambda: resnet18(size=32, classes=10), marks=pytest.mark.slow),
         lambda: transformer_encoder(layers=1, hidden=32, heads=2, tokens=16),
     ],
 )

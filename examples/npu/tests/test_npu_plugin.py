@@ -128,6 +128,7 @@ def load(m: ModelProto, **options: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ whole models
 
 
+@pytest.mark.slow
 def test_a_residual_network() -> None:
     m = network()
     session = load(m)
@@ -139,7 +140,9 @@ def test_a_residual_network() -> None:
     assert all(0 < r.utilisation <= 1 and r.milliseconds > 0 for r in taken)
 
 
-@pytest.mark.parametrize("rank", [2, 3, 4])
+@pytest.mark.parametrize(
+    "rank", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_products_of_any_rank(rank: int) -> None:
     m = perceptron(rank)
     assert error(m, load(m)) < 0.03
@@ -287,6 +290,7 @@ def test_fixed_point_is_close() -> None:
     assert [a.tolist() for a in fixed_point(np.array([1e-30]))] == [[0], [62]]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(perceptron().SerializeToString())
