@@ -21,17 +21,21 @@ FAMILIES: tuple[Family, ...] = (
     arm.DOT_PRODUCTS,
     arm.MATRIX_PRODUCTS,
 )
+registered: list[Family] = []  # of other packages
 
 
 def register_family(family: Family) -> None:
     """Make a family known to this process; again does nothing. UserError if a name is taken."""
-    global FAMILIES
-    if family in FAMILIES:
+    if family in _families():
         return
     taken = [i.name for i in family if find_intrinsic(i.name) is not None]
     if taken:
         raise UserError(f"there is an intrinsic {taken[0]!r} already", hint="begin names with the family's")
-    FAMILIES = (*FAMILIES, family)
+    registered.append(family)
+
+
+def _families() -> tuple[Family, ...]:
+    return (*FAMILIES, *registered)
 
 
 @lru_cache(maxsize=4)
@@ -42,13 +46,13 @@ def _by_name(families: tuple[Family, ...]) -> dict[str, Intrinsic]:
 
 
 def find_intrinsic(name: str) -> Intrinsic | None:
-    return _by_name(FAMILIES).get(name)
+    return _by_name(_families()).get(name)
 
 
 def intrinsic_names() -> tuple[str, ...]:
-    return tuple(_by_name(FAMILIES))
+    return tuple(_by_name(_families()))
 
 
 def intrinsics_of(target: Target) -> tuple[Intrinsic, ...]:
     """Those that `target` has the features for."""
-    return tuple(i for i in _by_name(FAMILIES).values() if i.features <= target.features)
+    return tuple(i for i in _by_name(_families()).values() if i.features <= target.features)
