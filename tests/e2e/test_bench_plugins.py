@@ -39,6 +39,7 @@ def one(*arguments: object) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_regions_are_told_and_compared_with_native_code(model: Path) -> None:
     report = one(model, *GREEDY, "--against", "native")
     assert set(report["engines"]) == {"tilewright", "native"} and report["absent"] == {}
@@ -49,6 +50,7 @@ def test_regions_are_told_and_compared_with_native_code(model: Path) -> None:
     assert (region["region"], region["plugin"]) == ("onnxruntime:0", "onnxruntime") and region["version"]
 
 
+@pytest.mark.slow
 def test_placement_may_be_measured(model: Path) -> None:
     report = one(model, "--plugin", "onnxruntime")
     assert report["plugins"]["policy"] == "measured"

@@ -118,6 +118,7 @@ def test_weights_that_openvino_turns_around_are_shared_too(plugin: OpenVino, op_
     check(make([node], {"x": (F32, (5, 2, 16))}, (F32, (5, 1, 2, 24)), weights))
 
 
+@pytest.mark.slow
 def test_placement_may_be_measured(plugin: OpenVino) -> None:
     check(image(), placement="measured")
 
