@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.interp import interpret
@@ -11,6 +12,8 @@ from tilewright.graph.passes.group import Group, group
 from tilewright.graph.passes.lower import lower
 from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
+from tilewright.ops.activation import Relu
+from tilewright.ops.contraction import MatMul
 from tilewright.ops.opdef import Array, TensorType
 from tilewright.ops.window import Window
 from tilewright.tir.func import Module, calls
@@ -93,3 +96,12 @@ def check_lowered(graph: Graph, *regions: ExternalRegion) -> Module:
     assert all(name.isidentifier() for name in [*spelled, *(b.name for b in buffers)])
     assert all(set(c.args) <= buffers for c in calls(module.program) if hasattr(c, "args"))
     return module
+
+
+def layers(n: int) -> Graph:
+    """Every second node is a product."""
+    b = GraphBuilder()
+    x = b.input("x", f32(4, 8))
+    for i in range(n):
+        x = b.apply(Relu(), b.apply(MatMul(), x, b.constant(f"w{i}", floats(8, 8))))
+    return b.finish(x)

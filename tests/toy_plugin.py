@@ -1,10 +1,13 @@
 """A plugin for tests: numpy runs what it takes, by the references of our ops."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pytest
 from onnx import ModelProto
 
 from tilewright.frontend.onnx import load_graph
@@ -14,6 +17,7 @@ from tilewright.graph.interp import interpret
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import Array
 from tilewright.plugins.isolation import with_weights
+from tilewright.plugins.registry import register_plugin, unregister_plugin
 
 
 class Numpy(Plugin):
@@ -158,3 +162,18 @@ class Unloadable(Numpy):
 
     def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
         raise RuntimeError("no driver")
+
+
+@contextmanager
+def registered(
+    kinds: Iterable[type[Plugin]], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> Iterator[None]:
+    """These plugins are known, and what is kept is kept in a folder."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("TILEWRIGHT_DB", str(folder / "tuning.db"))
+    plugins = [kind() for kind in kinds]
+    for p in plugins:
+        register_plugin(p)
+    yield
+    for p in plugins:
+        unregister_plugin(p.name)

@@ -12,10 +12,19 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tests.toy_plugin import Clipping, Failing, FailingInPlace, InPlace, Numpy, Settled, Short, ShortLast
+from tests.toy_plugin import (
+    Clipping,
+    Failing,
+    FailingInPlace,
+    InPlace,
+    Numpy,
+    Settled,
+    Short,
+    ShortLast,
+    registered,
+)
 from tilewright.calibration import values_of
 from tilewright.frontend.onnx import load_graph
-from tilewright.graph.external import Plugin
 from tilewright.graph.interp import interpret
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import register_plugin, unregister_plugin
@@ -28,14 +37,8 @@ PLUGINS = (Clipping, Failing, FailingInPlace, InPlace, Numpy, Settled, Short, Sh
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TILEWRIGHT_DB", str(tmp_path / "tuning.db"))
-    plugins: list[Plugin] = [kind() for kind in PLUGINS]
-    for p in plugins:
-        register_plugin(p)
-    yield
-    for p in plugins:
-        unregister_plugin(p.name)
+    with registered(PLUGINS, monkeypatch, tmp_path):
+        yield
 
 
 def model(

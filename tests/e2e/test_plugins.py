@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tests.toy_plugin import ChannelsLast, Crashing, Failing, Numpy, Refusing, Unloadable
-from tilewright.graph.external import Plugin, Run
+from tests.toy_plugin import ChannelsLast, Crashing, Failing, Numpy, Refusing, Unloadable, registered
+from tilewright.graph.external import Run
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import find_plugin, plugin_names, register_plugin, unregister_plugin
 from tilewright.runtime import file
@@ -24,14 +24,8 @@ PLUGINS = (Numpy, ChannelsLast, Crashing, Failing, Refusing, Unloadable)
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TILEWRIGHT_DB", str(tmp_path / "tuning.db"))
-    plugins: list[Plugin] = [kind() for kind in PLUGINS]
-    for p in plugins:
-        register_plugin(p)
-    yield
-    for p in plugins:
-        unregister_plugin(p.name)
+    with registered(PLUGINS, monkeypatch, tmp_path):
+        yield
 
 
 def model(nodes: list[onnx.NodeProto], shape: tuple[int, ...], **weights: tuple[int, ...]) -> onnx.ModelProto:

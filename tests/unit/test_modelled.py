@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from graph_cases import f32, floats
+from graph_cases import f32, layers
 
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import YES, Answer, No, Part, Pattern, Plugin, Region, Run, Unit
@@ -11,8 +11,6 @@ from tilewright.graph.passes.partition import offer
 from tilewright.graph.passes.prune import MOST
 from tilewright.measured import MEASURED_PIECES, Chosen, choose
 from tilewright.modelled import Modelled
-from tilewright.ops.activation import Relu
-from tilewright.ops.contraction import MatMul
 from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
 from tilewright.ops.pointwise import Exp
@@ -49,14 +47,6 @@ def native(nodes: Iterable[Node]) -> float:
 
 def unknown(part: Graph, plugin: str) -> float | None:
     return None
-
-
-def layers(n: int) -> Graph:
-    b = GraphBuilder()
-    x = b.input("x", f32(4, 8))
-    for i in range(n):
-        x = b.apply(Relu(), b.apply(MatMul(), x, b.constant(f"w{i}", floats(8, 8))))
-    return b.finish(x)
 
 
 def decided(

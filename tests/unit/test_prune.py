@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping
 
 import pytest
-from graph_cases import f32, floats
+from graph_cases import f32, layers
 
 from tilewright.graph.border import border_seconds
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, Run, Unit
-from tilewright.graph.graph import Graph, Node
+from tilewright.graph.graph import Node
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.graph.passes.prune import FEW, MOST, prune, stated_seconds
 from tilewright.ops.activation import Relu
-from tilewright.ops.contraction import MatMul
 from tilewright.ops.opdef import Array, TensorType
 from tilewright.ops.outside import Outside
 from tilewright.ops.pointwise import Exp
@@ -39,15 +38,6 @@ class Products(Plugin):
 
     def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
         raise AssertionError
-
-
-def layers(n: int) -> Graph:
-    """Every second node is a product."""
-    b = GraphBuilder()
-    x = b.input("x", f32(4, 8))
-    for i in range(n):
-        x = b.apply(Relu(), b.apply(MatMul(), x, b.constant(f"w{i}", floats(8, 8))))
-    return b.finish(x)
 
 
 def each(seconds: float) -> Callable[[Iterable[Node]], float]:
