@@ -346,3 +346,19 @@ def f(X: f32[3, 5, 8], Y: out(f32[3, 5, 8])):
 """)
     inner = kernel_ir(func).split("\nloop")[2]
     assert ", 40" not in inner and "mul nsw" in inner  # i·40 was added outside
+
+
+def test_a_scalar_is_spread_over_lanes_once_a_block() -> None:
+    func = program("""
+def f(X: f32[2], Y: f32[2, 8], Z: out(f32[3, 8])):
+    for n in range(2):
+        for a in vectorized(8):
+            Z[0, a] = X[n] * Y[0, a]
+        for b in vectorized(8):
+            Z[1, b] = X[n] * Y[1, b]
+    for c in vectorized(8):
+        Z[2, c] = X[1] * Y[0, c]
+""")
+    ir = kernel_ir(func)
+    assert ir.count("shufflevector") == 2  # in the loop, and after it
+    check_same_bits(func, arrays_of(func))

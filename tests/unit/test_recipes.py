@@ -18,6 +18,7 @@ from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Expr, Scope, const, maximum, select
+from tilewright.schedule.recipes import draft
 from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.trace import replay
@@ -57,6 +58,39 @@ def check(func: Func, target: Target = AVX2, *, constants: Sequence[str] = (), r
 
 def relu(x: Expr) -> Expr:
     return maximum(x, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------ drafts
+
+
+def test_branches_of_a_draft_take_a_step_once() -> None:
+    start = Draft(relu_of_sum())
+    first, second = start.branch(), start.branch()
+    for s in (first, second):
+        s.apply(Parallel("Z_i"))
+    assert second.module is first.module and second.trace == first.trace
+    assert start.trace == () and start.module is not first.module
+    second.apply(Parallel("W_i"))
+    assert second.module is not first.module and len(first.trace) == 1
+
+
+def test_a_step_that_one_branch_was_refused_is_refused_to_all() -> None:
+    start = Draft(relu_of_sum())
+    for s in (start.branch(), start.branch()):
+        with pytest.raises(ScheduleError, match="no loop or block"):
+            s.apply(Parallel("no such loop"))
+        assert s.trace == ()
+
+
+def test_a_draft_does_not_remember_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft, "_MOST_KNOWN", 1)
+    start = Draft(relu_of_sum())
+    first, again = start.branch(), start.branch()
+    for s in (first, again):
+        for loop in ("Z_i", "W_i"):
+            s.apply(Parallel(loop))
+    assert again.module is not first.module
+    assert same_func(again.func, first.func)
 
 
 # ----------------------------------------------------------------------------------------------- the ladder of recipes

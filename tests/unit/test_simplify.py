@@ -200,6 +200,16 @@ def test_any_tiled_index_keeps_its_value(factors: list[int], variables: list[Var
     check(e)
 
 
+@given(st.lists(st.tuples(_expressions(2), st.integers(0, 9)), max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_a_weighted_sum_is_that_of_the_expression(terms: list[tuple[Expr, int]]) -> None:
+    whole: Expr = as_index(0)
+    for e, k in terms:
+        whole = whole + e * k
+    simplify = Simplifier(RANGES)
+    assert simplify.weighted([e for e, _ in terms], [k for _, k in terms]) == simplify.linear(whole)
+
+
 def test_zero_divisors_are_left_alone() -> None:
     e = Binary(BinaryOp.FLOORDIV, u, Const(INDEX, 0))
     assert Simplifier(RANGES)(e) is e

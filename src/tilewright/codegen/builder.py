@@ -36,6 +36,7 @@ class TextBuilder:
         self.intrinsics: set[str] = set()
         self.instructions = 0
         self._count = 0
+        self._splats: dict[tuple[int, str, int], Val] = {}  # of this block, by place, scalar and lanes
 
     def fresh(self, hint: str = "v") -> str:
         self._count += 1
@@ -59,6 +60,7 @@ class TextBuilder:
     def start_block(self, label: str) -> None:
         self.lines.append(f"{label}:")
         self.label = label
+        self._splats.clear()
 
     @contextmanager
     def at(self, depth: int) -> Generator[None]:
@@ -71,15 +73,18 @@ class TextBuilder:
             self.lines = outer
 
     def splat(self, v: Val, lanes: int) -> Val:
-        """A scalar in every lane."""
+        """A scalar in every lane; once for all that want it in a block, as every row of a tile does."""
         constant = splat_literal(v, lanes)
         if constant is not None:
             return constant
-        vec, one = llvm_type(v.dtype, lanes), self.fresh()
-        self.line(f"{one} = insertelement {vec} poison, {v}, i64 0")
-        return self.op(
-            f"shufflevector {vec} {one}, {vec} poison, <{lanes} x i32> zeroinitializer", v.dtype, lanes
-        )
+        key = id(self.lines), v.name, lanes
+        found = self._splats.get(key)
+        if found is None:
+            vec, one = llvm_type(v.dtype, lanes), self.fresh()
+            self.line(f"{one} = insertelement {vec} poison, {v}, i64 0")
+            text = f"shufflevector {vec} {one}, {vec} poison, <{lanes} x i32> zeroinitializer"
+            found = self._splats[key] = self.op(text, v.dtype, lanes)
+        return found
 
     def intrinsic(self, name: str, result: str, *args: str) -> str:
         """Declare it, and give the call's text up to the arguments."""

@@ -47,7 +47,7 @@ class _Place:
 
     def __init__(self, first: Load, neighbours: Sequence[Load], shape: Sequence[int], e: ExprEmitter) -> None:
         self.buffer = first.buffer
-        self.base = e.simplify.linear(e.flat_index(first.buffer, first.indices))
+        self.base = e.flat_index(first.buffer, first.indices)
         self.strides = [self._distance(n.indices, e) for n in neighbours]
         self.offsets = [
             sum(i * s for i, s in zip(at, self.strides, strict=True))
@@ -55,7 +55,7 @@ class _Place:
         ]
 
     def _distance(self, indices: Indices, e: ExprEmitter) -> int:
-        there = e.simplify.linear(e.flat_index(self.buffer, indices))
+        there = e.flat_index(self.buffer, indices)
         if there.terms != self.base.terms:
             raise InternalError(f"neighbours in {self.buffer.name} are not a fixed distance apart")
         return there.const - self.base.const
@@ -74,7 +74,7 @@ def _check_places(s: Emit, places: Sequence[_Place], e: ExprEmitter) -> None:
         wanted.setdefault((p.buffer, p.base.terms), set()).update(p.base.const + i for i in p.offsets)
     touched: dict[tuple[Buffer, _Terms], set[int]] = {}
     for buffer, indices in accesses:
-        form = e.simplify.linear(e.flat_index(buffer, indices))
+        form = e.flat_index(buffer, indices)
         inside = [range(0, k * extents[a], k) for a, k in form.terms if isinstance(a, Var) and a in extents]
         outside = tuple((a, k) for a, k in form.terms if a not in extents)
         touched.setdefault((buffer, outside), set()).update(form.const + sum(x) for x in product(*inside))

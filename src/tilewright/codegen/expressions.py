@@ -189,15 +189,12 @@ class ExprEmitter:
 
     # ------------------------------------------------------------------------------------------------- memory
 
-    def flat_index(self, buffer: Buffer, indices: Indices) -> Expr:
-        flat: Expr = as_index(0)
-        for i, stride in zip(indices, buffer.strides, strict=True):
-            flat = flat + i * stride
-        return flat
+    def flat_index(self, buffer: Buffer, indices: Indices) -> Linear:
+        """How many elements lie before the one at `indices`."""
+        return self.simplify.weighted(indices, buffer.strides)
 
-    def lane_form(self, flat: Expr) -> tuple[Linear, int] | None:
+    def lane_form(self, form: Linear) -> tuple[Linear, int] | None:
         """(the index without the lane, elements per lane); None if the lane enters in another way."""
-        form = self.simplify.linear(flat)
         lane = self.lane
         if lane is None:
             return form, 0

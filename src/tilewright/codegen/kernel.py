@@ -234,7 +234,7 @@ class _KernelEmitter:
                 one = value if value.lanes == 1 else b.op(f"extractelement {value}, i64 {n}", value.dtype)
                 indices = tuple(e.per_lane(i, n) for i in s.indices)
                 with e.scalar_lane(n):
-                    form = e.simplify.linear(e.flat_index(s.buffer, indices))
+                    form = e.flat_index(s.buffer, indices)
                     self._write(s.buffer, e.address(s.buffer, form), one)
         e.known.forget(s.buffer)
 

@@ -10,7 +10,7 @@ search quick. Float expressions pass through with their index parts simplified; 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from tilewright.ir.dtype import INDEX, DType
@@ -89,6 +89,13 @@ class Simplifier:
         if out is None:
             out = self._linear_of(e)
             self._linear[e] = out
+        return out
+
+    def weighted(self, terms: Iterable[Expr], weights: Iterable[int]) -> Linear:
+        """The normal form of a sum of integer expressions, each times a number."""
+        out = Linear(0, ())
+        for e, k in zip(terms, weights, strict=True):
+            out = self._sum(out, self._scale(self.linear(e), k))
         return out
 
     def constant(self, e: Expr) -> int | None:

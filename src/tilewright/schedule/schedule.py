@@ -103,7 +103,7 @@ class Schedule:
     def apply(self, step: S) -> S:
         """Take the step; returns it, for the names it makes."""
         try:
-            module = step.apply(self.module)
+            module = self._after(step)
         except ScheduleError as e:
             if e.where is not None:
                 raise
@@ -114,6 +114,9 @@ class Schedule:
         self._before.append(self.module)
         self.module, self.trace = module, (*self.trace, step)
         return step
+
+    def _after(self, step: Step) -> Module:
+        return step.apply(self.module)
 
     def undo(self) -> Step:
         """Take the last step back; returns it."""

@@ -41,7 +41,7 @@ class ApartSpace(Space):
         return np.full(len(points), cycles / self._machine.hertz if cycles < inf else 0.0)
 
     def build(self, decisions: Decisions) -> Draft:
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         for part in self._parts:
             for step in self._alone(excerpt(s.func, set(part))).trace:
                 s.apply(step)

@@ -73,7 +73,7 @@ class AttentionSpace(Space):
         return out
 
     def build(self, decisions: Decisions) -> Draft:
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
         if decisions["block"]:
             first, second = (self._tile_plan(decisions, which) for which in ("first", "second"))

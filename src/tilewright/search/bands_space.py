@@ -49,7 +49,7 @@ class BandsSpace(Space):
         return cycles / self._machine.hertz + times * self._windows.best_tile(channels)[1]
 
     def build(self, decisions: Decisions) -> Draft:
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
         schedule_bands(s, self._chain, self._plan(decisions["rows"], decisions["channels"]), self._target)
         schedule_rest(s, names, self._target)

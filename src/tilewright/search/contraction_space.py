@@ -90,7 +90,7 @@ class ContractionSpace(Space):
         return out
 
     def build(self, decisions: Decisions) -> Draft:
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         lanes = self._target.lanes(self.forms[0, 1, 1].bytes_each)
         plan = Plan(
             swap=bool(decisions["swap"]),

@@ -90,7 +90,7 @@ class DividedSpace(Space):
         return np.array([self._times[int(n)].shared if int(n) in self._times else inf for (n,) in points])
 
     def build(self, decisions: Decisions) -> Draft:
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
         for one in self._sums:
             part = divide_reduction(s, one.block.name, one.over, one.chunks(decisions["chunks"]))
@@ -173,7 +173,7 @@ class _Estimate:
         return total
 
     def _one(self, one: _Sum, chunks: int) -> _Time | None:
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         try:
             name = divide_reduction(s, one.block.name, one.over, chunks)
         except ScheduleError:

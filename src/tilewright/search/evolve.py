@@ -103,7 +103,7 @@ class Evolution:
         """Infinite: the candidate failed. What is told last of a point counts."""
         self._seen.add(p)
         self._elite = [m for m in self._elite if m.proposal != p]
-        if not np.isfinite(seconds):
+        if not np.isfinite(seconds) or (len(self._elite) == _ELITE and seconds >= self._elite[-1].seconds):
             return
         cost = float(self.spaces[p.space].cost(np.array([p.row], np.int64))[0])
         self._elite.append(_Measured(seconds, p, cost))

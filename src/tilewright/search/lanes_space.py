@@ -80,7 +80,7 @@ class LanesSpace(Space):
         return self._known[key]
 
     def build(self, decisions: Decisions) -> Draft:
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
         tile = Tile(decisions["rows"], decisions["vectors"] * self._lanes)
         schedule_lanes(s, self._block, tile, decisions["unroll"], self._target)

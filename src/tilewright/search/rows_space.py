@@ -31,7 +31,7 @@ class RowsSpace(Space):
         return row_seconds(self._reductions, points[:, 0], self._target.lanes(4), self._machine)
 
     def build(self, decisions: Decisions) -> Draft:
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         schedule_rows(s, decisions["accumulators"], self._target)
         return s
 

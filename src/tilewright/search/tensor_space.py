@@ -77,7 +77,7 @@ class TensorSpace(Space):
         at = [decisions[f"group_{r}"] for r in range(len(choice.groups))]
         if any(not 0 <= n < len(groups) for n, groups in zip(at, choice.groups, strict=True)):
             raise ScheduleError(f"{intrinsic.name} has no groups {at} here")
-        s = Draft(self._start.module, self._start.trace)
+        s = self._start.branch()
         apply_mapping(s, self._block, choice.mapping(at), intrinsic)
         schedule_rest(s, self._names, self._target)
         return s

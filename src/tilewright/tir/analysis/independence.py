@@ -110,15 +110,22 @@ def _collect(s: Stmt, at: _Place, only: Buffer | None, out: list[Access]) -> Non
 # ----------------------------------------------------------------------------------------------------- questions
 
 
-def dependence(func: Func, loop: For, *, private: bool = True, only: Buffer | None = None) -> Conflict | None:
+def dependence(
+    func: Func,
+    loop: For,
+    *,
+    private: bool = True,
+    only: Buffer | None = None,
+    simplify: Simplifier | None = None,
+) -> Conflict | None:
     """A reason why the iterations of `loop` are not independent; None if they are.
 
     `private` buffers are no reason, unless the caller will not give each iteration its own. `only`: that
-    one buffer is asked about.
+    one buffer is asked about. Who asks about many loops has one `simplify` for all of them, which knows their ranges.
     """
     if loop.extent == 1:
         return None
-    return _dependence(func, loop, [loop.var], commute=False, private=private, only=only)
+    return _dependence(func, loop, [loop.var], commute=False, private=private, only=only, simplify=simplify)
 
 
 def order_dependence(func: Func, root: For, moved: Sequence[Var]) -> Conflict | None:
@@ -167,10 +174,10 @@ def _dependence(
     commute: bool,
     private: bool,
     only: Buffer | None = None,
+    simplify: Simplifier | None = None,
 ) -> Conflict | None:
     below = accesses(root.body, only)
     varying = {root.var, *(n.var for n in loops(root.body))}
-    simplify: Simplifier | None = None
     once: set[Buffer] | None = None
     for buffer in dict.fromkeys(a.buffer for a in below if a.is_store):
         users = [a for a in below if a.buffer is buffer]
@@ -179,6 +186,8 @@ def _dependence(
             simplify = Simplifier(ranges(func.body))
         for var in variables if pairs else ():
             assert simplify is not None
+            if private and _is_private(func, users, var, varying, simplify):
+                continue
             for store, other in pairs:
                 if other.is_store:
                     once = _written_once(root) if once is None else once
@@ -189,8 +198,6 @@ def _dependence(
                 a, b = store.indices, other.indices
                 if _same_iteration(a, b, var, varying, simplify) or _are_apart(a, b, varying, simplify):
                     continue
-                if private and _is_private(func, users, var, varying, simplify):
-                    break
                 return Conflict(buffer, store.block, other.block)
     return None
 

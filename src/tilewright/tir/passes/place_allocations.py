@@ -76,7 +76,7 @@ def _place(s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier) -> Stmt:
     inner: set[Buffer] = set()
     for u in used:
         for b, all_indices in u.items():
-            if count[b] == 1 and b not in own and _may_enter(s, b, all_indices):
+            if count[b] == 1 and b not in own and _may_enter(s, b, all_indices, simplify):
                 inner.add(b)
     here = [b for b in buffers if b not in inner and (count[b] or b in own)]
     deeper = frozenset(inner)
@@ -92,13 +92,13 @@ def _uses_here(s: Stmt, buffers: frozenset[Buffer]) -> set[Buffer]:
     return own | {s.buffer} if isinstance(s, Store) and s.buffer in buffers else own
 
 
-def _may_enter(s: Stmt, b: Buffer, all_indices: list[tuple[Expr, ...]]) -> bool:
+def _may_enter(s: Stmt, b: Buffer, all_indices: list[tuple[Expr, ...]], simplify: Simplifier) -> bool:
     if not isinstance(s, For):
         return True
     named = all(any(s.var in free_vars(i) for i in indices) for indices in all_indices)
     if not named and b.scope is not Scope.REGISTER:
         return False  # memory that does not change with the loop is filled once
-    return dependence(Func("nest", (), (b,), s), s, only=b) is None
+    return dependence(Func("nest", (), (b,), s), s, only=b, simplify=simplify) is None
 
 
 # ------------------------------------------------------------------------------------------ parts of a sequence
@@ -108,12 +108,10 @@ def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple
     """A buffer for each group of statements that touch a part of it which the others do not."""
     stmts, result = list(s.stmts), set(buffers)
     for b in sorted(buffers, key=lambda b: b.name):
-        boxes = {
-            n: _box(c, found[b], simplify)
-            for n, c in enumerate(stmts)
-            if (found := accesses(c, frozenset({b})))
-        }
-        groups = _groups(boxes)
+        users = {n: found[b] for n, c in enumerate(stmts) if (found := accesses(c, frozenset({b})))}
+        if len(users) < 2:
+            continue
+        groups = _groups({n: _box(stmts[n], indices, simplify) for n, indices in users.items()})
         if len(groups) < 2:
             continue
         result.remove(b)
