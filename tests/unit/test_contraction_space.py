@@ -190,3 +190,12 @@ def test_products_of_bytes_have_a_space_of_intrinsics() -> None:
     )
     (got,) = run_func(built.func, *arrays)
     np.testing.assert_array_equal(got, arrays[0].astype(np.int32) @ arrays[1].astype(np.int32))
+
+
+@pytest.mark.parametrize("size", [512, 1024])
+def test_rows_that_lie_far_apart_are_read_again_from_near(size: int) -> None:
+    """They come from afar once: in chunks that stay in the second-level cache while all columns pass."""
+    space = contraction_space(prepared(product(size, size, size)), AVX2, frozenset())
+    assert space is not None
+    best = space.decisions(space.ranked()[0][0])
+    assert best["columns_outside"] and 0 < best["chunk"] * size * 4 < AVX2.l2_bytes

@@ -21,15 +21,16 @@ _SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cac
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
 _TURNED_STORE = 5.0  # cycles for a vector of a tile whose rows become columns in registers
-_SCATTERED_ROWS = 0.5  # cycles for a vector of a row whose neighbours are stored much later
+_SCATTERED_ROWS = 0.2  # cycles for a vector of a row whose neighbours are stored much later
 _LEAST_TURNED = 4  # rows that such a tile has
 _LOOSE_LINES = 0.012  # cycles per byte of lines of which little is used
 _FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
 _NEAR_ROWS = 0.004  # likewise for rows at that distance, and less for nearer ones: they share sets of a cache
 _PREFETCHED_STEP = 512  # bytes: the prefetcher follows rows up to this far apart
+_ROW_START = 30.0  # cycles until the prefetcher has found a row of A that is neither near the last nor in the caches
 _PASSING = 1.5  # of its size a cache needs for what passes through it in order, and again
 _FETCHED = 0.4  # of the cost of a byte that was asked for ahead of time
-_ASK = 0.07  # cycles to ask for a line
+_ASK = 0.085  # cycles to ask for a line
 _ENOUGH_PARTS = 16
 _FEW_PARTS = 0.01  # of the time, for each time that there are too few
 _PART_START = 400.0  # cycles to fetch a part of the work
@@ -159,9 +160,14 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
     # The outer operand of the two stays while the inner one passes by.
     b_again = m.per_byte(np.where(c.columns_outside, panel + 2 * band, _PASSING * inside_b + band))
     a_again = m.per_byte(np.where(c.columns_outside, inside_a + panel, band + 2 * panel))
+    a_far = m.per_byte(np.full_like(band, all_a))
+    if f.a_row_step is not None and f.a_row_step * each > _PREFETCHED_STEP:
+        start = _ROW_START / (f.k * each)
+        a_again = np.where(a_again >= m.from_l3, a_again + start, a_again)
+        a_far = np.where(a_far >= m.from_l3, a_far + start, a_far)
     b_again, a_again = np.maximum(b_again, panel_floor), np.maximum(a_again, band_floor)
     b_new = np.maximum(m.per_byte(np.full_like(panel, all_b)) - b_again, 0.0)
-    a_new = np.maximum(m.per_byte(np.full_like(band, all_a)) - a_again, 0.0)
+    a_new = np.maximum(a_far - a_again, 0.0)
     # Requests for rows that are apart would push each other out of the cache.
     fetched = np.where(_is_fetched(f, c) & c.pack_b, _FETCHED, 1.0)
     again = outer * t.n_rows * t.n_cols * (panel * b_again * fetched + band * a_again)
