@@ -26,7 +26,6 @@ from tilewright.ir.expr import (
     Load,
     Unary,
     Var,
-    as_index,
     free_vars,
 )
 from tilewright.ir.simplify import Simplifier
@@ -159,11 +158,8 @@ class _Candidate:
         mine = {n.var for n in self._nest}
         out: list[_Moves] = []
         for access in self._operands:
-            flat: Expr = as_index(0)
-            for i, stride in zip(access.indices, access.buffer.strides, strict=True):
-                flat = flat + i * stride
             moves: dict[Var, int] = {}
-            for atom, k in self._simplify.linear(flat).terms:
+            for atom, k in self._simplify.weighted(access.indices, access.buffer.strides).terms:
                 if isinstance(atom, Var) and atom in mine:
                     moves[atom] = k
                 elif bent := sorted(v.name for v in free_vars(atom) & mine):

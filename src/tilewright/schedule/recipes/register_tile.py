@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tilewright.ir.expr import Buffer, Expr, Scope, Var, as_index, free_vars
+from tilewright.ir.expr import Buffer, Scope, Var, free_vars
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.moves import top_level
@@ -250,10 +250,7 @@ def _is_turned(s: Draft, epilogue: str, row: str, col: str) -> bool:
         return False
     bound = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
     simplify = Simplifier({n.var: Interval(0, n.extent - 1) for n in loops_above(s.func, block)})
-    flat: Expr = as_index(0)
-    for i, stride in zip(store.indices, store.buffer.strides, strict=True):
-        flat = flat + substitute(i, bound) * stride
-    form = simplify.linear(flat)
+    form = simplify.weighted([substitute(i, bound) for i in store.indices], store.buffer.strides)
     steps = {atom: k for atom, k in form.terms if isinstance(atom, Var)}
     rest = {v.name for atom, _ in form.terms if not isinstance(atom, Var) for v in free_vars(atom)}
     return steps.get(Var(row)) == 1 and steps.get(Var(col)) != 1 and row not in rest

@@ -9,7 +9,7 @@ A square tile of the source goes through registers, where code generation turns 
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, Load, Scope, Var, as_index, free_vars, loads
+from tilewright.ir.expr import Load, Scope, Var, free_vars, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.nest import find_block, loops_above
@@ -68,10 +68,7 @@ def _is_bent(load: Load, loop: Var, simplify: Simplifier) -> bool:
 
 def _steps(load: Load, simplify: Simplifier) -> dict[Var, int]:
     """How far the address moves with each loop that it is linear in."""
-    flat: Expr = as_index(0)
-    for i, stride in zip(load.indices, load.buffer.strides, strict=True):
-        flat = flat + i * stride
-    form = simplify.linear(flat)
+    form = simplify.weighted(load.indices, load.buffer.strides)
     bent = {v for atom, _ in form.terms if not isinstance(atom, Var) for v in free_vars(atom)}
     return {atom: k for atom, k in form.terms if isinstance(atom, Var) and atom not in bent}
 
