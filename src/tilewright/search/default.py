@@ -6,7 +6,7 @@ where one rule meets a refusal, the next starts over from the Func as it was giv
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tilewright.schedule.recipes.carried import carried_nests
 from tilewright.schedule.recipes.draft import Draft
@@ -32,7 +32,16 @@ from tilewright.tir.stmt import blocks
 
 _log = logging.getLogger(__name__)
 
-Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Draft]
+
+class Chosen(NamedTuple):
+    """How a Func is run: a family of schedules, the values of its knobs, and the schedule that these make."""
+
+    family: str
+    decisions: Decisions
+    draft: Draft
+
+
+Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Chosen]
 
 Rule: TypeAlias = Callable[[Draft, Target, frozenset[str]], Space | None]
 
@@ -66,42 +75,92 @@ def _spaces(start: Draft, target: Target, constants: frozenset[str]) -> Iterator
 
 def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Draft:
     """Schedule `func` for `target`; `constants` names the params whose values are known at compile time."""
+    return choose_schedule(func, target, constants).draft
+
+
+def choose_schedule(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Chosen:
+    """The same, with what was chosen."""
     for recipe in LADDER:
         try:
             return recipe(func, target, constants)
         except ScheduleError as e:
             _log.debug("%s: %s is not for it: %s", func.name, recipe.__name__, e)
-    return Draft(single(func))
+    return unscheduled(func, target, constants)
 
 
-def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Draft:
-    """The cheapest point of a design space; without a reduction, all blocks in memory order. Loops that depend on their
-    own earlier iterations divide the Func into parts that are scheduled apart.
-    """
+def schedule_as(
+    func: Func, target: Target, constants: frozenset[str], family: str, decisions: Decisions
+) -> Draft:
+    """The schedule that a family makes of `func` with these values of its knobs; ScheduleError if it makes none."""
+    plain = _WITHOUT_KNOBS.get(family)
+    if plain is not None:
+        if decisions:
+            raise ScheduleError(f"{family} has no knobs", hint=f"{', '.join(decisions)} cannot be chosen")
+        return plain(func, target, constants).draft
+    known: dict[str, Space] = {}
+    for space in spaces(func, target, constants):
+        known.setdefault(space.rule, space)
+    if family not in known:
+        offered = ", ".join((*known, *_WITHOUT_KNOBS))
+        raise ScheduleError(f"{family} does not fit {func.name}", hint=f"what fits is: {offered}")
+    names = [k.name for k in known[family].knobs]
+    if set(names) != set(decisions):
+        raise ScheduleError(
+            f"{family} has other knobs than {', '.join(decisions) or 'none'}",
+            hint=f"its knobs are: {', '.join(names)}",
+        )
+    return _built(known[family], decisions)
+
+
+def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+    """The cheapest point of a design space, or what a family makes that has none."""
     if carried_nests(func):
-        return schedule_around_carried(func, target, lambda part: schedule_func(part, target, constants))
+        return recurrent(func, target, constants)
     s = prepared(func)
-    if schedule_stages(s, target):
-        return s
+    if find_stages(s.func) is not None:
+        return _winograd(s, target)
     for space in _spaces(s, target, constants):
         for point in space.ranked()[0][:_TRIED]:
+            decisions = space.decisions(point)
             try:
-                return _built(space, space.decisions(point))
+                return Chosen(space.rule, decisions, _built(space, decisions))
             except ScheduleError as e:
-                _log.debug("%s: %s cannot be %s: %s", func.name, space.rule, space.decisions(point), e)
+                _log.debug("%s: %s cannot be %s: %s", func.name, space.rule, decisions, e)
+    return _elementwise(s, target)
+
+
+def recurrent(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+    """Loops that depend on their own earlier iterations; the nests around them are scheduled as Funcs of their own."""
+    if not carried_nests(func):
+        raise ScheduleError("no loop depends on its own earlier iterations")
+    draft = schedule_around_carried(func, target, lambda part: schedule_func(part, target, constants))
+    return Chosen("recurrent", {}, draft)
+
+
+def winograd(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+    """A contraction of transformed operands, in stages."""
+    return _winograd(prepared(func), target)
+
+
+def _winograd(s: Draft, target: Target) -> Chosen:
+    if not schedule_stages(s, target):
+        raise ScheduleError("no operand of a contraction is transformed")
+    return Chosen("winograd", {}, s)
+
+
+def elementwise(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+    """Without a reduction: all blocks in memory order."""
+    return _elementwise(prepared(func), target)
+
+
+def _elementwise(s: Draft, target: Target) -> Chosen:
     if any(b.is_reduction for b in blocks(s.func.body)):
         raise ScheduleError("no rule has a schedule for its reductions")
     schedule_rest(s, {b.name for b in blocks(s.func.body)}, target)
-    return s
+    return Chosen("elementwise", {}, s)
 
 
-def _built(space: Space, decisions: Decisions) -> Draft:
-    s = space.build(decisions)
-    assert isinstance(s, Draft)
-    return s
-
-
-def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Draft:
+def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
     """Every block stays in its own nest: without a reduction in memory order, with one nearly as it is written."""
     s = prepared(func)
     for block in list(blocks(s.func.body)):
@@ -112,7 +171,21 @@ def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Dra
             except ScheduleError as e:
                 s.module, s.trace = kept
                 _log.debug("%s stays as it is: %s", block.name, e)
+    return Chosen("block_by_block", {}, s)
+
+
+def unscheduled(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+    """As it is written."""
+    return Chosen("unscheduled", {}, Draft(single(func)))
+
+
+def _built(space: Space, decisions: Decisions) -> Draft:
+    s = space.build(decisions)
+    assert isinstance(s, Draft)
     return s
 
 
 LADDER: tuple[Recipe, ...] = (by_structure, block_by_block)
+_WITHOUT_KNOBS: dict[str, Recipe] = {
+    r.__name__: r for r in (recurrent, winograd, elementwise, block_by_block, unscheduled)
+}
