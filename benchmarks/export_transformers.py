@@ -83,15 +83,21 @@ def export(name: str, folder: Path) -> None:
         model = model.encoder
     wrapped = _tensors_only(model.eval(), torch)
     with torch.no_grad():
-        torch.onnx.export(
-            wrapped,
-            (_input(sample, torch),),
-            str(folder / f"{name}.onnx"),
-            input_names=[sample.input],
-            output_names=["hidden"],
-            opset_version=17,
-            dynamo=False,
-        )
+        for is_newer in (False, True):  # each of torch's two exporters knows models that the other does not
+            try:
+                torch.onnx.export(
+                    wrapped,
+                    (_input(sample, torch),),
+                    str(folder / f"{name}.onnx"),
+                    input_names=[sample.input],
+                    output_names=["hidden"],
+                    opset_version=18,
+                    dynamo=is_newer,
+                    external_data=False,
+                )
+                return
+            except torch.onnx.errors.UnsupportedOperatorError:
+                pass
 
 
 def _tensors_only(model: Any, torch: Any) -> Any:
