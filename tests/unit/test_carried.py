@@ -12,6 +12,8 @@ from tilewright.codegen.legalize import legalize
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scope, as_index, const, maximum, select
 from tilewright.schedule.recipes.carried import carried_nests
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.step import Step
 from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
@@ -117,6 +119,30 @@ def test_the_trace_replays() -> None:
     func = recurrence(2, 3, 3, 24)
     s = schedule_func(func, AVX2)
     assert same_func(replay(single(func), s.trace).funcs[0], s.func)
+
+
+@pytest.mark.parametrize("every", range(2, 9))
+def test_refused_attempts_leave_nothing_in_the_history(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    asked = 0
+    apply = Schedule.apply
+
+    def refusing(self: Schedule, step: Step) -> Step:
+        nonlocal asked
+        asked += 1
+        if asked % every == 0:
+            raise ScheduleError("not this time")
+        return apply(self, step)
+
+    monkeypatch.setattr(Schedule, "apply", refusing)
+    func = recurrence(1, 3, 12, 64)
+    s = schedule_func(func, AVX2)
+    monkeypatch.undo()
+    for n in range(len(s.trace) + 1):
+        then = s.at(n)
+        assert isinstance(then, Func) and same_func(then, replay(single(func), s.trace[:n]).funcs[0])
+    while s.trace:
+        s.undo()
+    assert s.func is func
 
 
 @pytest.mark.parametrize("steps", [1, 5])

@@ -8,7 +8,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.steps import STEPS, Split
+from tilewright.schedule.steps import STEPS, Split, Unroll
 from tilewright.schedule.trace import parse_trace
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.tir.compare import same_func
@@ -88,6 +88,31 @@ def test_undo_takes_the_last_step_back() -> None:
         s.undo()
 
 
+def test_a_failed_transaction_leaves_no_step_behind() -> None:
+    s = scheduled()
+    done, states = s.trace, [s.at(n) for n in range(4)]
+    with pytest.raises(ScheduleError, match="nowhere"), s.transaction():
+        s.split("j", (None, 2))
+        s.undo()
+        s.undo()  # of what was before
+        s.split("k", (None, 2))
+        s.unroll("nowhere")
+    assert s.trace == done and [s.at(n) for n in range(4)] == states
+    assert str(s.undo()).startswith("Unroll") and s.func is states[2]
+
+
+def test_a_transaction_keeps_its_steps() -> None:
+    s = scheduled()
+    with s.transaction():
+        s.split("j", (None, 2))
+        with pytest.raises(ScheduleError), s.transaction():
+            s.unroll("k")
+            s.unroll("nowhere")
+        s.unroll("j_1")
+    assert [type(step).__name__ for step in s.trace[3:]] == ["Split", "Unroll"]
+    assert s.undo() == Unroll("j_1") and s.at(4) is s.func
+
+
 def test_the_text_of_a_schedule_is_its_trace() -> None:
     s = scheduled()
     assert str(s) == s.trace_text() and parse_trace(str(s)) == s.trace
@@ -122,7 +147,7 @@ def test_a_refused_step_marks_the_place_and_changes_nothing() -> None:
     before, trace = s.module, s.trace
     with pytest.raises(ScheduleError) as e:
         s.vectorize("k")
-    assert s.module is before and s.trace is trace
+    assert s.module is before and s.trace == trace
     text = str(e.value)
     assert text.startswith("Vectorize(loop='k'): k feeds the reduce iterator C_vk of C")
     assert re.search(r"\| +for k in range\(4\): +<-- here", text)

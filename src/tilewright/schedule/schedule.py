@@ -12,9 +12,19 @@
 
 There is a method per step, which returns the names that the step makes; `apply` takes any step. A refused step raises
 a `ScheduleError` that shows the loops and marks the place, and changes nothing: it can be caught and another tried.
+Several steps that make sense only together go into a transaction:
+
+    try:
+        with s.transaction():
+            s.split("C_j", (None, 8))
+            s.vectorize("C_j_1")
+    except ScheduleError:
+        ...                 # neither of them was taken
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -76,18 +86,44 @@ from tilewright.tir.stmt import AnnotationValue, For, blocks
 S = TypeVar("S", bound=Step)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _State:
+    """A module, and how it came about: by a `step` from the state `before`, or (neither) it was given."""
+
+    module: Module
+    step: Step | None = None
+    before: "_State | None" = None
+
+
 class Schedule:
-    """Holds the current `module` and its `trace`; both are immutable values, so keep them to come back to.
+    """The current `module` and its `trace`.
 
     `trace` may be given for a module that was scheduled before; those steps cannot be shown or taken back. `debug`
     checks everything after every step (`debug.py`); None: if the environment asks for it.
     """
 
     def __init__(self, program: Func | Module, trace: Trace = (), *, debug: bool | None = None) -> None:
-        self.module = single(program) if isinstance(program, Func) else program
-        self.trace = trace
-        self._before: list[Module] = []  # the module before each step taken here
+        self._given = trace
+        # All there is to a schedule is one link of a chain, so going back to an earlier one forgets nothing.
+        self._state = _State(single(program) if isinstance(program, Func) else program)
         self._watch = Watch() if (is_debug_mode() if debug is None else debug) else None
+
+    @property
+    def module(self) -> Module:
+        """The program after the last step."""
+        return self._state.module
+
+    @property
+    def trace(self) -> Trace:
+        """The steps, from the first."""
+        return (*self._given, *(s.step for s in self._states() if s.step is not None))
+
+    def _states(self) -> list[_State]:
+        """What was given here, and what each step made of it."""
+        found = [self._state]
+        while (before := found[-1].before) is not None:
+            found.append(before)
+        return found[::-1]
 
     @property
     def func(self) -> Func:
@@ -111,8 +147,7 @@ class Schedule:
             raise ScheduleError(e.message, where=nests, hint=e.hint) from None
         if self._watch is not None:
             self._watch.check(step, self.module, module)
-        self._before.append(self.module)
-        self.module, self.trace = module, (*self.trace, step)
+        self._state = _State(module, step, self._state)
         return step
 
     def _after(self, step: Step) -> Module:
@@ -120,12 +155,21 @@ class Schedule:
 
     def undo(self) -> Step:
         """Take the last step back; returns it."""
-        if not self._before:
+        step, before = self._state.step, self._state.before
+        if step is None or before is None:
             raise UserError("there is no step to take back")
-        self.module = self._before.pop()
-        *steps, last = self.trace
-        self.trace = tuple(steps)
-        return last
+        self._state = before
+        return step
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        """Take all steps in here, or none: an exception takes them back on its way out."""
+        state = self._state
+        try:
+            yield
+        except BaseException:
+            self._state = state
+            raise
 
     def show(self, step: int | None = None) -> None:
         """Print the program as it is after the last step, or after so many steps (0: as given)."""
@@ -133,12 +177,12 @@ class Schedule:
 
     def at(self, step: int | None = None) -> Module | Func:
         """The program after so many steps; the Func itself where the module has only one."""
-        states = (*self._before, self.module)
-        first = len(self.trace) - len(self._before)
-        n = len(self.trace) if step is None else step
-        if not first <= n < first + len(states):
-            raise UserError(f"there is no step {n}", hint=f"from {first} to {len(self.trace)}")
-        module = states[n - first]
+        states, first = self._states(), len(self._given)
+        last = first + len(states) - 1
+        n = last if step is None else step
+        if not first <= n <= last:
+            raise UserError(f"there is no step {n}", hint=f"from {first} to {last}")
+        module = states[n - first].module
         return module.funcs[0] if len(module.funcs) == 1 else module
 
     def __str__(self) -> str:

@@ -28,12 +28,11 @@ def schedule_around_carried(func: Func, target: Target, alone: Callable[[Func], 
     for nest in nests:
         schedule_carried(s, nest, lambda c, rows, cols: best_tile(c, rows, target, cols)[:2], target)
     for run in runs:
-        kept = s.module, s.trace
         try:
-            for step in alone(excerpt(s.func, run)).trace:
-                s.apply(step)
+            with s.transaction():
+                for step in alone(excerpt(s.func, run)).trace:
+                    s.apply(step)
         except ScheduleError as e:
-            s.module, s.trace = kept
             _log.debug("%s: %s stays as it is: %s", func.name, ", ".join(sorted(run)), e)
     return s
 

@@ -165,11 +165,10 @@ def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Cho
     s = prepared(func)
     for block in list(blocks(s.func.body)):
         if not block.is_reduction or is_ordered(block):
-            kept = s.module, s.trace
             try:
-                (schedule_ordered if block.is_reduction else schedule_spatial)(s, block.name, target)
+                with s.transaction():
+                    (schedule_ordered if block.is_reduction else schedule_spatial)(s, block.name, target)
             except ScheduleError as e:
-                s.module, s.trace = kept
                 _log.debug("%s stays as it is: %s", block.name, e)
     return Chosen("block_by_block", {}, s)
 

@@ -48,13 +48,8 @@ _COPY_LANES = 8
 
 def apply_mapping(schedule: Schedule, block: str, mapping: Mapping, intrinsic: Intrinsic) -> None:
     """Tensorize `block`, which is still alone under plain loops, as `mapping` says."""
-    done = len(schedule.trace)
-    try:
+    with schedule.transaction():
         _Materializer(schedule, block, mapping, intrinsic).run()
-    except ScheduleError:
-        while len(schedule.trace) > done:
-            schedule.undo()
-        raise
 
 
 class _Materializer:

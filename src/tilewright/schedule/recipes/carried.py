@@ -14,6 +14,7 @@ iteration, and meet after it: each has its part of all blocks, and so its part o
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from tilewright.ir.expr import Scope, Var, free_vars
@@ -82,19 +83,13 @@ def schedule_carried(s: Draft, nest: For, choose: ChooseTile, target: Target) ->
         shared = [*shared, columns]
     followers: set[str] = set()
     for block in every:
-        kept = s.module, s.trace
-        try:
-            if block.is_reduction:
+        if block.is_reduction:
+            with suppress(ScheduleError), s.transaction():
                 followers.add(_tile(s, block.name, shared, choose, target))
-        except ScheduleError:
-            s.module, s.trace = kept
     for block in every:
         if not block.is_reduction and block.name not in followers:
-            kept = s.module, s.trace
-            try:
+            with suppress(ScheduleError), s.transaction():
                 schedule_own(s, block.name, _own(s, block.name, shared), target, is_shared=False)
-            except ScheduleError:
-                s.module, s.trace = kept
     if columns:
         s.attempt(Parallel(columns))
     elif is_long:
@@ -114,13 +109,12 @@ def _divide_rows(s: Draft, every: list[Block], shared: list[str], target: Target
     sizes = [n for n in range(least, min(extents) // 2 + 1) if min(extents) % n == 0]
     if len(extents) > 1 or not sizes:
         return shared
-    kept = s.module, s.trace
     try:
-        parts = tuple(s.apply(Split(n, (None, sizes[0]))).names[0] for n in rows)
-        s.apply(Merge(parts))
-        s.apply(Reorder((parts[0], shared[-1])))
+        with s.transaction():
+            parts = tuple(s.apply(Split(n, (None, sizes[0]))).names[0] for n in rows)
+            s.apply(Merge(parts))
+            s.apply(Reorder((parts[0], shared[-1])))
     except ScheduleError:
-        s.module, s.trace = kept
         return shared
     return [*shared[:-1], parts[0], shared[-1]]
 
@@ -142,19 +136,18 @@ def _divide_columns(s: Draft, every: list[Block], shared: list[str], target: Tar
     ]
     if not sizes or any(e % columns for e in extents):
         return ""
-    kept = s.module, s.trace
+    parts: list[str] = []
     try:
-        parts: list[str] = []
-        for block, loop, extent in zip(every, loops, extents, strict=True):
-            own = _own(s, block.name, shared)
-            times = (extent // columns,) if extent > columns else ()
-            names = s.apply(Split(loop, (*times, columns // sizes[0], sizes[0]))).names
-            parts.append(names[-2])
-            rest = [m for n in own for m in (names if n == loop else (n,)) if m != names[-2]]
-            s.apply(Reorder((names[-2], *rest)))
-        s.apply(Merge(tuple(parts)))
+        with s.transaction():
+            for block, loop, extent in zip(every, loops, extents, strict=True):
+                own = _own(s, block.name, shared)
+                times = (extent // columns,) if extent > columns else ()
+                names = s.apply(Split(loop, (*times, columns // sizes[0], sizes[0]))).names
+                parts.append(names[-2])
+                rest = [m for n in own for m in (names if n == loop else (n,)) if m != names[-2]]
+                s.apply(Reorder((names[-2], *rest)))
+            s.apply(Merge(tuple(parts)))
     except ScheduleError:
-        s.module, s.trace = kept
         return ""
     return parts[0]
 
@@ -174,11 +167,8 @@ def _share(s: Draft, shared: list[str]) -> None:
     outer = [n for n in shared[:-1] if s.loop(n).extent > 1]
     if not outer:
         return
-    kept = s.module, s.trace
-    try:
+    with suppress(ScheduleError), s.transaction():
         s.apply(Parallel(s.apply(Fuse(tuple(outer))).name if len(outer) > 1 else outer[0]))
-    except ScheduleError:
-        s.module, s.trace = kept
 
 
 def _own(s: Draft, name: str, shared: list[str]) -> list[str]:

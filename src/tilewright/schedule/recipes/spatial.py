@@ -77,13 +77,12 @@ def move_near(s: Draft, name: str, target: Target) -> tuple[str, ...] | None:
     if not above or any(not path or path[0] is not above[0][0] for path in above):
         return None
     part = above[0][0]
-    kept = s.module, s.trace
     if part.kind is not LoopKind.PARALLEL or not s.attempt(ComputeAt(name, part.var.name)):
         return None
     loops = loops_above(s.func, find_block(s.func, name))[1:]
     piece, made = math.prod(n.extent for n in loops), block.body.buffer
     if piece * part.extent > made.size or piece * made.dtype.bytes > target.l2_bytes // 2:
-        s.module, s.trace = kept  # parts overlap and would make the same elements, or a piece is not near
+        s.undo()  # parts overlap and would make the same elements, or a piece is not near
         return None
     return tuple(n.var.name for n in loops)
 
@@ -175,11 +174,10 @@ def _turn(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> bool:
     turned = find_turned(s, part.block, part.order, lanes)
     if turned is None or any(s.loop(n).extent % lanes for n in (turned.across, turned.inner)):
         return False
-    kept = s.module, s.trace
     try:
-        outer = schedule_turned(s, turned, part.order, lanes)
+        with s.transaction():
+            outer = schedule_turned(s, turned, part.order, lanes)
     except ScheduleError:
-        s.module, s.trace = kept
         return False
     if is_shared:
         parallel_prefix(s, outer)
