@@ -10,7 +10,7 @@ from tilewright.ir.expr import Buffer, Fma, Var, const, maximum
 from tilewright.tir.build import FuncBuilder, identity
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import IterKind, Store, blocks, loops
+from tilewright.tir.stmt import IterKind, blocks, loops
 
 F32 = DType.F32
 Sound = Callable[[Func], Func]
@@ -26,7 +26,7 @@ def test_gemm_has_the_documented_names(sound: Sound) -> None:
     block, _ = blocks(func.body)
     assert [it.var.name for it in block.iters] == ["p_C_vi", "p_C_vj", "p_C_vk"]
     assert [it.kind for it in block.iters] == [IterKind.SPATIAL, IterKind.SPATIAL, IterKind.REDUCE]
-    assert isinstance(block.body, Store) and isinstance(block.body.value, Fma)
+    assert isinstance(block.store.value, Fma)
     assert func.params == (a, w, d) and func.outputs == (d,) and func.locals == (c,)
 
     rng = np.random.default_rng(0)

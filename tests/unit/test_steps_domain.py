@@ -24,7 +24,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.invert import try_invert
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
-from tilewright.tir.stmt import If, Store, loops, walk
+from tilewright.tir.stmt import If, loops, walk
 
 
 def heads(dtype: DType = DType.I32) -> Func:
@@ -51,8 +51,7 @@ def test_iterate_over_stores_where_the_element_belongs() -> None:
     done = check(heads(), IterateOver("T", "C"))
     block = find_block(done, "T")
     assert [it.extent for it in block.iters] == [5, 6]
-    assert isinstance(block.body, Store)
-    assert block.body.buffer.shape == (3, 5, 2)
+    assert block.store.buffer.shape == (3, 5, 2)
 
 
 def test_a_transposed_result_follows_its_producer_by_tiles() -> None:
@@ -71,8 +70,7 @@ def test_reindex_copies_the_operand_in_the_order_of_the_iterators() -> None:
     step = Reindex("C", "B", ("C_vj", "C_vk"))
     done = check(matmul(), step)
     copy = find_block(done, step.copy)
-    assert isinstance(copy.body, Store)
-    assert copy.body.buffer.shape == (6, 5)
+    assert copy.store.buffer.shape == (6, 5)
 
 
 def test_distribute_parts_a_consumer_from_its_producer() -> None:

@@ -30,7 +30,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import Emit, LoopKind, Store, blocks, walk
+from tilewright.tir.stmt import Emit, LoopKind, blocks, walk
 from tilewright.tir.verify import verify_func
 
 
@@ -138,8 +138,8 @@ def test_three_factors_are_two_after_one_product_is_staged() -> None:
     x, s, y = b.param("X", (4, 3), DType.F32), b.param("S", (3,), DType.F32), b.param("Y", (3, 8), DType.F32)
     func = b.finish(b.reduce("Z", (4, 8), (3,), lambda i, j, k: (x[i, k] * s[k], y[k, j])))
     for m in found(func, "Z", SMALL):
-        store = block_of(build(func, "Z", m, SMALL), "Z").body
-        assert isinstance(store, Store) and isinstance(store.value, Fma)
+        store = block_of(build(func, "Z", m, SMALL), "Z").store
+        assert isinstance(store.value, Fma)
         assert all(isinstance(e, Load) for e in store.value.children())
 
 

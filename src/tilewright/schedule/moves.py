@@ -97,7 +97,7 @@ def check_sole_writer(func: Func, flow: Dataflow, block: Block, before: For | No
 
 def _fills_before(func: Func, flow: Dataflow, fill: Block, block: Block, loop: For) -> bool:
     """Does `fill` store a literal, and run before both `block` and `loop`, sharing the same loops with either?"""
-    if fill.is_reduction or not isinstance(fill.body, Store) or not isinstance(fill.body.value, Const):
+    if fill.is_reduction or fill.try_store is None or not isinstance(fill.store.value, Const):
         return False
     if holds(loop, fill) or flow.position(fill) > min(flow.position(b) for b in (block, next(blocks(loop)))):
         return False
@@ -159,9 +159,9 @@ def check_single_store(func: Func, block: Block) -> Store:
             f"block {block.name!r} is a reduction; only a block whose iterators are all spatial can be inlined",
             "move it with ComputeAt or ReverseComputeAt",
         )
-    if not isinstance(block.body, Store):
+    if block.try_store is None:
         raise refusal(func, block, f"the body of block {block.name!r} is not one store")
-    return block.body
+    return block.store
 
 
 def check_inputs_stay(func: Func, flow: Dataflow, block: Block) -> None:

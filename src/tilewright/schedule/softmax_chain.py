@@ -71,8 +71,7 @@ class Nest:
 
     @property
     def store(self) -> Store:
-        assert isinstance(self.block.body, Store)
-        return self.block.body
+        return self.block.store
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,8 +152,8 @@ class _Search:
 
     def _powers_of(self, block: Block) -> Load:
         """The factor of the product that is made of powers."""
-        store = block.body
-        if isinstance(store, Store) and isinstance(store.value, Fma) and block.init is not None:
+        store = block.try_store
+        if store is not None and isinstance(store.value, Fma) and block.init is not None:
             for x in (store.value.a, store.value.b):
                 if not isinstance(x, Load) or x.buffer not in self._func.locals:
                     continue
@@ -181,7 +180,7 @@ class _Search:
         others = [b for it, b in zip(block.iters, block.bindings, strict=True) if it is not key]
         if any(loop.var in free_vars(e) for e in (*others, block.predicate)) or loop.extent != key.extent:
             raise refusal(func, loop, f"{loop.var.name} does more for {block.name} than to go over all keys")
-        if not isinstance(block.body, Store):
+        if block.try_store is None:
             raise refusal(func, block, f"the body of {block.name} is not one store")
         return Nest(stmt, block, nest, key, loop)
 
@@ -277,7 +276,7 @@ def hidden_from(block: Block, key: Iter, simplify: Simplifier) -> Expr | None:
     """An expression over the iterators that is above 0 where a block stores no score but a very low number, and grows
     with the key. None if there is none. Rows that see no key at all must get -inf: then they are NaN anyhow.
     """
-    value = block.body.value if isinstance(block.body, Store) else None
+    value = None if block.try_store is None else block.store.value
     match value:
         case Select(cond=Binary(op=BinaryOp.LE | BinaryOp.LT as op, a=a, b=b), b=Const(value=low)):
             least = a - b + (op is BinaryOp.LT)
@@ -329,13 +328,8 @@ def _reduced(func: Func, block: Block) -> Iter:
 def _along(func: Func, maker: Block, read: Load, key: Var) -> Iter:
     """The iterator of `maker` that goes over the dimension which `read` reads along `key`."""
     at = [d for d, i in enumerate(read.indices) if key in free_vars(i)]
-    store = maker.body
-    if (
-        len(at) == 1
-        and read.indices[at[0]] is key
-        and isinstance(store, Store)
-        and store.buffer is read.buffer
-    ):
+    store = maker.try_store
+    if len(at) == 1 and read.indices[at[0]] is key and store is not None and store.buffer is read.buffer:
         for it in maker.iters:
             if store.indices[at[0]] is it.var and it.kind is IterKind.SPATIAL:
                 return it
@@ -344,8 +338,8 @@ def _along(func: Func, maker: Block, read: Load, key: Var) -> Iter:
 
 def _trypower_of(block: Block) -> tuple[Load, Load] | None:
     """(x, m) of a block that stores exp(x - m)."""
-    store = block.body
-    if block.is_reduction or not isinstance(store, Store) or not isinstance(store.value, Unary):
+    store = block.try_store
+    if block.is_reduction or store is None or not isinstance(store.value, Unary):
         return None
     inner = store.value.a
     if store.value.op is not UnaryOp.EXP or not isinstance(inner, Binary) or inner.op is not BinaryOp.SUB:

@@ -19,7 +19,7 @@ from tilewright.search.panel_tile import best_tile
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, Module
-from tilewright.tir.stmt import Block, Store, blocks
+from tilewright.tir.stmt import Block, blocks
 
 Allows: TypeAlias = Callable[[float], bool]  # is an error of this size allowed?
 
@@ -83,10 +83,9 @@ def _staged(func: Func, stages: Stages, c: Contraction, target: Target) -> float
 
 
 def _straight_line(block: Block, target: Target) -> StraightLine:
-    assert isinstance(block.body, Store)
-    value = block.body.value
+    value = block.store.value
     chosen = prod(it.extent for it in choosing(block))
     domain = prod(it.extent for it in block.iters)
     operations = sum(1 for e in walk(value) if isinstance(e, Binary | Fma | Unary) and e.dtype.is_float)
-    lanes = target.lanes(block.body.buffer.dtype.bytes)
+    lanes = target.lanes(block.store.buffer.dtype.bytes)
     return StraightLine(operations, len(loads(value)), chosen, domain / chosen / lanes)

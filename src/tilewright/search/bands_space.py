@@ -21,7 +21,7 @@ from tilewright.search.prepare import schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks
+from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
 _UNROLL = 64
 
@@ -87,8 +87,7 @@ def _is_matrix(start: Draft, chain: Chain) -> bool:
     if chain.projection is None or chain.pixel is None:
         return True
     epilogue = epilogue_of(start, chain.projection.name)
-    accumulator, result = chain.projection.body, epilogue.body
-    assert isinstance(accumulator, Store) and isinstance(result, Store)
+    accumulator, result = chain.projection.store, epilogue.store
     group = tuple(epilogue.iters[accumulator.indices.index(it.var)] for it in chain.pixel)
     return strides_along(Load(result.buffer, result.indices), epilogue, group) is not None
 

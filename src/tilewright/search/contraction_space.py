@@ -30,7 +30,7 @@ from tilewright.schedule.recipes.register_tile import take_epilogue
 from tilewright.search.prepare import schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, Iter, Store, blocks
+from tilewright.tir.stmt import Block, Iter, blocks
 
 _MAX_ROWS = 8  # LLVM brings the elements of A of more rows forward until accumulators spill
 _MAX_VECTORS = 6
@@ -167,8 +167,7 @@ class _Group:
 def epilogue_of(start: Draft, name: str) -> Block:
     """The block that will store the result, over the elements of the accumulator."""
     s = Draft(start.module)
-    store = find_block(s.func, name).body
-    assert isinstance(store, Store)
+    store = find_block(s.func, name).store
     epilogue = take_epilogue(s, name, store.buffer)
     return find_block(s.func, epilogue)
 
@@ -180,8 +179,7 @@ def form_of(
     cols = _Group(c.cols[len(c.cols) - fuse_cols :], c.cols[: len(c.cols) - fuse_cols])
     order = reduction_order(c)
     a_steps, b_steps = address_steps(c.a, c.block), address_steps(c.b, c.block)
-    assert isinstance(epilogue.body, Store)
-    stored = Load(epilogue.body.buffer, epilogue.body.indices)
+    stored = Load(epilogue.store.buffer, epilogue.store.indices)
     along = tuple(epilogue.iters[c.store.indices.index(it.var)] for it in rows.inside)
     across = tuple(epilogue.iters[c.store.indices.index(it.var)] for it in cols.inside)
     return Form(
@@ -202,7 +200,7 @@ def form_of(
         a_elements=c.a.buffer.size,
         b_elements=c.b.buffer.size,
         bytes_each=c.b.dtype.bytes,
-        epilogue_loads=len(loads(epilogue.body.value)) - 1,
+        epilogue_loads=len(loads(epilogue.store.value)) - 1,
     )
 
 

@@ -31,7 +31,7 @@ from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks
+from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
 Alone: TypeAlias = Callable[[Func], Draft]
 
@@ -200,6 +200,5 @@ class _Estimate:
         """What one core needs, by a rule that also counts how well teams can share. What is read takes its time, which
         not all rules count.
         """
-        assert isinstance(one.block.body, Store)
-        nbytes = sum(b.bytes for b in {ld.buffer for ld in loads(one.block.body.value)})
+        nbytes = sum(b.bytes for b in {ld.buffer for ld in loads(one.block.store.value)})
         return max(seconds / few_parts(parts), stream_seconds(nbytes, nbytes, self._machine))

@@ -18,7 +18,7 @@ from tilewright.search.prepare import prepared
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func, Module, calls
-from tilewright.tir.stmt import Block, Store, blocks
+from tilewright.tir.stmt import Block, blocks
 
 _LEAST_GAIN = 0.0  # of the time of the products
 
@@ -68,4 +68,4 @@ def _may_pay(module: Module, f: Func, g: Func) -> bool:
 
 def _has_pixels(block: Block) -> bool:
     """A block of several statements, such as a sort, has none."""
-    return isinstance(block.body, Store) and any(len(ld.indices) > 3 for ld in operands(block))
+    return block.try_store is not None and any(len(ld.indices) > 3 for ld in operands(block))

@@ -13,7 +13,7 @@ from tilewright.schedule.recipes.tiles import Tile, column_tiles, row_tiles
 from tilewright.search.prepare import schedule_rest
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.target.target import Target
-from tilewright.tir.stmt import IterKind, Store, blocks
+from tilewright.tir.stmt import IterKind, blocks
 
 # Outputs along the next dimension that share a tile. What they share stays in registers between its uses; that of more
 # rows does not fit beside the accumulators.
@@ -30,9 +30,8 @@ class LanesSpace(Space):
     def __init__(self, start: Draft, name: str, target: Target) -> None:
         self._start, self._block, self._target, self._machine = start, name, target, machine_of(target)
         block = find_block(start.func, name)
-        assert isinstance(block.body, Store)
         inner, row = lane_and_rows(block)
-        self._lanes = target.lanes(block.body.buffer.dtype.bytes)
+        self._lanes = target.lanes(block.store.buffer.dtype.bytes)
         self._rows, self._columns = 1 if row is None else row.extent, inner.extent
         self._taps = tuple(it.extent for it in block.iters if it.kind is IterKind.REDUCE)
         others = [

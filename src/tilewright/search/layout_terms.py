@@ -40,7 +40,7 @@ from tilewright.search.rows_space import row_reduction
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, Module, single
-from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks
+from tilewright.tir.stmt import Block, Iter, IterKind, Store, store_blocks
 
 _UNROLL = 64
 _LANE_TILES = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 1), (4, 2))  # rows and vectors
@@ -103,29 +103,22 @@ def _mark(b: Buffer, around: _Around) -> str:
 
 
 def _func_terms(func: Func, around: _Around) -> Iterator[Term]:
-    reductions = [b for b in blocks(func.body) if b.is_reduction and _touches(b, around)]
-    for block in blocks(func.body):
-        if not isinstance(block.body, Store):
-            continue
+    reductions = [b for b, store in store_blocks(func.body) if b.is_reduction and _images(store, around)]
+    for block, store in store_blocks(func.body):
         if not block.is_reduction:
-            yield from _spatial_terms(func, block, block.body, around)
+            yield from _spatial_terms(func, block, store, around)
         elif len(reductions) == 1:
-            yield from _reduction_terms(func, block, block.body, around)
+            yield from _reduction_terms(func, block, store, around)
         else:
             # It holds several because they run in bands, which was decided before, for channels in lanes.
-            for b in _images(block, around):
+            for b in _images(store, around):
                 if b in func.locals:
                     yield Term((b,), ((MUST, MUST), (0.0, 0.0)))
 
 
-def _touches(block: Block, around: _Around) -> bool:
-    return bool(_images(block, around))
-
-
-def _images(block: Block, around: _Around) -> list[Buffer]:
+def _images(store: Store, around: _Around) -> list[Buffer]:
     """The images that a block reads, and the one that it writes."""
-    assert isinstance(block.body, Store)
-    used = dict.fromkeys([*(ld.buffer for ld in loads(block.body.value)), block.body.buffer])
+    used = dict.fromkeys([*(ld.buffer for ld in loads(store.value)), store.buffer])
     return [b for b in used if b in around.images]
 
 
@@ -183,7 +176,7 @@ def _spatial_terms(func: Func, block: Block, store: Store, around: _Around) -> I
 
 def _computed(func: Func) -> set[Buffer]:
     """What the Func computes element by element for itself: it is computed where it is used, in the order of that."""
-    made = {b.body.buffer for b in blocks(func.body) if not b.is_reduction and isinstance(b.body, Store)}
+    made = {store.buffer for b, store in store_blocks(func.body) if not b.is_reduction}
     return made & set(func.locals)
 
 
@@ -231,7 +224,7 @@ def _only_moves(e: Expr) -> bool:
 def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) -> Iterator[Term]:
     """Of each image that is read with the result; several that are read are taken to agree."""
     out = store.buffer if store.buffer in around.images else None
-    read = [b for b in _images(block, around) if b is not store.buffer]
+    read = [b for b in _images(store, around) if b is not store.buffer]
     plain = _without_units(block)
     for image in read or ([None] if out is not None else []):
         seconds: dict[tuple[int, int], float] = {}
@@ -261,21 +254,19 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
 
 
 def _is_widened(block: Block) -> bool:
-    assert isinstance(block.body, Store)
-    made = block.body.buffer.dtype
+    made = block.store.buffer.dtype
     return any(ld.dtype is not made for ld in operands(block))
 
 
 def _without_units(block: Block) -> Block:
     """The block without iterators of one value."""
-    assert isinstance(block.body, Store)
     kept = [n for n, it in enumerate(block.iters) if it.extent > 1]
     units = {it.var for it in block.iters if it.extent == 1}
 
     def drop(e: Expr) -> Expr | None:
         return as_index(0) if isinstance(e, Var) and e in units else None
 
-    store = block.body
+    store = block.store
     return replace(
         block,
         iters=tuple(block.iters[n] for n in kept),
@@ -288,8 +279,7 @@ def _without_units(block: Block) -> Block:
 
 def _laid_out(block: Block, layouts: Mapping[Buffer, Layout]) -> Block:
     """The block over buffers with these layouts."""
-    store = block.body
-    assert isinstance(store, Store)
+    store = block.store
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
 
     def place(b: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:

@@ -32,7 +32,7 @@ from tilewright.ir.rewrite import transform
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.analysis.value_range import fits
 from tilewright.tir.printer import print_expr
-from tilewright.tir.stmt import Block, Store, blocks
+from tilewright.tir.stmt import Block, blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +57,23 @@ def meaning_block(intrinsic: Intrinsic) -> Block:
 def matches(block: Block, intrinsic: Intrinsic) -> list[Match] | str:
     """All ways to see the block's computation as the intrinsic's, or the reason why there is none."""
     pattern = meaning_block(intrinsic)
-    store = block.body
-    assert isinstance(pattern.body, Store)
-    if not isinstance(store, Store):
+    store = block.try_store
+    if store is None:
         return f"{block.name} is more than one store"
     if (pattern.init is not None) and block.init is None:
         return f"{intrinsic.name} starts with an initial value, and {block.name} has none"
-    output = pattern.body.buffer
+    output = pattern.store.buffer
     here = Load(store.buffer, store.indices)
     found: list[Match] = []
-    for bound in _unify(pattern.body.value, store.value, output, here, {output: here}):
+    for bound in _unify(pattern.store.value, store.value, output, here, {output: here}):
         match = Match(tuple(bound[p] for p in intrinsic.meaning.params))
         if match not in found:
             found.append(match)
     if found:
         return found
-    ours, theirs = _skeleton(store.value), _skeleton(pattern.body.value)
+    ours, theirs = _skeleton(store.value), _skeleton(pattern.store.value)
     text = f"{block.name} computes {store.buffer.name} = {ours}, {intrinsic.name} {output.name} = {theirs}"
-    types = _types(store.value), _types(pattern.body.value)
+    types = _types(store.value), _types(pattern.store.value)
     return text if types[0] == types[1] else f"{text} (of {types[0]} and {types[1]})"
 
 

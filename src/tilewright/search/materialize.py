@@ -41,7 +41,7 @@ from tilewright.search.tensor_block import Axis, TensorBlock, is_all_free
 from tilewright.search.tensor_tile import TensorTile
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
-from tilewright.tir.stmt import Block, Store, blocks
+from tilewright.tir.stmt import Block, blocks
 
 _COPY_LANES = 8
 
@@ -205,10 +205,9 @@ class _Materializer:
         assert isinstance(e, Load)
         dims, mine = self._b.dims(operand), self._in_order(operand, axes)
         writer = next(b for b in blocks(self._b.func.body) if e.buffer in _written(b))
-        assert isinstance(writer.body, Store)
         loops = {
             i.name: loops_of(writer)[w]
-            for i, w in zip(e.indices, writer.body.indices, strict=True)
+            for i, w in zip(e.indices, writer.store.indices, strict=True)
             if isinstance(i, Var) and isinstance(w, Var)
         }
         layout = _panels([i.name if isinstance(i, Var) else "" for i in e.indices], dims, mine)
@@ -270,7 +269,7 @@ def _is_plain(e: Expr) -> bool:
 
 
 def _written(block: Block) -> set[Buffer]:
-    return {block.body.buffer} if isinstance(block.body, Store) else set()
+    return set() if block.try_store is None else {block.store.buffer}
 
 
 def _panels(have: list[str], dims: list[Var], axes: list[Axis]) -> Layout:

@@ -11,7 +11,7 @@ from tilewright.schedule.recipes.draft import Draft
 from tilewright.schedule.recipes.rows import schedule_rows
 from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, IterKind, Store, blocks
+from tilewright.tir.stmt import Block, IterKind, blocks
 
 _ACCUMULATORS = (1, 2, 4, 8)
 
@@ -43,7 +43,7 @@ def rows_space(start: Draft, target: Target, constants: frozenset[str]) -> Space
 
 def row_reduction(block: Block) -> RowReduction:
     extents = {kind: prod(it.extent for it in block.iters if it.kind is kind) for kind in IterKind}
-    nodes = list(walk(block.body.value)) if isinstance(block.body, Store) else []
+    nodes = [] if block.try_store is None else list(walk(block.store.value))
     loads = [e for e in nodes if isinstance(e, Load)]
     operations = [e for e in nodes if not isinstance(e, Load | Const | Var) and e.dtype.is_float]
     return RowReduction(

@@ -40,8 +40,7 @@ class TensorBlock:
 
     @property
     def store(self) -> Store:
-        store = self.block.body
-        assert isinstance(store, Store)  # it matched the intrinsic
+        store = self.block.store
         return store
 
     def attempt(self, step: Step) -> bool:

@@ -27,7 +27,7 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.tensorize import Tensorize
 from tilewright.search.tensor_block import Axis, TensorBlock, is_all_free
-from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store
+from tilewright.tir.stmt import Block, For, IterKind, LoopKind
 
 _REGISTERS = 16  # vector registers that every target has
 _CORE = Machine(lanes=8, registers=_REGISTERS)  # tiles are ranked alike on all targets
@@ -195,7 +195,6 @@ class TensorTile:
 
 def _last_index(block: Block, buffer: Buffer) -> set[Var]:
     """The iterators in the last index at which a block reaches `buffer`."""
-    store = block.body
-    assert isinstance(store, Store)
+    store = block.store
     reached = [Load(store.buffer, store.indices), *loads(store.value)]
     return set[Var]().union(*(free_vars(ld.indices[-1]) for ld in reached if ld.buffer is buffer))

@@ -21,7 +21,7 @@ from typing import Protocol, TypeAlias
 from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute as substitute_stmt
+from tilewright.tir.rewrite import bound_store
 from tilewright.tir.stmt import Block, For, Iter, IterKind, LoopKind, Stmt, Store
 
 MEMORY = frozenset({Scope.GLOBAL, Scope.LOCAL})
@@ -117,11 +117,8 @@ class Intrinsic:
     def store(self) -> Store:
         """What one iteration of the meaning does, over its loop variables."""
         block = self.loops[-1].body
-        assert isinstance(block, Block) and isinstance(block.body, Store), self.name
-        values = dict(zip((it.var for it in block.iters), block.bindings, strict=True))
-        store = substitute_stmt(block.body, values)
-        assert isinstance(store, Store)
-        return store
+        assert isinstance(block, Block), self.name
+        return bound_store(block)
 
     @cached_property
     def dims(self) -> tuple[tuple[Var | None, ...], ...]:

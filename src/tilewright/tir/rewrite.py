@@ -89,6 +89,14 @@ def substitute(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     return map_exprs(s, lambda e: substitute_expr(e, values, memo))
 
 
+def bound_store(block: Block) -> Store:
+    """The block's single store, over what its iterators are bound to."""
+    store, values = block.store, dict(zip((it.var for it in block.iters), block.bindings, strict=True))
+    memo: Memo = {}
+    indices = tuple(substitute_expr(i, values, memo) for i in store.indices)
+    return Store(store.buffer, indices, substitute_expr(store.value, values, memo))
+
+
 def replace_buffers(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
     """Access other buffers at the same indices."""
     memo: Memo = {}

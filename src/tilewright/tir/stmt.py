@@ -23,6 +23,7 @@ from enum import Enum, unique
 from typing import TypeAlias, assert_never
 
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var
+from tilewright.support.errors import InternalError
 
 
 @unique
@@ -111,6 +112,18 @@ class Block:
     @property
     def is_reduction(self) -> bool:
         return any(it.kind is IterKind.REDUCE for it in self.iters)
+
+    @property
+    def try_store(self) -> "Store | None":
+        """The block's body, if it is a single store (that of a sequential block, such as a sort, is not)."""
+        return self.body if isinstance(self.body, Store) else None
+
+    @property
+    def store(self) -> "Store":
+        """The block's body, which must be a single store: for callers that have matched or made the block."""
+        if isinstance(self.body, Store):
+            return self.body
+        raise InternalError(f"the body of block {self.name} is not a single store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +225,11 @@ def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
 
 def blocks(s: Stmt) -> Iterator[Block]:
     return (n for n in walk(s) if isinstance(n, Block))
+
+
+def store_blocks(s: Stmt) -> Iterator[tuple[Block, Store]]:
+    """The blocks that are a single store, with it. The others are skipped."""
+    return ((b, b.body) for b in blocks(s) if isinstance(b.body, Store))
 
 
 def loops(s: Stmt) -> Iterator[For]:

@@ -303,8 +303,7 @@ def _divide_keys(s: Draft, p: _Product, step: OnlineSoftmax) -> tuple[str, _Prod
     """Take keys up in blocks: the loop over them, and the product with one of them."""
     nest = _nest(s, p, "")
     s.apply(Reorder((*nest.outside, *nest.reduce)))
-    result = find_block(s.func, p.block).body
-    assert isinstance(result, Store)
+    result = find_block(s.func, p.block).store
     s.apply(SetScope(result.buffer.name, Scope.GLOBAL))  # it is scaled, and added to, from block to block
     s.apply(step)
     s.apply(SetScope(step.part, Scope.REGISTER))

@@ -45,7 +45,7 @@ from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, IterKind, Store
+from tilewright.tir.stmt import Block, IterKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +136,10 @@ def _produce(s: Draft, chain: Chain, plan: TilePlan, made: str, at: str, target:
 def _fill_in_vectors(s: Draft, name: str, target: Target) -> None:
     """Whole vectors of channels, which are innermost; what chooses the rows of a side does not ask for channels."""
     side = find_block(s.func, name)
-    assert isinstance(side.body, Store)
-    channel = side.body.indices[-1]
+    channel = side.store.indices[-1]
     (binding,) = [b for it, b in zip(side.iters, side.bindings, strict=True) if it.var is channel]
     own = [n.var.name for n in loops_above(s.func, side) if n.var in free_vars(binding)]
-    lanes = target.lanes(side.body.buffer.dtype.bytes)
+    lanes = target.lanes(side.store.buffer.dtype.bytes)
     s.apply(Vectorize(s.apply(Split(own[-1], (None, lanes))).names[1]))
 
 

@@ -44,7 +44,7 @@ from tilewright.target.target import Target
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, IterKind, Seq, Store, blocks
+from tilewright.tir.stmt import Block, For, IterKind, Seq, blocks
 
 # The register tile of so many rows and columns of a contraction in such a loop: its size, and the multiply-adds written
 # out in a step.
@@ -159,7 +159,7 @@ def _column_loop(s: Draft, block: Block, shared: list[str]) -> str:
 
 
 def _bytes(block: Block) -> int:
-    return block.body.buffer.dtype.bytes if isinstance(block.body, Store) else 0
+    return block.store.buffer.dtype.bytes if block.try_store is not None else 0
 
 
 def _share(s: Draft, shared: list[str]) -> None:

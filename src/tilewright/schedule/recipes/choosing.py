@@ -3,18 +3,19 @@
 from math import prod
 
 from tilewright.ir.expr import Binary, BinaryOp, Const, Select, Var, walk
-from tilewright.tir.stmt import Block, Iter, Store
+from tilewright.tir.stmt import Block, Iter
 
 MAX_STATEMENTS = 64  # that are written out
 
 
 def choosing(block: Block) -> tuple[Iter, ...]:
     """The iterators that choose among expressions; none if it is no such block, or too long to be written out."""
-    if block.is_reduction or not isinstance(block.body, Store):
+    store = block.try_store
+    if block.is_reduction or store is None:
         return ()
     compared = {
         e.cond.a
-        for e in walk(block.body.value)
+        for e in walk(store.value)
         if isinstance(e, Select) and isinstance(e.cond, Binary) and _is_case(e.cond)
     }
     found = tuple(it for it in block.iters if it.var in compared)

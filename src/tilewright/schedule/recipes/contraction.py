@@ -81,8 +81,8 @@ def _slides(load: Load, cols: tuple[Iter, ...], reduce: tuple[Iter, ...]) -> boo
 
 def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
     """The block as a contraction, if it is one with columns of its own (a depthwise convolution has none)."""
-    store = block.body
-    if not isinstance(store, Store) or not isinstance(store.value, Fma) or block.init is None:
+    store = block.try_store
+    if store is None or not isinstance(store.value, Fma) or block.init is None:
         return None
     a, b = store.value.a, store.value.b
     if not isinstance(a, Load) or not isinstance(b, Load) or a.buffer is b.buffer:
@@ -150,8 +150,7 @@ def fuse_group(s: Draft, block: str, epilogue: str, group: tuple[Iter, ...]) -> 
     """Make one iterator of several, in the block, in what consumes its result, and in the accumulator between; returns
     that of the block.
     """
-    accumulator = find_block(s.func, block).body
-    assert isinstance(accumulator, Store)
+    accumulator = find_block(s.func, block).store
     at = [accumulator.indices.index(it.var) for it in group]
     follower = find_block(s.func, epilogue)
     fused = s.apply(FuseIters(block, tuple(it.var.name for it in group)))
@@ -167,8 +166,7 @@ def fuse_group(s: Draft, block: str, epilogue: str, group: tuple[Iter, ...]) -> 
 
 def _columns_last(s: Draft, block: str, column: str) -> None:
     """A register holds neighbouring columns: they are the accumulator's last dimension."""
-    store = find_block(s.func, block).body
-    assert isinstance(store, Store)
+    store = find_block(s.func, block).store
     (at,) = [d for d, i in enumerate(store.indices) if isinstance(i, Var) and i.name == column]
     if at != len(store.indices) - 1:
         order = (*(d for d in range(len(store.indices)) if d != at), at)

@@ -11,7 +11,7 @@ from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.schedule.steps.store_at import StoreAt
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module
-from tilewright.tir.stmt import Block, Store, blocks
+from tilewright.tir.stmt import Block, blocks
 
 
 def store_in_place(module: Module) -> tuple[Module, tuple[Step, ...]]:
@@ -26,7 +26,7 @@ def store_in_place(module: Module) -> tuple[Module, tuple[Step, ...]]:
 
 
 def _only_moves(block: Block) -> bool:
-    return isinstance(block.body, Store) and _is_choice(block.body.value)
+    return block.try_store is not None and _is_choice(block.store.value)
 
 
 def _is_choice(e: Expr) -> bool:
@@ -48,8 +48,7 @@ def _place_pieces(module: Module, func: Func, padded: set[Buffer]) -> tuple[Modu
         steps.append(step)
     inlined = len(steps)
     left = [last.name]  # blocks that still copy
-    found = find_block(now.func(func.name), last.name).body
-    assert isinstance(found, Store)
+    found = find_block(now.func(func.name), last.name).store
     sources = {ld.buffer for ld in loads(found.value)} - padded
     for source in sorted(sources, key=lambda b: (-b.bytes, b.name)):
         for name in left:

@@ -17,17 +17,17 @@ from tilewright.schedule.recipes.register_tile import loops_of
 from tilewright.schedule.steps.rfactor import Rfactor
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
-from tilewright.tir.stmt import Block, Iter, IterKind, Store
+from tilewright.tir.stmt import Block, Iter, IterKind
 
 
 def divided_iter(block: Block) -> Iter | None:
     """The iterator to divide: along it chunks are farthest apart in the largest operand."""
     reduce = [it for it in block.iters if it.kind is IterKind.REDUCE and it.extent > 1]
-    if not isinstance(block.body, Store) or not reduce:
+    store = block.try_store
+    if store is None or not reduce:
         return None
-    out = block.body.buffer
     largest: Load | None = max(
-        (ld for ld in loads(block.body.value) if ld.buffer is not out),
+        (ld for ld in loads(store.value) if ld.buffer is not store.buffer),
         key=lambda ld: ld.buffer.size,
         default=None,
     )
@@ -42,8 +42,7 @@ def divide_reduction(s: Draft, name: str, over: Iter, chunks: int) -> str:
     loop = loops_of(find_block(s.func, name))[over.var]
     outer, _ = s.apply(Split(loop, (chunks, over.extent // chunks))).names
     part = s.apply(Rfactor(name, outer, "part"))
-    made = find_block(s.func, part.name).body
-    assert isinstance(made, Store)
+    made = find_block(s.func, part.name).store
     last = len(made.indices) - 1
     if last:  # all of a chunk together
         s.apply(TransformLayout(made.buffer.name, Layout((ReorderDims((last, *range(last))),))))

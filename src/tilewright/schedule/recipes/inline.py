@@ -26,8 +26,8 @@ def inline_spatial(s: Draft) -> None:
     block.
     """
     for block in list(blocks(s.func.body)):
-        store = block.body
-        if block.is_reduction or not isinstance(store, Store) or store.buffer not in s.func.locals:
+        store = block.try_store
+        if block.is_reduction or store is None or store.buffer not in s.func.locals:
             continue
         if choosing(block):  # all its expressions, where one is needed
             continue
@@ -41,8 +41,8 @@ def inline_spatial(s: Draft) -> None:
 
 def inline_moved(s: Draft, block: Block) -> bool:
     """Inline a block that only moves data into those that read it, if none of them is a reduction."""
-    store = block.body
-    if not isinstance(store, Store) or not is_movement(block) or store.buffer not in s.func.locals:
+    store = block.try_store
+    if store is None or not is_movement(block) or store.buffer not in s.func.locals:
         return False
     users = consumers(s.func, store.buffer)
     if not users or any(u.is_reduction for u in users):
@@ -52,13 +52,14 @@ def inline_moved(s: Draft, block: Block) -> bool:
 
 def _is_factor_of_same(block: Block, user: Block) -> bool:
     """Does the block move one factor of the user's products, and is the other one of the buffer that it moves from?"""
-    if not is_movement(block) or not isinstance(block.body, Store) or not isinstance(user.body, Store):
+    moved, used = block.try_store, user.try_store
+    if moved is None or used is None:
         return False
-    source, product = block.body.value, user.body.value
+    source, product = moved.value, used.value
     if not isinstance(source, Load) or not isinstance(product, Fma):
         return False
     factors = [f.buffer for f in (product.a, product.b) if isinstance(f, Load)]
-    return user.is_reduction and block.body.buffer in factors and source.buffer in factors
+    return user.is_reduction and moved.buffer in factors and source.buffer in factors
 
 
 def consumers(func: Func, buffer: Buffer) -> list[Block]:
@@ -80,7 +81,7 @@ def single_consumer(func: Func, buffer: Buffer) -> Block | None:
 
 def is_movement(block: Block) -> bool:
     """Each element stored is one element loaded."""
-    return isinstance(block.body, Store) and isinstance(block.body.value, Load)
+    return block.try_store is not None and isinstance(block.store.value, Load)
 
 
 def domain(block: Block) -> int:
@@ -90,6 +91,5 @@ def domain(block: Block) -> int:
 def _pays(producer: Block, user: Block) -> bool:
     if user.is_reduction:
         return False
-    assert isinstance(producer.body, Store)
-    cheap = sum(1 for _ in walk(producer.body.value)) <= 4
+    cheap = sum(1 for _ in walk(producer.store.value)) <= 4
     return domain(user) <= domain(producer) or (cheap and domain(user) <= 4 * domain(producer))

@@ -17,14 +17,14 @@ from tilewright.schedule.recipes.tiles import Tile
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, Iter, IterKind, Store
+from tilewright.tir.stmt import Block, Iter, IterKind
 
 
 def is_lane_reduction(block: Block) -> bool:
     """Is the block a reduction whose loads can be vectors along the output's innermost dimension?"""
-    store = block.body
+    store = block.try_store
     if (
-        not isinstance(store, Store)
+        store is None
         or block.init is None
         or not all(isinstance(i, Const) or _moved(i) is not None for i in store.indices)
     ):
@@ -49,9 +49,8 @@ def _step(ld: Load, var: Var, block: Block) -> int | None:
 
 def operands(block: Block) -> list[Load]:
     """What the block loads, but for its accumulator."""
-    assert isinstance(block.body, Store)
-    out = block.body.buffer
-    return [ld for ld in loads(block.body.value) if ld.buffer is not out]
+    out = block.store.buffer
+    return [ld for ld in loads(block.store.value) if ld.buffer is not out]
 
 
 def _moved(index: Expr) -> Var | None:
@@ -62,9 +61,8 @@ def _moved(index: Expr) -> Var | None:
 
 
 def _innermost(block: Block) -> Iter | None:
-    assert isinstance(block.body, Store)
     by_var = {it.var: it for it in block.iters}
-    spatial = [by_var[v] for v in map(_moved, block.body.indices) if v in by_var]
+    spatial = [by_var[v] for v in map(_moved, block.store.indices) if v in by_var]
     return spatial[-1] if spatial else None
 
 
@@ -80,8 +78,7 @@ def lane_and_rows(block: Block) -> tuple[Iter, Iter | None]:
 def schedule_lanes(s: Draft, name: str, tile: Tile, unroll: int, target: Target) -> None:
     """Tile the reduction `name`, with what consumes its result: `tile.rows` outputs of `tile.columns` lanes."""
     block = find_block(s.func, name)
-    assert isinstance(block.body, Store)
-    epilogue = take_epilogue(s, name, block.body.buffer)
+    epilogue = take_epilogue(s, name, block.store.buffer)
     gather_lanes(s, name, target)
     block = find_block(s.func, name)
     inner, rows = lane_and_rows(block)
@@ -91,8 +88,7 @@ def schedule_lanes(s: Draft, name: str, tile: Tile, unroll: int, target: Target)
     row = s.apply(AddUnitLoop(name)).loop if rows is None else loops[rows.var]
     outer = [n for n in spatial if n not in (row, col)]
     nest = Nest(name, epilogue, (*outer, row, col), row, col, tuple(_reduce_loops(block)))
-    assert isinstance(block.body, Store)
-    tile_nest(s, nest, tile, target.lanes(block.body.buffer.dtype.bytes), unroll)
+    tile_nest(s, nest, tile, target.lanes(block.store.buffer.dtype.bytes), unroll)
 
 
 def gather_lanes(s: Draft, name: str, target: Target) -> None:

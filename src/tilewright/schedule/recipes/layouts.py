@@ -20,7 +20,7 @@ from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import External, Func, Module, calls
-from tilewright.tir.stmt import Block, IterKind, Store, blocks, stmt_exprs
+from tilewright.tir.stmt import Block, IterKind, blocks, stmt_exprs, store_blocks
 
 _MIN_CHANNELS = 8  # fewer would not fill a vector
 
@@ -95,11 +95,11 @@ def _paddings(module: Module) -> list[FoldPadding]:
 def _channels_first(module: Module, last: Collection[Buffer]) -> Iterator[TransformLayout]:
     """Parts of the output that are interleaved in the end are computed next to each other, channel by channel."""
     for func in module.funcs:
-        for block in blocks(func.body):
+        for block, store in store_blocks(func.body):
             at = channels_of(block) if block.is_reduction else None
-            if at is None or at == 1 or not isinstance(block.body, Store):
+            if at is None or at == 1:
                 continue
-            made = block.body.buffer
+            made = store.buffer
             if made not in last and made in func.locals and is_interleaved(func, made):
                 rank = len(made.shape)
                 order = (0, at, *range(1, at), *range(at + 1, rank))
@@ -114,8 +114,8 @@ def _phases(module: Module, last: Collection[Buffer]) -> list[TransformLayout]:
     """
     found: dict[str, TransformLayout] = {}
     for func in module.funcs:
-        for block in blocks(func.body):
-            if block.is_reduction and isinstance(block.body, Store) and block.body.buffer not in last:
+        for block, store in store_blocks(func.body):
+            if block.is_reduction and store.buffer not in last:
                 for b, stride in strided_images(func, block):
                     if b not in last:
                         found[b.name] = TransformLayout(b.name, phases(len(b.shape), stride))
@@ -126,12 +126,11 @@ def strided_images(func: Func, block: Block) -> Iterator[tuple[Buffer, int]]:
     """The buffers inside of the Func along whose last dimension a reduction moves in strides, as its output moves along
     its own.
     """
-    assert isinstance(block.body, Store)
-    if not block.body.indices:
+    if not block.store.indices:
         return
-    for ld in loads(block.body.value):
+    for ld in loads(block.store.value):
         if ld.buffer in func.locals and ld.indices:
-            stride = _stride(block, ld, block.body.indices[-1])
+            stride = _stride(block, ld, block.store.indices[-1])
             if stride > 1:
                 yield ld.buffer, stride
 
@@ -146,11 +145,10 @@ def _images(block: Block, at: int) -> Iterator[tuple[Buffer, int]]:
     """The buffers of a block whose output has its channels in dimension `at` that have as many pixel dimensions after
     their channels, and where these are.
     """
-    assert isinstance(block.body, Store)
-    out = block.body.buffer
+    out = block.store.buffer
     if out.scope is Scope.GLOBAL:
         yield out, at
-    for ld in loads(block.body.value):
+    for ld in loads(block.store.value):
         b = ld.buffer
         if b.scope is Scope.GLOBAL and len(b.shape) == len(out.shape) - at + 1 and _has_channels(b):
             yield b, 1
@@ -158,8 +156,8 @@ def _images(block: Block, at: int) -> Iterator[tuple[Buffer, int]]:
 
 def _tiled_images(block: Block) -> Iterator[Buffer]:
     """The images that a block cuts into tiles, or puts together from them, where the tiles have channels last."""
-    store = block.body
-    if not isinstance(store, Store):
+    store = block.try_store
+    if store is None:
         return
     touched = [(store.buffer, store.indices), *((ld.buffer, ld.indices) for ld in loads(store.value))]
     for b, indices in touched:
@@ -183,8 +181,8 @@ def channels_of(block: Block) -> int | None:
     reducing its own channels, in which case another operand mixes them. A product of matrices looks like the
     latter where there is a single pixel dimension; it is left as it is.
     """
-    store = block.body
-    if not isinstance(store, Store):
+    store = block.try_store
+    if store is None:
         return None
     reduce = {it.var for it in block.iters if it.kind is IterKind.REDUCE}
     for at in range(1, len(store.indices) - 1):
@@ -235,8 +233,8 @@ def _same_channel(func: Func) -> Iterator[set[tuple[Buffer, int]]]:
     dimensions that is. Those of another rank (sums that are yet to be put together) have it anywhere.
     """
     for block in blocks(func.body):
-        store = block.body
-        if block.is_reduction or not isinstance(store, Store) or len(store.indices) < 3:
+        store = block.try_store
+        if block.is_reduction or store is None or len(store.indices) < 3:
             continue
         channel = store.indices[1]
         group = {(store.buffer, 1)}

@@ -15,7 +15,7 @@ from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.split import Split
 from tilewright.target.target import Target
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, IterKind, Store
+from tilewright.tir.stmt import Block, IterKind
 
 
 def is_ordered(block: Block) -> bool:
@@ -29,16 +29,16 @@ def schedule_ordered(s: Draft, name: str, target: Target) -> None:
     loops = [loops_of(block)[it.var] for it in block.iters]
     kinds = [it.kind for it in block.iters]
     first = next(n for n, kind in enumerate(kinds) if kind is IterKind.REDUCE)
-    if _has_neighbour_lanes(block) and isinstance(block.body, Store):
-        _vectorize(s, loops[-1], target.lanes(max(block.body.buffer.dtype.bytes, 4)))
+    if _has_neighbour_lanes(block):
+        _vectorize(s, loops[-1], target.lanes(max(block.store.buffer.dtype.bytes, 4)))
     if first and is_worth_sharing(1, block):
         parallel_prefix(s, tuple(loops[:first]))
 
 
 def _has_neighbour_lanes(block: Block) -> bool:
     """Does the innermost loop run along memory, wherever it chooses elements?"""
-    inner, store = block.iters[-1], block.body
-    if inner.kind is IterKind.REDUCE or inner.extent < 4 or not isinstance(store, Store):
+    inner, store = block.iters[-1], block.try_store
+    if inner.kind is IterKind.REDUCE or inner.extent < 4 or store is None:
         return False
     simplify = Simplifier(ranges(block))
     places = [store.indices, *(ld.indices for e in (*store.indices, store.value) for ld in loads(e))]

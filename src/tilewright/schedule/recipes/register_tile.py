@@ -36,7 +36,7 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.tensorize import Tensorize
-from tilewright.tir.stmt import PREFETCH, Block, For, LoopKind, Store, blocks
+from tilewright.tir.stmt import PREFETCH, Block, For, LoopKind, blocks
 
 NO_INTRINSICS: Mapping[tuple[int, int], str] = MappingProxyType({})
 
@@ -245,8 +245,8 @@ def _is_turned(s: Draft, epilogue: str, row: str, col: str) -> bool:
     Then vectors are turned in registers before it, instead of stored element by element.
     """
     block = find_block(s.func, epilogue)
-    store = block.body
-    if not isinstance(store, Store):
+    store = block.try_store
+    if store is None:
         return False
     bound = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
     simplify = Simplifier({n.var: Interval(0, n.extent - 1) for n in loops_above(s.func, block)})

@@ -30,7 +30,7 @@ from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Store, blocks
+from tilewright.tir.stmt import Block, For, IterKind, LoopKind, blocks, store_blocks
 
 _MOST_AGAIN = 8  # times the work, for a row to stay in the nearest cache
 
@@ -41,8 +41,7 @@ def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
     """
     last = list(blocks(s.func.body))[-1]
     if last.is_reduction:  # its partial results must have a place to stay between it and the end of a row
-        assert isinstance(last.body, Store)
-        s.apply(CacheWrite(last.name, last.body.buffer.name, Scope.LOCAL))
+        s.apply(CacheWrite(last.name, last.store.buffer.name, Scope.LOCAL))
     names = [b.name for b in blocks(s.func.body)]
     last = find_block(s.func, names[-1])
     rows = _row_loops(s, last)
@@ -81,19 +80,17 @@ def _give_place(s: Draft, name: str) -> None:
         return
     over = {v for b in block.bindings for v in free_vars(b)}
     if all(n.var in over for n in loops_above(s.func, block)):
-        assert isinstance(block.body, Store)
-        end = s.apply(CacheWrite(name, block.body.buffer.name, Scope.LOCAL))
+        end = s.apply(CacheWrite(name, block.store.buffer.name, Scope.LOCAL))
         s.apply(ComputeAt(name, s.apply(AddUnitLoop(end.copy)).loop))
 
 
 def _row_loops(s: Draft, last: Block) -> set[str]:
     """The loops of the last block along which reductions, and what is derived from them, have a value each."""
     loops = loops_of(last)
-    assert isinstance(last.body, Store)
-    whole = {b.body.buffer for b in blocks(s.func.body) if b.is_reduction and isinstance(b.body, Store)}
+    whole = {store.buffer for b, store in store_blocks(s.func.body) if b.is_reduction}
     used: set[Var] = set()
-    for ld in loads(last.body.value):
-        if ld.buffer in s.func.locals and (ld.buffer.size < last.body.buffer.size or ld.buffer in whole):
+    for ld in loads(last.store.value):
+        if ld.buffer in s.func.locals and (ld.buffer.size < last.store.buffer.size or ld.buffer in whole):
             used |= {v for i in ld.indices for v in free_vars(i)}
     return {loops[v] for v in used if v in loops}
 
@@ -125,8 +122,7 @@ def vectorize_row(s: Draft, name: str, accumulators: int, target: Target) -> Non
     inner = chained[-1].var.name
     if len(chained) > 1 and block.is_reduction:
         inner = s.apply(Fuse(tuple(n.var.name for n in chained))).name
-    assert isinstance(block.body, Store)
-    lanes = target.lanes(max(block.body.buffer.dtype.bytes, 4))
+    lanes = target.lanes(max(block.store.buffer.dtype.bytes, 4))
     extent = s.loop(inner).extent
     if block.is_reduction:
         _reduce_in_lanes(s, name, inner, lanes, min(accumulators, extent // (2 * lanes)))

@@ -41,7 +41,7 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, For, LoopKind, Store
+from tilewright.tir.stmt import Block, For, LoopKind
 from tilewright.tir.stmt import walk as walk_stmts
 
 _MIN_CUT = 128  # elements of a part that is worth code of its own
@@ -51,7 +51,7 @@ _MAX_CUTS = 8  # of one loop: the pieces of a concatenation, say
 def schedule_spatial(s: Draft, name: str, target: Target) -> None:
     """Schedule an all-spatial block that is alone under its loops."""
     block = find_block(s.func, name)
-    if not block.iters or not isinstance(block.body, Store):
+    if not block.iters or block.try_store is None:
         return
     is_shared = is_worth_sharing(target.lanes(4), block)
     schedule_own(s, name, list(loops_of(block).values()), target, is_shared=is_shared)
@@ -71,16 +71,17 @@ def bring_near(s: Draft, name: str, target: Target) -> bool:
 def move_near(s: Draft, name: str, target: Target) -> tuple[str, ...] | None:
     """Move a producer there: its loops inside a part. None if it stays where it is."""
     block = find_block(s.func, name)
-    if not isinstance(block.body, Store) or block.body.buffer not in s.func.locals:
+    made = None if block.try_store is None else block.store.buffer
+    if made not in s.func.locals:
         return None
-    above = [loops_above(s.func, u) for u in consumers(s.func, block.body.buffer)]
+    above = [loops_above(s.func, u) for u in consumers(s.func, made)]
     if not above or any(not path or path[0] is not above[0][0] for path in above):
         return None
     part = above[0][0]
     if part.kind is not LoopKind.PARALLEL or not s.attempt(ComputeAt(name, part.var.name)):
         return None
     loops = loops_above(s.func, find_block(s.func, name))[1:]
-    piece, made = math.prod(n.extent for n in loops), block.body.buffer
+    piece = math.prod(n.extent for n in loops)
     if piece * part.extent > made.size or piece * made.dtype.bytes > target.l2_bytes // 2:
         s.undo()  # parts overlap and would make the same elements, or a piece is not near
         return None
@@ -101,9 +102,8 @@ def schedule_own(s: Draft, name: str, loops: list[str], target: Target, *, is_sh
         if loop in loops:
             loops[loops.index(loop) : loops.index(loop) + 1] = s.apply(Split(loop, (None, factor))).names
     block = find_block(s.func, name)
-    assert isinstance(block.body, Store)
     simplify, values = _in_loops(s, block)
-    steps = _steps(simplify, block.body.buffer.strides, [substitute(i, values) for i in block.body.indices])
+    steps = _steps(simplify, block.store.buffer.strides, [substitute(i, values) for i in block.store.indices])
     order = sorted(loops, key=lambda n: (s.loop(n).extent > 1, -steps.get(Var(n), 0)))
     if len(order) > 1:
         s.apply(Reorder(tuple(order)))
@@ -113,10 +113,9 @@ def schedule_own(s: Draft, name: str, loops: list[str], target: Target, *, is_sh
 def _interleaved(s: Draft, name: str) -> list[tuple[str, int]]:
     """(loop, n) where the output keeps every n-th iteration of a loop together."""
     block = find_block(s.func, name)
-    assert isinstance(block.body, Store)
     loops = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
     found: list[tuple[str, int]] = []
-    for i in block.body.indices:
+    for i in block.store.indices:
         match i:
             case Binary(op=BinaryOp.MOD, a=Var() as v, b=Const(value=n)):
                 loop = loops.get(v)
@@ -165,8 +164,7 @@ def _distribute(s: Draft, loop: str, more: int) -> Distribute:
 
 def _output(s: Draft, part: _Part) -> Buffer:
     block = find_block(s.func, part.block)
-    assert isinstance(block.body, Store)
-    return block.body.buffer
+    return block.store.buffer
 
 
 def _turn(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> bool:
@@ -191,12 +189,11 @@ def _find_cut(
     the outermost loop to cut.
     """
     block = find_block(s.func, part.block)
-    assert isinstance(block.body, Store)
     extents = [s.loop(n).extent for n in part.order]
     simplify, values = _in_loops(s, block)
     conditions = set(conjuncts(simplify(block.predicate)))
     if math.prod(n.extent for n in loops_above(s.func, block)) >= _MIN_CUT:
-        value = simplify(substitute(block.body.value, values))
+        value = simplify(substitute(block.store.value, values))
         conditions.update(c for e in walk(value) if isinstance(e, Select) for c in conjuncts(e.cond))
     turned = find_turned(s, part.block, part.order, lanes)
     tiled = (turned.across, turned.inner) if turned is not None else ()
@@ -272,9 +269,8 @@ def _chunk(vectors: int) -> int:
 
 def memory_order(block: Block) -> list[str]:
     """The loops of the block from the largest stride of its output to the smallest."""
-    assert isinstance(block.body, Store)
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
-    steps = _steps(simplify, block.body.buffer.strides, block.body.indices)
+    steps = _steps(simplify, block.store.buffer.strides, block.store.indices)
     loops = loops_of(block)
     ranked = sorted(block.iters, key=lambda it: -steps.get(it.var, 0))
     return [loops[it.var] for it in ranked]
@@ -312,7 +308,6 @@ def _vector_depth(s: Draft, part: _Part, extents: list[int], lanes: int) -> int:
 def _score(s: Draft, part: _Part, extents: list[int], depth: int, lanes: int) -> tuple[int, float, int]:
     """(accesses that need a load or store per lane, share of work outside of full vectors, divisions per vector)."""
     block = find_block(s.func, part.block)
-    assert isinstance(block.body, Store)
     size = math.prod(extents[-depth:])
     lane, vector = Var("lane"), Var("vector")
     fused: dict[Var, Expr] = {}
@@ -323,10 +318,10 @@ def _score(s: Draft, part: _Part, extents: list[int], depth: int, lanes: int) ->
     simplify, values = _in_loops(s, block)
     simplify.learn({lane: Interval(0, lanes - 1), vector: Interval(0, max(size // lanes - 1, 0))})
     values = {v: substitute(e, fused) for v, e in values.items()}
-    value = simplify(substitute(block.body.value, values))  # in a part, one side of a condition may be gone
-    indices = tuple(substitute(i, values) for i in block.body.indices)
+    value = simplify(substitute(block.store.value, values))  # in a part, one side of a condition may be gone
+    indices = tuple(substitute(i, values) for i in block.store.indices)
     accesses = [(ld.buffer, ld.indices) for e in (*indices, value) for ld in loads(e)]
-    accesses.append((block.body.buffer, indices))
+    accesses.append((block.store.buffer, indices))
     bad = divisions = 0
     for buffer, at in accesses:
         flat: Expr = as_index(0)

@@ -25,7 +25,6 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Store
 
 
 def schedule_straight_line(
@@ -39,9 +38,8 @@ def schedule_straight_line(
 ) -> None:
     """Write the block out. `outer` loops stay outside; `follower` takes the result, which is in registers then."""
     block = find_block(s.func, name)
-    assert isinstance(block.body, Store)
     loops = loops_of(block)
-    last = block.body.indices[-1]
+    last = block.store.indices[-1]
     if not isinstance(last, Var) or last not in loops:
         raise ScheduleError(f"{name} does not store along an iterator")
     cases = tuple(loops[it.var] for it in choosing(block))
@@ -50,7 +48,7 @@ def schedule_straight_line(
     s.apply(Reorder((*around, lane, *cases)))
     if follower is not None:
         s.apply(ReverseComputeAt(follower, (*around, lane, *cases)[-1]))
-    lanes, extent = target.lanes(block.body.buffer.dtype.bytes), s.loop(lane).extent
+    lanes, extent = target.lanes(block.store.buffer.dtype.bytes), s.loop(lane).extent
     whole = extent // lanes * lanes
     if 0 < whole < extent:
         s.apply(LoopPartition(lane, (whole,)))

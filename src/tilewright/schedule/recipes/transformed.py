@@ -57,7 +57,7 @@ def find_stages(func: Func) -> Stages | None:
         return None
 
     def of(buffer: object) -> tuple[str, ...]:
-        return tuple(b.name for b in straight if isinstance(b.body, Store) and b.body.buffer is buffer)
+        return tuple(b.name for b in straight if b.try_store is not None and b.store.buffer is buffer)
 
     reads = tuple(b.name for b in straight if c.store.buffer in _read(b))
     found = Stages(of(c.b.buffer), of(c.a.buffer), c.block.name, reads)
@@ -66,7 +66,7 @@ def find_stages(func: Func) -> Stages | None:
 
 
 def _read(block: Block) -> set[object]:
-    return {ld.buffer for ld in loads(block.body.value)} if isinstance(block.body, Store) else set()
+    return set() if block.try_store is None else {ld.buffer for ld in loads(block.store.value)}
 
 
 def schedule_transformed(s: Draft, stages: Stages, choose: ChooseTile, target: Target) -> None:
@@ -78,8 +78,7 @@ def schedule_transformed(s: Draft, stages: Stages, choose: ChooseTile, target: T
         schedule_straight_line(s, name, target, outer=_own(shared, name), is_shared=not shared)
     _tile(s, stages.product, _own(shared, stages.product), choose, target)
     for name in stages.results:
-        store = find_block(s.func, name).body
-        assert isinstance(store, Store)
+        store = find_block(s.func, name).store
         follower = _take_follower(s, store)
         schedule_straight_line(
             s, name, target, outer=_own(shared, name), follower=follower, is_shared=not shared
@@ -101,8 +100,7 @@ def _shared(s: Draft, stages: Stages) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in (*stages.inputs, stages.product, *stages.results):
         block = find_block(s.func, name)
-        assert isinstance(block.body, Store)
-        first = block.body.indices[0]
+        first = block.store.indices[0]
         if not isinstance(first, Var):
             raise ScheduleError(f"{name} does not go over blocks of tiles first")
         found[name] = loops_of(block)[first]

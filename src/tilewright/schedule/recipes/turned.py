@@ -19,7 +19,6 @@ from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
-from tilewright.tir.stmt import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +34,11 @@ class Turned:
 def find_turned(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> Turned | None:
     """The block as such a copy, if what it reads is side by side along another loop in `order` than the last."""
     block = find_block(s.func, name)
-    assert isinstance(block.body, Store)
     inner = Var(order[-1])
     simplify = Simplifier({n.var: Interval(0, n.extent - 1) for n in loops_above(s.func, block)})
     bound = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
-    value = simplify(substitute(block.body.value, bound))
-    target = Load(block.body.buffer, tuple(substitute(i, bound) for i in block.body.indices))
+    value = simplify(substitute(block.store.value, bound))
+    target = Load(block.store.buffer, tuple(substitute(i, bound) for i in block.store.indices))
     stored = _steps(target, simplify)
     found = {
         ld: steps for ld in set(loads(value)) if (steps := _steps(ld, simplify)).get(inner, 0) not in (0, 1)
@@ -51,7 +49,7 @@ def find_turned(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> Turn
     (loop,) = across
     sources = [ld.buffer.name for ld in found]
     # As the block has it, with the sides of conditions that do not hold here: what is cached covers all of them.
-    read = [ld.buffer.name for ld in set(loads(block.body.value))]
+    read = [ld.buffer.name for ld in set(loads(block.store.value))]
     whole = all(s.loop(n).extent >= lanes for n in (loop, inner.name)) if loop in order else False
     if not whole or any(read.count(b) != 1 or b == target.buffer.name for b in sources):
         return None

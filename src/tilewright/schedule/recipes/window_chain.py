@@ -21,7 +21,7 @@ from tilewright.schedule.recipes.contraction import try_contraction
 from tilewright.schedule.recipes.inline import single_consumer
 from tilewright.schedule.recipes.lanes import operands
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks
+from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,12 @@ def try_chain(func: Func) -> Chain | None:
 
 def is_padding(block: Block) -> bool:
     """Does the block store a value in the middle of a constant?"""
-    value = block.body.value if isinstance(block.body, Store) and not block.is_reduction else None
+    value = block.store.value if block.try_store is not None and not block.is_reduction else None
     return isinstance(value, Select) and isinstance(value.b, Const) and not list(loads(value.cond))
 
 
 def stored(block: Block) -> Buffer:
-    assert isinstance(block.body, Store)
-    return block.body.buffer
+    return block.store.buffer
 
 
 def _path(func: Func, first: Block, last: Block) -> list[Block] | None:
@@ -122,7 +121,7 @@ def _path(func: Func, first: Block, last: Block) -> list[Block] | None:
     path: list[Block] = []
     block = first
     while True:
-        buffer = block.body.buffer if isinstance(block.body, Store) else None
+        buffer = block.store.buffer if block.try_store is not None else None
         reader = None if buffer not in func.locals else single_consumer(func, buffer)
         if reader is last:
             return path
@@ -137,12 +136,11 @@ def _path(func: Func, first: Block, last: Block) -> list[Block] | None:
 
 def _image(windows: Block, made: Buffer | None) -> Load | None:
     """What the windows read of `made`; otherwise the one operand that they slide over."""
-    assert isinstance(windows.body, Store)
     reduce = {it.var for it in windows.iters if it.kind is IterKind.REDUCE}
     found: list[Load] = []
-    for ld in loads(windows.body.value):
+    for ld in loads(windows.store.value):
         slides = any(free_vars(i) & reduce and free_vars(i) - reduce for i in ld.indices)
-        if ld.buffer is made or (made is None and slides and ld.buffer is not windows.body.buffer):
+        if ld.buffer is made or (made is None and slides and ld.buffer is not windows.store.buffer):
             found.append(ld)
     return found[0] if len(found) == 1 else None
 
@@ -189,8 +187,7 @@ def _origin(before: Sequence[Block], dim: int) -> Iter | None:
             return None
         dim = found
     first = before[0]
-    assert isinstance(first.body, Store)
-    return next((it for it in first.iters if it.var is first.body.indices[dim]), None)
+    return next((it for it in first.iters if it.var is first.store.indices[dim]), None)
 
 
 def _is_column(product: Block, it: Iter | None, row: Iter) -> bool:
@@ -216,11 +213,10 @@ def _uses(ld: Load, it: Iter) -> bool:
 
 def _read_at(block: Block, source: Buffer, dim: int) -> int | None:
     """The dimension of `source` that goes into dimension `dim` of what the block stores."""
-    assert isinstance(block.body, Store)
-    wanted = free_vars(block.body.indices[dim])
+    wanted = free_vars(block.store.indices[dim])
     found = {
         d
-        for ld in loads(block.body.value)
+        for ld in loads(block.store.value)
         if ld.buffer is source
         for d, i in enumerate(ld.indices)
         if wanted and free_vars(i) == wanted
@@ -230,27 +226,24 @@ def _read_at(block: Block, source: Buffer, dim: int) -> int | None:
 
 def _written_at(block: Block, source: Buffer, dim: int) -> int | None:
     """The dimension of what the block stores that dimension `dim` of `source` goes into, as it is."""
-    assert isinstance(block.body, Store)
-    read = {ld.indices[dim] for ld in loads(block.body.value) if ld.buffer is source}
+    read = {ld.indices[dim] for ld in loads(block.store.value) if ld.buffer is source}
     if len(read) != 1:
         return None
     (index,) = read
-    found = [d for d, i in enumerate(block.body.indices) if i is index and isinstance(i, Var)]
+    found = [d for d, i in enumerate(block.store.indices) if i is index and isinstance(i, Var)]
     return found[0] if len(found) == 1 else None
 
 
 def _reads_at(windows: Block, it: Iter, behind: Sequence[Block]) -> Iter | None:
     """The iterator of the last block that goes over what `it` does in the windows."""
-    assert isinstance(windows.body, Store)
-    found = [d for d, i in enumerate(windows.body.indices) if i is it.var]
+    found = [d for d, i in enumerate(windows.store.indices) if i is it.var]
     dim = found[0] if len(found) == 1 else None
     source = stored(windows)
     for block in behind[:-1]:
         dim = None if dim is None else _written_at(block, source, dim)
         source = stored(block)
     last = behind[-1]
-    assert isinstance(last.body, Store)
-    read = {ld.indices[dim] for ld in loads(last.body.value) if dim is not None and ld.buffer is source}
+    read = {ld.indices[dim] for ld in loads(last.store.value) if dim is not None and ld.buffer is source}
     return next((x for x in last.iters if read == {x.var}), None)
 
 

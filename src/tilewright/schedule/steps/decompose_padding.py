@@ -101,8 +101,8 @@ class DecomposePadding(FuncStep):
 
 def padded_store(func: Func, block: Block) -> tuple[Store, Select, Const]:
     """What the block stores: the whole, the choice, and the literal."""
-    store = block.body
-    value = store.value if isinstance(store, Store) and not block.is_reduction else None
+    store = block.try_store
+    value = store.value if store is not None and not block.is_reduction else None
     if not isinstance(store, Store) or not isinstance(value, Select) or not isinstance(value.b, Const):
         raise refusal(
             func,

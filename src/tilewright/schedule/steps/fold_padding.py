@@ -83,16 +83,15 @@ class FoldPadding(Step):
             own_nest(func, block)
         except ScheduleError as e:
             raise ScheduleError(f"{self}: {e.message}", where=e.where, hint=e.hint) from None
-        assert isinstance(block.body, Store)
-        if padding.source not in module.temps or block.body.buffer not in func.locals:
+        if padding.source not in module.temps or block.store.buffer not in func.locals:
             raise refusal(func, block, f"{self}: {padding.source.name} is not a buffer between kernels")
         return padding
 
 
 def try_padding(block: Block) -> Padding | None:
     """The block as select(inside, source[iterators - before], constant), stored at its iterators."""
-    store = block.body
-    if block.is_reduction or not isinstance(store, Store) or not isinstance(store.value, Select):
+    store = block.try_store
+    if block.is_reduction or store is None or not isinstance(store.value, Select):
         return None
     inside, load, value = store.value.cond, store.value.a, store.value.b
     if not isinstance(load, Load) or not isinstance(value, Const) or len(load.indices) != len(store.indices):
@@ -126,8 +125,7 @@ def _fill_instead(func: Func, name: str, wide: Buffer, padding: Padding, offsets
     first element it has at `offsets`.
     """
     block = find_block(func, name)
-    assert isinstance(block.body, Store)
-    copy = block.body.buffer
+    copy = block.store.buffer
     sides = [
         _side(name, wide, copy.shape, padding, offsets, d, high)
         for d in range(len(wide.shape))

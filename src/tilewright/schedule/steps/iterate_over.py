@@ -22,7 +22,7 @@ from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.invert import try_invert
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute
-from tilewright.tir.stmt import If, Iter, Stmt, Store
+from tilewright.tir.stmt import If, Iter, Stmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,10 @@ class IterateOver(FuncStep):
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
         own_nest(func, block)
-        if block.is_reduction or not isinstance(block.body, Store):
+        store = block.try_store
+        if block.is_reduction or store is None:
             raise refusal(func, block, f"{self}: the block is not a single all-spatial store")
-        read = {
-            ld
-            for e in (*block.body.indices, block.body.value)
-            for ld in loads(e)
-            if ld.buffer.name == self.buffer
-        }
+        read = {ld for e in (*store.indices, store.value) for ld in loads(e) if ld.buffer.name == self.buffer}
         if len(read) != 1:
             raise refusal(
                 func, block, f"{self}: the block reads {self.buffer} in {len(read)} ways, not in one"

@@ -157,9 +157,9 @@ class PadEinsum(FuncStep):
 
 def _einsum(func: Func, block: Block) -> tuple[Store, tuple[Load, ...]]:
     """The store of a sum of products, and its operands in order; one that is squared is there twice."""
-    store = block.body
+    store = block.try_store
     init = block.init
-    if not isinstance(store, Store) or not isinstance(init, Store) or not isinstance(init.value, Const):
+    if store is None or not isinstance(init, Store) or not isinstance(init.value, Const):
         raise refusal(
             func,
             block,

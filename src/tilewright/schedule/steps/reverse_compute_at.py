@@ -40,7 +40,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, Region, Span, accesses
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Stmt, Store, blocks, seq
+from tilewright.tir.stmt import Block, For, Stmt, seq, store_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _deciding(func: Func, block: Block, parts: Mapping[Buffer, tuple[Region, boo
 
 def _has_element(func: Func, block: Block, read: Access) -> bool:
     """Does a read under a condition have an element that is written, whether or not the condition holds?"""
-    writers = [b for b in blocks(func.body) if isinstance(b.body, Store) and b.body.buffer is read.buffer]
+    writers = [b for b, store in store_blocks(func.body) if store.buffer is read.buffer]
     if len(writers) != 1 or not _fills(writers[0]):
         return False
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
@@ -139,11 +139,10 @@ def _has_element(func: Func, block: Block, read: Access) -> bool:
 
 def _fills(block: Block) -> bool:
     """Does the block write every element of its buffer?"""
-    assert isinstance(block.body, Store)
     extents: dict[Expr, int] = {it.var: it.extent for it in block.iters}
-    indices = block.body.indices
+    indices = block.store.indices
     runs = tuple([1 if isinstance(i, Const) else extents.pop(i, 0) for i in indices])  # each iterator once
-    return runs == block.body.buffer.shape
+    return runs == block.store.buffer.shape
 
 
 def _inside(span: Span | None, extent: int) -> Span | None:

@@ -226,8 +226,8 @@ class Rfactor(FuncStep):
 
 
 def _update_of(func: Func, block: Block) -> Update:
-    store = block.body
-    if isinstance(store, Store):
+    store = block.try_store
+    if store is not None:
         found = _match(store)
         reduce = {it.var for it in block.iters if it.kind is IterKind.REDUCE}
         if found is not None and not any(free_vars(i) & reduce for i in store.indices):

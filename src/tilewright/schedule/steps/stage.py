@@ -52,8 +52,8 @@ class Stage(FuncStep):
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
         own_nest(func, block)
-        store = block.body
-        if not isinstance(store, Store):
+        store = block.try_store
+        if store is None:
             raise refusal(func, block, f"the body of {self.block} is not one store")
         operand = self._operand(func, block, store.value)
         if any(ld.buffer is store.buffer for ld in loads(operand)):

@@ -63,8 +63,7 @@ class StoreAt(Step):
             own_nest(func, block)
         except ScheduleError as e:
             raise ScheduleError(f"{self}: {e.message}", where=e.where, hint=e.hint) from None
-        assert isinstance(block.body, Store)
-        whole = block.body.buffer
+        whole = block.store.buffer
         reason = _conflict(module, func, source, whole, piece.offsets)
         if reason is not None:
             raise refusal(func, block, f"{self}: {reason}")
@@ -82,8 +81,8 @@ def try_piece(block: Block, source: Buffer) -> Piece | None:
     """Where the block puts `source`, if it copies all of it, in one dimension to a part of its output, and does
     nothing else with it.
     """
-    store = block.body
-    if block.is_reduction or not isinstance(store, Store) or len(source.shape) != len(store.indices):
+    store = block.try_store
+    if block.is_reduction or store is None or len(source.shape) != len(store.indices):
         return None
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
     shifts = {
@@ -158,9 +157,8 @@ def _rest(block: Block, piece: Piece) -> list[tuple[int, int]]:
 
 def _value(block: Block, axis: int, start: int, stop: int) -> Expr:
     """What the block stores in some iterations of its iterator number `axis`."""
-    assert isinstance(block.body, Store)
     known = {it.var: Interval(0, it.extent - 1) for it in block.iters}
-    return Simplifier(known | {block.iters[axis].var: Interval(start, stop - 1)})(block.body.value)
+    return Simplifier(known | {block.iters[axis].var: Interval(start, stop - 1)})(block.store.value)
 
 
 def _without_piece(func: Func, block: Block, piece: Piece) -> Func:
@@ -176,7 +174,6 @@ def _without_piece(func: Func, block: Block, piece: Piece) -> Func:
 
 def _side(block: Block, side: str, axis: int, start: int, stop: int) -> Block:
     """The block over some iterations of its iterator number `axis`."""
-    assert isinstance(block.body, Store)
     iters = tuple(
         Iter(Var(f"{it.var.name}_{side}"), stop - start if n == axis else it.extent)
         for n, it in enumerate(block.iters)
@@ -185,9 +182,9 @@ def _side(block: Block, side: str, axis: int, start: int, stop: int) -> Block:
     new[block.iters[axis].var] = iters[axis].var + start
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in iters})
     value = substitute(_value(block, axis, start, stop), new)
-    indices = tuple([simplify(substitute(i, new)) for i in block.body.indices])
+    indices = tuple([simplify(substitute(i, new)) for i in block.store.indices])
     loops = tuple(Var(f"{b.name}_{side}") for b in block.bindings if isinstance(b, Var))
-    return Block(f"{block.name}_{side}", iters, loops, Store(block.body.buffer, indices, simplify(value)))
+    return Block(f"{block.name}_{side}", iters, loops, Store(block.store.buffer, indices, simplify(value)))
 
 
 def _moved(func: Func, source: Buffer, whole: Buffer, offsets: tuple[int, ...]) -> Func:

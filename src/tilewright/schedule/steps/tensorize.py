@@ -41,7 +41,7 @@ from tilewright.target.intrinsic import BodyLoop, Intrinsic
 from tilewright.target.intrinsics import find_intrinsic, intrinsic_names
 from tilewright.target.match import Match, Mismatch, match_nest
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import bound_store, substitute
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Emit, For, LoopKind, Stmt, Store
 from tilewright.tir.stmt import loops as loops_in
@@ -79,7 +79,7 @@ class Tensorize(FuncStep):
         if any(n.var.name == self.at for n in loops_in(func.body)):
             return find_loop(func, self.at)
         block = find_block(func, self.at)
-        if isinstance(block.body, Store):
+        if block.try_store is not None:
             return block
         if block.init is not None:
             raise refusal(
@@ -110,16 +110,14 @@ def _leaf(func: Func, root: Stmt, nest: Sequence[For]) -> tuple[Block, Store]:
         raise refusal(
             func, block, f"{block.name} has a predicate", hint="partition loops so that the tiles are exact"
         )
-    if not isinstance(block.body, Store):
+    if block.try_store is None:
         raise refusal(
             func, block, f"the body of {block.name} is not one store", hint="name the innermost block"
         )
     for n in nest:
         if n.kind not in (LoopKind.SERIAL, LoopKind.UNROLLED):
             raise refusal(func, n, f"{n.var.name} is {n.kind.value} already")
-    store = substitute(block.body, dict(zip((it.var for it in block.iters), block.bindings, strict=True)))
-    assert isinstance(store, Store)
-    return block, store
+    return block, bound_store(block)
 
 
 # ------------------------------------------------------------------------------------------------------ with a body
