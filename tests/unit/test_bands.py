@@ -203,9 +203,11 @@ def test_joined_funcs_compute_the_same() -> None:
     module = pair()
     joined = JoinFuncs("f", "g").apply(module)
     (func,) = joined.funcs
-    assert func.name == "f_g" and not joined.temps
+    assert func.name == "f__g" and not joined.temps
     assert [p.name for p in func.params] == ["X", "U", "V", "g_Y"]
-    assert [c.func for c in (joined.program.steps if isinstance(joined.program, Sequence) else ())] == ["f_g"]
+    assert [c.func for c in (joined.program.steps if isinstance(joined.program, Sequence) else ())] == [
+        "f__g"
+    ]
     arrays = integers(func)
     (between,) = run_func(module.funcs[0], *arrays[:2])
     np.testing.assert_array_equal(
@@ -222,7 +224,7 @@ def test_a_buffer_that_others_read_stays_a_param() -> None:
     program = Sequence((*module.program.steps, Call("h", third.params)))
     more = Module((*module.funcs, third), program, module.inputs, (*module.outputs, out), (), module.temps)
     joined = JoinFuncs("f", "g").apply(more)
-    assert module.temps[0] in joined.func("f_g").outputs and joined.temps == module.temps
+    assert module.temps[0] in joined.func("f__g").outputs and joined.temps == module.temps
     assert join_funcs(more, AVX2)[1] == ()
 
 

@@ -81,7 +81,7 @@ def test_turning_outweighs_what_a_lone_depthwise_convolution_saves() -> None:
 
 def test_strides_of_a_lone_depthwise_convolution_are_sorted_out_in_its_border() -> None:
     """Every second column goes side by side; pixels stay innermost."""
-    assert chosen(lambda m: depthwise(m, 16, 9, stride=2)) == {"k0_conv0_pad": (1, 16, 11, 2, 6)}
+    assert chosen(lambda m: depthwise(m, 16, 9, stride=2)) == {"conv_3__conv0_pad": (1, 16, 11, 2, 6)}
 
 
 def test_turning_pays_in_a_chain_of_convolutions() -> None:
@@ -103,7 +103,7 @@ def test_channels_that_fill_the_nearest_cache_line_by_line_are_turned_before() -
     many = chosen(lambda m: conv(m, m.input(1, 128, 56, 56), 128, 128, strides=[2, 2]))
     assert (1, 57, 57, 128) in many.values()
     few = chosen(lambda m: conv(m, m.input(1, 16, 56, 56), 16, 128, strides=[2, 2]))
-    assert "k0_conv0_pad" not in few
+    assert "conv_3__conv0_pad" not in few
 
 
 def test_results_that_are_interleaved_have_pixels_in_lanes() -> None:

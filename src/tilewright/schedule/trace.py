@@ -29,7 +29,7 @@ VALUES: tuple[type, ...] = (layout.Layout, layout.Split, layout.Reorder, layout.
 ENUMS: tuple[type[Enum], ...] = (Scope, DType)
 HOLD_STEPS: tuple[type[Step], ...] = (SampleCategorical,)  # inside these stand steps
 
-_STEPS = {c.__name__: c for c in STEPS}
+STEP_CLASSES: dict[str, type] = {c.__name__: c for c in STEPS}
 _VALUES = {c.__name__: c for c in VALUES}
 _ENUMS = {c.__name__: c for c in ENUMS}
 
@@ -56,46 +56,50 @@ def parse_trace(text: str) -> Trace:
 
 def _step(node: ast.stmt) -> Step:
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
-        raise _bad(node, "a trace has one step per line")
-    step = _call(node.value, _STEPS)
+        raise bad_trace(node, "a trace has one step per line")
+    step = _call(node.value, STEP_CLASSES)
     assert isinstance(step, Step)
     return step
 
 
 def _call(node: ast.Call, classes: dict[str, type]) -> object:
     if not isinstance(node.func, ast.Name) or node.func.id not in classes:
-        raise _bad(node, f"{ast.unparse(node.func)} is not known here", f"known are: {', '.join(classes)}")
+        raise bad_trace(
+            node, f"{ast.unparse(node.func)} is not known here", f"known are: {', '.join(classes)}"
+        )
     cls = classes[node.func.id]
     names = [f.name for f in fields(cls)]
-    inside = _STEPS if cls in HOLD_STEPS else _VALUES
-    args = {name: _value(a, inside) for name, a in zip(names, node.args, strict=False)}
-    args |= {k.arg or "**": _value(k.value, inside) for k in node.keywords}
+    inside = STEP_CLASSES if cls in HOLD_STEPS else _VALUES
+    args = {name: parse_value(a, inside) for name, a in zip(names, node.args, strict=False)}
+    args |= {k.arg or "**": parse_value(k.value, inside) for k in node.keywords}
     try:
         return cls(**args)
     except TypeError as e:
-        raise _bad(node, f"{cls.__name__}: {e}", f"its fields are: {', '.join(names)}") from None
+        raise bad_trace(node, f"{cls.__name__}: {e}", f"its fields are: {', '.join(names)}") from None
 
 
-def _value(node: ast.expr, classes: dict[str, type]) -> object:
+def parse_value(node: ast.expr, classes: dict[str, type]) -> object:
+    """A value that stands in a trace; `classes` may be called by name."""
     match node:
         case ast.Constant():
             return node.value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
         case ast.Tuple():
-            return tuple(_value(e, classes) for e in node.elts)
+            return tuple(parse_value(e, classes) for e in node.elts)
         case ast.Attribute(value=ast.Name(id=enum), attr=member) if enum in _ENUMS:
             try:
                 return _ENUMS[enum][member]
             except KeyError:
-                raise _bad(node, f"{enum} has no member {member}") from None
+                raise bad_trace(node, f"{enum} has no member {member}") from None
         case ast.Call():
             return _call(node, classes)
         case _:
-            raise _bad(node, f"{ast.unparse(node)} is not a value")
+            raise bad_trace(node, f"{ast.unparse(node)} is not a value")
 
 
-def _bad(node: ast.AST, message: str, hint: str | None = None) -> UserError:
+def bad_trace(node: ast.AST, message: str, hint: str | None = None) -> UserError:
+    """The error of a line that cannot be read."""
     line = getattr(node, "lineno", 0)
     return UserError(
         f"cannot read the trace: {message}", where=f"line {line}: {ast.unparse(node)}", hint=hint

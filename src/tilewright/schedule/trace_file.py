@@ -12,19 +12,41 @@ whole or not at all, and one whose end is missing is refused.
 import contextlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.support.errors import UserError
 
-_FIRST = "# tilewright trace, version 1"
 _LAST = "# end"
 _MAX_BYTES = 1 << 24
+T = TypeVar("T")
+
+
+class TraceFormat(NamedTuple):
+    """The first line of a file, and what such a file is."""
+
+    first: str
+    what: str
+
+
+_STEPS = TraceFormat("# tilewright trace, version 1", "a saved schedule")
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
+    save_text(_STEPS, print_trace(trace), path)
+
+
+def load_trace(path: str | Path) -> Trace:
+    """The trace that was saved; `UserError` if there is none, or something else in the file."""
+    return load_text(_STEPS, path, parse_trace)
+
+
+def save_text(form: TraceFormat, trace: str, path: str | Path) -> None:
+    """Write the lines of a trace."""
     target = Path(path)
-    text = f"{_FIRST}\n{print_trace(trace)}{_LAST}\n"
+    text = f"{form.first}\n{trace}{_LAST}\n"
     try:
         handle, staged = tempfile.mkstemp(
             prefix=f".{target.name[:200]}.", suffix=".partial", dir=target.parent
@@ -44,8 +66,8 @@ def save_trace(trace: Trace, path: str | Path) -> None:
             os.unlink(staged)
 
 
-def load_trace(path: str | Path) -> Trace:
-    """The trace that was saved; `UserError` if there is none, or something else in the file."""
+def load_text(form: TraceFormat, path: str | Path, parse: Callable[[str], T]) -> T:
+    """What `parse` makes of the lines of a file of this format."""
     try:
         with open(path, "rb") as file:
             raw = file.read(_MAX_BYTES + 1)
@@ -56,15 +78,15 @@ def load_trace(path: str | Path) -> Trace:
     except UnicodeDecodeError:
         text = ""
     lines = text.splitlines()
-    if not lines or lines[0] != _FIRST:
+    if not lines or lines[0] != form.first:
         raise UserError(
             "this is not a trace that this version can read",
             where=str(path),
-            hint=f"a saved schedule begins with the line `{_FIRST}`",
+            hint=f"{form.what} begins with the line `{form.first}`",
         )
     if len(raw) > _MAX_BYTES or lines[-1] != _LAST:
         raise UserError("the trace is cut off", where=str(path), hint=f"its last line is `{_LAST}`")
     try:
-        return parse_trace(text)
+        return parse(text)
     except UserError as e:
         raise UserError(e.message, where=f"{path}, {e.where}", hint=e.hint) from None

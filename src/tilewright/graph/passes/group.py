@@ -20,29 +20,41 @@ No two groups depend on each other: every merge is checked for a path that leave
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node, Value, producers, users
 from tilewright.graph.passes.attention import attention_chains
 from tilewright.ops.movement import Reshape, Transpose
 from tilewright.ops.opdef import Kind
-from tilewright.support.errors import InternalError
+from tilewright.support.errors import InternalError, UserError
 
 _MOST_NODES = 64  # of one group; keeps kernels small and grouping linear
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """`nodes` in graph order, repeated views included. `outputs` are the values that others need."""
+    """`nodes` in graph order, repeated views included; `own` are those that no other group repeats. `outputs` are the
+    values that others need.
+    """
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    own: tuple[Node, ...]
+
+    @property
+    def value(self) -> Value:
+        """What it is named after: the last value that it makes for others."""
+        return self.outputs[-1]
 
 
-def group(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> tuple[Group | ExternalRegion, ...]:
+Grouped: TypeAlias = tuple[Group | ExternalRegion, ...]
+
+
+def group(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Grouped:
     """The groups, and the given external regions between them, in an order in which they can run."""
-    return _Grouping(graph, regions).run()
+    return Grouping(graph, regions).run()
 
 
 class _Draft:
@@ -54,7 +66,9 @@ class _Draft:
         self.kind, self.nodes, self.region = kind, list(nodes), region
 
 
-class _Grouping:
+class Grouping:
+    """Groups in the making: `run` makes all by rules; or `take` some, and `finish` makes the rest."""
+
     def __init__(self, graph: Graph, regions: Sequence[ExternalRegion]) -> None:
         self._graph = graph
         self._index = {n: i for i, n in enumerate(graph.nodes)}
@@ -66,7 +80,7 @@ class _Grouping:
         for region in regions:
             self._settle(_Draft(Kind.MOVEMENT, region.nodes, region))
 
-    def run(self) -> tuple[Group | ExternalRegion, ...]:
+    def run(self) -> Grouped:
         for chain in attention_chains(self._graph):
             if all(n not in self._draft for n in chain.nodes):
                 self._settle(self._with_epilogue(_Draft(Kind.CONTRACTION, chain.nodes), chain.product))
@@ -82,6 +96,25 @@ class _Grouping:
                 self._take_trailing_views(draft)
         for n in reversed(self._of_kind(Kind.MOVEMENT)):
             self._place_movement(n)
+        return self._ordered()
+
+    def take(self, nodes: Sequence[Node]) -> None:
+        """These nodes are a group."""
+        taken = next((n for n in nodes if n in self._draft), None)
+        if taken is not None:
+            raise UserError(f"{taken!r} is in another group already")
+        if self._comes_back(set(nodes)):
+            raise UserError(
+                "a value leaves the group and comes back into it",
+                hint="take the nodes on its way into the group, or divide the group there",
+            )
+        self._settle(_Draft(Kind.MOVEMENT, nodes))
+
+    def finish(self) -> Grouped:
+        """The groups that were taken. A node in none of them has one of its own, or is a view that readers repeat."""
+        for n in reversed(self._graph.nodes):
+            if n not in self._draft and not (_is_view(n) and not self._is_in_memory(n, self._readers(n))):
+                self._settle(_Draft(n.op.kind, [n]))
         return self._ordered()
 
     # ------------------------------------------------------------------------------------------- growing groups
@@ -177,12 +210,17 @@ class _Grouping:
         if n in self._draft:
             return
         readers = self._readers(n)
-        in_memory = any(v in self._results for v in n.outputs) or any(r.region is not None for r in readers)
-        if in_memory or (not _is_view(n) and (len(readers) != 1 or readers[0].kind is Kind.CONTRACTION)):
+        if self._is_in_memory(n, readers) or (
+            not _is_view(n) and (len(readers) != 1 or readers[0].kind is Kind.CONTRACTION)
+        ):
             self._settle(_Draft(Kind.MOVEMENT, [n]))
         elif not _is_view(n):
             readers[0].nodes.append(n)
             self._settle(readers[0])
+
+    def _is_in_memory(self, n: Node, readers: Sequence[_Draft]) -> bool:
+        """Does somebody outside of native kernels need it?"""
+        return any(v in self._results for v in n.outputs) or any(r.region is not None for r in readers)
 
     def _readers(self, n: Node) -> list[_Draft]:
         """The groups that read `n`, directly or through views."""
@@ -274,7 +312,7 @@ class _Grouping:
         if len(ends) > 1:
             self._wide.append((self._index[draft.nodes[0]], self._index[draft.nodes[-1]]))
 
-    def _ordered(self) -> tuple[Group | ExternalRegion, ...]:
+    def _ordered(self) -> Grouped:
         """Run order: a group as soon as its inputs are there, earlier nodes first."""
         drafts = self._drafts()
         made: dict[Value, _Draft] = {v: d for d in drafts for n in d.nodes for v in n.outputs}
@@ -314,7 +352,7 @@ class _Grouping:
         made = {v for n in nodes for v in n.outputs}
         inputs = dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
         order = {v: i for i, v in enumerate(v for n in nodes for v in n.outputs)}
-        return Group(nodes, tuple(inputs), tuple(sorted(outputs, key=order.__getitem__)))
+        return Group(nodes, tuple(inputs), tuple(sorted(outputs, key=order.__getitem__)), tuple(draft.nodes))
 
 
 def _is_view(n: Node) -> bool:

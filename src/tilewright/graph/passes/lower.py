@@ -1,20 +1,24 @@
 """Lower a graph to a tir.Module: one Func per group, over buffers that the groups share.
 
-Names are unique in the Module and valid in Python: the n-th group's blocks, loops and buffers begin with `k<n>_`, and
-inputs and constants keep the model's names as far as these are identifiers. Literals (constants of one element)
+Names are unique in the Module and valid in Python. A Func is named after the value that its group makes, so that
+another grouping elsewhere leaves it alone; its blocks, loops and buffers begin with `<func>__`. Inputs and constants
+keep the model's names as far as these are identifiers. No name that comes from the model has two underscores in a row,
+so none meets one of ours. Literals (constants of one element)
 become part of the expressions that read them. Module inputs and outputs stand in the order of the graph's; an output
 that is an input, a constant or another output is copied.
 """
 
+import keyword
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from types import MappingProxyType
 
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Value
-from tilewright.graph.passes.group import Group, group
+from tilewright.graph.passes.group import Group, Grouped, group
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, const, loads
 from tilewright.ir.rewrite import Memo, transform
 from tilewright.ops.opdef import Algorithm, Compute
@@ -26,23 +30,29 @@ from tilewright.tir.rewrite import map_exprs
 from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk
 
 _PLAIN: Mapping[int, Compute] = MappingProxyType({})
-_KERNEL_NAME = re.compile(r"k\d+_")
-_TITLE_CHARS = 48
+_NAME_CHARS = 40  # of a Func, about
 _LOCAL_BYTES = 1 << 36
 
 
 def lower(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Module:
-    """The Module that computes `graph`. `regions` are left to external code."""
+    """The Module that computes `graph`, grouped by rules. `regions` are left to external code."""
+    return lower_groups(graph, group(graph, regions))[0]
+
+
+def lower_groups(graph: Graph, groups: Grouped) -> tuple[Module, tuple[str, ...]]:
+    """The Module that computes `graph`, and the Func of each group: "" for a region, or where nothing is computed."""
     state = _Lowering(graph)
-    for part in group(graph, regions):
+    names: list[str] = []
+    for part in groups:
+        names.append("")
         if all(v.size == 0 for v in part.outputs):
             for v in part.outputs:  # nothing to compute, but somebody may want the empty array
                 state.buffers[v] = state.new_buffer(v)
         elif isinstance(part, ExternalRegion):
             state.add_external(part)
         else:
-            state.add_group(part)
-    return state.finish()
+            names[-1] = state.add_group(part)
+    return state.finish(), tuple(names)
 
 
 @dataclass(slots=True)
@@ -53,7 +63,6 @@ class _Lowering:
     funcs: list[Func] = field(default_factory=list[Func])
     steps: list[Program] = field(default_factory=list[Program])
     names: set[str] = field(default_factory=set[str])
-    kernels: int = 0
 
     def __post_init__(self) -> None:
         for v in (*self.graph.inputs, *self.graph.constants):
@@ -64,27 +73,29 @@ class _Lowering:
 
     def new_buffer(self, value: Value) -> Buffer:
         """A buffer of the Module, named after a value of the model."""
-        name = re.sub(r"\W", "_", value.name, flags=re.ASCII) or "v"
-        if name[0].isdigit() or _KERNEL_NAME.match(name):
-            name = f"v_{name}"
+        return Buffer(self._unique(_identifier(value.name)), value.shape, value.type.dtype, Scope.GLOBAL)
+
+    def _unique(self, name: str) -> str:
         unique, n = name, 1
         while unique in self.names:
             unique, n = f"{name}_{n}", n + 1
         self.names.add(unique)
-        return Buffer(unique, value.shape, value.type.dtype, Scope.GLOBAL)
+        return unique
 
-    def builder(self, title: str) -> FuncBuilder:
-        prefix = f"k{self.kernels}_"
-        self.kernels += 1
-        return FuncBuilder(f"{prefix}{title[:_TITLE_CHARS].rstrip('_')}", prefix)
+    def builder(self, name: str) -> FuncBuilder:
+        """For a Func of this name, or of one like it."""
+        name = self._unique(name)
+        return FuncBuilder(name, f"{name}__")
 
-    def add_group(self, part: Group) -> None:
+    def add_group(self, part: Group) -> str:
+        """The name of its Func."""
         titles = [type(n.op).__name__.lower() for n in part.nodes]
-        b = self.builder("_".join(titles))
+        b = self.builder(func_name(part.value))
         func, made = self._compute(part, b, titles)
         self.buffers.update(made)
         func = _finished(func, self.literals)
         self.add_func(replace(func, alternatives=tuple(self._alternatives(part, func, titles))))
+        return func.name
 
     def _compute(
         self, part: Group, b: FuncBuilder, titles: Sequence[str], chosen: Mapping[int, Compute] = _PLAIN
@@ -117,10 +128,9 @@ class _Lowering:
             return
         ((i, algorithms),) = able.items()
         known = [self.graph.constants.get(v) for v in part.nodes[i].inputs]
-        prefix = f"{func.name.split('_')[0]}_"
 
         def make(a: Algorithm) -> Func:
-            made, _ = self._compute(part, FuncBuilder(func.name, prefix), titles, {i: a.compute})
+            made, _ = self._compute(part, FuncBuilder(func.name, f"{func.name}__"), titles, {i: a.compute})
             made = _finished(made, self.literals)
             _check_locals(made)
             assert set(made.params) == set(func.params), "algorithms read the same inputs"
@@ -147,7 +157,7 @@ class _Lowering:
         for v in self.graph.outputs:
             out = self.buffers[v]
             if out in taken:
-                b = self.builder("copy")
+                b = self.builder(f"{func_name(v)}_copy")
                 out = _copy(b, b.use(out), "copy")
                 if out.size:
                     self.add_func(_finished(b.finish(out), self.literals))
@@ -165,6 +175,22 @@ class _Lowering:
         return Module(
             tuple(self.funcs), ProgramSequence(tuple(self.steps)), inputs, tuple(outputs), constants, temps
         )
+
+
+def func_name(value: Value) -> str:
+    """What the Func that makes this value is called, as far as no other name is the same. A part of a long name stands
+    for all of it, with a digest: so it does not depend on other names.
+    """
+    name = _identifier(re.sub(r"_output_0$", "", value.name))  # as exporters call the only result of a node
+    if len(name) <= _NAME_CHARS:
+        return name
+    return f"{name[-_NAME_CHARS:].lstrip('_0123456789')}_{sha256(name.encode()).hexdigest()[:4]}"
+
+
+def _identifier(name: str) -> str:
+    """Letters, digits and single underscores."""
+    plain = re.sub(r"(\W|_)+", "_", name, flags=re.ASCII).strip("_") or "v"
+    return f"v_{plain}" if plain[0].isdigit() or keyword.iskeyword(plain) else plain
 
 
 def _finished(func: Func, literals: Mapping[Buffer, Const]) -> Func:

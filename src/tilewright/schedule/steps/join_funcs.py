@@ -1,6 +1,6 @@
 """join_funcs: two Funcs that are called one after the other become one.
 
-    f(X, T): for i: T[i] = X[i] * 2                  JoinFuncs("f", "g")    f_g(X, Y): for i: T[i] = X[i] * 2
+    f(X, T): for i: T[i] = X[i] * 2                  JoinFuncs("f", "g")    f__g(X, Y): for i: T[i] = X[i] * 2
     g(T, Y): for j: Y[j] = T[j] + T[j + 1]                ─────>                       for j: Y[j] = T[j] + T[j + 1]
 
 So other steps can move what the first computes to where the second needs it. Buffers between kernels that nobody else
@@ -25,7 +25,7 @@ class JoinFuncs(Step):
     @property
     def name(self) -> str:
         """The Func that computes both."""
-        return f"{self.first}_{self.second}"
+        return f"{self.first}__{self.second}"
 
     def apply(self, module: Module) -> Module:
         called = [c.func for c in calls(module.program) if isinstance(c, Call)]

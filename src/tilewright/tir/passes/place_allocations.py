@@ -15,6 +15,7 @@ far inside as they may be: there the second is enough.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -48,7 +49,17 @@ def separate_buffers(func: Func) -> Func:
     if not isinstance(func.body, Seq):
         return func
     body, local = _separate(func.body, frozenset(func.locals), Simplifier(ranges(func.body)))
-    return replace(func, body=body, locals=tuple(sorted(local, key=lambda b: b.name)))
+    return replace(func, body=body, locals=tuple(_in_order(body, local)))
+
+
+def _in_order(s: Stmt, buffers: Iterable[Buffer]) -> list[Buffer]:
+    """By the first statement that touches them: Funcs that are equal but for their names have the same code."""
+    first: dict[Buffer, int] = {}
+    for at, n in enumerate(walk(s)):
+        touched = {ld.buffer for e in stmt_exprs(n) for ld in loads(e)}
+        for b in touched | {n.buffer} if isinstance(n, Store) else touched:
+            first.setdefault(b, at)
+    return sorted(buffers, key=lambda b: (first.get(b, -1), b.name))
 
 
 def accesses(s: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Expr, ...]]]:
@@ -82,7 +93,7 @@ def _place(s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier) -> Stmt:
     deeper = frozenset(inner)
     remaining = iter(used)
     s = map_children(s, lambda c: _place(c, deeper & frozenset(next(remaining)), simplify))
-    for b in sorted(here, key=lambda b: b.name):
+    for b in _in_order(s, here) if len(here) > 1 else here:
         s = Alloc(b, s)
     return s
 
@@ -107,7 +118,7 @@ def _may_enter(s: Stmt, b: Buffer, all_indices: list[tuple[Expr, ...]], simplify
 def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple[Seq, frozenset[Buffer]]:
     """A buffer for each group of statements that touch a part of it which the others do not."""
     stmts, result = list(s.stmts), set(buffers)
-    for b in sorted(buffers, key=lambda b: b.name):
+    for b in _in_order(s, buffers):
         users = {n: found[b] for n, c in enumerate(stmts) if (found := accesses(c, frozenset({b})))}
         if len(users) < 2:
             continue

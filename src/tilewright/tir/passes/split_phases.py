@@ -104,11 +104,11 @@ def share_large_buffers(phase: Phase) -> tuple[Phase, tuple[Buffer, ...]]:
     of a parallel phase has its own slice.
     """
     body = phase.func.body
-    local = {n.buffer for n in walk(body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER}
+    local = [n.buffer for n in walk(body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER]
     part = next(iter(part_loops(body)[-1:]), None)  # steps follow each other, and can use the same slice
     moved: dict[Buffer, Buffer] = {}
     room = MAX_LOCAL_BYTES
-    for b in sorted(local, key=lambda b: (b.bytes, b.name)):  # the smallest stay
+    for b in sorted(local, key=lambda b: b.bytes):  # the smallest stay
         room -= b.bytes
         if room < 0:
             moved[b] = Buffer(b.name, b.shape if part is None else (part.extent, *b.shape), b.dtype)
