@@ -18,13 +18,13 @@ from tilewright.cli.timing import interleave, speedup
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
+from tilewright.families.gemm.tiles import row_tiles
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Scope, cast
 from tilewright.ir.layout import Layout
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.runtime.loader import Code
-from tilewright.schedule.recipes.tiles import row_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.search.default import schedule_func

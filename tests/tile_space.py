@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.ir.dtype import DType
 from tilewright.schedule.schedule import Schedule
-from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder

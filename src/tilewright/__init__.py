@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tilewright.api import load
     from tilewright.build import Executable, Timing, build, interpret
     from tilewright.compiler import CompiledModel, compile
+    from tilewright.families.tensor.tensorize import auto_tensorize
     from tilewright.ir.expr import Scope
     from tilewright.ir.layout import Layout
     from tilewright.runtime.session import Bound, Session
     from tilewright.schedule.schedule import Schedule
-    from tilewright.search.tensorize import auto_tensorize
     from tilewright.tir.func import Func, Module
     from tilewright.tir.script import func
     from tilewright.tir.words import abs_ as abs
@@ -159,7 +159,7 @@ _HOMES = {
     "Scope": "tilewright.ir.expr",
     "Session": "tilewright.runtime.session",
     "Timing": "tilewright.build",
-    "auto_tensorize": "tilewright.search.tensorize",
+    "auto_tensorize": "tilewright.families.tensor.tensorize",
     "TuneResult": "tilewright.tuning",
     "build": "tilewright.build",
     "compile": "tilewright.compiler",

@@ -19,13 +19,13 @@ from typing import Any, BinaryIO
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
+from tilewright.families.space import Decisions, Space
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, Kernel, constant_kernels
 from tilewright.schedule.decisions import Sampling
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.search.default import schedule_func
-from tilewright.search.space import Decisions, Space
 from tilewright.search.trace_space import TraceSpace
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
 from tilewright.support.errors import TilewrightError, UserError

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from tilewright.candidate import Task
 from tilewright.child import Child, ChildDied
-from tilewright.search.space import Decisions
+from tilewright.families.space import Decisions
 from tilewright.support.frames import pack, unpack
 from tilewright.trial import Candidate, Status
 

@@ -1,8 +1,8 @@
 """How long native code takes for the nodes of a graph: an estimate, without compiling or running anything.
 
 The graph is lowered as compilation does it, up to the layouts, and each Func costs what the cheapest point of its
-design space does (`search.space`), which is what its default schedule was chosen by. Where no rule spans a space, it
-costs what its blocks do, each by itself (`schedule.recipes.work`). Several threads share what is worth sharing.
+design space does (`families.space`), which is what its default schedule was chosen by. Where no rule spans a space, it
+costs what its blocks do, each by itself (`cost.work`). Several threads share what is worth sharing.
 
 The time of a Func belongs to the nodes that it was made from. Passes take nodes apart and put them together; but values
 keep their names, so a Func has the nodes that lead to what it stores and that no Func before it has. It is divided
@@ -13,7 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.cost.machine import machine_of
-from tilewright.cost.parallel import shared_seconds
+from tilewright.cost.parallel import ENOUGH_PARTS, LEAST_SHARED, shared_seconds
+from tilewright.cost.work import block_seconds
+from tilewright.families.gemm.space import contraction_space
+from tilewright.families.prepare import prepared
+from tilewright.families.recurrent.recipe import carried_nests
+from tilewright.families.space import Space
+from tilewright.families.winograd.recipe import find_stages
 from tilewright.graph.external import make_region
 from tilewright.graph.graph import Graph, Node, Value, producers, users
 from tilewright.graph.passes import prepare
@@ -24,18 +30,11 @@ from tilewright.graph.work import multiplications
 from tilewright.ir.expr import loads
 from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.ops.outside import Outside
-from tilewright.schedule.recipes.carried import carried_nests
-from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, LEAST_SHARED
-from tilewright.schedule.recipes.transformed import find_stages
-from tilewright.schedule.recipes.work import block_seconds
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
-from tilewright.search.contraction_space import contraction_space
 from tilewright.search.default import spaces
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import choose_layouts
-from tilewright.search.prepare import prepared
-from tilewright.search.space import Space
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest

@@ -62,7 +62,7 @@ def source_digest(name: str) -> str:
 def rules_digest() -> str:
     """Of the sources that decide what a stored choice of a schedule means: the design spaces and the steps."""
     h = hashlib.sha256()
-    for folder in ("schedule", "search"):
+    for folder in ("schedule", "families", "search"):
         for path in sorted(_sources(str(_FOLDER / folder))):
             if os.path.basename(path) not in _NO_RULES:
                 h.update(f"\n{path.removeprefix(str(_FOLDER))}\n".encode())

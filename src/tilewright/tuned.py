@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from tilewright.families.space import Space
 from tilewright.keys import rules_digest, target_digest
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.database import Choice, Database, Scope, choices_digest, default_database
 from tilewright.search.default import spaces
-from tilewright.search.space import Space
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.native import BEST, HAS_AVX2, run_native
 from tests.unit.tensor_programs import block_of, einsum, same_order
+from tilewright.families.tensor.mapping import Mapping, Mappings, mappings
+from tilewright.families.tensor.materialize import apply_mapping
+from tilewright.families.tensor.tensorize import auto_tensorize
 from tilewright.schedule.schedule import Schedule
-from tilewright.search.mapping import Mapping, Mappings, mappings
-from tilewright.search.materialize import apply_mapping
-from tilewright.search.tensorize import auto_tensorize
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.intrinsics import find_intrinsic
 from tilewright.target.target import AVX2

@@ -5,9 +5,9 @@ Run with `--bless` to write the text anew, and read the difference before it is 
 
 from collections.abc import Callable
 
+from tilewright.families.attention.space import AttentionSpace
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import UnaryOp, unary
-from tilewright.search.attention_space import AttentionSpace
 from tilewright.search.default import spaces
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder

@@ -10,6 +10,7 @@ from graph_cases import check_lowered, check_pass, f32, groups, names
 from native import BEST, every_target, run_native
 from onnx import TensorProto, helper
 
+from tilewright.families.attention.space import AttentionSpace
 from tilewright.frontend.onnx import load_graph
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
@@ -29,7 +30,6 @@ from tilewright.ops.reduce import ReduceMax
 from tilewright.ops.softmax import Softmax
 from tilewright.ops.softmax_parts import SoftmaxParts
 from tilewright.schedule.trace import replay
-from tilewright.search.attention_space import AttentionSpace
 from tilewright.search.default import schedule_func, spaces
 from tilewright.support.errors import UserError
 from tilewright.target.target import AVX2, Target

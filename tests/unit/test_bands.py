@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 from native import every_target, run_native
 
-from tilewright.cost.bands import BandForm, apart_cycles, banded_cycles, bands, gain
 from tilewright.cost.machine import machine_of
+from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, bands, gain
+from tilewright.families.bands.match import try_chain
+from tilewright.families.bands.space import bands_space, try_form
+from tilewright.families.prepare import prepared
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, maximum, select
 from tilewright.schedule.nest import find_block, loops_above
-from tilewright.schedule.recipes.window_chain import try_chain
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.fill_border import FillBorder
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.trace import replay
-from tilewright.search.bands_space import bands_space, try_form
 from tilewright.search.default import schedule_func
 from tilewright.search.join import join_funcs
-from tilewright.search.prepare import prepared
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.build import FuncBuilder

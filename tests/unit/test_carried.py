@@ -9,9 +9,9 @@ from native import BEST, every_target, run_native
 from tilewright.codegen.kernel import parts
 from tilewright.codegen.kernel import steps as steps_of
 from tilewright.codegen.legalize import legalize
+from tilewright.families.recurrent.recipe import carried_nests
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scope, as_index, const, maximum, select
-from tilewright.schedule.recipes.carried import carried_nests
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.merge import Merge

@@ -6,13 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from tilewright.cost.contraction import Choices, vector_operations
 from tilewright.cost.machine import machine_of
+from tilewright.families.gemm.cost import Choices, vector_operations
+from tilewright.families.gemm.space import ContractionSpace, contraction_space
+from tilewright.families.prepare import prepared
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Fma, cast, walk
-from tilewright.search.contraction_space import ContractionSpace, contraction_space
 from tilewright.search.default import spaces
-from tilewright.search.prepare import prepared
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

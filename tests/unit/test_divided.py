@@ -9,12 +9,12 @@ from onnx import ModelProto, TensorProto, helper
 
 from tilewright.compiler import compile
 from tilewright.cost.parallel import few_parts, shared_seconds, team_seconds
+from tilewright.families.parallel import parts_of
+from tilewright.families.split_k.recipe import divide_reduction, divided_iter
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, UnaryOp, unary
+from tilewright.schedule.draft import Draft
 from tilewright.schedule.nest import find_block
-from tilewright.schedule.recipes.divided import divide_reduction, divided_iter
-from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.parallel import parts_of
 from tilewright.schedule.trace import replay
 from tilewright.search.default import schedule_func, spaces
 from tilewright.target.target import AVX2, Target

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.evolve import Evolution, Proposal
-from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.support.errors import ScheduleError
 
 SIZE = 12

@@ -9,12 +9,12 @@ from test_layouts import Build, conv, module_of, transposed
 from tests.onnx_cases import Model
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
-from tilewright.schedule.recipes.layouts import find_images
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.search.cut import cheapest, total
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import Component, Problem, choose_layouts
 from tilewright.search.layout_terms import Term, layout_terms
+from tilewright.search.layouts import find_images
 from tilewright.target.target import AVX2
 from tilewright.tir.func import Module
 

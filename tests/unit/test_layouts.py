@@ -13,10 +13,10 @@ from tilewright.frontend.onnx import load_graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.layout import Reorder
-from tilewright.schedule.recipes.layouts import find_images, lay_out
 from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.schedule.trace import replay
+from tilewright.search.layouts import find_images, lay_out
 from tilewright.tir.func import Module, calls
 from tilewright.tir.interp import interpret_module
 from tilewright.tir.stmt import blocks

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor_programs import block_of, conv, dot, einsum, quantized, tile
 
+from tilewright.families.tensor.mapping import LIMIT, Mapping, Mappings, NoMapping, mappings, orders
+from tilewright.families.tensor.match import matches
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Select
-from tilewright.search.mapping import LIMIT, Mapping, Mappings, NoMapping, mappings, orders
-from tilewright.search.matching import matches
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

@@ -8,6 +8,8 @@ from online_programs import chain
 from schedule_programs import check_native
 from test_attention import Mask, attention, exactly, feeds, func_of, given, hidden, padded, scaled, space_of
 
+from tilewright.families.attention.space import AttentionSpace
+from tilewright.families.space import Decisions
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.ir.expr import Scope
@@ -18,8 +20,6 @@ from tilewright.ops.softmax import Softmax
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.online_softmax import OnlineSoftmax
 from tilewright.schedule.trace import replay
-from tilewright.search.attention_space import AttentionSpace
-from tilewright.search.space import Decisions
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func

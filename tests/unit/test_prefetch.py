@@ -7,10 +7,10 @@ import pytest
 from native import arrays_of, check_same_bits, program
 
 from tilewright.codegen.kernel import kernel_ir
+from tilewright.families.gemm.recipe import Plan, schedule_contraction
+from tilewright.families.gemm.space import ContractionSpace, contraction_space
+from tilewright.families.prepare import prepared
 from tilewright.ir.dtype import DType
-from tilewright.schedule.recipes.contraction import Plan, schedule_contraction
-from tilewright.search.contraction_space import ContractionSpace, contraction_space
-from tilewright.search.prepare import prepared
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

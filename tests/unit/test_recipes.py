@@ -18,8 +18,8 @@ from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Expr, Scope, const, maximum, select
-from tilewright.schedule.recipes import draft
-from tilewright.schedule.recipes.draft import Draft
+from tilewright.schedule import draft
+from tilewright.schedule.draft import Draft
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.trace import replay
 from tilewright.search import default

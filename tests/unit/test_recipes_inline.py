@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tilewright.families.prepare import prepared
 from tilewright.ir.dtype import DType
 from tilewright.search.default import schedule_func, spaces
-from tilewright.search.prepare import prepared
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from native import run_native
 
+from tilewright.families.gemm.recipe import try_contraction
+from tilewright.families.prepare import prepared
+from tilewright.families.window.recipe import is_lane_reduction
+from tilewright.families.window.space import lanes_space
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Load, Scope, walk
-from tilewright.schedule.recipes.contraction import try_contraction
-from tilewright.schedule.recipes.lanes import is_lane_reduction
 from tilewright.search.default import schedule_func
-from tilewright.search.lanes_space import lanes_space
-from tilewright.search.prepare import prepared
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

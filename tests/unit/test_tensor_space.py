@@ -5,9 +5,9 @@ import pytest
 from native import BEST, HAS_AVX2, run_native
 from tensor_programs import conv, einsum, quantized
 
+from tilewright.families.prepare import prepared
+from tilewright.families.tensor.space import TensorSpace, tensor_space
 from tilewright.ir.dtype import DType
-from tilewright.search.prepare import prepared
-from tilewright.search.tensor_space import TensorSpace, tensor_space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, BASELINE
 from tilewright.tir.build import FuncBuilder

@@ -10,6 +10,11 @@ from aarch64 import needs_qemu, run_aarch64
 from native import BEST, HAS_AVX2, run_native
 from tensor_programs import block_of, conv, einsum, quantized, same_order
 
+from tilewright.families.tensor.cost import mapping_terms
+from tilewright.families.tensor.mapping import Mapping, Mappings, mappings
+from tilewright.families.tensor.materialize import apply_mapping
+from tilewright.families.tensor.operand_plan import is_in_place
+from tilewright.families.tensor.tensorize import Tensorization, auto_tensorize, rank, tensorize_candidates
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Fma, Load, loads, maximum
 from tilewright.ops.conv import ConvTranspose
@@ -17,11 +22,6 @@ from tilewright.ops.window import Window
 from tilewright.schedule.nest import loops_above
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace, replay
-from tilewright.search.mapping import Mapping, Mappings, mappings
-from tilewright.search.mapping_cost import mapping_terms
-from tilewright.search.materialize import apply_mapping
-from tilewright.search.operand_plan import is_in_place
-from tilewright.search.tensorize import Tensorization, auto_tensorize, rank, tensorize_candidates
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.intrinsics import find_intrinsic, intrinsics_of

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tilewright.cost.work import block_seconds
+from tilewright.families.parallel import is_worth_sharing, parts_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, UnaryOp, unary
-from tilewright.schedule.recipes.parallel import is_worth_sharing, parts_of
-from tilewright.schedule.recipes.work import block_seconds
 from tilewright.search.default import schedule_func
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder

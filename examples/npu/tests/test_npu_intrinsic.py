@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tilewright.families.tensor.tensorize import auto_tensorize, tensorize_candidates
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, cast
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import print_trace
-from tilewright.search.tensorize import auto_tensorize, tensorize_candidates
 from tilewright.support.errors import ScheduleError
 from tilewright.target import intrinsics
 from tilewright.target.target import Target

@@ -6,8 +6,9 @@ faster, it is judged by the teams of `TEAMS`, and bounded by what it costs one c
 
 from math import ceil
 
-from tilewright.schedule.recipes.parallel import ENOUGH_PARTS, MEETING_SECONDS
-
+ENOUGH_PARTS = 16  # so that any small team shares them nearly evenly
+MEETING_SECONDS = 0.3e-6
+LEAST_SHARED = 1.5e-6  # seconds on one core: two are done in little more than half of that
 TEAMS = (2, 3, 4)
 PART_SECONDS = 0.03e-6  # to claim a part, and until its operands stream
 _FEW_PARTS = 0.01  # of the time, for each time that there are too few

@@ -9,13 +9,14 @@ from math import inf, prod
 from typing import TypeAlias
 
 from tilewright.cost.machine import machine_of
-from tilewright.cost.stages import StraightLine, staged_seconds, stream_seconds
+from tilewright.cost.stream import stream_seconds
+from tilewright.families.choosing import choosing
+from tilewright.families.gemm.panel_tile import best_tile
+from tilewright.families.gemm.recipe import Contraction, try_contraction
+from tilewright.families.winograd.cost import StraightLine, staged_seconds
+from tilewright.families.winograd.recipe import Stages, find_stages
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
 from tilewright.schedule.nest import find_block
-from tilewright.schedule.recipes.choosing import choosing
-from tilewright.schedule.recipes.contraction import Contraction, try_contraction
-from tilewright.schedule.recipes.transformed import Stages, find_stages
-from tilewright.search.panel_tile import best_tile
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, Module

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.version import __version__
 
 if TYPE_CHECKING:  # a program that was compiled before is found without what spaces are made of
-    from tilewright.search.space import Decisions
+    from tilewright.families.space import Decisions
 
 _log = logging.getLogger("tilewright")
 

@@ -8,23 +8,23 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from tilewright.schedule.recipes.carried import carried_nests
-from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.ordered import is_ordered, schedule_ordered
-from tilewright.schedule.recipes.spatial import schedule_spatial
-from tilewright.schedule.recipes.transformed import find_stages
-from tilewright.search.apart_space import apart_space
-from tilewright.search.attention_space import attention_space
-from tilewright.search.bands_space import bands_space
-from tilewright.search.carried import schedule_around_carried
-from tilewright.search.contraction_space import contraction_space
-from tilewright.search.divided_space import divided_space
-from tilewright.search.lanes_space import lanes_space
-from tilewright.search.prepare import prepared, schedule_rest
-from tilewright.search.rows_space import rows_space
-from tilewright.search.space import Decisions, Space
-from tilewright.search.tensor_space import tensor_space
-from tilewright.search.transformed import schedule_stages
+from tilewright.families.attention.space import attention_space
+from tilewright.families.bands.apart import apart_space
+from tilewright.families.bands.space import bands_space
+from tilewright.families.elementwise.recipe import schedule_spatial
+from tilewright.families.gemm.space import contraction_space
+from tilewright.families.ordered.recipe import is_ordered, schedule_ordered
+from tilewright.families.prepare import prepared, schedule_rest
+from tilewright.families.recurrent.recipe import carried_nests
+from tilewright.families.recurrent.space import schedule_around_carried
+from tilewright.families.reduce.space import rows_space
+from tilewright.families.space import Decisions, Space
+from tilewright.families.split_k.space import divided_space
+from tilewright.families.tensor.space import tensor_space
+from tilewright.families.window.space import lanes_space
+from tilewright.families.winograd.recipe import find_stages
+from tilewright.families.winograd.space import schedule_stages
+from tilewright.schedule.draft import Draft
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.search.space import Costs, Decisions, Points, Space
+from tilewright.families.space import Costs, Decisions, Points, Space
 
 Row: TypeAlias = tuple[int, ...]
 

@@ -6,15 +6,15 @@ is computed band by band is not folded into a buffer between kernels. Algorithms
 computed in stages stays as it is.
 """
 
-from tilewright.cost.bands import gain
 from tilewright.cost.machine import machine_of
-from tilewright.schedule.recipes.contraction import try_contraction
-from tilewright.schedule.recipes.lanes import operands
-from tilewright.schedule.recipes.window_chain import try_chain
+from tilewright.families.bands.cost import gain
+from tilewright.families.bands.match import try_chain
+from tilewright.families.bands.space import try_form
+from tilewright.families.gemm.recipe import try_contraction
+from tilewright.families.prepare import prepared
+from tilewright.families.window.recipe import operands
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.join_funcs import JoinFuncs
-from tilewright.search.bands_space import try_form
-from tilewright.search.prepare import prepared
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func, Module, calls

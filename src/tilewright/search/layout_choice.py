@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import inf
 
 from tilewright.ir.expr import Buffer
-from tilewright.schedule.recipes.layouts import find_images, lay_out
 from tilewright.schedule.step import Step
 from tilewright.search.cut import Table, Two, cheapest, total
 from tilewright.search.layout_terms import MUST, Term, layout_terms
+from tilewright.search.layouts import find_images, lay_out
 from tilewright.target.target import Target
 from tilewright.tir.func import Module
 

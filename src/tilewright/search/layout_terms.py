@@ -13,30 +13,30 @@ from math import prod
 
 import numpy as np
 
-from tilewright.cost.contraction import Choices, Form, contraction_seconds
 from tilewright.cost.layouts import Access, access_seconds, copy_seconds, loose_share, unknown_seconds
 from tilewright.cost.machine import Machine, machine_of
-from tilewright.cost.rows import row_seconds
-from tilewright.cost.stages import stream_seconds
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads
-from tilewright.ir.layout import Layout
-from tilewright.ir.rewrite import transform
-from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.recipes.choosing import choosing
-from tilewright.schedule.recipes.contraction import (
+from tilewright.cost.stream import stream_seconds
+from tilewright.families.choosing import choosing
+from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.families.gemm.recipe import (
     Contraction,
     address_steps,
     reduction_order,
     strides_along,
     try_contraction,
 )
-from tilewright.schedule.recipes.draft import Draft
-from tilewright.schedule.recipes.lanes import is_lane_reduction, operands
-from tilewright.schedule.recipes.layouts import channels_last, phases, strided_images
-from tilewright.search.contraction_space import form_of, tile_sizes
+from tilewright.families.gemm.space import form_of, tile_sizes
+from tilewright.families.reduce.cost import row_seconds
+from tilewright.families.reduce.space import row_reduction
+from tilewright.families.window.recipe import is_lane_reduction, operands
+from tilewright.families.window.space import LanesSpace
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads
+from tilewright.ir.layout import Layout
+from tilewright.ir.rewrite import transform
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.draft import Draft
 from tilewright.search.cut import Table
-from tilewright.search.lanes_space import LanesSpace
-from tilewright.search.rows_space import row_reduction
+from tilewright.search.layouts import channels_last, phases, strided_images
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, Module, single

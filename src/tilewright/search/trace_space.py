@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.schedule.decisions import Sampling, choices, draw, sampling_steps
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
-from tilewright.search.space import Costs, Decisions, Knob, Points, Space
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single

@@ -1,0 +1,268 @@
+"""The rule for attention: how many rows go through both contractions together, with all keys or with how many at a
+time, and the register tiles of each contraction.
+
+A point with no rows keeps the contractions apart: each is scheduled as if it were alone, and so are the rows between
+them. That is for chains whose blocks cannot be moved, and where a block of rows would cost more than it saves.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import inf, prod
+from typing import TypeAlias
+
+import numpy as np
+
+from tilewright.cost.machine import Machine, machine_of
+from tilewright.families.attention.cost import Between, panels_seconds, scaling_seconds
+from tilewright.families.attention.recipe import (
+    Chain,
+    ChainPlan,
+    TilePlan,
+    schedule_chain,
+    schedule_rows_apart,
+    try_chain,
+)
+from tilewright.families.excerpt import excerpt
+from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.families.gemm.recipe import Contraction, address_steps, reduction_order, strides_along
+from tilewright.families.gemm.space import contraction_space, tile_sizes
+from tilewright.families.gemm.tiles import Tile
+from tilewright.families.prepare import prepared, schedule_rest
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.softmax_chain import Softmax, find_softmax, seen_more
+from tilewright.support.errors import ScheduleError
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import blocks
+
+Alone: TypeAlias = Callable[[Func], Draft]
+
+_BLOCKS = (12, 16, 24, 32, 48, 64, 96, 128)  # rows, about
+_KEYS = (128, 192, 256, 384, 512)
+_UNROLL = 64
+_ACCUMULATORS = 4
+_BEST = 4  # tiles of each contraction that are points
+_TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
+_KNOBS = ("block", "keys", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
+
+
+class AttentionSpace(Space):
+    rule = "attention"
+
+    def __init__(
+        self, start: Draft, chain: Chain, target: Target, constants: frozenset[str], alone: Alone
+    ) -> None:
+        self._start, self._chain, self._target, self._alone = start, chain, target, alone
+        self._machine, self._constants = machine_of(target), constants
+        self._points = self._best_points()
+        self.knobs = tuple(
+            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
+        )
+
+    def points(self) -> Points:
+        return self._points
+
+    def cost(self, points: Points) -> Costs:
+        out = np.full(len(points), inf)
+        for block, keys in np.unique(points[:, :2], axis=0):
+            here = np.flatnonzero((points[:, 0] == block) & (points[:, 1] == keys))
+            out[here] = self._together(int(block), int(keys), points[here]) if block else self._apart
+        return out
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = self._start.branch()
+        names = {b.name for b in blocks(s.func.body)}
+        if decisions["block"]:
+            first, second = (self._tile_plan(decisions, which) for which in ("first", "second"))
+            skip = decisions["keys"] > 0 and self._hidden is not None
+            plan = ChainPlan(decisions["block"], decisions["keys"], skip, first, second, _ACCUMULATORS)
+            schedule_chain(s, self._chain, plan, self._target)
+        else:
+            for part in self._chain.products:
+                for step in self._alone(excerpt(s.func, set(part))).trace:
+                    s.apply(step)
+            schedule_rows_apart(s, self._chain, _ACCUMULATORS, self._target)
+        schedule_rest(s, names, self._target)
+        return s
+
+    def _tile_plan(self, decisions: Decisions, which: str) -> TilePlan:
+        rows, vectors, pack, outside = (decisions[f"{which}_{name}"] for name in _TILE_KNOBS)
+        width = vectors * self._target.lanes(self._chain.first.b.dtype.bytes)
+        return TilePlan(Tile(rows, width), _UNROLL, bool(pack), bool(outside))
+
+    # ---------------------------------------------------------------------------------------------------------- costs
+
+    def _best_points(self) -> Points:
+        """The best tiles of either contraction for each size of blocks, in all combinations; and both apart."""
+        apart = np.zeros((1, len(_KNOBS)), np.int64)
+        found: list[Points] = []
+        for block, keys in product(self._blocks(), self._keys()):
+            one, two = (t.best(_BEST) for t in self._tiled(block, keys))
+            grid = np.array([(block, keys, *p, *q) for p in one for q in two], np.int64)
+            found.append(grid.reshape(-1, len(_KNOBS)))
+        return np.concatenate([*found, apart])
+
+    def _blocks(self) -> list[int]:
+        """Sizes of equal blocks, or of about equal ones where few divide: what is left is code of its own. A row by
+        itself would have no loop.
+        """
+        if not self._chain.is_movable:
+            return []
+        rows = self._chain.second.rows[-1].extent
+        sizes = {-(-rows // -(-rows // n)) for n in _BLOCKS}
+        even = sorted(n for n in sizes if rows % n == 0)
+        return even if len(even) > 1 else sorted(n for n in sizes if rows % n != 1)
+
+    def _keys(self) -> list[int]:
+        """0, for all together; and sizes of blocks, of which there are at least two."""
+        return [0] if self._softmax is None else [0, *(n for n in _KEYS if 2 * n <= self._softmax.keys)]
+
+    @cached_property
+    def _softmax(self) -> Softmax | None:
+        """What can be done for blocks of keys, if it can."""
+        try:
+            return find_softmax(self._start.func, self._chain.second.block.name)
+        except ScheduleError:
+            return None
+
+    @cached_property
+    def _hidden(self) -> int | None:
+        """How many keys more than its own number a row sees, if it sees none of those that follow."""
+        if self._softmax is None or not self._softmax.producers:
+            return None
+        scores = self._softmax.producers[-1]
+        row = self._chain.second.rows[-1].extent
+        return seen_more(scores, row)
+
+    def _seen(self, block: int, keys: int) -> float:
+        """The share of blocks of scores of which any is seen."""
+        if not keys or self._hidden is None or self._softmax is None:
+            return 1.0
+        last = np.arange(block, self._chain.second.rows[-1].extent + block, block) - 1 + self._hidden
+        every = -(-self._softmax.keys // keys)
+        return float(np.minimum(last // keys + 1, every).mean()) / every
+
+    def _tiled(self, block: int, keys: int) -> "tuple[_Tiled, _Tiled]":
+        one, two, m = self._chain.first, self._chain.second, self._machine
+        at_a_time = keys or one.cols[-1].extent
+        row_bytes = at_a_time * block * one.b.dtype.bytes
+        return (
+            _Tiled(one, True, block, keys, one.a.buffer.size, one.b.buffer.name in self._constants, m),
+            _Tiled(two, False, block, keys, row_bytes, two.b.buffer.name in self._constants, m),
+        )
+
+    def _together(self, block: int, keys: int, points: Points) -> Costs:
+        first, second = self._tiled(block, keys)
+        scores = self._chain.first.store.buffer
+        kept = block * (keys or scores.shape[-1])
+        again = 0.0
+        if keys:
+            again = scaling_seconds(
+                scores.size // scores.shape[-1], -(-scores.shape[-1] // keys), self._machine
+            )
+        return self._seen(block, keys) * (
+            self._between(kept, is_apart=False)
+            + again
+            + first.seconds(points[:, 2:6])
+            + second.seconds(points[:, 6:10])
+        )
+
+    @cached_property
+    def _apart(self) -> float:
+        """The cheapest schedules of both, and all rows written and read between them."""
+        total = self._between(self._chain.first.store.buffer.size, is_apart=True)
+        for part in self._chain.products:
+            start = prepared(excerpt(self._start.func, set(part)))
+            space = contraction_space(start, self._target, self._constants)
+            total += float(space.ranked()[1][0]) if space is not None else inf
+        return total
+
+    def _between(self, kept: int, *, is_apart: bool) -> float:
+        rows = self._chain.first.store.buffer
+        kept_bytes = 2 * kept * rows.dtype.bytes  # scores and powers
+        return Between(rows.size, rows.dtype.bytes, kept_bytes, is_apart).seconds(self._machine)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiled:
+    """One of the contractions, block of rows by block of rows."""
+
+    c: Contraction
+    is_first: bool
+    block: int
+    keys: int  # in a block of them; 0: all
+    a_elements: int  # that are read again from one block to the next
+    is_packed: bool  # at compile time, if it is
+    machine: Machine
+
+    def best(self, count: int) -> Points:
+        """The cheapest tiles, by rows, vectors, packing and order."""
+        sizes = tile_sizes(self.machine.registers)
+        grid = np.array([(*t, p, o) for t in sizes for p in (0, 1) for o in (0, 1)], np.int64)
+        grid = grid[grid[:, 0] <= self.block]
+        costs = self.seconds(grid)
+        order = np.argsort(costs, kind="stable")[:count]
+        return grid[order[np.isfinite(costs[order])]]
+
+    def seconds(self, points: Points) -> Costs:
+        """Of tiles by rows, vectors, packing and order."""
+        rows, vectors, pack, outside = points.T
+        total = np.zeros(len(points))
+        extent = self.c.rows[-1].extent
+        n = np.zeros(len(points), np.int64)
+        for (size, count), (keys, times) in product(_parts(extent, self.block), self._keys()):
+            choices = Choices(
+                np.minimum(rows, size), vectors, n > 0, pack > 0, outside > 0, n, np.full_like(n, _UNROLL)
+            )
+            total += contraction_seconds(self._form(size, count * times, keys), choices, self.machine)
+        if self.is_first and self.keys:  # panels do not cross from one block into the next
+            total[self.keys % (vectors * self.machine.lanes * 4 // self.c.b.dtype.bytes) != 0] = inf
+        if not self.is_packed:
+            turned = strides_along(self.c.b, self.c.block, self.c.cols[-1:]) != 1
+            total += pack * panels_seconds(self.c.b.buffer.size, self.c.b.dtype.bytes, turned, self.machine)
+        return total
+
+    def _keys(self) -> list[tuple[int, int]]:
+        extent = self.c.cols[-1].extent if self.is_first else prod(it.extent for it in self.c.reduce)
+        return _parts(extent, self.keys or extent)
+
+    def _form(self, rows: int, count: int, keys: int) -> Form:
+        c, order = self.c, reduction_order(self.c)
+        cols = keys if self.is_first else c.cols[-1].extent
+        a_steps, b_steps = address_steps(c.a, c.block), address_steps(c.b, c.block)
+        return Form(
+            batch=prod(it.extent for it in (*c.batch, *c.rows[:-1])) * count,
+            other_rows=1,
+            rows=rows,
+            cols=cols,
+            k=prod(it.extent for it in c.reduce) if self.is_first else keys,
+            k_inner=order[-1].extent if self.is_first else min(order[-1].extent, keys),
+            a_row_step=strides_along(c.a, c.block, c.rows[-1:]),
+            a_k_step=min(abs(a_steps.get(it.var, 0)) for it in order),
+            b_col_step=strides_along(c.b, c.block, c.cols[-1:]),
+            b_k_step=max(abs(b_steps.get(it.var, 0)) for it in order),
+            out_col_step=1,
+            out_row_step=cols,
+            a_constant=False,
+            b_constant=True,  # what packing costs does not depend on blocks
+            a_elements=self.a_elements,
+            b_elements=c.b.buffer.size,
+            bytes_each=c.b.dtype.bytes,
+            epilogue_loads=2 if self.keys and not self.is_first else 1,
+        )
+
+
+def _parts(extent: int, size: int) -> list[tuple[int, int]]:
+    """Blocks of this size and what is left over: the size of each, and how many there are."""
+    return [(n, count) for n, count in ((size, extent // size), (extent % size, 1)) if n and count]
+
+
+def attention_space(
+    start: Draft, target: Target, constants: frozenset[str], alone: Alone
+) -> AttentionSpace | None:
+    """The space of a Func that is a chain of two contractions; `alone` schedules a Func with one of them."""
+    chain = try_chain(start.func)
+    return None if chain is None else AttentionSpace(start, chain, target, constants, alone)

@@ -1,0 +1,54 @@
+"""The rule for windows with a product before or after them that no band can be made of: each part as if it were alone.
+
+It is behind the rule for bands. Funcs are joined before they are scheduled, and a step may refuse what the cost of
+bands took for granted; then the Func costs what its parts would, and not what a rule makes of it that knows nothing
+of products.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import TypeAlias
+
+import numpy as np
+
+from tilewright.cost.machine import machine_of
+from tilewright.families.bands.cost import apart_cycles
+from tilewright.families.bands.match import Chain, try_chain
+from tilewright.families.bands.space import try_form
+from tilewright.families.excerpt import excerpt
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.schedule.draft import Draft
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+
+Alone: TypeAlias = Callable[[Func], Draft]
+
+
+class ApartSpace(Space):
+    rule = "apart"
+
+    def __init__(self, start: Draft, chain: Chain, target: Target, alone: Alone) -> None:
+        self._start, self._alone, self._machine = start, alone, machine_of(target)
+        self._parts, self._form = chain.parts(start.func), try_form(chain)
+        self.knobs = (Knob("parts", (len(self._parts),)),)
+
+    def points(self) -> Points:
+        return np.array([[len(self._parts)]], dtype=np.int64)
+
+    def cost(self, points: Points) -> Costs:
+        """As for bands, but for the windows: there is nothing to compare with in this space."""
+        cycles = 0.0 if self._form is None else apart_cycles(self._form, self._machine)
+        return np.full(len(points), cycles / self._machine.hertz if cycles < inf else 0.0)
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = self._start.branch()
+        for part in self._parts:
+            for step in self._alone(excerpt(s.func, set(part))).trace:
+                s.apply(step)
+        return s
+
+
+def apart_space(start: Draft, target: Target, constants: frozenset[str], alone: Alone) -> ApartSpace | None:
+    """The space of a Func that is such a chain; `alone` schedules a Func with a part of it."""
+    chain = try_chain(start.func)
+    return None if chain is None else ApartSpace(start, chain, target, alone)

@@ -1,0 +1,241 @@
+"""The time of windows, and of the products before and after them, band by band, against that of one after the other.
+
+band by band          rows that two bands need are computed twice; weights are read again by every band
+one after the other   what is between goes out of the near caches, and comes back; its border is filled apart
+
+The windows themselves cost the same in both, and are not counted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright.cost.machine import Machine
+from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.families.gemm.tiles import column_tiles, row_tiles
+
+_TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
+_STORE = 2.0  # cycles for a vector of a tile, from clearing it to storing it
+_FILL = 2.0  # cycles to fill a vector of the border
+_OUT_AND_BACK = 0.08  # cycles for a byte that is written to the far cache, and read again
+_BARE_OUT_AND_BACK = 0.16  # likewise for readers that do not hide it behind a filter: pools and projections
+_FROM_SECOND = 0.03  # cycles for a byte that is read from the second-level cache, once per row of the windows
+_NEAR = 0.8  # of the second-level cache: the rest is for what passes by
+_BORDER = 20e3  # cycles of the kernels that fill a border, and of the meetings between them
+_MEETING = 3e3  # cycles of a kernel more
+_MOST_ROWS, _MOST_VECTORS = 6, 3
+_WIDE = 1.04  # tiles of three vectors have so few rows that they wait for loads more often
+_READ_AGAIN = 0.01  # cycles for a byte that streams from the second-level cache
+_PART_START = 400.0  # cycles to fetch a part of the work
+_ENOUGH_PARTS = 16
+_LEAST_BANDS = 4  # where they are all that workers can share, and the parts could be shared one by one
+_FEW_PARTS = 0.01  # of the time, for each time that there are too few
+_UNEVEN = 0.25  # of what two workers wait for each other: there may be only one
+_UNROLL = 64  # multiply-adds written out in a step
+
+
+@dataclass(frozen=True, slots=True)
+class BandForm:
+    """A chain by numbers."""
+
+    images: int  # iterations outside of the rows of the result
+    rows: int  # of the result; 1 if the windows take the whole image
+    channels: int
+    stride: int  # rows of the padded image from one row of the result to the next
+    reach: int  # rows of the padded image that one row of the result needs
+    in_rows: int  # of the product, or of the image that there is
+    in_columns: int
+    wide_columns: int  # of the padded image
+    k: int  # 0: there is no product
+    bytes_each: int = 4
+    row_reads: int = (
+        0  # elements that a row of the product takes; 0: its pixels take k each, and are rows of a matrix
+    )
+    is_padded: bool = True
+    columns: int = 0  # of the result
+    projected: int = 0  # columns of the projection; 0: there is none
+    is_pool: bool = False  # the windows have no filter
+    is_matrix: bool = True  # the pixels of the projection follow each other in memory
+
+    def lines(self, rows: int) -> tuple[int, int]:
+        """So many rows of the result as lines of pixels that a tile of the projection goes along: how many of which
+        length.
+        """
+        return (1, rows * self.columns) if self.is_matrix else (rows, self.columns)
+
+    def needed(self, rows: int) -> int:
+        """Rows of the padded image for so many rows of the result."""
+        return (rows - 1) * self.stride + self.reach
+
+    def block_bytes(self, rows: int, channels: int) -> int:
+        return self.needed(rows) * self.wide_columns * channels * self.bytes_each
+
+    def result_bytes(self, rows: int) -> int:
+        """Of so many rows of what the windows make."""
+        return rows * self.columns * self.channels * self.bytes_each
+
+
+def product_tiles(f: BandForm, channels: int, m: Machine) -> Iterator[tuple[int, int]]:
+    """(rows, vectors) of register tiles whose columns divide `channels`."""
+    lanes = m.lanes * 4 // f.bytes_each
+    for vectors in range(1, _MOST_VECTORS + 1):
+        for rows in range(1, min(_MOST_ROWS, f.in_columns) + 1):
+            if channels % (vectors * lanes) == 0 and rows * vectors + vectors + 1 <= m.registers:
+                yield rows, vectors
+
+
+def product_cycles(f: BandForm, channels: int, tile: tuple[int, int], m: Machine) -> float:
+    """Cycles of one row of the image, for so many channels."""
+    lanes = m.lanes * 4 // f.bytes_each
+    total = 0.0
+    for rows, n in row_tiles(f.in_columns, tile[0]).items():
+        for vectors, times in column_tiles(channels, tile[1], lanes).items():
+            total += n * times * (f.k * _step(rows, vectors, m) + _TILE_START + _STORE * rows * vectors)
+    return total * _WIDE if tile[1] == _MOST_VECTORS else total
+
+
+@lru_cache(maxsize=256)
+def _step(rows: int, vectors: int, m: Machine) -> float:
+    return float(m.tile_step(rows, vectors))
+
+
+@lru_cache(maxsize=1024)
+def best_product_tile(f: BandForm, channels: int, m: Machine) -> tuple[int, int] | None:
+    found = list(product_tiles(f, channels, m))
+    return min(found, key=lambda t: product_cycles(f, channels, t, m)) if found else None
+
+
+class ProjectionTile(NamedTuple):
+    rows: int
+    vectors: int
+    columns_outside: bool
+    cycles: float
+
+
+@lru_cache(maxsize=1024)
+def projection_tile(f: BandForm, lines: int, pixels: int, m: Machine) -> ProjectionTile:
+    """The best register tile of the projection of so many lines of so many pixels, and the time that they take."""
+    form = Form(
+        batch=1,
+        other_rows=lines,
+        rows=pixels,
+        cols=f.projected,
+        k=f.channels,
+        k_inner=f.channels,
+        a_row_step=f.channels,
+        a_k_step=1,
+        b_col_step=1,
+        b_k_step=f.projected,
+        out_col_step=1,
+        out_row_step=f.projected,
+        a_constant=False,
+        b_constant=True,
+        a_elements=lines * pixels * f.channels,
+        b_elements=f.channels * f.projected,
+        bytes_each=f.bytes_each,
+        epilogue_loads=1,
+    )
+    sizes = [
+        (r, v, outside)
+        for v in range(1, _MOST_VECTORS + 1)
+        for r in range(1, min(_MOST_ROWS, pixels) + 1)
+        for outside in (0, 1)
+        if r * v + v + 1 <= m.registers
+    ]
+    p = np.array(sizes, dtype=np.int64)
+    none, packed = np.zeros(len(p), np.int64), np.ones(len(p), np.bool_)
+    choices = Choices(p[:, 0], p[:, 1], ~packed, packed, p[:, 2] > 0, none, none + _UNROLL)
+    seconds = contraction_seconds(form, choices, m)
+    best = int(np.argmin(seconds))
+    rows, vectors, outside = sizes[best]
+    return ProjectionTile(rows, vectors, bool(outside), float(seconds[best]) * m.hertz)
+
+
+def _distance(size: float, m: Machine, far: float = _OUT_AND_BACK) -> float:
+    """Cycles for a byte that comes back after `size` bytes."""
+    return far if size > _NEAR * m.l2_bytes else _FROM_SECOND if size > m.l1_bytes else 0.0
+
+
+def banded_cycles(f: BandForm, rows: int, channels: int, m: Machine) -> float:
+    """Cycles in bands of `rows` and blocks of `channels`, but for the windows; infinite if there is no such tile."""
+    blocks, bands = f.channels // channels, f.images * (f.rows // rows)
+    cycles = _made_cycles(f, rows, channels, m) * blocks
+    parts = bands * blocks
+    if f.projected:
+        size = f.result_bytes(rows)
+        cycles += projection_tile(f, *f.lines(rows), m).cycles + size * _distance(size, m)
+        parts = bands
+    few = 1.0 + _FEW_PARTS * max(_ENOUGH_PARTS / parts - 1.0, 0.0)
+    uneven = 1.0 + _UNEVEN * (parts % 2) / parts
+    return (cycles * bands + _PART_START * parts) * few * uneven
+
+
+def _made_cycles(f: BandForm, rows: int, channels: int, m: Machine) -> float:
+    """Cycles to make what the windows read, for a band and a block of channels."""
+    if not f.k:
+        return 0.0
+    tile = best_product_tile(f, channels, m)
+    if tile is None:
+        return inf
+    lanes = m.lanes * 4 // f.bytes_each
+    # Rows of the border are filled: the first band and the last one compute fewer.
+    border = max(f.needed(f.rows) - f.in_rows, 0) * rows / f.rows
+    needed = min(f.needed(rows) - border, f.in_rows)
+    cycles = needed * product_cycles(f, channels, tile, m)
+    cycles += _FILL * f.needed(rows) * (f.wide_columns - f.in_columns) * channels / lanes
+    size = f.block_bytes(rows, channels)
+    cycles += size * _distance(size, m)
+    read = needed * (f.row_reads or f.in_columns * f.k) * f.bytes_each  # by every block of channels again
+    return cycles + (_READ_AGAIN * read if read > m.l1_bytes else 0.0)
+
+
+def apart_cycles(f: BandForm, m: Machine) -> float:
+    """Cycles of the last product, and of what comes before it, one after the other; but for the windows."""
+    if f.projected:
+        alone = replace(f, projected=0)
+        before = min(best_bands(alone, m).cycles, apart_cycles(alone, m)) if f.k else 0.0
+        size = f.images * f.result_bytes(f.rows)
+        after = projection_tile(f, *f.lines(f.images * f.rows), m).cycles
+        return before + after + size * _distance(2 * size, m, _BARE_OUT_AND_BACK) + _MEETING
+    # All pixels are the rows of tiles, if they do not share what they read.
+    whole = f if f.row_reads else replace(f, in_rows=1, in_columns=f.in_rows * f.in_columns)
+    tile = best_product_tile(whole, f.channels, m)
+    if tile is None:
+        return inf
+    size = f.images * f.in_rows * f.in_columns * f.channels * f.bytes_each
+    made = f.images * whole.in_rows * product_cycles(whole, f.channels, tile, m)
+    # It comes back while the windows write what is about as large.
+    far = _BARE_OUT_AND_BACK if f.is_pool else _OUT_AND_BACK
+    return made + size * _distance(2 * size, m, far) + (_BORDER if f.is_padded else _MEETING)
+
+
+class Bands(NamedTuple):
+    rows: int
+    channels: int
+    cycles: float
+
+
+def bands(f: BandForm, m: Machine) -> list[tuple[int, int]]:
+    """(rows, channels) that divide the result, with whole vectors of channels where a product makes them."""
+    lanes = m.lanes * 4 // f.bytes_each
+    heights = [n for n in range(1, f.rows + 1) if f.rows % n == 0]
+    if f.projected:
+        heights = [n for n in heights if f.images * f.rows // n >= _LEAST_BANDS]
+    widths = [n for n in range(lanes, f.channels + 1, lanes) if f.channels % n == 0] if f.k else [f.channels]
+    return [(r, c) for r in heights for c in widths]
+
+
+def best_bands(f: BandForm, m: Machine) -> Bands:
+    """The cheapest, but for the windows; with infinite cycles if there are none."""
+    found = [Bands(r, c, banded_cycles(f, r, c, m)) for r, c in bands(f, m)]
+    return min(found, key=lambda b: b.cycles, default=Bands(0, 0, inf))
+
+
+def gain(f: BandForm, m: Machine) -> float:
+    """The part of the time apart that bands save; below 0 if they cost time."""
+    apart, together = apart_cycles(f, m), best_bands(f, m).cycles
+    return 1.0 - together / apart if together < inf and apart < inf else -inf

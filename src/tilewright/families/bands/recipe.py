@@ -1,0 +1,232 @@
+"""Windows in bands of rows: what a band of the result needs is computed just before it, and stays in a near cache.
+
+    acc, T, P: as in `window_chain`             for bands of rows of the result:
+    sum, D                           ──>            for blocks of channels:
+    out                                                 fill the border of P
+                                                        acc, and f of it into P, in register tiles
+                                                        sum, and g of it into D, in register tiles
+                                                    out, and what consumes it, in register tiles
+
+What is between never goes to memory. Rows that two bands need are computed twice; blocks of channels share nothing.
+Without a projection the blocks of channels are divided among workers too; if the windows take the whole image, they are
+all there is.
+"""
+
+from dataclasses import dataclass
+
+from tilewright.families.bands.match import Chain, stored
+from tilewright.families.elementwise.recipe import schedule_spatial
+from tilewright.families.gemm.recipe import (
+    Contraction,
+    fuse_group,
+    reduction_order,
+    register_tiles,
+    try_contraction,
+)
+from tilewright.families.gemm.register_tile import Nest, loops_of, take_epilogue, tile_nest
+from tilewright.families.gemm.tiles import Tile
+from tilewright.families.parallel import parallel_prefix
+from tilewright.families.window.recipe import gather_lanes
+from tilewright.ir.expr import Scope, Var, free_vars
+from tilewright.ir.layout import Layout
+from tilewright.ir.layout import Reorder as ReorderDims
+from tilewright.ir.layout import Split as SplitDim
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.moves import loop_names
+from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
+from tilewright.schedule.steps.compute_at import ComputeAt
+from tilewright.schedule.steps.compute_inline import ComputeInline
+from tilewright.schedule.steps.fill_border import FillBorder
+from tilewright.schedule.steps.loop_kind import Vectorize
+from tilewright.schedule.steps.reindex import Reindex
+from tilewright.schedule.steps.set_scope import SetScope
+from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.transform_layout import TransformLayout
+from tilewright.support.errors import ScheduleError
+from tilewright.target.target import Target
+from tilewright.tir.stmt import Block, IterKind
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """A register tile, and the multiply-adds written out in a step of its reduction. The others are for projections."""
+
+    tile: Tile
+    unroll: int
+    columns_outside: bool = False  # panels of columns outside, and the pixels of a band past each
+    is_matrix: bool = False  # all pixels of a band are the rows of tiles; otherwise those of a line
+
+
+@dataclass(frozen=True, slots=True)
+class BandPlan:
+    """Sizes of elements; `rows` and `channels` divide those of the windows' result."""
+
+    rows: int  # of a band
+    channels: int  # of a block, a multiple of the columns of `product`
+    windows: TilePlan
+    product: TilePlan | None = None
+    projection: TilePlan | None = None
+
+
+def schedule_bands(s: Draft, chain: Chain, plan: BandPlan, target: Target) -> None:
+    """Schedule all blocks of the chain, which are as they were written, with what consumes the last of them."""
+    windows = chain.windows.name
+    made = None if plan.product is None else _take_product(s, chain, plan.product, target)
+    epilogue = take_epilogue(s, windows, stored(chain.windows))
+    gather_lanes(s, windows, target)
+    if plan.projection is not None:
+        around = _tile_projection(s, chain, plan, plan.projection, target)
+        s.apply(ComputeAt(epilogue, around[-1]))
+        s.apply(ComputeAt(windows, around[-1]))
+        block = find_block(s.func, windows)
+        loops = dict(zip((it.var for it in block.iters), loop_names(block), strict=True))
+        channels = _tile_windows(s, chain, epilogue, loops, (), plan, target)
+        shared = around
+    else:
+        around, loops = _part_windows(s, chain, plan)
+        channels = _tile_windows(s, chain, epilogue, loops, around, plan, target)
+        shared = (*around, channels)
+    if plan.product is not None and made is not None:
+        _produce(s, chain, plan.product, made, channels, target)
+    parallel_prefix(s, shared)
+
+
+# ------------------------------------------------------------------------------------------------------------ product
+
+
+def _take_product(s: Draft, chain: Chain, plan: TilePlan, target: Target) -> str:
+    """Put the sums of the product into registers and its columns into panels: the block that stores what the windows
+    read.
+    """
+    assert chain.product is not None
+    name = chain.product.name
+    if chain.padding is not None:
+        if chain.between is not None:
+            s.apply(ComputeInline(chain.between.name))
+        s.apply(SetScope(stored(chain.product).name, Scope.REGISTER))
+        made = chain.padding.name
+    else:
+        made = take_epilogue(s, name, stored(chain.product))
+    if chain.is_flat:
+        fuse_group(s, name, made, _contraction(s, name).rows[-2:])
+    _lay_out(s, _contraction(s, name), plan.tile.columns, target)
+    return made
+
+
+def _produce(s: Draft, chain: Chain, plan: TilePlan, made: str, at: str, target: Target) -> None:
+    """Compute what the windows need in an iteration of the loop `at`, there."""
+    assert chain.product is not None
+    name = chain.product.name
+    s.apply(ComputeAt(made, at))
+    border: list[Block] = []
+    if chain.padding is not None:
+        border = s.apply(FillBorder(made, loop_names(find_block(s.func, made))[0])).blocks(s.func)
+    s.apply(ComputeAt(name, at))
+    c = _contraction(s, name)
+    loop = dict(zip((it.var for it in c.block.iters), loop_names(c.block), strict=True))
+    *others, row = [loop[it.var] for it in c.rows]
+    col = loop[c.cols[-1].var]
+    reduce = tuple(loop[it.var] for it in reduction_order(c))
+    _tile_contraction(s, c, Nest(name, made, (*others, row, col), row, col, reduce), plan, target)
+    for side in border:
+        _fill_in_vectors(s, side.name, target)
+
+
+def _fill_in_vectors(s: Draft, name: str, target: Target) -> None:
+    """Whole vectors of channels, which are innermost; what chooses the rows of a side does not ask for channels."""
+    side = find_block(s.func, name)
+    channel = side.store.indices[-1]
+    (binding,) = [b for it, b in zip(side.iters, side.bindings, strict=True) if it.var is channel]
+    own = [n.var.name for n in loops_above(s.func, side) if n.var in free_vars(binding)]
+    lanes = target.lanes(side.store.buffer.dtype.bytes)
+    s.apply(Vectorize(s.apply(Split(own[-1], (None, lanes))).names[1]))
+
+
+def _contraction(s: Draft, name: str) -> Contraction:
+    found = try_contraction(find_block(s.func, name))
+    if found is None or not found.rows or len(found.cols) > 1 or found.batch:
+        raise ScheduleError(f"{name} is not one product with rows and columns")
+    return found
+
+
+def _lay_out(s: Draft, c: Contraction, width: int, target: Target) -> None:
+    """Copy B into panels [column panel, k…, width]."""
+    order = (*reduction_order(c), c.cols[-1])
+    copy = s.apply(Reindex(c.block.name, c.b.buffer.name, tuple(it.var.name for it in order)))
+    at = len(order) - 1
+    s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, width), ReorderDims((at, *range(at), at + 1))))))
+    schedule_spatial(s, copy.copy, target)
+
+
+def _tile_contraction(s: Draft, c: Contraction, nest: Nest, plan: TilePlan, target: Target) -> None:
+    tiles, lanes = register_tiles(target, c.b.dtype), target.lanes(c.b.dtype.bytes)
+    tile_nest(s, nest, plan.tile, lanes, plan.unroll, tiles, is_shared=False)
+
+
+# ------------------------------------------------------------------------------------------------------------ windows
+
+
+def _part_windows(s: Draft, chain: Chain, plan: BandPlan) -> tuple[tuple[str, ...], dict[Var, str]]:
+    """Cut the rows of the windows into bands: the loops around a band, and the loop of each iterator in it."""
+    block, axes = find_block(s.func, chain.windows.name), chain.axes
+    loops = loops_of(block)
+    ours = {it.var for it in (axes.high, axes.across, axes.channel) if it is not None}
+    spatial = [it.var for it in block.iters if it.kind is IterKind.SPATIAL]
+    around = [loops[v] for v in spatial if v not in ours]
+    if axes.high is not None:
+        bands, loops[axes.high.var] = s.apply(Split(loops[axes.high.var], (None, plan.rows))).names
+        around.append(bands)
+    return tuple(around), loops
+
+
+def _tile_windows(
+    s: Draft,
+    chain: Chain,
+    epilogue: str,
+    loops: dict[Var, str],
+    around: tuple[str, ...],
+    plan: BandPlan,
+    target: Target,
+) -> str:
+    """Tile the windows of a band, whose iterators have these loops, inside blocks of channels: the loop over these."""
+    name, axes = chain.windows.name, chain.axes
+    block = find_block(s.func, name)
+    reduce = tuple(loops[it.var] for it in block.iters if it.kind is IterKind.REDUCE)
+    row = s.apply(AddUnitLoop(name)).loop if axes.across is None else loops[axes.across.var]
+    channels, col = s.apply(Split(loops[axes.channel.var], (None, plan.channels))).names
+    ours = {it.var for it in (axes.across, axes.channel) if it is not None}
+    inside = [loops[it.var] for it in block.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
+    inside = [n for n in inside if n not in around]
+    nest = Nest(name, epilogue, (*around, channels, *inside, row, col), row, col, reduce)
+    lanes = target.lanes(stored(chain.windows).dtype.bytes)
+    tile_nest(s, nest, plan.windows.tile, lanes, plan.windows.unroll, is_shared=False)
+    return channels
+
+
+# --------------------------------------------------------------------------------------------------------- projection
+
+
+def _tile_projection(
+    s: Draft, chain: Chain, band: BandPlan, plan: TilePlan, target: Target
+) -> tuple[str, ...]:
+    """Tile the projection inside bands of rows: the loops around, the last of which goes over bands."""
+    assert chain.projection is not None and chain.pixel is not None
+    name, (high, across) = chain.projection.name, chain.pixel
+    epilogue = take_epilogue(s, name, stored(chain.projection))
+    size = band.rows
+    if plan.is_matrix:
+        fuse_group(s, name, epilogue, (high, across))
+        size *= across.extent
+    _lay_out(s, _contraction(s, name), plan.tile.columns, target)
+    c = _contraction(s, name)
+    loops, (*others, row) = loops_of(c.block), c.rows
+    cut = row if plan.is_matrix else next(it for it in others if it.var is high.var)
+    around = tuple(loops[it.var] for it in others if it is not cut)
+    bands, lines = s.apply(Split(loops[cut.var], (None, size))).names
+    inside = (lines,) if plan.is_matrix else (lines, loops[row.var])
+    col = loops[c.cols[-1].var]
+    order = (*around, bands, *((col, *inside) if plan.columns_outside else (*inside, col)))
+    reduce = tuple(loops[it.var] for it in reduction_order(c))
+    _tile_contraction(s, c, Nest(name, epilogue, order, inside[-1], col, reduce), plan, target)
+    return (*around, bands)

@@ -1,0 +1,155 @@
+"""The rule for windows of single channels with a product before or after them: in bands of rows, near the core."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from tilewright.cost.machine import machine_of
+from tilewright.families.bands.cost import BandForm, banded_cycles, bands, best_product_tile, projection_tile
+from tilewright.families.bands.match import Chain, is_pixelwise, rows_operand, stored, try_chain
+from tilewright.families.bands.recipe import BandPlan, TilePlan, schedule_bands
+from tilewright.families.gemm.recipe import strides_along
+from tilewright.families.gemm.space import epilogue_of
+from tilewright.families.gemm.tiles import Tile
+from tilewright.families.prepare import schedule_rest
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.window.recipe import is_lane_reduction, operands
+from tilewright.families.window.space import LanesSpace
+from tilewright.ir.expr import Expr, Load, Var, free_vars
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.draft import Draft
+from tilewright.support.errors import ScheduleError
+from tilewright.target.target import Target
+from tilewright.tir.stmt import Block, Iter, IterKind, blocks
+
+_UNROLL = 64
+
+
+class BandsSpace(Space):
+    rule = "bands"
+
+    def __init__(self, start: Draft, chain: Chain, form: BandForm, target: Target) -> None:
+        self._start, self._chain, self._form, self._target = start, chain, form, target
+        self._machine = machine_of(target)
+        self._windows = LanesSpace(start, chain.windows.name, target)
+        self._points = np.array(bands(form, self._machine), dtype=np.int64).reshape(-1, 2)
+        heights, widths = (tuple(int(v) for v in np.unique(self._points[:, n])) for n in range(2))
+        self.knobs = (Knob("rows", heights), Knob("channels", widths))
+
+    def points(self) -> Points:
+        return self._points
+
+    def cost(self, points: Points) -> Costs:
+        return np.array([self._seconds(int(r), int(c)) for r, c in points])
+
+    def _seconds(self, rows: int, channels: int) -> float:
+        cycles = banded_cycles(self._form, rows, channels, self._machine)
+        times = self._form.channels // channels
+        return cycles / self._machine.hertz + times * self._windows.best_tile(channels)[1]
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = self._start.branch()
+        names = {b.name for b in blocks(s.func.body)}
+        schedule_bands(s, self._chain, self._plan(decisions["rows"], decisions["channels"]), self._target)
+        schedule_rest(s, names, self._target)
+        return s
+
+    def _plan(self, rows: int, channels: int) -> BandPlan:
+        form, machine, lanes = self._form, self._machine, self._target.lanes(self._form.bytes_each)
+        product = projection = None
+        if form.k:
+            found = best_product_tile(form, channels, machine)
+            if found is None:
+                raise ScheduleError(f"no register tile has columns that divide {channels} channels")
+            product = TilePlan(Tile(found[0], found[1] * lanes), _UNROLL)
+        if form.projected:
+            best = projection_tile(form, *form.lines(rows), machine)
+            tile = Tile(best.rows, best.vectors * lanes)
+            projection = TilePlan(tile, _UNROLL, best.columns_outside, form.is_matrix)
+        (height, vectors, unroll), _ = self._windows.best_tile(channels)
+        return BandPlan(rows, channels, TilePlan(Tile(height, vectors * lanes), unroll), product, projection)
+
+
+def bands_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
+    """The space of a Func that is such a chain."""
+    chain = try_chain(start.func)
+    if chain is None or not is_lane_reduction(chain.windows):
+        return None
+    form = try_form(chain)
+    if form is None:
+        return None
+    return BandsSpace(start, chain, replace(form, is_matrix=_is_matrix(start, chain)), target)
+
+
+def _is_matrix(start: Draft, chain: Chain) -> bool:
+    """Do the pixels of the projection's result follow each other in memory?"""
+    if chain.projection is None or chain.pixel is None:
+        return True
+    epilogue = epilogue_of(start, chain.projection.name)
+    accumulator, result = chain.projection.store, epilogue.store
+    group = tuple(epilogue.iters[accumulator.indices.index(it.var)] for it in chain.pixel)
+    return strides_along(Load(result.buffer, result.indices), epilogue, group) is not None
+
+
+def try_form(chain: Chain) -> BandForm | None:
+    """The chain by numbers, if its elements all have one size. Layouts do not matter."""
+    axes, windows, shape = chain.axes, chain.windows, chain.image.buffer.shape
+    every = (chain.product, chain.between, chain.padding, windows, chain.after, chain.projection)
+    there = [b for b in every if b is not None]
+    sizes = {stored(b).dtype.bytes for b in there}
+    sizes |= {ld.dtype.bytes for b in there if b.is_reduction for ld in operands(b)}
+    if len(sizes) != 1 or shape[axes.columns_at] < 2:
+        return None
+    ours = {it.var for it in (axes.high, axes.across, axes.channel) if it is not None}
+    outer = [it for it in windows.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
+    high, across = (1 if it is None else it.extent for it in (axes.high, axes.across))
+    stride, reach = _slide(windows, chain.image.indices[axes.rows_at], axes.high)
+    form = BandForm(
+        images=prod(it.extent for it in outer),
+        rows=high,
+        channels=axes.channel.extent,
+        stride=stride,
+        reach=reach,
+        in_rows=shape[axes.rows_at],
+        in_columns=shape[axes.columns_at],
+        wide_columns=shape[axes.columns_at],
+        k=0,
+        bytes_each=sizes.pop(),
+        is_padded=chain.padding is not None,
+        columns=across,
+        projected=0 if chain.projection is None else _columns(chain, chain.projection),
+        is_pool=len(operands(windows)) == 1,
+    )
+    if chain.product is None or axes.made is None:
+        return form
+    (row, column), k = axes.made, [it.extent for it in chain.product.iters if it.kind is IterKind.REDUCE]
+    if chain.is_flat:
+        pixels = row.extent * column.extent
+        return replace(form, reach=1, in_rows=1, in_columns=pixels, wide_columns=pixels, k=prod(k))
+    reads = _row_reads(chain.product, row, form.images)
+    return replace(form, in_rows=row.extent, in_columns=column.extent, k=prod(k), row_reads=reads)
+
+
+def _slide(windows: Block, index: Expr, high: Iter | None) -> tuple[int, int]:
+    """How far windows slide from one result to the next, and how far each of them reaches."""
+    extents = {it.var: it.extent for it in windows.iters}
+    simplify = Simplifier({v: Interval(0, n - 1) for v, n in extents.items()})
+    steps = {v: k for v, k in simplify.linear(index).terms if isinstance(v, Var)}
+    stride = 1 if high is None else steps.pop(high.var)
+    return stride, 1 + sum(k * (extents[v] - 1) for v, k in steps.items())
+
+
+def _row_reads(product: Block, row: Iter, images: int) -> int:
+    """Elements that a row of the product takes; 0 if its pixels take k each, side by side."""
+    if is_pixelwise(product, row):
+        return 0
+    return rows_operand(product, row).buffer.size // (images * row.extent)
+
+
+def _columns(chain: Chain, projection: Block) -> int:
+    """How many sums there are of the channels of a pixel."""
+    made = stored(chain.after or chain.windows)
+    (image,) = [ld for ld in operands(projection) if ld.buffer is made]
+    spatial = [it for it in projection.iters if it.kind is IterKind.SPATIAL]
+    return prod(it.extent for it in spatial if not any(it.var in free_vars(i) for i in image.indices))

@@ -1,0 +1,57 @@
+"""The register tile of a contraction whose columns lie in panels, and how long it takes."""
+
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright.cost.machine import machine_of
+from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.families.gemm.recipe import Contraction
+from tilewright.families.gemm.space import tile_sizes
+from tilewright.families.gemm.tiles import Tile
+from tilewright.target.target import Target
+
+_UNROLLS = (64, 24)
+
+
+class PanelTile(NamedTuple):
+    tile: Tile
+    unroll: int  # multiply-adds written out in a step
+    seconds: float  # for all columns asked for of `rows` rows
+
+
+def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None) -> PanelTile:
+    """The cheapest register tile for so many rows that follow each other, and for all columns or so many."""
+    machine, bytes_each = machine_of(target), c.b.dtype.bytes
+    k = prod(it.extent for it in c.reduce)
+    cols = c.cols[-1].extent if cols is None else cols
+    form = Form(
+        batch=1,
+        other_rows=1,
+        rows=rows,
+        cols=cols,
+        k=k,
+        k_inner=c.reduce[-1].extent,
+        a_row_step=k,
+        a_k_step=1,
+        b_col_step=1,
+        b_k_step=cols,
+        out_col_step=1,
+        out_row_step=cols,
+        a_constant=False,
+        b_constant=True,  # packed before
+        a_elements=rows * k,
+        b_elements=k * cols,
+        bytes_each=bytes_each,
+        epilogue_loads=1,
+    )
+    points = np.array(
+        [(r, v, u) for r, v in tile_sizes(machine.registers) if r <= rows for u in _UNROLLS], dtype=np.int64
+    )
+    no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
+    choices = Choices(points[:, 0], points[:, 1], no, yes, yes, np.zeros(len(points), np.int64), points[:, 2])
+    seconds = contraction_seconds(form, choices, machine, 1)
+    best = int(np.argmin(seconds))
+    height, vectors, unroll = (int(n) for n in points[best])
+    return PanelTile(Tile(height, vectors * target.lanes(bytes_each)), unroll, float(seconds[best]))

@@ -1,0 +1,214 @@
+"""The rule for contractions: which iterators make rows and columns, the register tile, packing, and loop order.
+
+Iterators are grouped by what they index (their characteristic vector over output, A and B): rows index A alone, columns
+B alone. The tile's row is the last row iterator, or several of the last as one; likewise its column. Any of the two
+operands may have the columns.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.cost.machine import machine_of
+from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.families.gemm.recipe import (
+    Contraction,
+    Plan,
+    address_steps,
+    reduction_order,
+    schedule_contraction,
+    strides_along,
+    try_contraction,
+)
+from tilewright.families.gemm.register_tile import take_epilogue
+from tilewright.families.prepare import schedule_rest
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.ir.expr import Load, Var, loads
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.nest import find_block
+from tilewright.target.target import Target
+from tilewright.tir.stmt import Block, Iter, blocks
+
+_MAX_ROWS = 8  # LLVM brings the elements of A of more rows forward until accumulators spill
+_MAX_VECTORS = 6
+_STEPS = ((64, 0), (24, 0), (96, 0), (64, 32))  # multiply-adds written out; prefetch
+_MAX_CHUNKS = 6
+_KNOBS = (
+    "swap",
+    "fuse_rows",
+    "fuse_cols",
+    "rows",
+    "vectors",
+    "pack_a",
+    "pack_b",
+    "columns_outside",
+    "chunk",
+    "unroll",
+    "prefetch",
+)
+
+
+class ContractionSpace(Space):
+    rule = "contraction"
+
+    def __init__(self, start: Draft, target: Target, constants: frozenset[str], threads: int = 1) -> None:
+        self._start = start
+        self._target, self._threads, self._machine = target, threads, machine_of(target)
+        self._names = {b.name for b in blocks(self._start.func.body)}
+        (self._block,) = [b.name for b in blocks(self._start.func.body) if b.is_reduction]
+        self.forms: dict[tuple[int, int, int], Form] = {}
+        epilogue = epilogue_of(self._start, self._block)
+        for swap in (0, 1):
+            c = try_contraction(find_block(self._start.func, self._block), bool(swap))
+            if c is not None:
+                for r in range(1, max(len(c.rows), 1) + 1):
+                    for k in range(1, len(c.cols) + 1):
+                        self.forms[swap, r, k] = form_of(c, r, k, epilogue, constants)
+        self._points = np.concatenate(
+            [_grid(key, f, self._machine.registers) for key, f in self.forms.items()]
+        )
+        self.knobs = tuple(
+            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
+        )
+
+    def points(self) -> Points:
+        return self._points
+
+    def cost(self, points: Points) -> Costs:
+        out = np.full(len(points), np.inf)
+        for key, form in self.forms.items():
+            here = np.flatnonzero((points[:, :3] == key).all(axis=1))
+            if here.size:
+                p = points[here]
+                choices = Choices(
+                    p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9], p[:, 10]
+                )
+                out[here] = contraction_seconds(form, choices, self._machine, self._threads)
+        return out
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = self._start.branch()
+        lanes = self._target.lanes(self.forms[0, 1, 1].bytes_each)
+        plan = Plan(
+            swap=bool(decisions["swap"]),
+            fuse_rows=decisions["fuse_rows"],
+            fuse_cols=decisions["fuse_cols"],
+            rows=decisions["rows"],
+            columns=decisions["vectors"] * lanes,
+            pack_a=bool(decisions["pack_a"]),
+            pack_b=bool(decisions["pack_b"]),
+            columns_outside=bool(decisions["columns_outside"]),
+            chunk=decisions["chunk"],
+            unroll=decisions["unroll"],
+            prefetch=decisions["prefetch"],
+        )
+        schedule_contraction(s, self._block, plan, self._target)
+        schedule_rest(s, self._names, self._target)
+        return s
+
+
+def contraction_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
+    """The space of a Func with one reduction, if that is a contraction."""
+    reductions = [b for b in blocks(start.func.body) if b.is_reduction]
+    if len(reductions) != 1 or try_contraction(reductions[0]) is None:
+        return None
+    return ContractionSpace(start, target, constants)
+
+
+# ------------------------------------------------------------------------------------------------------------- points
+
+
+@lru_cache(maxsize=8)
+def tile_sizes(registers: int) -> tuple[tuple[int, int], ...]:
+    """(rows, vectors) that fit: accumulators, a row of B, and an element of A."""
+    return tuple(
+        (r, v)
+        for v in range(1, _MAX_VECTORS + 1)
+        for r in range(1, _MAX_ROWS + 1)
+        if r * v + v + 1 <= registers
+    )
+
+
+def _grid(key: tuple[int, int, int], f: Form, registers: int) -> NDArray[np.int64]:
+    tiles = np.array([t for t in tile_sizes(registers) if t[0] <= f.rows], dtype=np.int64)
+    packs = np.array([(a, b) for a in (0, 1) for b in (0, 1)], dtype=np.int64)
+    orders = [(0, n) for n in (0, *_chunks(f.cols))] + [(1, n) for n in (0, *_chunks(f.rows))]
+    loops = np.array([(*o, *s) for o in orders for s in _STEPS], dtype=np.int64)
+    t, p, o = (
+        g.ravel() for g in np.meshgrid(*(np.arange(len(x)) for x in (tiles, packs, loops)), indexing="ij")
+    )
+    return np.concatenate([np.tile(np.array(key), (t.size, 1)), tiles[t], packs[p], loops[o]], axis=1)
+
+
+def _chunks(extent: int) -> list[int]:
+    """Some of the exact divisors that are worth a loop."""
+    found = [n for n in range(24, extent // 2 + 1) if extent % n == 0]
+    if len(found) <= _MAX_CHUNKS:
+        return found
+    return [found[round(i * (len(found) - 1) / (_MAX_CHUNKS - 1))] for i in range(_MAX_CHUNKS)]
+
+
+# -------------------------------------------------------------------------------------------------------------- forms
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    inside: tuple[Iter, ...]
+    outside: tuple[Iter, ...]
+
+    @property
+    def extent(self) -> int:
+        return prod(it.extent for it in self.inside)
+
+
+def epilogue_of(start: Draft, name: str) -> Block:
+    """The block that will store the result, over the elements of the accumulator."""
+    s = Draft(start.module)
+    store = find_block(s.func, name).store
+    epilogue = take_epilogue(s, name, store.buffer)
+    return find_block(s.func, epilogue)
+
+
+def form_of(
+    c: Contraction, fuse_rows: int, fuse_cols: int, epilogue: Block, constants: frozenset[str]
+) -> Form:
+    rows = _Group(c.rows[len(c.rows) - fuse_rows :], c.rows[: len(c.rows) - fuse_rows])
+    cols = _Group(c.cols[len(c.cols) - fuse_cols :], c.cols[: len(c.cols) - fuse_cols])
+    order = reduction_order(c)
+    a_steps, b_steps = address_steps(c.a, c.block), address_steps(c.b, c.block)
+    stored = Load(epilogue.store.buffer, epilogue.store.indices)
+    along = tuple(epilogue.iters[c.store.indices.index(it.var)] for it in rows.inside)
+    across = tuple(epilogue.iters[c.store.indices.index(it.var)] for it in cols.inside)
+    return Form(
+        batch=prod(it.extent for it in (*c.batch, *cols.outside)),
+        other_rows=prod(it.extent for it in rows.outside),
+        rows=rows.extent,
+        cols=cols.extent,
+        k=prod(it.extent for it in c.reduce),
+        k_inner=order[-1].extent,
+        a_row_step=strides_along(c.a, c.block, rows.inside),
+        a_k_step=min((abs(a_steps.get(it.var, 0)) for it in order), default=0),
+        b_col_step=strides_along(c.b, c.block, cols.inside),
+        b_k_step=_inner_step(b_steps, order),
+        out_col_step=strides_along(stored, epilogue, across),
+        out_row_step=strides_along(stored, epilogue, along),
+        a_constant=c.a.buffer.name in constants,
+        b_constant=c.b.buffer.name in constants,
+        a_elements=c.a.buffer.size,
+        b_elements=c.b.buffer.size,
+        bytes_each=c.b.dtype.bytes,
+        epilogue_loads=len(loads(epilogue.store.value)) - 1,
+    )
+
+
+def _inner_step(steps: dict[Var, int], order: tuple[Iter, ...]) -> int:
+    """How far the address jumps in most reduction steps, at most."""
+    largest, trips = 0, 1
+    for it in reversed(order):
+        if trips >= 8:
+            break
+        largest, trips = max(largest, abs(steps.get(it.var, 0))), trips * it.extent
+    return largest

@@ -1,0 +1,90 @@
+"""Inlining: what need not be stored is computed where it is used.
+
+A block that only moves data is inlined wherever it is read. A block that computes is inlined into blocks
+that run over no more elements than it has itself, and that are not reductions: there each element would be
+computed once per reduction step.
+
+The two factors of a product may be moved parts of one buffer, as queries and keys that were computed together are.
+Then one of them stays: a step that packs an operand names its buffer. Once it is packed, what it is packed from
+can be read in place (`inline_moved`).
+"""
+
+from tilewright.cost.work import domain
+from tilewright.families.choosing import choosing
+from tilewright.ir.expr import Buffer, Fma, Load, loads, walk
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.nest import find_block
+from tilewright.schedule.steps.compute_inline import ComputeInline
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs
+from tilewright.tir.stmt import walk as walk_stmts
+
+
+def inline_spatial(s: Draft) -> None:
+    """Inline every producer for which it pays, in program order, so that chains collapse into their last
+    block.
+    """
+    for block in list(blocks(s.func.body)):
+        store = block.try_store
+        if block.is_reduction or store is None or store.buffer not in s.func.locals:
+            continue
+        if choosing(block):  # all its expressions, where one is needed
+            continue
+        users = consumers(s.func, store.buffer)
+        now = find_block(s.func, block.name)  # what it read may have been inlined
+        if any(_is_factor_of_same(now, u) for u in users):
+            continue
+        if users and all(is_movement(block) or _pays(block, u) for u in users):
+            s.attempt(ComputeInline(block.name))
+
+
+def inline_moved(s: Draft, block: Block) -> bool:
+    """Inline a block that only moves data into those that read it, if none of them is a reduction."""
+    store = block.try_store
+    if store is None or not is_movement(block) or store.buffer not in s.func.locals:
+        return False
+    users = consumers(s.func, store.buffer)
+    if not users or any(u.is_reduction for u in users):
+        return False
+    return s.attempt(ComputeInline(block.name))
+
+
+def _is_factor_of_same(block: Block, user: Block) -> bool:
+    """Does the block move one factor of the user's products, and is the other one of the buffer that it moves from?"""
+    moved, used = block.try_store, user.try_store
+    if moved is None or used is None:
+        return False
+    source, product = moved.value, used.value
+    if not isinstance(source, Load) or not isinstance(product, Fma):
+        return False
+    factors = [f.buffer for f in (product.a, product.b) if isinstance(f, Load)]
+    return user.is_reduction and moved.buffer in factors and source.buffer in factors
+
+
+def consumers(func: Func, buffer: Buffer) -> list[Block]:
+    """The blocks that read `buffer`, in program order; a reduction reading its own accumulator is none."""
+    found: list[Block] = []
+    for b in blocks(func.body):
+        writes = {n.buffer for n in walk_stmts(b.body) if isinstance(n, Store)}
+        if buffer not in writes and any(
+            ld.buffer is buffer for n in walk_stmts(b) for e in stmt_exprs(n) for ld in loads(e)
+        ):
+            found.append(b)
+    return found
+
+
+def single_consumer(func: Func, buffer: Buffer) -> Block | None:
+    users = consumers(func, buffer)
+    return users[0] if len(users) == 1 else None
+
+
+def is_movement(block: Block) -> bool:
+    """Each element stored is one element loaded."""
+    return block.try_store is not None and isinstance(block.store.value, Load)
+
+
+def _pays(producer: Block, user: Block) -> bool:
+    if user.is_reduction:
+        return False
+    cheap = sum(1 for _ in walk(producer.store.value)) <= 4
+    return domain(user) <= domain(producer) or (cheap and domain(user) <= 4 * domain(producer))

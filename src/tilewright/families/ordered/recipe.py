@@ -1,0 +1,67 @@
+"""Blocks whose iterations change the same elements one after another: scatters, selections.
+
+The reduce loops keep their order, and with it the result. What the other loops choose is independent: an outermost
+one is divided among workers, an innermost one becomes vectors where lanes are neighbours.
+"""
+
+from tilewright.families.gemm.register_tile import loops_of
+from tilewright.families.parallel import is_worth_sharing, parallel_prefix
+from tilewright.ir.expr import Indices, Var, free_vars, loads
+from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.nest import find_block
+from tilewright.schedule.steps.loop_kind import Vectorize
+from tilewright.schedule.steps.loop_partition import LoopPartition
+from tilewright.schedule.steps.split import Split
+from tilewright.target.target import Target
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Block, IterKind
+
+
+def is_ordered(block: Block) -> bool:
+    """Is it a block that updates what others have made, in an order? A reduction makes what it updates."""
+    return block.is_reduction and block.init is None
+
+
+def schedule_ordered(s: Draft, name: str, target: Target) -> None:
+    """Schedule an ordered block that is alone under its loops."""
+    block = find_block(s.func, name)
+    loops = [loops_of(block)[it.var] for it in block.iters]
+    kinds = [it.kind for it in block.iters]
+    first = next(n for n, kind in enumerate(kinds) if kind is IterKind.REDUCE)
+    if _has_neighbour_lanes(block):
+        _vectorize(s, loops[-1], target.lanes(max(block.store.buffer.dtype.bytes, 4)))
+    if first and is_worth_sharing(1, block):
+        parallel_prefix(s, tuple(loops[:first]))
+
+
+def _has_neighbour_lanes(block: Block) -> bool:
+    """Does the innermost loop run along memory, wherever it chooses elements?"""
+    inner, store = block.iters[-1], block.try_store
+    if inner.kind is IterKind.REDUCE or inner.extent < 4 or store is None:
+        return False
+    simplify = Simplifier(ranges(block))
+    places = [store.indices, *(ld.indices for e in (*store.indices, store.value) for ld in loads(e))]
+    return all(_is_along(p, inner.var, simplify) for p in places) and inner.var in free_vars(
+        store.indices[-1]
+    )
+
+
+def _is_along(indices: Indices, var: Var, simplify: Simplifier) -> bool:
+    """Do neighbours in `var` touch neighbours in memory, or the same element?"""
+    used = [i for i in indices if var in free_vars(i)]
+    if not used:
+        return True
+    terms = [(atom, k) for atom, k in simplify.linear(used[0]).terms if var in free_vars(atom)]
+    return used == [indices[-1]] and terms == [(var, 1)]
+
+
+def _vectorize(s: Draft, loop: str, lanes: int) -> None:
+    extent = s.loop(loop).extent
+    if extent < lanes:
+        s.attempt(Vectorize(loop))
+        return
+    if extent % lanes:
+        loop, tail = s.apply(LoopPartition(loop, (extent // lanes * lanes,))).names
+        s.attempt(Vectorize(tail))
+    s.attempt(Vectorize(s.apply(Split(loop, (None, lanes))).names[1]))

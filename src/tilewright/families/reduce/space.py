@@ -1,0 +1,51 @@
+"""The rule for Funcs with reductions along their rows: sums, softmax, normalisation, and what no other rule takes."""
+
+from math import prod
+
+import numpy as np
+
+from tilewright.cost.machine import machine_of
+from tilewright.families.reduce.cost import RowReduction, row_seconds
+from tilewright.families.reduce.recipe import schedule_rows
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.ir.expr import Const, Load, Var, walk
+from tilewright.schedule.draft import Draft
+from tilewright.target.target import Target
+from tilewright.tir.stmt import Block, IterKind, blocks
+
+_ACCUMULATORS = (1, 2, 4, 8)
+
+
+class RowsSpace(Space):
+    rule = "rows"
+    knobs = (Knob("accumulators", _ACCUMULATORS),)
+
+    def __init__(self, start: Draft, reductions: list[Block], target: Target) -> None:
+        self._start, self._target, self._machine = start, target, machine_of(target)
+        self._reductions = tuple(row_reduction(b) for b in reductions)
+
+    def points(self) -> Points:
+        return np.array(_ACCUMULATORS, dtype=np.int64)[:, None]
+
+    def cost(self, points: Points) -> Costs:
+        return row_seconds(self._reductions, points[:, 0], self._target.lanes(4), self._machine)
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = self._start.branch()
+        schedule_rows(s, decisions["accumulators"], self._target)
+        return s
+
+
+def rows_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
+    reductions = [b for b in blocks(start.func.body) if b.is_reduction]
+    return RowsSpace(start, reductions, target) if reductions else None
+
+
+def row_reduction(block: Block) -> RowReduction:
+    extents = {kind: prod(it.extent for it in block.iters if it.kind is kind) for kind in IterKind}
+    nodes = [] if block.try_store is None else list(walk(block.store.value))
+    loads = [e for e in nodes if isinstance(e, Load)]
+    operations = [e for e in nodes if not isinstance(e, Load | Const | Var) and e.dtype.is_float]
+    return RowReduction(
+        extents[IterKind.SPATIAL], extents[IterKind.REDUCE], max(len(operations), 1), max(len(loads) - 1, 1)
+    )

@@ -1,0 +1,203 @@
+"""The rule for long reductions with few results, of which a team would have too few parts: their steps are divided.
+
+Products of few rows and columns, sums of everything, means over the pixels of a few channels, a softmax of one long
+row. The sums of chunks, and the sum of these, are Funcs of their own as far as schedules are concerned: the rules that
+know one reduction apply to each. There is such a space only where it pays: teams gain much, and one core loses next to
+nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import inf, prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from tilewright.cost.machine import machine_of
+from tilewright.cost.parallel import ENOUGH_PARTS, MEETING_SECONDS, PART_SECONDS, few_parts, team_seconds
+from tilewright.cost.stream import stream_seconds
+from tilewright.cost.work import block_seconds, domain
+from tilewright.families.excerpt import excerpt
+from tilewright.families.gemm.space import contraction_space
+from tilewright.families.parallel import parts_of
+from tilewright.families.prepare import prepared, schedule_rest
+from tilewright.families.reduce.space import rows_space
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.split_k.recipe import divide_reduction, divided_iter
+from tilewright.families.window.space import lanes_space
+from tilewright.ir.expr import loads
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.nest import find_block
+from tilewright.support.errors import ScheduleError
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, Iter, IterKind, blocks
+
+Alone: TypeAlias = Callable[[Func], Draft]
+
+_RULES = (contraction_space, lanes_space, rows_space)
+_MOST_RESULTS = 2048  # more of them are enough parts
+_LEAST_SECONDS = 3e-6  # of reductions that are looked at
+_CHUNKS = (4, 8, 16, 32, 64)  # about
+_LEAST_STEPS = 16  # of a chunk
+_WHOLE = 32  # steps: a few vectors, where it is these that are summed
+_MOST_ALONE = 1.03  # of what one core needs for the whole
+_MOST_SHARED = 0.85  # of what teams need for the whole
+
+
+class _Sum(NamedTuple):
+    """A reduction, and the iterator to divide."""
+
+    block: Block
+    over: Iter
+
+    @property
+    def results(self) -> int:
+        return prod(it.extent for it in self.block.iters if it.kind is IterKind.SPATIAL)
+
+    def chunks(self, wanted: int) -> int:
+        """A number of equal chunks near to what is wanted, if there is one of whole vectors; 1 if there is none."""
+        extent = self.over.extent
+        most = min(extent // _LEAST_STEPS, 2 * wanted)
+        found = [n for n in range(wanted // 2, most + 1) if n > 1 and extent % n == 0]
+        return min(found, key=lambda n: (extent // n % _WHOLE > 0, abs(n - wanted)), default=1)
+
+
+class _Time(NamedTuple):
+    alone: float  # seconds on one core
+    shared: float  # what teams need on average
+
+    def pays(self, whole: "_Time") -> bool:
+        return self.alone <= _MOST_ALONE * whole.alone and self.shared <= _MOST_SHARED * whole.shared
+
+
+class DividedSpace(Space):
+    """Costs are those of teams: for one core all points are about the same."""
+
+    rule = "divided"
+
+    def __init__(
+        self, start: Draft, sums: Sequence[_Sum], times: dict[int, _Time], target: Target, alone: Alone
+    ) -> None:
+        self._start, self._sums, self._target = start, sums, target
+        self._times, self._alone = times, alone
+        self.knobs = (Knob("chunks", tuple(times)),)
+
+    def points(self) -> Points:
+        return np.array(list(self._times), dtype=np.int64)[:, None]
+
+    def cost(self, points: Points) -> Costs:
+        return np.array([self._times[int(n)].shared if int(n) in self._times else inf for (n,) in points])
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = self._start.branch()
+        names = {b.name for b in blocks(s.func.body)}
+        for one in self._sums:
+            part = divide_reduction(s, one.block.name, one.over, one.chunks(decisions["chunks"]))
+            for run in ({part}, _with_followers(s.func, one.block.name)):
+                for step in self._alone(excerpt(s.func, run)).trace:
+                    s.apply(step)
+        schedule_rest(s, names, self._target)
+        return s
+
+
+def _with_followers(func: Func, name: str) -> set[str]:
+    """A sum of chunks, and the blocks after it that are as small."""
+    order = list(blocks(func.body))
+    at = next(n for n, b in enumerate(order) if b.name == name)
+    run, most = {name}, domain(order[at])
+    for b in order[at + 1 :]:
+        if b.is_reduction or domain(b) > most:
+            break
+        run.add(b.name)
+    return run
+
+
+def divided_space(start: Draft, target: Target, constants: frozenset[str], alone: Alone) -> Space | None:
+    """The space of a Func whose reductions all have few results, if it pays; `alone` schedules a Func with one sum."""
+    sums: list[_Sum] = []
+    for b in blocks(start.func.body):
+        over = divided_iter(b) if b.is_reduction else None
+        if over is not None:
+            sums.append(_Sum(b, over))
+        if b.is_reduction and (over is None or sums[-1].results > _MOST_RESULTS):
+            return None
+    if not sums or (len(sums) > 1 and min(one.results for one in sums) >= ENOUGH_PARTS):
+        return None  # several are computed row by row, and a row is a part
+    ask = _Estimate(start, sums, target, constants)
+    if ask.roughly < _LEAST_SECONDS:
+        return None
+    whole = ask.whole()
+    if whole is None:
+        return None
+    times = {n: ask.divided(n) for n in _CHUNKS if all(one.chunks(n) > 1 for one in sums)}
+    paying = {n: t for n, t in times.items() if t is not None and t.pays(whole)}
+    return DividedSpace(start, sums, paying, target, alone) if paying else None
+
+
+class _Estimate:
+    def __init__(self, start: Draft, sums: Sequence[_Sum], target: Target, constants: frozenset[str]) -> None:
+        self._start, self._sums, self._target, self._constants = start, sums, target, constants
+        self._machine, self._lanes = machine_of(target), target.lanes(4)
+        every = list(blocks(start.func.body))
+        # What comes before the first reduction is the same in any case.
+        first = next((n for n, b in enumerate(every) if b.is_reduction), len(every))
+        self._others = sum(self._roughly(b) for b in every[first:] if not b.is_reduction)
+        self.roughly = sum(self._roughly(one.block) for one in sums)
+
+    def _roughly(self, block: Block) -> float:
+        return block_seconds(block, self._lanes)
+
+    def whole(self) -> _Time | None:
+        """None if no rule has a schedule, or if that has enough parts."""
+        for space, decisions, seconds in self._cheapest(self._start):
+            try:
+                built = space.build(decisions).func
+            except ScheduleError:
+                continue
+            parts = max(1, min(parts_of(built, one.block.name) for one in self._sums))
+            if parts >= ENOUGH_PARTS:
+                return None
+            alone = self._others
+            alone += self.roughly if len(self._sums) > 1 else self._alone(self._sums[0], seconds, parts)
+            return _Time(alone, team_seconds(alone, parts))
+        return None
+
+    def divided(self, wanted: int) -> _Time | None:
+        total = _Time(self._others, team_seconds(self._others, ENOUGH_PARTS))
+        for one in self._sums:
+            found = self._one(one, one.chunks(wanted))
+            if found is None:
+                return None
+            total = _Time(total.alone + found.alone, total.shared + found.shared)
+        return total
+
+    def _one(self, one: _Sum, chunks: int) -> _Time | None:
+        s = self._start.branch()
+        try:
+            name = divide_reduction(s, one.block.name, one.over, chunks)
+        except ScheduleError:
+            return None
+        after = self._roughly(find_block(s.func, one.block.name))
+        for space, decisions, seconds in self._cheapest(prepared(excerpt(s.func, {name}))):
+            # Reductions in lanes take several chunks into one tile.
+            parts = -(-chunks // (decisions["rows"] if space.rule == "lanes" else 1))
+            alone = self._roughly(one.block) if len(self._sums) > 1 else self._alone(one, seconds, parts)
+            shared = team_seconds(alone, parts) + MEETING_SECONDS
+            return _Time(alone + parts * PART_SECONDS + after, shared + after)
+        return None
+
+    def _cheapest(self, start: Draft) -> Iterator[tuple[Space, Decisions, float]]:
+        """Of each rule that has a schedule, with its cost."""
+        for rule in _RULES:
+            space = rule(start, self._target, self._constants)
+            if space is not None:
+                points, costs = space.ranked()
+                if len(points):
+                    yield space, space.decisions(points[0]), float(costs[0])
+
+    def _alone(self, one: _Sum, seconds: float, parts: int) -> float:
+        """What one core needs, by a rule that also counts how well teams can share. What is read takes its time, which
+        not all rules count.
+        """
+        nbytes = sum(b.bytes for b in {ld.buffer for ld in loads(one.block.store.value)})
+        return max(seconds / few_parts(parts), stream_seconds(nbytes, nbytes, self._machine))

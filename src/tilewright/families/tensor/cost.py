@@ -1,0 +1,261 @@
+"""What a mapping costs, in a closed form over all mappings of a match at once.
+
+    seconds = work in whole tiles · time of a step          (what is padding of that is `waste`)
+            + waiting for operands that are read in place and lie far apart
+            + calls · what a call costs                     (short reductions, and loops left outside)
+            + copies of operands that are not in place
+            + stores of results, one by one where the columns are not contiguous
+
+The groups of the roles are chosen independently of one another, so a term is an array over the groups of the roles that
+it depends on, with one axis per role, and numpy's broadcasting makes the sum over all combinations. Nothing is built.
+The figures are those of one core (`cost/machine.py`) that finds everything in its caches but what is copied.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.cost.machine import machine_of
+from tilewright.families.tensor.mapping import Choice, Group, Role
+from tilewright.families.tensor.operand_plan import Steps, address_steps, loop_extents, run_length, tile_steps
+from tilewright.ir.expr import Load, free_vars, loads
+from tilewright.target.intrinsic import Intrinsic
+from tilewright.target.target import Target
+from tilewright.tir.stmt import IterKind
+
+Array: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+_CALL = 6.0  # cycles to come to a tile: addresses, loop counters
+_ELEMENT = 1.6  # cycles to move one element by itself
+_DIVISION = 3.0  # cycles to find out where an element of a fused group is
+_OVERLAP = 0.4
+_VECTOR = 0.7  # cycles to move a vector
+_MASKED = 2.1  # or one that is cut off at an edge
+_MAX_ROWS = 8
+_REPEATED = (4, 2)
+_PAGE, _LINE = 4096, 64  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Cycles of every combination of groups, one axis per role."""
+
+    compute: Array  # useful work
+    waste: Array  # work on padding
+    far: Array  # waiting for operands in place that lie far apart
+    calls: Array
+    copies: tuple[Array, ...]  # of each operand; 0 for the output, and where it is in place or constant
+    stores: Array
+    hertz: float
+
+    @property
+    def seconds(self) -> Array:
+        total = sum((self.waste, self.far, self.calls, self.stores, *self.copies), self.compute)
+        return np.asarray(total, np.float64) / self.hertz
+
+
+def mapping_terms(
+    choice: Choice, intrinsic: Intrinsic, target: Target, constants: frozenset[str] = frozenset()
+) -> Terms:
+    """The cost of every mapping of `choice`. Copies of `constants` are made at compile time, for nothing."""
+    return _Form(choice, intrinsic, target, constants).terms()
+
+
+class _Form:
+    def __init__(
+        self, choice: Choice, intrinsic: Intrinsic, target: Target, constants: frozenset[str]
+    ) -> None:
+        self._choice, self._intrinsic, self._target, self._constants = choice, intrinsic, target, constants
+        self._machine = machine_of(target)
+        self._roles = [options[0].role for options in choice.groups]
+        self._shape = tuple(len(options) for options in choice.groups)
+        output, *inputs = choice.match.operands
+        self._lanes = max(1, target.lanes(output.dtype.bytes))
+        # A lane of a dot product holds as many narrow factors as fit the wide sum.
+        self._factors = max(1, output.dtype.bytes // min(e.dtype.bytes for e in inputs))
+        self._steps = [address_steps(e, choice.block) for e in choice.match.operands]
+
+    def terms(self) -> Terms:
+        points = math.prod(it.extent for it in self._choice.block.iters)
+        whole = self._product(range(len(self._roles)), lambda g: g.padded / g.extent)
+        rows, vectors = self._tile()
+        # LLVM brings the elements of A of many rows forward until accumulators spill.
+        spill = 1.15 if rows > _MAX_ROWS else 1.0
+        step = spill * self._machine.tile_step(rows, vectors) / (rows * vectors * self._lanes * self._factors)
+        useful = np.full(self._shape, points * step)
+        far = self._far_rows() + self._overlap()
+        copies = tuple(self._copy(p) for p in range(len(self._choice.match.operands)))
+        return Terms(
+            useful,
+            useful * (whole - 1),
+            useful * whole * far,
+            self._calls(points) * _CALL + self._tiles(points) * rows * vectors,
+            copies,
+            self._stores(),
+            self._machine.hertz,
+        )
+
+    def _tile(self) -> tuple[int, int]:
+        """The intrinsic's tile of the output: rows, and vectors of columns."""
+        spatial = [r for r in self._roles if r.kind is IterKind.SPATIAL]
+        columns = self._columns().tile
+        rows = math.prod(r.tile for r in spatial if r is not self._columns())
+        vectors = max(1, -(-columns // self._lanes))
+        if self._intrinsic.emitter is not None:
+            # A single instruction is repeated on several accumulators where extents allow it; most do.
+            return max(rows, _REPEATED[0]), max(vectors, _REPEATED[1])
+        return max(1, rows), vectors
+
+    def _columns(self) -> Role:
+        """The role that indexes the last dimension of the output."""
+        last = self._intrinsic.dims[0][-1]
+        return next(r for r in self._roles if any(n.var is last for n in r.loops))
+
+    # ------------------------------------------------------------------------------------------ terms per operand
+
+    def _copy(self, operand: int) -> Array:
+        e = self._choice.match.operands[operand]
+        if operand == 0 or all(ld.buffer.name in self._constants for ld in loads(e)):
+            return np.zeros(self._shape)
+        used = free_vars(e)
+        size = math.prod(it.extent for it in self._choice.block.iters if it.var in used)
+        mine = [n for n, r in enumerate(self._roles) if r.character[operand]]
+        elements = size * self._product(mine, lambda g: g.padded / g.extent)
+        last = next(v for v in reversed(self._intrinsic.dims[operand]) if v is not None)
+        inner = next(n for n in mine if any(x.var is last for x in self._roles[n].loops))
+        steps = self._steps[operand]
+
+        def per_element(g: Group) -> float:
+            lanes = min(self._target.lanes(e.dtype.bytes), g.extent)
+            run = 1 if steps is None else run_length(g, steps)
+            if g.extent == g.padded and run % lanes == 0:
+                return _VECTOR / lanes
+            if run == g.extent > 1:
+                return _MASKED / lanes
+            return _ELEMENT + (_DIVISION if len(g.iters) > 1 else 0.0)
+
+        cycles = elements * self._vector(inner, per_element)
+        moved = 2 * elements * e.dtype.bytes
+        cycles = cycles + moved * self._machine.per_byte(moved)
+        return np.where(self._in_place(operand), 0.0, cycles)
+
+    def _in_place(self, operand: int) -> Flags:
+        """Of every combination of groups: can the operand be read where it is?"""
+        e, steps = self._choice.match.operands[operand], self._steps[operand]
+        asked = self._intrinsic.operands[operand]
+        if steps is None or not isinstance(e, Load) or e.buffer.scope not in asked.scopes:
+            return np.zeros(self._shape, np.bool_)
+        ok = np.ones(self._shape, np.bool_)
+        for n, role in enumerate(self._roles):
+            if role.character[operand]:
+                ok = ok & (self._vector(n, lambda g: float(tile_steps(g, steps) is not None)) > 0)
+        dims = self._intrinsic.dims[operand]
+        expected = np.ones(self._shape)
+        for v in reversed(dims[len(dims) - asked.contiguous :]):
+            if v is not None:
+                n = next(n for n, r in enumerate(self._roles) if any(x.var is v for x in r.loops))
+                extent = self._vector(n, lambda g, v=v: loop_extents(g)[v])
+                step = self._vector(n, lambda g, v=v: (tile_steps(g, steps) or {}).get(v, 0))
+                ok = ok & ((extent == 1) | (step == expected))
+                expected = expected * extent
+        return ok
+
+    def _far_rows(self) -> Array:
+        """How much longer a step takes because of where operands that are read in place are.
+
+        Each row of vectors may be on a page of its own; single elements may each be on a cache line of their own.
+        """
+        out = np.zeros(self._shape)
+        for operand, asked in enumerate(self._intrinsic.operands):
+            share, bytes_apart = (0.25, _PAGE) if asked.contiguous else (0.05, _LINE)
+            for n, role in enumerate(self._roles):
+                if operand and role.kind is IterKind.REDUCE and role.character[operand]:
+                    far = share * self._is_far(operand, n, bytes_apart)
+                    out = out + np.where(self._in_place(operand), far, 0.0)
+        return out
+
+    def _is_far(self, operand: int, role: int, bytes_apart: int) -> Array:
+        steps, size = self._steps[operand] or {}, self._choice.match.operands[operand].dtype.bytes
+        return self._vector(role, lambda g: float(abs(steps.get(g.iters[-1].var, 0)) * size >= bytes_apart))
+
+    def _overlap(self) -> Array:
+        """How much longer a step takes because neighbouring rows read the same elements in neighbouring steps.
+
+        Their loads are merged when steps are unrolled, live long, and push accumulators out of the registers.
+        """
+        out = np.zeros(self._shape)
+        reduce = [n for n, r in enumerate(self._roles) if r.kind is IterKind.REDUCE and r.free]
+        rows = [
+            n for n, r in enumerate(self._roles) if r.kind is IterKind.SPATIAL and r is not self._columns()
+        ]
+        for operand, asked in enumerate(self._intrinsic.operands):
+            steps = self._steps[operand]
+            if not operand or asked.contiguous or steps is None:
+                continue
+            for i, k in itertools.product(rows, reduce):
+                if not (self._roles[i].character[operand] and self._roles[k].character[operand]):
+                    continue
+                row = self._vector(i, functools.partial(_step, steps))
+                step, extent = self._vector(k, functools.partial(_step, steps)), self._vector(k, _extent)
+                shared = (row > 0) & (row < step * extent) & (row % np.maximum(step, 1) == 0)
+                out = out + np.where(shared & self._in_place(operand), _OVERLAP, 0.0)
+        return out
+
+    def _stores(self) -> Array:
+        """Results leave the registers once, a vector at a time where columns are contiguous in the output."""
+        size = self._choice.match.output.buffer.size
+        steps = self._steps[0]
+
+        def per_element(g: Group) -> float:
+            together = steps is not None and steps.get(g.iters[-1].var) == 1
+            return _VECTOR / self._lanes if together and g.iters[-1].extent >= self._lanes else _ELEMENT
+
+        return size * self._vector(self._roles.index(self._columns()), per_element) + np.zeros(self._shape)
+
+    # ----------------------------------------------------------------------------------------------- whole tiles
+
+    def _tiles(self, points: int) -> Array:
+        """How many tiles of the output there are."""
+        spatial = [n for n, r in enumerate(self._roles) if r.kind is IterKind.SPATIAL]
+        reduce = math.prod(it.extent for it in self._choice.block.iters if it.kind is IterKind.REDUCE)
+        return points / reduce * self._product(spatial, lambda g: g.padded / g.extent / g.role.tile)
+
+    def _calls(self, points: int) -> Array:
+        """How often the intrinsic is entered: tiles, times the loops of the reduction that are left outside."""
+
+        repeated = self._intrinsic.emitter is not None
+
+        def steps(g: Group) -> float:
+            # Single instructions follow one another in a loop of ours, as the steps of a tile do in its own.
+            steps_inside = g.role.free or (repeated and g.role.kind is IterKind.REDUCE)
+            done = g.padded if steps_inside else g.role.tile
+            return g.padded / g.extent / done
+
+        return points * self._product(range(len(self._roles)), steps)
+
+    # -------------------------------------------------------------------------------------------------- one axis
+
+    def _vector(self, role: int, value: Callable[[Group], float]) -> Array:
+        """A value of each group of a role, on the role's axis."""
+        shape = [1] * len(self._roles)
+        shape[role] = -1
+        return np.array([value(g) for g in self._choice.groups[role]], np.float64).reshape(shape)
+
+    def _product(self, which: Iterable[int], value: Callable[[Group], float]) -> Array:
+        return functools.reduce(lambda a, n: a * self._vector(n, value), which, np.ones(self._shape))
+
+
+def _step(steps: Steps, g: Group) -> float:
+    """How far the last iterator of a group moves an operand."""
+    return float(abs(steps.get(g.iters[-1].var, 0)))
+
+
+def _extent(g: Group) -> float:
+    return float(g.iters[-1].extent)

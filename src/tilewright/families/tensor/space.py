@@ -1,0 +1,107 @@
+"""The rule for tensor intrinsics: which intrinsic computes a reduction, and how its iterators are mapped to it.
+
+A point is a mapping: the intrinsic, the assignment of operands, and the group of each role, all by number. The numbers
+count what `intrinsics_of` and `mappings` give, in their order, which does not depend on costs.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.families.prepare import schedule_rest
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.tensor.cost import Terms, mapping_terms
+from tilewright.families.tensor.mapping import Choice, Mappings, mappings
+from tilewright.families.tensor.materialize import apply_mapping
+from tilewright.ir.expr import free_vars
+from tilewright.schedule.draft import Draft
+from tilewright.support.errors import ScheduleError
+from tilewright.target.intrinsic import Intrinsic
+from tilewright.target.intrinsics import intrinsics_of
+from tilewright.target.target import Target
+from tilewright.tir.stmt import Block, blocks
+
+_KEPT = 64  # mappings of one assignment of operands to one intrinsic that are worth ranking against others
+
+
+class TensorSpace(Space):
+    rule = "tensor"
+
+    def __init__(
+        self,
+        start: Draft,
+        block: Block,
+        found: dict[int, Mappings],
+        target: Target,
+        constants: frozenset[str],
+    ) -> None:
+        self._start, self._block, self._target = start, block.name, target
+        self._names = {b.name for b in blocks(start.func.body)}
+        self._choices: dict[tuple[int, int], tuple[Intrinsic, Choice]] = {
+            (n, a): (m.intrinsic, choice) for n, m in found.items() for a, choice in enumerate(m.choices)
+        }
+        self._seconds = {
+            key: _seconds(choice, mapping_terms(choice, intrinsic, target, constants))
+            for key, (intrinsic, choice) in self._choices.items()
+        }
+        roles = max(s.ndim for s in self._seconds.values())
+        rows: list[tuple[int, ...]] = []
+        for key, seconds in self._seconds.items():
+            best = np.sort(np.argsort(seconds, axis=None, kind="stable")[:_KEPT])
+            for at in zip(*np.unravel_index(best, seconds.shape), strict=True):
+                if np.isfinite(seconds[at]):
+                    rows.append((*key, *(int(i) for i in at), *[0] * (roles - seconds.ndim)))
+        self._points = np.array(rows, np.int64).reshape(-1, 2 + roles)
+        names = ("intrinsic", "assignment", *(f"group_{r}" for r in range(roles)))
+        self.knobs = tuple(
+            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(names)
+        )
+
+    def points(self) -> Points:
+        return self._points
+
+    def cost(self, points: Points) -> Costs:
+        out = np.full(len(points), np.inf)
+        for key, seconds in self._seconds.items():
+            at = points[:, 2 : 2 + seconds.ndim]
+            here = (
+                (points[:, :2] == key).all(axis=1) & (at >= 0).all(axis=1) & (at < seconds.shape).all(axis=1)
+            )
+            out[here] = seconds[tuple(at[here].T)]
+        return out
+
+    def build(self, decisions: Decisions) -> Draft:
+        key = decisions["intrinsic"], decisions["assignment"]
+        if key not in self._choices:
+            raise ScheduleError(f"intrinsic number {key[0]} has no assignment {key[1]} of operands here")
+        intrinsic, choice = self._choices[key]
+        at = [decisions[f"group_{r}"] for r in range(len(choice.groups))]
+        if any(not 0 <= n < len(groups) for n, groups in zip(at, choice.groups, strict=True)):
+            raise ScheduleError(f"{intrinsic.name} has no groups {at} here")
+        s = self._start.branch()
+        apply_mapping(s, self._block, choice.mapping(at), intrinsic)
+        schedule_rest(s, self._names, self._target)
+        return s
+
+
+def tensor_space(start: Draft, target: Target, constants: frozenset[str]) -> TensorSpace | None:
+    """The space of a Func with one reduction, if an intrinsic of the target can compute it."""
+    reductions = [b for b in blocks(start.func.body) if b.is_reduction]
+    if len(reductions) != 1:
+        return None
+    (block,) = reductions
+    ways = {n: mappings(block, i) for n, i in enumerate(intrinsics_of(target))}
+    found = {n: m for n, m in ways.items() if isinstance(m, Mappings)}
+    space = TensorSpace(start, block, found, target, constants) if found else None
+    return None if space is None or not len(space.points()) else space
+
+
+def _seconds(choice: Choice, terms: Terms) -> NDArray[np.float64]:
+    """Infinite where an operand is copied of which each element is used once, as the image of a depthwise convolution:
+    to bring it in order takes as long as to compute.
+    """
+    seconds = terms.seconds
+    every = {it.var for it in choice.block.iters if it.extent > 1}
+    for e, copy in zip(choice.match.operands[1:], terms.copies[1:], strict=True):
+        if every <= free_vars(e):
+            seconds = np.where(copy > 0, np.inf, seconds)
+    return seconds

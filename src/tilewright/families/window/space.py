@@ -1,0 +1,95 @@
+"""The rule for reductions that leave the innermost dimension of their output alone: pooling, depthwise convolution."""
+
+from math import inf, prod
+
+import numpy as np
+
+from tilewright.cost.machine import machine_of
+from tilewright.families.gemm.tiles import Tile, column_tiles, row_tiles
+from tilewright.families.prepare import schedule_rest
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.window.cost import LaneOperand, tile_cycles
+from tilewright.families.window.recipe import is_lane_reduction, lane_and_rows, operands, schedule_lanes
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.nest import find_block
+from tilewright.target.target import Target
+from tilewright.tir.stmt import IterKind, blocks
+
+# Outputs along the next dimension that share a tile. What they share stays in registers between its uses; that of more
+# rows does not fit beside the accumulators.
+_ROWS = (1, 2, 3, 4)
+_VECTORS = (1, 2, 3, 4, 5, 6, 8)
+_UNROLLS = (64, 24)
+_BESIDE = 3  # registers for what is combined with the accumulators
+
+
+class LanesSpace(Space):
+    rule = "lanes"
+    knobs = (Knob("rows", _ROWS), Knob("vectors", _VECTORS), Knob("unroll", _UNROLLS))
+
+    def __init__(self, start: Draft, name: str, target: Target) -> None:
+        self._start, self._block, self._target, self._machine = start, name, target, machine_of(target)
+        block = find_block(start.func, name)
+        inner, row = lane_and_rows(block)
+        self._lanes = target.lanes(block.store.buffer.dtype.bytes)
+        self._rows, self._columns = 1 if row is None else row.extent, inner.extent
+        self._taps = tuple(it.extent for it in block.iters if it.kind is IterKind.REDUCE)
+        others = [
+            it for it in block.iters if it.kind is IterKind.SPATIAL and it is not inner and it is not row
+        ]
+        self._tiles = prod(it.extent for it in others)
+        side = None if row is None else row.var
+        self._operands = [LaneOperand(ld, block, side, inner.var) for ld in operands(block)]
+        self._known: dict[tuple[int, int, int], float] = {}
+
+    def points(self) -> Points:
+        grid = np.meshgrid(_ROWS, _VECTORS, _UNROLLS, indexing="ij")
+        return np.stack([g.ravel() for g in grid], axis=1).astype(np.int64)
+
+    def cost(self, points: Points) -> Costs:
+        return np.array([self._seconds(int(r), int(v), int(u)) for r, v, u in points])
+
+    def _seconds(self, rows: int, vectors: int, unroll: int, columns: int | None = None) -> float:
+        columns = self._columns if columns is None else columns
+        is_small = rows <= self._rows and (vectors - 1) * self._lanes < columns
+        if not is_small or rows * vectors + _BESIDE > self._machine.registers:
+            return inf
+        cycles = sum(
+            n * m * self._cycles(size, width, unroll)
+            for size, n in row_tiles(self._rows, rows).items()
+            for width, m in column_tiles(columns, vectors, self._lanes).items()
+        )
+        return self._tiles * cycles / self._machine.hertz
+
+    def best_tile(self, columns: int) -> tuple[tuple[int, int, int], float]:
+        """(rows, vectors, unroll) for so many columns alone, and the time that these take."""
+        seconds = {
+            (r, v, u): self._seconds(r, v, u, columns) for r in _ROWS for v in _VECTORS for u in _UNROLLS
+        }
+        best = min(seconds, key=lambda t: seconds[t])
+        return best, seconds[best]
+
+    def _cycles(self, rows: int, vectors: int, unroll: int) -> float:
+        key = rows, vectors, unroll
+        if key not in self._known:
+            tile = rows, vectors
+            self._known[key] = tile_cycles(
+                self._operands, self._taps, tile, unroll, self._lanes, self._machine
+            )
+        return self._known[key]
+
+    def build(self, decisions: Decisions) -> Draft:
+        s = self._start.branch()
+        names = {b.name for b in blocks(s.func.body)}
+        tile = Tile(decisions["rows"], decisions["vectors"] * self._lanes)
+        schedule_lanes(s, self._block, tile, decisions["unroll"], self._target)
+        schedule_rest(s, names, self._target)
+        return s
+
+
+def lanes_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
+    """The space of a Func with one reduction, if vectors of its output are combined from vectors."""
+    reductions = [b for b in blocks(start.func.body) if b.is_reduction]
+    if len(reductions) != 1 or not is_lane_reduction(reductions[0]):
+        return None
+    return LanesSpace(start, reductions[0].name, target)

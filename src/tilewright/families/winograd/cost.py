@@ -1,0 +1,42 @@
+"""The time of straight-line blocks, for choosing among algorithms.
+
+Rough, as all that is needed is which algorithm is faster: a sum of products, or fewer products between transforms.
+"""
+
+from dataclasses import dataclass
+
+from tilewright.cost.machine import Machine
+from tilewright.cost.stream import stream_seconds
+
+_CYCLES_PER_MOVE = 0.75  # of a vector between registers and a near cache; some values are spilled in between
+_NOT_HIDDEN = 0.4  # of the time that weights take to come from memory while others are multiplied
+_STAGE_SECONDS = 1e-6  # to meet between stages, and to start the next
+
+
+@dataclass(frozen=True, slots=True)
+class StraightLine:
+    """A block by numbers, per vector of results."""
+
+    operations: int
+    loads: int
+    stores: int
+    times: float  # vectors
+
+    def seconds(self, m: Machine) -> float:
+        cycles = self.operations / m.fma_per_cycle + (self.loads + self.stores) * _CYCLES_PER_MOVE
+        return cycles * self.times / m.hertz
+
+
+def staged_seconds(
+    transforms: float, product: float, weight_bytes: float, between_bytes: float, blocks: int, m: Machine
+) -> float:
+    """Transforms and products of so many blocks of tiles, each of which reads all weights and hands `between_bytes` on
+    from stage to stage.
+    """
+    weights = stream_seconds(weight_bytes * blocks, weight_bytes + between_bytes, m)
+    # Written and read by stages that walk it in different orders: lines come and go twice.
+    between = stream_seconds(4 * between_bytes * blocks, between_bytes, m)
+    few = 1 + 0.01 * max(0.0, 16 / blocks - 1) if blocks > 1 else 1.0  # they cannot be balanced
+    far = weight_bytes > m.l3_bytes
+    multiplied = max(product, weights) + _NOT_HIDDEN * min(product, weights) * far
+    return transforms + (multiplied + between) * few + (3 * _STAGE_SECONDS if blocks == 1 else 0.0)

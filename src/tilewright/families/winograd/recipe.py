@@ -1,0 +1,139 @@
+"""Products of transformed operands: a fast convolution, whose tiles and filters are transformed before and after.
+
+    filter  = f(W)                              once, of constants
+    input   = g(X)      ┐
+    product = Σ input · filter                  for each block of tiles: all three, so that what they hand on
+    tile    = h(product), and what consumes it  stays in a near cache
+                        ┘
+The transforms are straight-line blocks; the product is a contraction for every element of a transformed tile. The loop
+that goes over blocks of tiles, if there are several, is the first of the three: they are merged in it, and it is
+divided among workers. Otherwise each stage is.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from tilewright.families.choosing import choosing
+from tilewright.families.gemm.panels import lay_out_panels
+from tilewright.families.gemm.recipe import Contraction, register_tiles, try_contraction
+from tilewright.families.gemm.register_tile import Nest, loops_of, tile_nest
+from tilewright.families.gemm.tiles import Tile
+from tilewright.families.inline import single_consumer
+from tilewright.families.winograd.straight_line import schedule_straight_line
+from tilewright.ir.expr import Scope, Var, loads
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.nest import find_block
+from tilewright.schedule.steps.cache_write import CacheWrite
+from tilewright.schedule.steps.iterate_over import IterateOver
+from tilewright.schedule.steps.loop_kind import Parallel
+from tilewright.schedule.steps.merge import Merge
+from tilewright.schedule.steps.set_scope import SetScope
+from tilewright.support.errors import ScheduleError
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, Store, blocks
+
+# The register tile of so many rows of a contraction: its size, and the multiply-adds written out in a step.
+ChooseTile: TypeAlias = Callable[[Contraction, int], tuple[Tile, int]]
+
+
+class Stages(NamedTuple):
+    """The blocks by name."""
+
+    filters: tuple[str, ...]  # straight-line blocks that feed B
+    inputs: tuple[str, ...]  # … and those that feed A
+    product: str
+    results: tuple[str, ...]  # … and those that read the product
+
+
+def find_stages(func: Func) -> Stages | None:
+    """The stages of such a Func, if it is one: a single contraction, with straight-line blocks around it."""
+    reductions = [b for b in blocks(func.body) if b.is_reduction]
+    straight = [b for b in blocks(func.body) if choosing(b)]
+    if len(reductions) != 1 or not straight:
+        return None
+    c = try_contraction(reductions[0])
+    if c is None or not c.rows:
+        return None
+
+    def of(buffer: object) -> tuple[str, ...]:
+        return tuple(b.name for b in straight if b.try_store is not None and b.store.buffer is buffer)
+
+    reads = tuple(b.name for b in straight if c.store.buffer in _read(b))
+    found = Stages(of(c.b.buffer), of(c.a.buffer), c.block.name, reads)
+    every = {*found.filters, *found.inputs, *found.results}
+    return found if every == {b.name for b in straight} and found.inputs and found.results else None
+
+
+def _read(block: Block) -> set[object]:
+    return set() if block.try_store is None else {ld.buffer for ld in loads(block.store.value)}
+
+
+def schedule_transformed(s: Draft, stages: Stages, choose: ChooseTile, target: Target) -> None:
+    """Schedule the stages; blocks that are none stay as they are."""
+    shared = _shared(s, stages)
+    for name in stages.filters:
+        schedule_straight_line(s, name, target, is_shared=False)
+    for name in stages.inputs:
+        schedule_straight_line(s, name, target, outer=_own(shared, name), is_shared=not shared)
+    _tile(s, stages.product, _own(shared, stages.product), choose, target)
+    for name in stages.results:
+        store = find_block(s.func, name).store
+        follower = _take_follower(s, store)
+        schedule_straight_line(
+            s, name, target, outer=_own(shared, name), follower=follower, is_shared=not shared
+        )
+    if shared:
+        s.apply(Merge(tuple(shared.values())))
+        s.apply(Parallel(next(iter(shared.values()))))
+
+
+def _own(shared: dict[str, str], name: str) -> tuple[str, ...]:
+    return (shared[name],) if name in shared else ()
+
+
+def _shared(s: Draft, stages: Stages) -> dict[str, str]:
+    """The loop over blocks of tiles, of each stage that goes over them; empty if there is one block only."""
+    c = _contraction(s, stages.product)
+    if len(c.rows) < 2:
+        return {}
+    found: dict[str, str] = {}
+    for name in (*stages.inputs, stages.product, *stages.results):
+        block = find_block(s.func, name)
+        first = block.store.indices[0]
+        if not isinstance(first, Var):
+            raise ScheduleError(f"{name} does not go over blocks of tiles first")
+        found[name] = loops_of(block)[first]
+    return found
+
+
+def _contraction(s: Draft, name: str) -> Contraction:
+    found = try_contraction(find_block(s.func, name))
+    assert found is not None, name
+    return found
+
+
+def _take_follower(s: Draft, store: Store) -> str | None:
+    """The only block that reads the results, made to run over them; None if it has to read them from memory."""
+    follower = single_consumer(s.func, store.buffer) if store.buffer in s.func.locals else None
+    if follower is None or follower.is_reduction:
+        return None
+    if not s.attempt(IterateOver(follower.name, store.buffer.name, partial=True)):
+        return None
+    s.apply(SetScope(store.buffer.name, Scope.REGISTER))
+    return follower.name
+
+
+def _tile(s: Draft, name: str, outer: tuple[str, ...], choose: ChooseTile, target: Target) -> None:
+    """Register tiles of the product, for each element of a transformed tile."""
+    c = _contraction(s, name)
+    loops = loops_of(c.block)
+    copy = s.apply(CacheWrite(name, c.store.buffer.name, Scope.REGISTER)).copy
+    row, col = loops[c.rows[-1].var], loops[c.cols[-1].var]
+    tile, unroll = choose(c, s.loop(row).extent)
+    lay_out_panels(s, c, min(tile.columns, c.cols[-1].extent))
+    batch = tuple(loops[it.var] for it in c.batch)
+    reduce = tuple(loops[it.var] for it in c.reduce)
+    nest = Nest(name, copy, (*outer, *batch, col, row), row, col, reduce)
+    lanes = target.lanes(c.b.dtype.bytes)
+    tile_nest(s, nest, tile, lanes, unroll, register_tiles(target, c.b.dtype), is_shared=not outer)
