@@ -11,14 +11,15 @@ from tilewright.codegen.objects import compile_object
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
+    ExternalCall,
     KernelCall,
     Manifest,
     Place,
-    ProgramStep,
     Segment,
     Slot,
     TensorSpec,
 )
+from tilewright.support.program import Step
 from tilewright.target.target import native
 
 N = 16  # elements of a vector
@@ -204,7 +205,7 @@ def vector(name: str) -> TensorSpec:
 
 
 def artifact(
-    program: Sequence[ProgramStep],
+    program: Sequence[Step[Segment | ExternalCall, Slot]],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     constants: Sequence[NDArray[np.generic]] = (),

@@ -12,7 +12,7 @@ artifact = kernels + constants + a memory plan + the program
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from tilewright.assembly import Fork, Item, ProgramNode, Repeat, items_of, specs_of, steps_of, touched
+from tilewright.assembly import Assembly, Item, placed, specs_of, touched
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
 from tilewright.decision import decide
 from tilewright.estimate import Estimated
@@ -70,10 +70,10 @@ from tilewright.support.artifact import (
     Slot,
 )
 from tilewright.support.errors import UserError
+from tilewright.support.program import leaves, map_program
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.tir.func import Branch, Call, External, Module, Program, While
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.func import Call, External, Module, Program
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tuned import Spaces, Tuned
 from tilewright.version import __version__
@@ -410,18 +410,12 @@ class _Compilation:
 
     # ------------------------------------------------------------------------------------------- the program
 
-    def _nodes(self, p: Program, compiled: Mapping[str, Compiled]) -> "list[ProgramNode]":
-        match p:
-            case Call():
-                return list(self._call(p, compiled[p.func]))
-            case External():
-                return [p]
-            case ProgramSequence():
-                return [x for s in p.steps for x in self._nodes(s, compiled)]
-            case Branch():
-                return [Fork(p.cond, self._nodes(p.then, compiled), self._nodes(p.otherwise, compiled))]
-            case While():
-                return [Repeat(p.cond, self._nodes(p.body, compiled))]
+    def _nodes(self, program: Program, compiled: Mapping[str, Compiled]) -> Assembly:
+        def items(run: list[Call | External]) -> Iterator[Item | External]:
+            for step in run:
+                yield from self._call(step, compiled[step.func]) if isinstance(step, Call) else (step,)
+
+        return map_program(program, items, lambda cond: cond)
 
     def _call(self, call: Call, compiled: Compiled) -> list["Item"]:
         """The kernels of one call, over the buffers of the Module; what needs only constants is computed now."""
@@ -451,9 +445,9 @@ class _Compilation:
             found["layouts"] = "\n".join(map(str, self.layouts))
         return found
 
-    def _artifact(self, module: Module, nodes: "list[ProgramNode]", digest: str) -> Artifact:
+    def _artifact(self, module: Module, nodes: Assembly, digest: str) -> Artifact:
         in_place = {p.region.key for p in self.placement.regions if p.plugin.capabilities.in_place}
-        times = [t for n in nodes for t in touched(n, in_place)]
+        times = touched(nodes, in_place)
         used = dict.fromkeys(b for t in times for b in t)
         constants = [b for b in used if b in self.values]
         plan = plan_memory(times, (*module.temps, *(b for b in self.shared if b not in self.values)))
@@ -476,7 +470,7 @@ class _Compilation:
             specs_of(module.inputs, [v.name for v in self.graph.inputs]),
             specs_of(module.outputs, list(self.graph.output_names)),
         )
-        called = {i.kernel.name: i.kernel.object for n in nodes for i in items_of(n)}
+        called = {i.kernel.name: i.kernel.object for i in leaves(nodes) if isinstance(i, Item)}
         arrays = [np.asarray(self.values[b], order="C") for b in constants]  # also of rank 0
         regions = region_codes(self.placement, arrays)
         return Artifact(
@@ -485,6 +479,6 @@ class _Compilation:
             tuple(called.values()),
             tuple(arrays),
             plan.bytes,
-            steps_of(nodes, slots),
+            placed(nodes, slots),
             regions,
         )

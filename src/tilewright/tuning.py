@@ -35,9 +35,10 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace
 from tilewright.search.database import Database, default_database
 from tilewright.support.errors import UserError
+from tilewright.support.program import leaves
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.tir.func import Call, Func, calls
+from tilewright.tir.func import Call, Func
 from tilewright.trials import Trials
 from tilewright.tuned import Spaces, tuning_scope
 from tilewright.tuner import BATCH, FIRST_BATCH, TaskTuner, Tools
@@ -382,7 +383,7 @@ def _model_tasks(
 ) -> Sequence[tuple[Task, int]]:
     module = lowered(model, shapes, accuracy, target)
     constants = frozenset(c.buffer for c in module.constants)
-    counts = Counter(c.func for c in calls(module.program) if isinstance(c, Call))
+    counts = Counter(c.func for c in leaves(module.program) if isinstance(c, Call))
     tasks: dict[str, Task] = {}
     total: Counter[str] = Counter()
     for func in module.funcs:

@@ -21,16 +21,14 @@ from tests.runtime_programs import (
 from tilewright.runtime.session import Session
 from tilewright.runtime.team import spin_us
 from tilewright.support.artifact import (
-    BranchStep,
     ExternalCall,
     KernelCall,
-    ProgramStep,
     Segment,
     Slot,
     TensorSpec,
-    WhileStep,
 )
 from tilewright.support.errors import UserError
+from tilewright.support.program import Branch, Step, While
 
 A = np.arange(N, dtype=np.float32)
 
@@ -176,7 +174,7 @@ def test_absurd_spin_time(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 def test_missing_external_code() -> None:
     call = ExternalCall("npu/0", (), ())
-    nested = BranchStep(inp(0), (WhileStep(inp(0), (ExternalCall("npu/1", (), ()),)),), ())
+    nested = Branch(inp(0), (While(inp(0), (ExternalCall("npu/1", (), ()),)),), ())
     program = artifact([call, nested], [TensorSpec("c", "bool", ())], [])
     with pytest.raises(UserError, match="not given: 'npu/0', 'npu/1'"):
         Session(program)
@@ -206,13 +204,13 @@ def test_external_code_that_fails_is_named() -> None:
         (Segment((KernelCall("nothing", 1, (out(1),)),)), "no output 1"),
         (Segment((KernelCall("nothing", 1, (const(0),)),)), "no constant 0"),
         (Segment((KernelCall("nothing", 1, (arena(65),)),)), "no arena 65"),
-        (WhileStep(arena(-1), ()), "no arena -1"),
-        (WhileStep(arena(64), ()), "arena 64 is not one bool"),
-        (BranchStep(inp(0), (), ()), "input 0 is not one bool"),
+        (While(arena(-1), ()), "no arena -1"),
+        (While(arena(64), ()), "arena 64 is not one bool"),
+        (Branch(inp(0), (), ()), "input 0 is not one bool"),
         (ExternalCall("x", ((inp(0), TensorSpec("a", "float32", (4, 4))),), ()), "input 0 is not TensorSpec"),
     ],
 )
-def test_program_that_does_not_fit_itself(step: ProgramStep, text: str) -> None:
+def test_program_that_does_not_fit_itself(step: Step[Segment | ExternalCall, Slot], text: str) -> None:
     program = artifact([step], [vector("a"), vector("b")], [vector("s")], arena_bytes=64)
     with pytest.raises(UserError, match=text):
         Session(program)

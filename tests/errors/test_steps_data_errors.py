@@ -29,7 +29,7 @@ from tilewright.schedule.steps import (
 from tilewright.schedule.trace import replay
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Call, External, Func, Module, Sequence, single
+from tilewright.tir.func import Call, External, Func, Module, single
 from tilewright.tir.stmt import Block, For, Iter, IterKind, Store, seq
 
 I32 = DType.I32
@@ -520,10 +520,10 @@ def test_layout_that_does_not_fit(primitive: lay.Primitive, why: str) -> None:
 def test_layout_that_external_code_sees() -> None:
     f = dense()
     t = Buffer("T", (8, 6), I32)
-    program = Sequence((Call(f.name, f.params), External("plugin", (f.outputs[0],), (t,))))
+    program = (Call(f.name, f.params), External("plugin", (f.outputs[0],), (t,)))
     module = Module((f,), program, f.params[:3], (), (), (f.outputs[0], t))
     text = refused(module, TransformLayout("E", lay.Layout((lay.Reorder((1, 0)),))))
-    assert "E is used outside of kernels (External)" in text
+    assert "E is used by external code or as a condition" in text
 
 
 # ------------------------------------------------------------------------------------------------------------ names

@@ -24,10 +24,10 @@ from tilewright.ir.expr import (
     maximum,
 )
 from tilewright.schedule.steps.split import Split
+from tilewright.support.program import Branch, While
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func, same_module
-from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, While, single
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.func import Call, Constant, External, Func, Module, single
 from tilewright.tir.parser import parse_func, parse_module
 from tilewright.tir.printer import print_func, print_module
 from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Store
@@ -110,13 +110,11 @@ def test_module(golden: Callable[[str, str], None]) -> None:
     b = FuncBuilder("add")
     p, q = b.param("p", (4,), F32), b.param("q", (4,), F32)
     add = b.finish(b.compute("r", (4,), lambda i: p[i] + q[i]))
-    program = ProgramSequence(
-        (
-            Call("add", (x, w, y)),
-            External("is_small", (y,), (flag,)),
-            While(flag, ProgramSequence((Call("add", (y, w, y)), External("is_small", (y,), (flag,))))),
-            Branch(flag, ProgramSequence(()), Call("add", (y, y, y))),
-        )
+    program = (
+        Call("add", (x, w, y)),
+        External("is_small", (y,), (flag,)),
+        While(flag, (Call("add", (y, w, y)), External("is_small", (y,), (flag,)))),
+        Branch(flag, (), (Call("add", (y, y, y)),)),
     )
     value = np.arange(4, dtype=np.float32)
     module = Module((add,), program, (x,), (y,), (Constant(w, value),), (flag,))

@@ -22,7 +22,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
-from tilewright.tir.func import Call, Func, Module, Sequence, single
+from tilewright.tir.func import Call, Func, Module, single
 from tilewright.tir.interp import run_func
 from tilewright.tir.pipeline import lower
 from tilewright.tir.stmt import For, LoopKind, blocks
@@ -77,7 +77,7 @@ def pair(between: tuple[int, ...] = (1, 8, 8, 16)) -> Module:
     g = FuncBuilder("g", "g_")
     v = Buffer("V", (between[3], 3, 3), F32)
     second = g.finish(y := windows(g, g.use(t), g.use(v), 1))
-    program = Sequence((Call("f", first.params), Call("g", second.params)))
+    program = (Call("f", first.params), Call("g", second.params))
     return Module((first, second), program, (x, u, v), (y,), (), (t,))
 
 
@@ -205,9 +205,7 @@ def test_joined_funcs_compute_the_same() -> None:
     (func,) = joined.funcs
     assert func.name == "f__g" and not joined.temps
     assert [p.name for p in func.params] == ["X", "U", "V", "g_Y"]
-    assert [c.func for c in (joined.program.steps if isinstance(joined.program, Sequence) else ())] == [
-        "f__g"
-    ]
+    assert joined.program == (Call("f__g", func.params),)
     arrays = integers(func)
     (between,) = run_func(module.funcs[0], *arrays[:2])
     np.testing.assert_array_equal(
@@ -217,11 +215,10 @@ def test_joined_funcs_compute_the_same() -> None:
 
 def test_a_buffer_that_others_read_stays_a_param() -> None:
     module = pair()
-    assert isinstance(module.program, Sequence)
     b = FuncBuilder("h", "h_")
     t = b.use(module.temps[0])
     third = b.finish(out := b.compute("Z", t.shape, lambda *i: t[i] * 2))
-    program = Sequence((*module.program.steps, Call("h", third.params)))
+    program = (*module.program, Call("h", third.params))
     more = Module((*module.funcs, third), program, module.inputs, (*module.outputs, out), (), module.temps)
     joined = JoinFuncs("f", "g").apply(more)
     assert module.temps[0] in joined.func("f__g").outputs and joined.temps == module.temps
@@ -238,11 +235,10 @@ def test_a_buffer_that_others_read_stays_a_param() -> None:
 )
 def test_funcs_that_cannot_be_joined(first: str, second: str, message: str) -> None:
     module = pair()
-    assert isinstance(module.program, Sequence)
     b = FuncBuilder("h", "h_")
     x = b.use(module.inputs[0])
     third = b.finish(out := b.compute("Z", x.shape, lambda *i: x[i] * 2))
-    program = Sequence((*module.program.steps, Call("h", third.params)))
+    program = (*module.program, Call("h", third.params))
     more = Module((*module.funcs, third), program, module.inputs, (*module.outputs, out), (), module.temps)
     with pytest.raises(ScheduleError, match=message):
         JoinFuncs(first, second).apply(more)

@@ -9,7 +9,7 @@ from tilewright.schedule.steps import FoldPadding
 from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Call, Module, Sequence
+from tilewright.tir.func import Call, Module
 from tilewright.tir.interp import interpret_module
 from tilewright.tir.stmt import blocks
 from tilewright.tir.verify import verify_module
@@ -40,7 +40,7 @@ def network(before: int = 1, after: int = 2, value: int = 0, cut: int = 0, shift
     r = FuncBuilder("other", "r_")
     z = r.compute("z", (2, 5, 4), lambda c, h, w: r.use(twice)[c, h, w] + 1)
     third = r.finish(z)
-    program = Sequence(tuple(Call(p.name, p.params) for p in (first, second, third)))
+    program = tuple(Call(p.name, p.params) for p in (first, second, third))
     return Module((first, second, third), program, (x,), (y, z), (), (twice,))
 
 
@@ -84,7 +84,7 @@ def test_an_input_keeps_its_shape() -> None:
         lambda i: select(logical_and(as_index(1) <= i, i < 5), x[i - 1], const(0, DType.I32)),
     )
     func = b.finish(b.compute("Y", (6,), lambda i: y[i] + 1))
-    module = Module((func,), Call(func.name, func.params), (x,), func.outputs)
+    module = Module((func,), (Call(func.name, func.params),), (x,), func.outputs)
     with pytest.raises(ScheduleError, match="not a buffer between kernels"):
         FoldPadding("P").apply(module)
 
@@ -121,7 +121,7 @@ def shared(constants: tuple[int, int] = (0, -9), one_kernel: bool = False) -> Mo
     else:
         readers = [b.finish(r) for b, r in zip(builders, results, strict=True)]
     funcs = (f.finish(twice), *readers, z.finish(third))
-    program = Sequence(tuple(Call(p.name, p.params) for p in funcs))
+    program = tuple(Call(p.name, p.params) for p in funcs)
     return Module(funcs, program, (x,), (*results, third), (), (twice,))
 
 

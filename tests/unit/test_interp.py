@@ -20,10 +20,10 @@ from tilewright.ir.expr import (
     logical_and,
 )
 from tilewright.support.errors import InternalError, UserError
+from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, While, single
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.func import Call, Constant, External, Func, Module, single
 from tilewright.tir.interp import interpret, interpret_module, run_func
 from tilewright.tir.stmt import Alloc, Block, For, If, Iter, IterKind, LoopKind, Seq, Stmt, Store, loops, seq
 
@@ -233,20 +233,16 @@ def test_a_program_with_a_loop_a_branch_and_an_external_call() -> None:
     add = Func("add", (y, w), (), For(n, 2, Store(y, (n,), y[n] + w[n])), (y,))
     module = Module(
         (start, advance, copy, add),
-        ProgramSequence(
-            (
-                Call("start", (count, flag)),
-                Call("copy", (x, y)),
-                While(
-                    flag,
-                    ProgramSequence(
-                        (
-                            Call("advance", (count, flag, odd)),
-                            Branch(odd, Call("add", (y, w)), External("double", (y,), (y,))),
-                        )
-                    ),
+        (
+            Call("start", (count, flag)),
+            Call("copy", (x, y)),
+            While(
+                flag,
+                (
+                    Call("advance", (count, flag, odd)),
+                    Branch(odd, (Call("add", (y, w)),), (External("double", (y,), (y,)),)),
                 ),
-            )
+            ),
         ),
         (x,),
         (y,),
@@ -268,7 +264,7 @@ def test_kernels_are_called_on_other_buffers() -> None:
     p, q = Buffer("p", (4,), F32), Buffer("q", (4,), F32)
     kernel = _step("kernel", lambda b, v: b[v] + 1.0, p, q)
     x, t, y = (Buffer(n, (4,), F32) for n in ("x", "t", "y"))
-    program = ProgramSequence((Call("kernel", (x, t)), Call("kernel", (t, y))))
+    program = (Call("kernel", (x, t)), Call("kernel", (t, y)))
     out = interpret_module(Module((kernel,), program, (x,), (y,), (), (t,)), {"x": np.zeros(4, np.float32)})
     assert out["y"].tolist() == [2.0] * 4
 

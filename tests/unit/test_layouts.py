@@ -17,7 +17,8 @@ from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.schedule.trace import replay
 from tilewright.search.layouts import find_images, lay_out
-from tilewright.tir.func import Module, calls
+from tilewright.support.program import leaves
+from tilewright.tir.func import Module
 from tilewright.tir.interp import interpret_module
 from tilewright.tir.stmt import blocks
 from tilewright.tir.verify import verify_module
@@ -61,7 +62,7 @@ def channels_last(build: Build) -> list[int]:
         for s in steps
         if isinstance(s, TransformLayout) and any(isinstance(p, Reorder) for p in s.layout.primitives)
     }
-    used = dict.fromkeys(b for c in calls(after.program) for b in c.args if b in after.temps)
+    used = dict.fromkeys(b for c in leaves(after.program) for b in c.args if b in after.temps)
     return [b.shape[-1] for b in used if b.name in turned]
 
 

@@ -9,7 +9,8 @@ from tilewright.cli.peak import Limits, measure_limits
 from tilewright.cli.profile import kernel_calls, one_by_one, profile
 from tilewright.cli.traffic import count_bytes
 from tilewright.compiler import Stages, stages
-from tilewright.support.artifact import BranchStep, KernelCall, Place, Segment, Slot, WhileStep
+from tilewright.support.artifact import KernelCall, Place, Segment, Slot
+from tilewright.support.program import Branch, While
 from tilewright.target.target import native
 from tilewright.tir.parser import parse_func
 
@@ -94,12 +95,12 @@ def test_a_program_without_its_source_has_times_only(compiled: Stages) -> None:
 def test_calls_become_segments_wherever_they_are() -> None:
     a, b = (KernelCall(n, 1, ()) for n in "ab")
     flag = Slot(Place.ARENA, 0)
-    program = (Segment((a, b)), BranchStep(flag, (Segment((a, a)),), ()), WhileStep(flag, (Segment((b, a)),)))
+    program = (Segment((a, b)), Branch(flag, (Segment((a, a)),), ()), While(flag, (Segment((b, a)),)))
     assert one_by_one(program) == (
         Segment((a,)),
         Segment((b,)),
-        BranchStep(flag, (Segment((a,)), Segment((a,))), ()),
-        WhileStep(flag, (Segment((b,)), Segment((a,)))),
+        Branch(flag, (Segment((a,)), Segment((a,))), ()),
+        While(flag, (Segment((b,)), Segment((a,)))),
     )
     assert "".join(c.kernel for c in kernel_calls(program)) == "abaaba"
 

@@ -17,14 +17,13 @@ from tilewright.runtime import file as tw
 from tilewright.runtime.session import Session
 from tilewright.support.artifact import (
     Artifact,
-    BranchStep,
     ExternalCall,
     KernelCall,
     Segment,
     TensorSpec,
-    WhileStep,
 )
 from tilewright.support.errors import UserError
+from tilewright.support.program import Branch, While
 
 A = np.arange(N, dtype=np.float32)
 
@@ -35,8 +34,8 @@ def rich_program() -> Artifact:
     view = (arena(64), vector("t"))
     steps = (
         segment,
-        BranchStep(inp(1), (segment,), ()),
-        WhileStep(arena(0), (ExternalCall("plug/ü", (view,), (view,)), segment)),
+        Branch(inp(1), (segment,), ()),
+        While(arena(0), (ExternalCall("plug/ü", (view,), (view,)), segment)),
         Segment((KernelCall("add", 4, (arena(64), const(0), out(0))),)),
     )
     constants = [

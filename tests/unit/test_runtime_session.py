@@ -33,13 +33,12 @@ from tests.runtime_programs import (
 from tilewright.runtime.program import merge_barriers
 from tilewright.runtime.session import Session
 from tilewright.support.artifact import (
-    BranchStep,
     ExternalCall,
     KernelCall,
     Segment,
     TensorSpec,
-    WhileStep,
 )
+from tilewright.support.program import Branch, While
 
 A = np.arange(N, dtype=np.float32)
 B = np.linspace(-1, 1, N, dtype=np.float32)
@@ -431,8 +430,8 @@ def test_while_and_branch() -> None:
     flag, always = inp(2), arena(0)
     steps = [
         Segment((KernelCall("count", 1, (inp(0), inp(1), out(0), always)),)),
-        WhileStep(always, (Segment((KernelCall("count", 1, (out(0), inp(1), out(0), always)),)),)),
-        BranchStep(
+        While(always, (Segment((KernelCall("count", 1, (out(0), inp(1), out(0), always)),)),)),
+        Branch(
             flag,
             (Segment((KernelCall("move", 1, (out(0), out(1))),)),),
             (Segment((KernelCall("move", 1, (inp(0), out(1))),)),),

@@ -38,7 +38,6 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Call, Constant, Func, Module, single
-from tilewright.tir.func import Sequence as Program
 from tilewright.tir.interp import run_func
 from tilewright.tir.rewrite import substitute, transform
 from tilewright.tir.stmt import For, LoopKind, Stmt, blocks, loops
@@ -357,7 +356,7 @@ def two_kernels() -> Module:
     b.reduce("Y", (4, 5), (6,), lambda i, j, k: (t[i, k], w[k, j]), out=y)
     second = b.finish(y)
     value = np.arange(30, dtype=np.int32).reshape(6, 5)
-    program = Program((Call("first", first.params), Call("second", second.params)))
+    program = (Call("first", first.params), Call("second", second.params))
     return Module((first, second), program, (x,), (y,), (Constant(w, value),), (t,))
 
 

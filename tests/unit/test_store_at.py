@@ -8,7 +8,7 @@ from tilewright.ir.expr import Expr, select
 from tilewright.schedule.steps import StoreAt
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Call, Func, Module, Sequence
+from tilewright.tir.func import Call, Func, Module
 from tilewright.tir.interp import interpret_module
 from tilewright.tir.stmt import blocks
 from tilewright.tir.verify import verify_module
@@ -18,7 +18,7 @@ def module_of(*funcs: Func, temps: tuple[str, ...]) -> Module:
     buffers = {b.name: b for f in funcs for b in f.params}
     written = {b for f in funcs for b in f.outputs}
     between = tuple(buffers[n] for n in temps)
-    program = Sequence(tuple(Call(f.name, f.params) for f in funcs))
+    program = tuple(Call(f.name, f.params) for f in funcs)
     inputs = tuple(b for b in buffers.values() if b not in written)
     outputs = tuple(b for b in buffers.values() if b in written and b not in between)
     return Module(funcs, program, inputs, outputs, (), between)

@@ -34,11 +34,11 @@ from tilewright.ir.expr import (
     walk,
 )
 from tilewright.support.errors import UserError
+from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.accesses import reads, writes
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func, same_module, same_stmt
-from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, While
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.func import Call, Constant, External, Func, Module
 from tilewright.tir.parser import parse_expr, parse_func, parse_module
 from tilewright.tir.printer import print_expr, print_func, print_head, print_module, print_stmt
 from tilewright.tir.stmt import Alloc, Block, For, If, Iter, IterKind, LoopKind, Seq, Stmt, Store, blocks
@@ -290,13 +290,11 @@ def _module() -> tuple[Module, np.ndarray]:
     b = FuncBuilder("add")
     p, q = b.param("p", (4,), F32), b.param("q", (4,), F32)
     add = b.finish(b.compute("r", (4,), lambda i: p[i] + q[i]))
-    program = ProgramSequence(
-        (
-            External("is_small", (x,), (flag,)),
-            Branch(flag, Call("add", (x, w, y)), ProgramSequence(())),
-            While(flag, ProgramSequence((Call("add", (y, w, y)), External("is_small", (y,), (flag,))))),
-            Branch(flag, ProgramSequence(()), Call("add", (y, y, y))),
-        )
+    program = (
+        External("is_small", (x,), (flag,)),
+        Branch(flag, (Call("add", (x, w, y)),), ()),
+        While(flag, (Call("add", (y, w, y)), External("is_small", (y,), (flag,)))),
+        Branch(flag, (), (Call("add", (y, y, y)),)),
     )
     value = np.arange(4, dtype=np.float32)
     return Module((add,), program, (x,), (y, w), (Constant(w, value),), (flag,)), value

@@ -23,8 +23,8 @@ from tilewright.ir.expr import (
     const,
 )
 from tilewright.support.errors import InternalError
-from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, Program, While
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.support.program import Branch, While
+from tilewright.tir.func import Call, Constant, External, Func, Module, Program
 from tilewright.tir.parser import parse_func
 from tilewright.tir.rewrite import transform
 from tilewright.tir.stmt import Alloc, Block, For, Iter, Seq, Stmt, Store
@@ -326,7 +326,7 @@ IN, W, OUT = (Buffer(name, (8,), F32) for name in ("In", "W", "Out"))
 def _module(program: Program | None = None) -> Module:
     func = Func("f", (X, Y), (), For(i, 8, Store(Y, (i,), X[i])), (Y,))
     constants = (Constant(W, np.zeros(8, np.float32)),)
-    return Module((func,), program or Call("f", (IN, OUT)), (IN,), (OUT,), constants, (FLAG,))
+    return Module((func,), program or (Call("f", (IN, OUT)),), (IN,), (OUT,), constants, (FLAG,))
 
 
 def module_rejected(module: Module, message: str) -> None:
@@ -338,7 +338,7 @@ def module_rejected(module: Module, message: str) -> None:
 def test_a_good_module_is_accepted() -> None:
     verify_module(_module())
     call = Call("f", (W, OUT))
-    verify_module(_module(ProgramSequence((call, While(FLAG, Branch(FLAG, call, ProgramSequence(())))))))
+    verify_module(_module((call, While(FLAG, (Branch(FLAG, (call,), ()),)))))
 
 
 def test_names_that_two_functions_share() -> None:
@@ -358,28 +358,26 @@ def test_shared_buffers_of_one_name() -> None:
 
 
 def test_a_call_of_nothing() -> None:
-    module_rejected(_module(Call("g", (IN, OUT))), "the program calls g, which does not exist")
+    module_rejected(_module((Call("g", (IN, OUT)),)), "the program calls g, which does not exist")
 
 
 def test_a_call_with_other_types() -> None:
-    module_rejected(_module(Call("f", (IN, FLAG))), "is called with")
-    module_rejected(_module(Call("f", (IN,))), "is called with")
+    module_rejected(_module((Call("f", (IN, FLAG)),)), "is called with")
+    module_rejected(_module((Call("f", (IN,)),)), "is called with")
 
 
 def test_a_call_with_a_buffer_of_nobody() -> None:
-    module_rejected(_module(Call("f", (IN, Buffer("Z", (8,), F32)))), "which the module does not own")
+    module_rejected(_module((Call("f", (IN, Buffer("Z", (8,), F32))),)), "which the module does not own")
 
 
 def test_a_call_that_writes_an_input_or_constant() -> None:
-    module_rejected(_module(Call("f", (W, IN))), "f is called to write In")
-    module_rejected(_module(External("e", (IN,), (W,))), "external e is called to write W")
+    module_rejected(_module((Call("f", (W, IN)),)), "f is called to write In")
+    module_rejected(_module((External("e", (IN,), (W,)),)), "external e is called to write W")
 
 
 def test_a_condition_that_is_no_bool_buffer() -> None:
-    module_rejected(_module(While(OUT, ProgramSequence(()))), "the program decides on Out")
-    module_rejected(
-        _module(Branch(IN, ProgramSequence(()), ProgramSequence(()))), "the program decides on In"
-    )
+    module_rejected(_module((While(OUT, ()),)), "the program decides on Out")
+    module_rejected(_module((Branch(IN, (), ()),)), "the program decides on In")
 
 
 def test_a_constant_of_another_type() -> None:

@@ -22,7 +22,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
-from tilewright.tir.func import Call, Func, Module, Sequence, single
+from tilewright.tir.func import Call, Func, Module, single
 from tilewright.tir.interp import run_func
 from tilewright.tir.pipeline import lower
 from tilewright.tir.stmt import For, LoopKind, blocks
@@ -378,7 +378,7 @@ def test_a_projection_must_save_more_than_bands_without_it() -> None:
 
 
 def program(funcs: list[Func], inputs: tuple[Buffer, ...], temps: tuple[Buffer, ...], y: Buffer) -> Module:
-    called = Sequence(tuple(Call(f.name, f.params) for f in funcs))
+    called = tuple(Call(f.name, f.params) for f in funcs)
     return Module(tuple(funcs), called, inputs, (y,), (), temps)
 
 

@@ -1,6 +1,6 @@
 """`tilewright inspect`: what a model becomes, at every stage."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.output import megabytes, note, print_json, print_table, shape_text
 from tilewright.cli.placement_view import show_placement
+from tilewright.cli.profile import kernel_calls
 from tilewright.cli.profile import profile as profile_program
 from tilewright.cli.profile_table import show_profile
 from tilewright.compiler import Stages, stages
@@ -33,15 +34,11 @@ from tilewright.runtime.file import load as read_program
 from tilewright.runtime.machine import default_threads
 from tilewright.support.artifact import (
     Artifact,
-    BranchStep,
     ExternalCall,
-    KernelCall,
-    ProgramStep,
-    Segment,
     TensorSpec,
-    WhileStep,
 )
 from tilewright.support.errors import UserError
+from tilewright.support.program import leaves
 from tilewright.target.target import native
 from tilewright.tir.func import Module
 from tilewright.tir.printer import print_func, print_module
@@ -181,11 +178,7 @@ def _summary(
 
 def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
     kernels: dict[str, dict[str, Any]] = {}
-    external: list[str] = []
-    for call in _calls(artifact.program):
-        if isinstance(call, ExternalCall):
-            external.append(call.key)
-            continue
+    for call in kernel_calls(artifact.program):
         fresh = {"name": call.kernel, "calls": 0, "parts": call.parts, "flops": flops.get(call.kernel)}
         kernels.setdefault(call.kernel, fresh)["calls"] += 1
     manifest = artifact.manifest
@@ -193,7 +186,7 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "inputs": [_spec(s) for s in manifest.inputs],
         "outputs": [_spec(s) for s in manifest.outputs],
         "kernels": list(kernels.values()),
-        "external": external,
+        "external": [s.key for s in leaves(artifact.program) if isinstance(s, ExternalCall)],
         "host": [],
         "nodes_after_host": 0,
         "flops": sum(k["calls"] * k["flops"] for k in kernels.values()) if flops else None,
@@ -209,21 +202,6 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "compiler_version": manifest.compiler_version,
         "llvm_version": manifest.llvm_version,
     }
-
-
-def _calls(steps: Sequence[ProgramStep]) -> Iterator[KernelCall | ExternalCall]:
-    """In program order; the bodies of branches and loops once."""
-    for step in steps:
-        match step:
-            case Segment():
-                yield from step.calls
-            case ExternalCall():
-                yield step
-            case BranchStep():
-                yield from _calls(step.then)
-                yield from _calls(step.otherwise)
-            case WhileStep():
-                yield from _calls(step.body)
 
 
 def _algorithms(text: str) -> list[dict[str, str]]:

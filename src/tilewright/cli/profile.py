@@ -8,11 +8,11 @@ Such runs take turns with runs of the program as it is, whose time is the total.
 import ctypes
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, assert_never
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -31,15 +31,14 @@ from tilewright.runtime.program import Context, Plan
 from tilewright.runtime.team import Team, shared_team
 from tilewright.support.artifact import (
     Artifact,
-    BranchStep,
+    ArtifactProgram,
     ExternalCall,
     KernelCall,
     Place,
-    ProgramStep,
     Segment,
-    WhileStep,
 )
 from tilewright.support.driver_abi import Call, Job
+from tilewright.support.program import leaves, map_program
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Alloc, Block, Emit, Seq, Stmt, Store, blocks, walk
 
@@ -159,41 +158,22 @@ def profile(
     return Profile(threads, cores, len(totals), median(totals), min(totals), on_core, limits, tuple(kernels))
 
 
-def kernel_calls(steps: Sequence[ProgramStep]) -> Iterator[KernelCall]:
+def kernel_calls(program: ArtifactProgram) -> Iterator[KernelCall]:
     """In program order; the bodies of branches and loops once."""
-    for step in steps:
-        match step:
-            case Segment():
-                yield from step.calls
-            case ExternalCall():
-                pass
-            case BranchStep():
-                yield from kernel_calls((*step.then, *step.otherwise))
-            case WhileStep():
-                yield from kernel_calls(step.body)
-            case _:
-                assert_never(step)
+    return (c for step in leaves(program) if isinstance(step, Segment) for c in step.calls)
 
 
 # -------------------------------------------------------------------------------------------------------------- timing
 
 
-def one_by_one(steps: Sequence[ProgramStep]) -> tuple[ProgramStep, ...]:
+def one_by_one(program: ArtifactProgram) -> ArtifactProgram:
     """The same program with a segment for each call."""
-    out: list[ProgramStep] = []
-    for step in steps:
-        match step:
-            case Segment():
-                out += [Segment((call,)) for call in step.calls]
-            case ExternalCall():
-                out.append(step)
-            case BranchStep():
-                out.append(replace(step, then=one_by_one(step.then), otherwise=one_by_one(step.otherwise)))
-            case WhileStep():
-                out.append(replace(step, body=one_by_one(step.body)))
-            case _:
-                assert_never(step)
-    return tuple(out)
+
+    def single(run: list[Segment | ExternalCall]) -> Iterator[Segment | ExternalCall]:
+        for step in run:
+            yield from (Segment((c,)) for c in step.calls) if isinstance(step, Segment) else (step,)
+
+    return map_program(program, single, lambda cond: cond)
 
 
 class _Clock:

@@ -9,22 +9,22 @@ from typing import TypeAlias, TypeVar, assert_never, cast
 
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.support.artifact import (
-    BranchStep,
+    ArtifactProgram,
     ExternalCall,
     KernelCall,
     Manifest,
     Place,
-    ProgramStep,
     RegionCode,
     Segment,
     Slot,
     TensorSpec,
-    WhileStep,
 )
 from tilewright.support.errors import UserError
+from tilewright.support.program import Branch, Step, While
 
 Json: TypeAlias = "bool | int | str | Sequence[Json] | Mapping[str, Json]"
 _T = TypeVar("_T", str, int, bool)
+_Step: TypeAlias = Step[Segment | ExternalCall, Slot]
 _MAX_DEPTH = 64  # of branches and loops
 
 
@@ -151,11 +151,11 @@ def _slot_from_json(entry: Entry) -> Slot:
     return Slot(Place(place.text()), at.count())
 
 
-def program_to_json(steps: Sequence[ProgramStep]) -> Json:
-    return [_step_to_json(s) for s in steps]
+def program_to_json(program: ArtifactProgram) -> Json:
+    return [_step_to_json(s) for s in program]
 
 
-def _step_to_json(step: ProgramStep) -> Json:
+def _step_to_json(step: _Step) -> Json:
     match step:
         case Segment(calls):
             return [
@@ -165,21 +165,21 @@ def _step_to_json(step: ProgramStep) -> Json:
         case ExternalCall(key, inputs, outputs):
             views = [[[_slot_to_json(s), _spec_to_json(t)] for s, t in group] for group in (inputs, outputs)]
             return ["external", key, *views]
-        case BranchStep(cond, then, otherwise):
+        case Branch(cond, then, otherwise):
             return ["branch", _slot_to_json(cond), program_to_json(then), program_to_json(otherwise)]
-        case WhileStep(cond, body):
+        case While(cond, body):
             return ["while", _slot_to_json(cond), program_to_json(body)]
         case _:
             assert_never(step)
 
 
-def program_from_json(entry: Entry, depth: int = 0) -> tuple[ProgramStep, ...]:
+def program_from_json(entry: Entry, depth: int = 0) -> ArtifactProgram:
     if depth > _MAX_DEPTH:
         raise entry.bad(f"nested at most {_MAX_DEPTH} deep")
     return tuple(_step_from_json(e, depth) for e in entry.items())
 
 
-def _step_from_json(entry: Entry, depth: int) -> ProgramStep:
+def _step_from_json(entry: Entry, depth: int) -> _Step:
     head, *rest = entry.items() or (entry,)
     match head.value, rest:
         case "segment", [calls]:
@@ -187,13 +187,13 @@ def _step_from_json(entry: Entry, depth: int) -> ProgramStep:
         case "external", [key, inputs, outputs]:
             return ExternalCall(key.text(), _views_from_json(inputs), _views_from_json(outputs))
         case "branch", [cond, then, otherwise]:
-            return BranchStep(
+            return Branch(
                 _slot_from_json(cond),
                 program_from_json(then, depth + 1),
                 program_from_json(otherwise, depth + 1),
             )
         case "while", [cond, body]:
-            return WhileStep(_slot_from_json(cond), program_from_json(body, depth + 1))
+            return While(_slot_from_json(cond), program_from_json(body, depth + 1))
         case _:
             raise entry.bad("a step of a program")
 

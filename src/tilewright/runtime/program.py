@@ -5,7 +5,7 @@ tables whose argument pointers lead into that arena, to the constants, and to th
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, TypeAlias, assert_never
@@ -19,19 +19,17 @@ from tilewright.runtime.memory import Constants, Region, address_of
 from tilewright.runtime.team import Team
 from tilewright.support.artifact import (
     Artifact,
-    BranchStep,
     External,
     ExternalCall,
     KernelCall,
     Place,
-    ProgramStep,
     Segment,
     Slot,
     TensorSpec,
-    WhileStep,
 )
 from tilewright.support.driver_abi import MAX_CALLS, Call, Job
 from tilewright.support.errors import UserError
+from tilewright.support.program import Branch, Program, While, leaves, map_program
 
 Array: TypeAlias = NDArray[np.generic]
 
@@ -51,20 +49,7 @@ class Native:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    cond: Slot
-    then: "tuple[PlanStep, ...]"
-    otherwise: "tuple[PlanStep, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    cond: Slot
-    body: "tuple[PlanStep, ...]"
-
-
-PlanStep: TypeAlias = Native | ExternalCall | Branch | Loop
+PlanProgram: TypeAlias = Program[Native | ExternalCall, Slot]
 
 
 class Row(NamedTuple):
@@ -131,13 +116,12 @@ class Plan:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
         self.segments: list[Segment] = []
-        self.steps = self._plan(artifact.program)
+        self.program = map_program(artifact.program, self._plan, self._condition)
         self.is_parallel = team.threads > 1 and any(map(is_shared, self.segments))
-        self._check_externals(artifact.program)
+        self._check_externals()
 
-    def _plan(self, steps: Sequence[ProgramStep]) -> tuple[PlanStep, ...]:
-        planned: list[PlanStep] = []
-        for step in steps:
+    def _plan(self, run: list[Segment | ExternalCall]) -> Iterator[Native | ExternalCall]:
+        for step in run:
             match step:
                 case Segment(calls):
                     for call in calls:
@@ -146,20 +130,17 @@ class Plan:
                         raise UserError("the program has too many calls", hint="compile it again")
                     if calls:
                         self.segments.append(step)
-                        planned.append(Native(len(self.segments) - 1))
+                        yield Native(len(self.segments) - 1)
                 case ExternalCall():
                     for slot, spec in (*step.inputs, *step.outputs):
                         self._check_view(slot, spec, f"external call {step.key!r}")
-                    planned.append(step)
-                case BranchStep(cond, then, otherwise):
-                    self._check_view(cond, None, "branch")
-                    planned.append(Branch(cond, self._plan(then), self._plan(otherwise)))
-                case WhileStep(cond, body):
-                    self._check_view(cond, None, "while")
-                    planned.append(Loop(cond, self._plan(body)))
+                    yield step
                 case _:
                     assert_never(step)
-        return tuple(planned)
+
+    def _condition(self, slot: Slot) -> Slot:
+        self._check_view(slot, None, "condition")
+        return slot
 
     def _check_call(self, call: KernelCall) -> None:
         self.code.address(call.kernel)
@@ -204,8 +185,9 @@ class Plan:
                 hint="compile it again",
             )
 
-    def _check_externals(self, steps: Sequence[ProgramStep]) -> None:
-        missing = sorted(_external_keys(steps) - self.externals.keys())
+    def _check_externals(self) -> None:
+        called = {step.key for step in leaves(self.program) if isinstance(step, ExternalCall)}
+        missing = sorted(called - self.externals.keys())
         if missing:
             raise UserError(
                 f"the program needs external code that was not given: {', '.join(map(repr, missing))}",
@@ -217,23 +199,6 @@ def _describes(spec: TensorSpec | None, dtype: np.dtype[np.generic], shape: tupl
     if spec is None:
         return dtype == np.bool_ and all(extent == 1 for extent in shape)
     return dtype == dtype_of(spec) and shape == spec.shape
-
-
-def _external_keys(steps: Sequence[ProgramStep]) -> set[str]:
-    keys: set[str] = set()
-    for step in steps:
-        match step:
-            case ExternalCall(key=key):
-                keys.add(key)
-            case BranchStep(_, then, otherwise):
-                keys |= _external_keys(then) | _external_keys(otherwise)
-            case WhileStep(_, body):
-                keys |= _external_keys(body)
-            case Segment():
-                pass
-            case _:
-                assert_never(step)
-    return keys
 
 
 class Context:
@@ -257,7 +222,7 @@ class Context:
         self._output_uses: list[list[int]] = [[] for _ in plan.outputs]
         self._fill()
         self._addresses = [ctypes.addressof(job) for job in self._jobs]
-        is_native = len(plan.steps) == 1 and isinstance(plan.steps[0], Native)
+        is_native = len(plan.program) == 1 and isinstance(plan.program[0], Native)
         self.only_job = self._addresses[0] if is_native else 0
 
     def _fill(self) -> None:
@@ -312,12 +277,12 @@ class Context:
 
     def run(self) -> None:
         if not self.only_job:
-            self._run(self._plan.steps)
+            self._run(self._plan.program)
         elif self.run_job(self.only_job):
             self.revive()
 
-    def _run(self, steps: tuple[PlanStep, ...]) -> None:
-        for step in steps:
+    def _run(self, program: PlanProgram) -> None:
+        for step in program:
             match step:
                 case Native(index):
                     if self.run_job(self._addresses[index]):
@@ -326,7 +291,7 @@ class Context:
                     self._call(step)
                 case Branch(cond, then, otherwise):
                     self._run(then if self._is_true(cond) else otherwise)
-                case Loop(cond, body):
+                case While(cond, body):
                     while self._is_true(cond):
                         self._run(body)
                 case _:

@@ -16,8 +16,9 @@ from tilewright.families.window.recipe import operands
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.support.errors import ScheduleError
+from tilewright.support.program import leaves
 from tilewright.target.target import Target
-from tilewright.tir.func import Call, Func, Module, calls
+from tilewright.tir.func import Call, Func, Module
 from tilewright.tir.stmt import Block, blocks
 
 _LEAST_GAIN = 0.0  # of the time of the products
@@ -26,7 +27,7 @@ _LEAST_GAIN = 0.0  # of the time of the products
 def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[Step, ...]]:
     """Join what is worth it; the module and the steps taken."""
     steps: list[Step] = []
-    order = [c.func for c in calls(module.program) if isinstance(c, Call)]
+    order = [c.func for c in leaves(module.program) if isinstance(c, Call)]
     at = 0
     while at + 1 < len(order):
         step = JoinFuncs(order[at], order[at + 1])

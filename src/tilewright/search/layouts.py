@@ -19,7 +19,7 @@ from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.search.copies import store_in_place
 from tilewright.support.errors import ScheduleError
-from tilewright.tir.func import External, Func, Module, calls
+from tilewright.tir.func import Func, Module, outside_kernels
 from tilewright.tir.stmt import Block, IterKind, blocks, stmt_exprs, store_blocks
 
 _MIN_CHANNELS = 8  # fewer would not fill a vector
@@ -38,7 +38,7 @@ def phases(rank: int, stride: int) -> Layout:
 
 def fixed_buffers(module: Module) -> set[Buffer]:
     """Those whose layout is not ours to choose."""
-    outside = {b for c in calls(module.program) if isinstance(c, External) for b in (*c.inputs, *c.outputs)}
+    outside = outside_kernels(module.program)
     return {*module.inputs, *module.outputs, *(c.buffer for c in module.constants), *outside}
 
 

@@ -15,6 +15,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.support.program import Program
+
 FORMAT_VERSION = 4
 
 
@@ -77,24 +79,7 @@ class ExternalCall:
     outputs: tuple[tuple[Slot, TensorSpec], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BranchStep:
-    """`cond` is one bool, read when the step is reached."""
-
-    cond: Slot
-    then: "tuple[ProgramStep, ...]"
-    otherwise: "tuple[ProgramStep, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class WhileStep:
-    """Run `body` for as long as `cond`, one bool that the body rewrites, is true; it may be false at the start."""
-
-    cond: Slot
-    body: "tuple[ProgramStep, ...]"
-
-
-ProgramStep: TypeAlias = Segment | ExternalCall | BranchStep | WhileStep
+ArtifactProgram: TypeAlias = Program[Segment | ExternalCall, Slot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,5 +128,5 @@ class Artifact:
     objects: tuple[bytes, ...]
     constants: tuple[NDArray[np.generic], ...]
     arena_bytes: int
-    program: tuple[ProgramStep, ...]
+    program: ArtifactProgram
     regions: tuple[RegionCode, ...] = ()

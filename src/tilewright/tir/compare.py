@@ -6,8 +6,7 @@ has no meaning, and text does not show it.
 
 import numpy as np
 
-from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.func import Func, Module
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.stmt import Seq, Stmt, seq
 
@@ -24,7 +23,7 @@ def same_func(a: Func, b: Func) -> bool:
 
 def same_module(a: Module, b: Module) -> bool:
     """The same Funcs, program and buffers, and constants of the same bytes."""
-    heads = [(m.inputs, m.outputs, m.temps, _flat_program(m.program), len(m.funcs)) for m in (a, b)]
+    heads = [(m.inputs, m.outputs, m.temps, m.program, len(m.funcs)) for m in (a, b)]
     if heads[0] != heads[1] or [c.buffer for c in a.constants] != [c.buffer for c in b.constants]:
         return False
     if not all(same_func(f, g) for f, g in zip(a.funcs, b.funcs, strict=True)):
@@ -36,18 +35,3 @@ def same_module(a: Module, b: Module) -> bool:
 def _flat(s: Stmt) -> Stmt:
     s = map_children(s, _flat)
     return seq(*s.stmts) if isinstance(s, Seq) else s
-
-
-def _flat_program(p: Program) -> Program:
-    match p:
-        case Call() | External():
-            return p
-        case ProgramSequence():
-            flat: list[Program] = []
-            for step in map(_flat_program, p.steps):
-                flat.extend(step.steps if isinstance(step, ProgramSequence) else (step,))
-            return flat[0] if len(flat) == 1 else ProgramSequence(tuple(flat))
-        case Branch():
-            return Branch(p.cond, _flat_program(p.then), _flat_program(p.otherwise))
-        case While():
-            return While(p.cond, _flat_program(p.body))

@@ -8,7 +8,7 @@ While scheduling, a Func names Module buffers directly and is called once, so a 
 with all its readers and writers. `outline_kernels` later makes Funcs that are equal up to renaming one kernel.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,22 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.expr import Buffer
+from tilewright.support.program import conditions, leaves
 from tilewright.tir.printer import print_func, print_module
-from tilewright.tir.program import Branch, Call, External, Program, Sequence, While
+from tilewright.tir.program import Call, External, Program
 from tilewright.tir.stmt import Block, For, Stmt, walk
 
 __all__ = [
     "Alternative",
-    "Branch",
     "Call",
     "Constant",
     "External",
     "Func",
     "Module",
     "Program",
-    "Sequence",
-    "While",
-    "calls",
+    "outside_kernels",
     "single",
 ]
 
@@ -131,19 +129,10 @@ class Module:
         return next((f for f in self.funcs if f.loop(loop) is not None), None)
 
 
-def calls(program: Program) -> Iterator[Call | External]:
-    """The leaves of the program tree, in program order."""
-    match program:
-        case Call() | External():
-            yield program
-        case Sequence():
-            for s in program.steps:
-                yield from calls(s)
-        case Branch():
-            yield from calls(program.then)
-            yield from calls(program.otherwise)
-        case While():
-            yield from calls(program.body)
+def outside_kernels(program: Program) -> set[Buffer]:
+    """The buffers that conditions and external code use."""
+    calls = [c for c in leaves(program) if isinstance(c, External)]
+    return {*conditions(program), *(b for c in calls for b in (*c.inputs, *c.outputs))}
 
 
 def single(func: Func, constants: tuple[Constant, ...] = ()) -> Module:
@@ -151,4 +140,4 @@ def single(func: Func, constants: tuple[Constant, ...] = ()) -> Module:
     known = {c.buffer for c in constants}
     outputs = func.outputs
     inputs = tuple(b for b in func.params if b not in outputs and b not in known)
-    return Module((func,), Call(func.name, func.params), inputs, outputs, constants)
+    return Module((func,), (Call(func.name, func.params),), inputs, outputs, constants)

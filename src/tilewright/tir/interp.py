@@ -24,9 +24,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import Value, evaluate
 from tilewright.ir.expr import TRUE, Buffer, Expr, Var
 from tilewright.support.errors import InternalError, UserError
+from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.independent_loops import independent_loops
-from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.stmt import Alloc, Block, Emit, For, If, IterKind, Seq, Stmt, Store, walk
 
 Array: TypeAlias = NDArray[Any]
@@ -88,28 +88,26 @@ def interpret_module(
 def _run_program(
     module: Module, program: Program, memory: dict[Buffer, Array], externals: Mapping[str, ExternalFn]
 ) -> None:
-    match program:
-        case Call():
-            func = module.func(program.func)
-            interpret(func, {p: memory[a] for p, a in zip(func.params, program.args, strict=True)})
-        case External():
-            if program.key not in externals:
-                raise UserError(f"no code is given for the external function {program.key!r}")
-            results = externals[program.key]([memory[b] for b in program.inputs])
-            for b, value in zip(program.outputs, results, strict=True):
-                check_array(f"external {program.key}", b, value)
-                memory[b][...] = value
-        case ProgramSequence():
-            for step in program.steps:
-                _run_program(module, step, memory, externals)
-        case Branch():
-            chosen = program.then if memory[program.cond].item() else program.otherwise
-            _run_program(module, chosen, memory, externals)
-        case While():
-            while memory[program.cond].item():
-                _run_program(module, program.body, memory, externals)
-        case _:
-            assert_never(program)
+    for step in program:
+        match step:
+            case Call():
+                func = module.func(step.func)
+                interpret(func, {p: memory[a] for p, a in zip(func.params, step.args, strict=True)})
+            case External():
+                if step.key not in externals:
+                    raise UserError(f"no code is given for the external function {step.key!r}")
+                results = externals[step.key]([memory[b] for b in step.inputs])
+                for b, value in zip(step.outputs, results, strict=True):
+                    check_array(f"external {step.key}", b, value)
+                    memory[b][...] = value
+            case Branch():
+                chosen = step.then if memory[step.cond].item() else step.otherwise
+                _run_program(module, chosen, memory, externals)
+            case While():
+                while memory[step.cond].item():
+                    _run_program(module, step.body, memory, externals)
+            case _:
+                assert_never(step)
 
 
 def unwritten(buffer: Buffer) -> Array:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var
+from tilewright.support.program import Branch, Step, While
 from tilewright.tir.expr_parser import ExprParser, Scoped, near, number_of, parse_expr
-from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, Program, While
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.func import Call, Constant, External, Func, Module, Program
 from tilewright.tir.printer import digest
 from tilewright.tir.stmt import (
     Alloc,
@@ -178,7 +178,7 @@ class FuncParser(ExprParser):
         names: Mapping[str, str],
         funcs: Mapping[str, Func],
     ) -> Program:
-        steps: list[Program] = []
+        steps: list[Step[Call | External, Buffer]] = []
         for s in body:
             match s:
                 case ast.Pass():
@@ -206,7 +206,7 @@ class FuncParser(ExprParser):
                     steps.append(While(self.named_buffer(test, scope), again))
                 case _:
                     self.fail(s, "a program calls functions, and has `if` and `while` on a buffer")
-        return steps[0] if len(steps) == 1 else ProgramSequence(tuple(steps))
+        return tuple(steps)
 
     # ------------------------------------------------------------------------------------------------- statements
 

@@ -59,11 +59,11 @@ from tilewright.ir.expr import (
     loads,
 )
 from tilewright.ir.expr import walk as walk_expr
+from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.accesses import reads, touched, writes
 from tilewright.tir.analysis.regions import Region
 from tilewright.tir.literals import literal_text
-from tilewright.tir.program import Branch, Call, External, Program, While
-from tilewright.tir.program import Sequence as ProgramSequence
+from tilewright.tir.program import Call, External, Program
 from tilewright.tir.shared_parts import is_worth_naming, measure
 from tilewright.tir.stmt import (
     Alloc,
@@ -367,28 +367,26 @@ class _Printer:
         return self.expr(access, {}) if simple else f"{self._names[access.buffer]}[...]"
 
     def program(self, program: Program, depth: int) -> None:
-        match program:
-            case Call():
-                self.line(depth, f"{self._names.function(program.func)}({self._args(program.args)})")
-            case External():
-                places = f"inputs=[{self._args(program.inputs)}], outputs=[{self._args(program.outputs)}]"
-                self.line(depth, f"external({_quote(program.key)}, {places})")
-            case ProgramSequence():
-                for step in program.steps:
-                    self.program(step, depth)
-                if not program.steps:
-                    self.line(depth, "pass")
-            case Branch():
-                self.line(depth, f"if {self._names[program.cond]}:")
-                self.program(program.then, depth + 1)
-                if program.otherwise != ProgramSequence(()):
-                    self.line(depth, "else:")
-                    self.program(program.otherwise, depth + 1)
-            case While():
-                self.line(depth, f"while {self._names[program.cond]}:")
-                self.program(program.body, depth + 1)
-            case _:
-                assert_never(program)
+        if not program:
+            self.line(depth, "pass")
+        for step in program:
+            match step:
+                case Call():
+                    self.line(depth, f"{self._names.function(step.func)}({self._args(step.args)})")
+                case External():
+                    places = f"inputs=[{self._args(step.inputs)}], outputs=[{self._args(step.outputs)}]"
+                    self.line(depth, f"external({_quote(step.key)}, {places})")
+                case Branch():
+                    self.line(depth, f"if {self._names[step.cond]}:")
+                    self.program(step.then, depth + 1)
+                    if step.otherwise:
+                        self.line(depth, "else:")
+                        self.program(step.otherwise, depth + 1)
+                case While():
+                    self.line(depth, f"while {self._names[step.cond]}:")
+                    self.program(step.body, depth + 1)
+                case _:
+                    assert_never(step)
 
     def _args(self, buffers: Sequence[Buffer]) -> str:
         return ", ".join(self._names[b] for b in buffers)

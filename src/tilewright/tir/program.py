@@ -1,12 +1,10 @@
-"""The program of a Module: a small tree that says in which order kernels run.
-
-Native segments are made of its maximal runs of Calls.
-"""
+"""The program of a Module: in which order kernels run. Native segments are made of its maximal runs of Calls."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilewright.ir.expr import Buffer
+from tilewright.support import program
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +24,4 @@ class External:
     outputs: tuple[Buffer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    steps: "tuple[Program, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """Runs `then` if the one-element bool buffer holds true, else `otherwise`."""
-
-    cond: Buffer
-    then: "Program"
-    otherwise: "Program"
-
-
-@dataclass(frozen=True, slots=True)
-class While:
-    """Runs `body` as long as the one-element bool buffer holds true; the body writes it."""
-
-    cond: Buffer
-    body: "Program"
-
-
-Program: TypeAlias = Call | External | Sequence | Branch | While
+Program: TypeAlias = program.Program[Call | External, Buffer]  # conditions are one-element bool buffers

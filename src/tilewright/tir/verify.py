@@ -63,8 +63,8 @@ from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Simplifier
 from tilewright.support.errors import InternalError
-from tilewright.tir.func import Branch, Call, External, Func, Module, Program, While
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.support.program import conditions, leaves
+from tilewright.tir.func import Call, External, Func, Module
 from tilewright.tir.printer import print_expr, print_head
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
@@ -114,40 +114,33 @@ def verify_module(module: Module, *, lowered: bool = False) -> None:
             raise InternalError(
                 f"the constant {c.buffer} has a value of {value.dtype} and shape {value.shape}"
             )
-    _check_program(module, module.program, frozenset(shared), frozenset((*module.inputs, *constants)))
+    for condition in conditions(module.program):
+        _check_condition(condition, frozenset(shared))
+    for call in leaves(module.program):
+        _check_call(module, call, frozenset(shared), frozenset((*module.inputs, *constants)))
 
 
 # ----------------------------------------------------------------------------------------------------- programs
 
 
-def _check_program(
-    module: Module, program: Program, shared: frozenset[Buffer], fixed: frozenset[Buffer]
+def _check_call(
+    module: Module, call: Call | External, shared: frozenset[Buffer], fixed: frozenset[Buffer]
 ) -> None:
-    match program:
+    match call:
         case Call():
-            func = next((f for f in module.funcs if f.name == program.func), None)
+            func = next((f for f in module.funcs if f.name == call.func), None)
             if func is None:
-                raise InternalError(f"the program calls {program.func}, which does not exist")
-            types = [[(b.dtype, b.shape) for b in bs] for bs in (func.params, program.args)]
+                raise InternalError(f"the program calls {call.func}, which does not exist")
+            types = [[(b.dtype, b.shape) for b in bs] for bs in (func.params, call.args)]
             if types[0] != types[1]:
-                raise InternalError(f"{func.name}{func.params} is called with {program.args}")
-            written = [a for p, a in zip(func.params, program.args, strict=True) if p in func.outputs]
-            _check_uses(func.name, program.args, written, shared, fixed)
+                raise InternalError(f"{func.name}{func.params} is called with {call.args}")
+            written = [a for p, a in zip(func.params, call.args, strict=True) if p in func.outputs]
+            _check_uses(func.name, call.args, written, shared, fixed)
         case External():
-            uses = (*program.inputs, *program.outputs)
-            _check_uses(f"external {program.key}", uses, program.outputs, shared, fixed)
-        case ProgramSequence():
-            for step in program.steps:
-                _check_program(module, step, shared, fixed)
-        case Branch():
-            _check_condition(program.cond, shared)
-            _check_program(module, program.then, shared, fixed)
-            _check_program(module, program.otherwise, shared, fixed)
-        case While():
-            _check_condition(program.cond, shared)
-            _check_program(module, program.body, shared, fixed)
+            uses = (*call.inputs, *call.outputs)
+            _check_uses(f"external {call.key}", uses, call.outputs, shared, fixed)
         case _:
-            assert_never(program)
+            assert_never(call)
 
 
 def _check_uses(

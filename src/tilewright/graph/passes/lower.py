@@ -24,8 +24,7 @@ from tilewright.ir.rewrite import Memo, transform
 from tilewright.ops.opdef import Algorithm, Compute
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Alternative, Call, Constant, External, Func, Module, Program
-from tilewright.tir.func import Sequence as ProgramSequence
+from tilewright.tir.func import Alternative, Call, Constant, External, Func, Module
 from tilewright.tir.rewrite import map_exprs
 from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk
 
@@ -61,7 +60,7 @@ class _Lowering:
     buffers: dict[Value, Buffer] = field(default_factory=dict[Value, Buffer])
     literals: dict[Buffer, Const] = field(default_factory=dict[Buffer, Const])
     funcs: list[Func] = field(default_factory=list[Func])
-    steps: list[Program] = field(default_factory=list[Program])
+    steps: list[Call | External] = field(default_factory=list[Call | External])
     names: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
@@ -172,9 +171,7 @@ class _Lowering:
         )
         placed = {*inputs, *outputs, *(c.buffer for c in constants)}
         temps = tuple(b for b in used if b not in placed)
-        return Module(
-            tuple(self.funcs), ProgramSequence(tuple(self.steps)), inputs, tuple(outputs), constants, temps
-        )
+        return Module(tuple(self.funcs), tuple(self.steps), inputs, tuple(outputs), constants, temps)
 
 
 def func_name(value: Value) -> str:
@@ -197,14 +194,8 @@ def _finished(func: Func, literals: Mapping[Buffer, Const]) -> Func:
     return _reductions_last(_drop_dead(_with_literals(func, literals)))
 
 
-def _touched(step: Program) -> tuple[Buffer, ...]:
-    match step:
-        case Call():
-            return step.args
-        case External():
-            return (*step.inputs, *step.outputs)
-        case _:
-            return ()
+def _touched(step: Call | External) -> tuple[Buffer, ...]:
+    return step.args if isinstance(step, Call) else (*step.inputs, *step.outputs)
 
 
 def _copy(b: FuncBuilder, source: Buffer, name: str) -> Buffer:

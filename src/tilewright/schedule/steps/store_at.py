@@ -24,7 +24,8 @@ from tilewright.schedule.nest import find_block
 from tilewright.schedule.own_nest import own_nest, under_own_loops
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
-from tilewright.tir.func import Call, External, Func, Module, Program, Sequence
+from tilewright.support.program import Branch, While, map_program
+from tilewright.tir.func import Call, External, Func, Module, Program, outside_kernels
 from tilewright.tir.rewrite import map_exprs, transform
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Iter, Seq, Stmt, Store, seq, walk
@@ -125,10 +126,9 @@ def _conflict(
     """Why `source` cannot be the part of `whole` at `offsets`, which `func` makes of it; None if it can."""
     if whole not in module.temps:
         return f"{whole.name} is not a buffer between kernels"
-    steps = module.program.steps if isinstance(module.program, Sequence) else (module.program,)
-    if not all(isinstance(s, Call | External) for s in steps):
+    if any(isinstance(step, Branch | While) for step in module.program):
         return "the program is not a sequence of calls"
-    if any({source, whole} & {*s.inputs, *s.outputs} for s in steps if isinstance(s, External)):
+    if {source, whole} & outside_kernels(module.program):
         return "external code uses one of the buffers"
     for f in module.funcs:
         if f is not func and source in f.params and whole in f.params:
@@ -214,10 +214,9 @@ def _moved(func: Func, source: Buffer, whole: Buffer, offsets: tuple[int, ...]) 
 
 def _calls(program: Program, funcs: Mapping[str, Func]) -> Program:
     """The program with the params that Funcs have now, and without calls of others."""
-    steps = program.steps if isinstance(program, Sequence) else (program,)
-    calls = [
-        Call(s.func, funcs[s.func].params) if isinstance(s, Call) else s
-        for s in steps
-        if not isinstance(s, Call) or s.func in funcs
-    ]
-    return Sequence(tuple(calls))
+
+    def updated(run: list[Call | External]) -> list[Call | External]:
+        kept = [c for c in run if isinstance(c, External) or c.func in funcs]
+        return [c if isinstance(c, External) else Call(c.func, funcs[c.func].params) for c in kept]
+
+    return map_program(program, updated, lambda cond: cond)

@@ -21,7 +21,8 @@ from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
-from tilewright.tir.func import Branch, Call, Constant, External, Func, Module, Program, Sequence, While
+from tilewright.support.program import map_program
+from tilewright.tir.func import Call, Constant, External, Func, Module, Program, outside_kernels
 from tilewright.tir.rewrite import map_exprs, transform
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Alloc, Stmt, Store
@@ -110,28 +111,17 @@ class TransformLayout(Step):
         return Constant(new, self.layout.array(c.value)) if c.buffer is old else c
 
     def _program(self, p: Program, old: Buffer, swap: Callable[[Buffer], Buffer]) -> Program:
-        def visit(q: Program) -> Program:
-            return self._program(q, old, swap)
-
-        seen: tuple[Buffer, ...] = ()
-        match p:
-            case Call():
-                return Call(p.func, tuple(swap(b) for b in p.args))
-            case Sequence():
-                return Sequence(tuple(visit(s) for s in p.steps))
-            case Branch():
-                seen, out = (p.cond,), Branch(p.cond, visit(p.then), visit(p.otherwise))
-            case While():
-                seen, out = (p.cond,), While(p.cond, visit(p.body))
-            case External():
-                seen, out = (*p.inputs, *p.outputs), p
-        if old in seen:
+        if old in outside_kernels(p):
             raise ScheduleError(
-                f"{self}: {old.name} is used outside of kernels ({type(p).__name__}), where its layout is fixed",
+                f"{self}: {old.name} is used by external code or as a condition, where its layout is fixed",
                 where=repr(old),
                 hint="CacheRead or CacheWrite makes a copy that may have any layout",
             )
-        return out
+
+        def swapped(run: list[Call | External]) -> list[Call | External]:
+            return [Call(c.func, tuple(swap(b) for b in c.args)) if isinstance(c, Call) else c for c in run]
+
+        return map_program(p, swapped, lambda cond: cond)
 
 
 def misfit(p: Primitive, shape: Shape) -> str | None:
