@@ -397,6 +397,41 @@ def many_values_alive_at_once(m: Model) -> Outputs:
     return m.op("Concat", *parts, *sums, axis=1)
 
 
+# ------------------------------------------------------------------------------------------------ sorts and recurrences
+def largest_channels_of_a_convolution(m: Model) -> Outputs:
+    y = m.op("Conv", m.input(1, 3, 12, 12), m.weight(16, 3, 3, 3), pads=[1] * 4)
+    return m.op("TopK", y, m.ints(3), axis=1, outputs=2)
+
+
+def largest_of_a_pool_between_convolutions(m: Model) -> Outputs:
+    y = m.op("Conv", m.input(1, 3, 12, 12), m.weight(16, 3, 3, 3), pads=[1] * 4)
+    y = m.op("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2])
+    best, _ = m.op("TopK", y, m.ints(4), axis=3, outputs=2)
+    return m.op("Conv", best, m.weight(8, 16, 1, 1))
+
+
+def best_pixel_of_every_channel(m: Model) -> Outputs:
+    y = m.op("Relu", m.op("Conv", m.input(2, 3, 6, 6), m.weight(16, 3, 1, 1)))
+    return m.op("TopK", m.op("Reshape", y, m.ints(2, 16, 36)), m.ints(1), axis=-1, outputs=2)
+
+
+def means_of_recurrent_layers(m: Model) -> Outputs:
+    x, means = m.input(8, 4, 16), []
+    for op, gates, axis in (("RNN", 16, 3), ("GRU", 48, 1), ("LSTM", 64, 0)):
+        weights = m.weight(1, gates, 16), m.weight(1, gates, 16)
+        (y,) = m.op(op, x, *weights, outputs=1, hidden_size=16)
+        means.append(m.op("ReduceMean", y, m.ints(axis), keepdims=0))
+    return tuple(means)
+
+
+def recurrent_layer_between_windows(m: Model) -> Outputs:
+    y = m.op("Conv", m.input(2, 3, 8, 8), m.weight(16, 3, 3, 3), pads=[1] * 4)
+    steps = m.op("Transpose", m.op("Reshape", y, m.ints(2, 16, 64)), perm=[2, 0, 1])
+    every, last = m.op("LSTM", steps, m.weight(1, 64, 16), m.weight(1, 64, 16), outputs=2, hidden_size=16)
+    pooled = m.op("MaxPool", every, kernel_shape=[1, 2], strides=[1, 2])
+    return pooled, m.op("Softmax", last, axis=-1), m.op("ReduceMax", every, m.ints(2, 3), keepdims=0)
+
+
 # ------------------------------------------------------------------------------------------------------------- the test
 
 BUILDERS = [

@@ -7,20 +7,22 @@ from typing import TypeAlias
 import numpy as np
 from onnx import ModelProto, helper
 
-from tests.fuzz.movement_rules import MOVEMENT
+from tests.fuzz.movement_rules import MOVEMENT, concat, transpose
+from tests.fuzz.ordered_rules import ORDERED, largest, recurrent
 from tests.fuzz.random_models import Generator, Value
 
 Rule: TypeAlias = Callable[[Generator], bool]
 
 
-def random_model(seed: int) -> ModelProto:
+def random_model(seed: int, rules: Sequence[Rule] | None = None) -> ModelProto:
+    """By all rules, unless others are given."""
     g = Generator(seed)
     for _ in range(g.pick((1, 1, 2))):
         g.add_input()
     wanted = int(g.rng.integers(2, 13))
     made = tries = 0
     while made < wanted and tries < 200:
-        made += g.pick(RULES)(g)
+        made += g.pick(rules or RULES)(g)
         tries += 1
     return g.finish()
 
@@ -330,5 +332,14 @@ RULES: tuple[Rule, ...] = (
     *(norm,) * 2,
     *(pool,) * 2,
     cumulative,
+    *ORDERED,
     *MOVEMENT,
+)
+
+# Few of all kinds of loops, so that most models have one next to another.
+CHAINS: tuple[Rule, ...] = (
+    *ORDERED,
+    *(recurrent, largest),
+    *(conv, pool, reduce) * 2,
+    *(softmax, cumulative, unary, matmul, concat, transpose),
 )

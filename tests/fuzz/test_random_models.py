@@ -11,7 +11,7 @@ from onnx import checker, shape_inference
 
 import tests.fuzz.campaign as campaign
 from tests.fuzz.minimize import minimize
-from tests.fuzz.rules import random_model
+from tests.fuzz.rules import CHAINS, RULES, Rule, random_model
 from tests.onnx_cases import Model, random_feeds
 from tilewright.search import default
 
@@ -24,14 +24,20 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
 
 
-def check(seeds: range, folder: Path, target: str = "native") -> None:
-    failures = [f for f in (campaign.check_seed(s, folder, target) for s in seeds) if f is not None]
+def check(seeds: range, folder: Path, target: str = "native", rules: tuple[Rule, ...] = RULES) -> None:
+    found = (campaign.check_seed(s, folder, target, rules) for s in seeds)
+    failures = [f for f in found if f is not None]
     assert not failures, "\n".join(failures)
 
 
 @pytest.mark.parametrize("n", range(QUICK))
 def test_random_models(n: int, tmp_path: Path) -> None:
     check(range(n * SEEDS, (n + 1) * SEEDS), tmp_path)
+
+
+@pytest.mark.parametrize("n", range(4))
+def test_recurrences_sorts_and_windows_next_to_each_other(n: int, tmp_path: Path) -> None:
+    check(range(3000 + n * SEEDS, 3000 + (n + 1) * SEEDS), tmp_path, rules=CHAINS)
 
 
 def test_random_models_on_any_x86_64(tmp_path: Path) -> None:
@@ -51,6 +57,12 @@ def test_random_models_with_simple_schedules(
 @pytest.mark.parametrize("n", range(40))
 def test_many_random_models(n: int, tmp_path: Path) -> None:
     check(range(10_000 + n * 20, 10_000 + (n + 1) * 20), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(20))
+def test_many_chains(n: int, tmp_path: Path) -> None:
+    check(range(20_000 + n * 20, 20_000 + (n + 1) * 20), tmp_path, rules=CHAINS)
 
 
 # --------------------------------------------------------------------------------------------------- the fuzzer itself

@@ -12,6 +12,7 @@ from tilewright.families.bands.match import try_chain
 from tilewright.families.bands.space import try_form
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.prepare import prepared
+from tilewright.families.recurrent.recipe import carried_nests
 from tilewright.families.window.recipe import operands
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.join_funcs import JoinFuncs
@@ -47,9 +48,9 @@ def _try_join(module: Module, step: JoinFuncs, target: Target) -> Module | None:
         return None
     try:
         joined = step.apply(module)
+        chain = try_chain(prepared(joined.func(step.name)).func)
     except ScheduleError:
         return None
-    chain = try_chain(prepared(joined.func(step.name)).func)
     form = None if chain is None else try_form(chain)
     return joined if form is not None and gain(form, machine_of(target)) > _LEAST_GAIN else None
 
@@ -62,6 +63,8 @@ def _may_pay(module: Module, f: Func, g: Func) -> bool:
         return False
     first, second = ([b for b in blocks(h.body) if b.is_reduction] for h in (f, g))
     if len(first) not in (1, 2) or len(second) != 1:
+        return False
+    if carried_nests(f) or carried_nests(g):  # each is scheduled around its own
         return False
     ends = (first[-1], second[0])
     return all(_has_pixels(b) for b in ends) and len({try_contraction(b) is None for b in ends}) == 2
