@@ -73,8 +73,9 @@ from tilewright.support.errors import UserError
 from tilewright.support.program import leaves, map_program
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.tir.func import Call, External, Module, Program
+from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.memory_plan import plan_memory
+from tilewright.tir.program import renamed
 from tilewright.tuned import Spaces, Tuned
 from tilewright.version import __version__
 from tilewright.wish import NATIVE, Sample, Wish
@@ -280,6 +281,12 @@ def _compilation(
     return _Compilation(target, accuracy, compiler, tuned, pool, progress, wish)
 
 
+def _scheduled(module: Module, made: Mapping[str, Func]) -> Module:
+    """The module of scheduled Funcs: one that was made for several that are equal is called in place of each."""
+    funcs = tuple(dict.fromkeys(made[f.name] for f in module.funcs))
+    return replace(module, funcs=funcs, program=renamed(module.program, {n: f.name for n, f in made.items()}))
+
+
 @dataclass(slots=True)
 class _Compilation:
     target: Target
@@ -333,7 +340,7 @@ class _Compilation:
         stage("layouts")
         self.values = {c.buffer: c.value for c in module.constants}
         compiled = self._kernels(module)
-        self.scheduled = replace(module, funcs=tuple(compiled[f.name].scheduled for f in module.funcs))
+        self.scheduled = _scheduled(module, {name: c.scheduled for name, c in compiled.items()})
         self.seconds |= self.compiler.seconds
         start = time.perf_counter()
         nodes = self._nodes(module.program, compiled)

@@ -1,5 +1,6 @@
 """The program of a Module: in which order kernels run. Native segments are made of its maximal runs of Calls."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -25,3 +26,12 @@ class External:
 
 
 Program: TypeAlias = program.Program[Call | External, Buffer]  # conditions are one-element bool buffers
+
+
+def renamed(tree: Program, names: Mapping[str, str]) -> Program:
+    """The program that calls the Func `names[f]` where this one calls f."""
+
+    def call(leaf: Call | External) -> Call | External:
+        return Call(names[leaf.func], leaf.args) if isinstance(leaf, Call) else leaf
+
+    return program.map_program(tree, lambda run: map(call, run), lambda cond: cond)
