@@ -321,7 +321,7 @@ def _none_declared(info: ValueInfoProto) -> Array:
     declared = info.type.tensor_type
     native = ONNX_DTYPES.get(declared.elem_type)
     dtype = HOST_TYPES.get(declared.elem_type, np.dtype(np.float32)) if native is None else native.numpy
-    return np.zeros((0, *(d.dim_value for d in declared.shape.dim)), dtype)
+    return np.zeros((0, *(max(d.dim_value, 0) for d in declared.shape.dim)), dtype)
 
 
 def _freeze(value: HostValue) -> None:

@@ -65,6 +65,15 @@ def test_open_dimensions_are_those_of_the_feeds(caplog: pytest.LogCaptureFixture
     ]
 
 
+def test_negative_dimensions_are_open() -> None:
+    """As published exporters write what they do not know, and onnxruntime reads it."""
+    open_batch = model(
+        node("Relu", ["x"], ["y"]), inputs=[("x", F32, [-1, 3])], outputs=[("y", F32, [-1, 3])]
+    )
+    for n in (1, 4):
+        check(open_batch, x=np.linspace(-1, 1, 3 * n, dtype=np.float32).reshape(n, 3))
+
+
 def test_variants_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     session = tw.load(sums(), threads=1, variants=2)
     with caplog.at_level(logging.INFO, "tilewright"):

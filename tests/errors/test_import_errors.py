@@ -398,10 +398,6 @@ def test_one_dimension_with_two_extents() -> None:
     assert "n is 3 in 'z' and 2 in 'x'" in str(refused(proto, shapes={"x": (2,), "z": (3,)}))
 
 
-def test_a_negative_dimension() -> None:
-    assert "has a dimension of -2" in str(refused(model(RELU, x=(-2, 3))))
-
-
 def test_an_input_that_is_a_sequence() -> None:
     proto = model(RELU)
     proto.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", FLOAT, None))

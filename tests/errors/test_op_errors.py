@@ -99,9 +99,10 @@ MISFITS: dict[str, tuple[Op, Sequence[TensorType], str]] = {
     "bias_of_wrong_size": (Conv(WINDOW), [f32(1, 3, 5, 5), f32(2, 3, 3, 3), f32(3)], "bias must have 2"),
     "input_smaller_than_window": (
         Conv(WINDOW),
-        [f32(1, 3, 2, 2), f32(2, 3, 3, 3)],
+        [f32(1, 3, 1, 2), f32(2, 3, 3, 3)],
         "smaller than the window",
     ),
+    "pool_of_an_input_smaller_than_window": (MaxPool(WINDOW), [f32(1, 3, 2, 2)], "smaller than the window"),
     "pool_rank": (MaxPool(WINDOW), [f32(1, 3, 9)], r"the window is \[3, 3\]"),
     "not_a_permutation": (Transpose((0, 0)), [f32(2, 3)], r"\[0, 0\] is not a permutation"),
     "reshape_to_other_size": (Reshape((5,)), [f32(2, 3)], r"has 6 elements, but \[5\] has 5"),
@@ -320,8 +321,8 @@ def test_einsum_extents_differ() -> None:
 
 
 def test_transposed_convolution_that_cuts_all() -> None:
-    with pytest.raises(UserError, match="leaves nothing"):
-        ConvTranspose(Window((1,), (1,), (1,), (1,), (1,))).infer([f32(1, 1, 2), f32(1, 1, 1)])
+    with pytest.raises(UserError, match="more padding is cut off than there is"):
+        ConvTranspose(Window((1,), (1,), (1,), (1,), (1,))).infer([f32(1, 1, 1), f32(1, 1, 1)])
 
 
 def test_depth_that_makes_no_tiles() -> None:

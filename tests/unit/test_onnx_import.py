@@ -241,7 +241,7 @@ def relu(*dims: int | str | None, opset: int = 18) -> onnx.ModelProto:
 
 
 def test_shapes_fill_open_dimensions() -> None:
-    for dims in (("n", 3), (None, 3), (0, 3), ("n", "m")):
+    for dims in (("n", 3), (None, 3), (0, 3), (-1, 3), (-1, -7), ("n", "m")):
         assert load_graph(relu(*dims), {"x": (2, 3)}).inputs[0].shape == (2, 3)
 
 

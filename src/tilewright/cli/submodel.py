@@ -193,7 +193,7 @@ def _type_bytes(kind: TypeProto) -> int | None:
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim
-    if not all(d.HasField("dim_value") for d in dims) or not kind.tensor_type.elem_type:
+    if not all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims) or not kind.tensor_type.elem_type:
         return None
     dtype = helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
     return prod(d.dim_value for d in dims) * dtype.itemsize

@@ -93,16 +93,12 @@ def _is_tensor(info: ValueInfoProto) -> bool:
 def _dims(info: ValueInfoProto) -> list[int | str] | None:
     """Extents, or names of open dimensions ("?" if it has none); None if even the rank is open.
 
-    An extent of 0 counts as open: exporters write it for "unknown". Pass `shapes` to really mean 0.
+    An extent of 0 or below counts as open: exporters write it for "unknown". Pass `shapes` to really mean 0.
     """
     if not info.type.tensor_type.HasField("shape"):
         return None
-    out: list[int | str] = []
-    for d in info.type.tensor_type.shape.dim:
-        if d.dim_value < 0:
-            raise UserError(f"input {label(info.name)} has a dimension of {d.dim_value}")
-        out.append(d.dim_value or d.dim_param or "?")
-    return out
+    dims = info.type.tensor_type.shape.dim
+    return [d.dim_value if d.dim_value > 0 else d.dim_param or "?" for d in dims]
 
 
 def _checked_shape(name: str, given: Sequence[int]) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ class Col2Im(Op):
         (x,), places = inputs, self._places()
         if x.dtype not in NUMBERS:
             raise self.misfit(inputs, f"not defined for {x.dtype.value}")
-        if places is None:
+        if places is None or 0 in places:
             raise self.misfit(inputs, "the padded image is smaller than the window")
         taps = math.prod(self.window.kernel)
         if x.rank != 3 or x.shape[1] % taps or x.shape[2] != math.prod(places):

@@ -61,7 +61,7 @@ class DeformConv(Op):
         if self.offset_groups < 1 or x.shape[1] % self.offset_groups:
             raise self.misfit(inputs, f"the channels do not fit {self.offset_groups} group(s) of offsets")
         places = self.window.outputs(x.shape[2:])
-        if places is None:
+        if places is None or 0 in places:
             raise self.misfit(inputs, "the padded input is smaller than the window")
         taps = self.offset_groups * self.window.kernel[0] * self.window.kernel[1]
         if offset.shape != (x.shape[0], 2 * taps, *places):

@@ -91,6 +91,7 @@ class LpPool(Op):
             yield cls.sample(x, kernel_shape=[2, 3], p=p)
         yield cls.sample(x, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
         yield cls.sample(x, kernel_shape=[2, 2], dilations=[2, 2])
+        yield cls.sample(x[:, :, :2], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
         yield cls.sample(x, kernel_shape=[2, 2], auto_pad="SAME_LOWER", strides=[2, 2])
         yield cls.sample(normal(rng, 2, 1, 7), kernel_shape=[3], strides=[2], opset=11)
         yield cls.sample(normal(rng, 1, 1, 2, 3, 3), kernel_shape=[2, 2, 2])

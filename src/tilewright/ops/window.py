@@ -66,16 +66,18 @@ class Window:
         return (self.kernel[d] - 1) * self.dilations[d] + 1
 
     def outputs(self, spatial: Sequence[int]) -> tuple[int, ...] | None:
-        """The output's extents, or None if the input is too small for one window."""
+        """The output's extents by ONNX's formula, which may be 0 if the input is smaller than a window; None if it is
+        so much smaller that there would be fewer than none.
+        """
         out: list[int] = []
         for d, n in enumerate(spatial):
-            room = n + self.before[d] + self.after[d] - self.reach(d)
-            if room < 0:
-                return None
-            count = room // self.strides[d] + 1
-            overhang = self.ceil and room % self.strides[d] and count * self.strides[d] < n + self.before[d]
-            out.append(count + 1 if overhang else count)
-        return tuple(out)
+            room, stride = n + self.before[d] + self.after[d] - self.reach(d), self.strides[d]
+            count = room // stride + 1
+            if self.ceil:
+                count = -(-room // stride) + 1
+                count -= (count - 1) * stride >= n + self.before[d]  # starts behind the input
+            out.append(count)
+        return None if min(out) < 0 else tuple(out)
 
     def extents(self, outputs: Sequence[int]) -> tuple[int, ...]:
         """The extents of the padded input that the windows read."""
