@@ -27,9 +27,10 @@ from tilewright.ops.opdef import Array
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.session import Session
 from tilewright.support.artifact import Artifact
+from tilewright.support.policy import Policy
 from tilewright.target.names import resolve_target
 from tilewright.wish import NATIVE as NO_WISH
-from tilewright.wish import Policy, Wish
+from tilewright.wish import Wish
 
 
 class Nothing(Plugin):

@@ -13,7 +13,7 @@ import click
 
 from examples.models import resnet18
 from tilewright.cli.catalogue import PEERS
-from tilewright.cli.difference import TOLERANCE
+from tilewright.cli.defaults import TOLERANCE
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.measure import measure
 from tilewright.cli.output import milliseconds, print_table, progress_bar

@@ -1,6 +1,6 @@
 """`python -m tilewright` is the `tilewright` command."""
 
-from tilewright.cli.main import main
+from tilewright.cli.entry import main
 
 if __name__ == "__main__":
     main()

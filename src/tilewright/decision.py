@@ -10,7 +10,8 @@ from tilewright.lab import Workbench
 from tilewright.measured import Lab, Tell, choose
 from tilewright.modelled import Modelled
 from tilewright.placement import Placement, Placing, place, with_passed_over
-from tilewright.wish import Policy, Wish
+from tilewright.support.policy import Policy
+from tilewright.wish import Wish
 
 _log = logging.getLogger("tilewright")
 

@@ -22,7 +22,8 @@ from tilewright.ops.outside import Outside
 from tilewright.plugins.isolation import RegionCompiler
 from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import UserError
-from tilewright.wish import Policy, Wish
+from tilewright.support.policy import Policy
+from tilewright.wish import Wish
 
 _log = logging.getLogger("tilewright")
 

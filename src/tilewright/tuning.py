@@ -10,7 +10,6 @@ moment, so a tuning may be interrupted, and the next goes on where it ended.
 """
 
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ from tilewright.schedule.decisions import sampling_steps
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace
 from tilewright.search.database import Database, default_database
+from tilewright.support.budget import DEFAULT_BUDGET, parse_budget
 from tilewright.support.errors import UserError
 from tilewright.support.program import leaves
 from tilewright.target.names import resolve_target
@@ -43,8 +43,6 @@ from tilewright.trials import Trials
 from tilewright.tuned import Spaces, tuning_scope
 from tilewright.tuner import BATCH, FIRST_BATCH, TaskTuner, Tools
 
-DEFAULT_BUDGET = "60s"
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _NEGLIGIBLE = 0.003  # of a run: a kernel below is not tuned
 _REFERENCE_SHARE = 0.05  # of the time to find out what is right
 
@@ -136,20 +134,6 @@ class TuneResult:
 
 OnProgress: TypeAlias = Callable[[Progress], None]
 Subject: TypeAlias = "Func | Schedule | Model"
-
-
-def parse_budget(budget: str | float) -> float:
-    """Seconds: a number, or text such as `60s`, `5m`, `1.5h`."""
-    if isinstance(budget, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", budget)
-        if match is None or match[2] not in _UNITS:
-            raise UserError(f"{budget!r} is not a time", hint="write 60s, 5m or 1.5h")
-        seconds = float(match[1]) * _UNITS[match[2]]
-    else:
-        seconds = float(budget)
-    if not 0 < seconds <= 1e7:
-        raise UserError(f"a budget of {budget} is not possible", hint="write 60s, 5m or 1.5h")
-    return seconds
 
 
 def tune(

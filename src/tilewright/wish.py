@@ -3,24 +3,15 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, unique
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.support.errors import UserError
+from tilewright.support.policy import Policy
 
 Sample: TypeAlias = Mapping[str, NDArray[Any]]
-
-
-@unique
-class Policy(Enum):
-    """How to decide."""
-
-    GREEDY = "greedy"  # whatever a plugin takes it gets, unless that is much in little pieces; the first named first
-    MEASURED = "measured"  # what is fastest, by measuring parts of the model and the whole
-    MODEL = "model"  # what is fastest by estimates and what plugins say of themselves; nothing is measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,7 @@ class Workers:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 env={**os.environ, "PYTHONPATH": path},
+                process_group=0,  # a Ctrl-C at the terminal is for the one who started it
             )
         except OSError as e:
             _log.warning("compiling without worker processes: %s", e.strerror)

@@ -176,7 +176,9 @@ def test_an_amount_of_memory_is_a_number_with_a_unit(memory: str, tmp_path: Path
 
 
 def test_a_compiled_program_cannot_be_compared(tmp_path: Path) -> None:
-    assert "give the .onnx file" in call(tmp_path / "m.tw", status=Status.USER_ERROR).stderr
+    program = tmp_path / "m.tw"
+    program.touch()
+    assert "give the .onnx file" in call(program, status=Status.USER_ERROR).stderr
 
 
 # ------------------------------------------------------------------------------------------------------------ bisecting

@@ -19,7 +19,8 @@ from tilewright.graph.graph import Node
 from tilewright.graph.passes.prune import MOST
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 from tilewright.support.errors import UserError
-from tilewright.wish import Policy, Wish
+from tilewright.support.policy import Policy
+from tilewright.wish import Wish
 
 RNG = np.random.default_rng(7)
 POLICIES = [p.value for p in Policy]

@@ -22,13 +22,14 @@ from tilewright import api, compiler
 from tilewright.kernels import task_key
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.database import Choice, Database, Measurement
+from tilewright.support.budget import parse_budget
 from tilewright.support.errors import UserError
 from tilewright.target.target import native, x86_64
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import loops
 from tilewright.tuned import Tuned, tuning_scope
 from tilewright.tuner import iterations, needed_wins, tolerance
-from tilewright.tuning import Progress, TaskResult, TuneResult, Tuning, parse_budget
+from tilewright.tuning import Progress, TaskResult, TuneResult, Tuning
 
 SCOPE = tuning_scope(native())
 

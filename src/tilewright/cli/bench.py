@@ -4,101 +4,17 @@ from pathlib import Path
 
 import click
 
-from tilewright.cli.catalogue import OURS, PEERS
-from tilewright.cli.difference import TOLERANCE
+from tilewright.cli.catalogue import OURS
+from tilewright.cli.feeds import read_sample
 from tilewright.cli.machine import machine, versions
-from tilewright.cli.measure import TIMEOUT, Measured, Plugins, Report, measure
-from tilewright.cli.options import (
-    accuracy_option,
-    input_option,
-    json_option,
-    model_argument,
-    parse_assignments,
-    plugin_options,
-    seed_option,
-    shape_option,
-    target_option,
-)
+from tilewright.cli.measure import Measured, Plugins, Report, measure
 from tilewright.cli.output import milliseconds, note, print_json, print_table, progress_bar
 from tilewright.cli.status import Status
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
-from tilewright.wish import Sample, Wish
+from tilewright.wish import Wish
 
 
-def parse_engines(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """`ort,openvino`; the option may be repeated, and an engine counts once."""
-    names = tuple(dict.fromkeys(n.strip() for v in values for n in v.split(",") if n.strip()))
-    unknown = [n for n in names if n not in PEERS]
-    if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(PEERS)}.", ctx, param)
-    return names
-
-
-def parse_pythons(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """`ort=/path/python`."""
-    found = parse_assignments(ctx, param, values)
-    unknown = [n for n in found if n not in PEERS and n != OURS.name]
-    if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(PEERS)}.", ctx, param)
-    return found
-
-
-def parse_thread_counts(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """`1` or `1,2`; one for each core unless given."""
-    if value is None:
-        return (default_threads(),)
-    words = [w.strip() for w in value.split(",")]
-    if not all(w.isdecimal() and int(w) > 0 for w in words):
-        raise click.BadParameter(
-            f"{value!r} is not a number of threads, nor several such as 1,2.", ctx, param
-        )
-    return tuple(dict.fromkeys(map(int, words)))
-
-
-@click.command()
-@model_argument
-@shape_option
-@input_option
-@click.option(
-    "--against",
-    multiple=True,
-    callback=parse_engines,
-    metavar="ENGINE[,…]",
-    help=f"Other engines to take turns with: {', '.join(PEERS)}.",
-)
-@click.option(
-    "--python",
-    "pythons",
-    multiple=True,
-    callback=parse_pythons,
-    metavar="ENGINE=PATH",
-    help="Interpreter that an engine is installed in [default: this one]; may be repeated.",
-)
-@click.option(
-    "--threads",
-    "thread_counts",
-    callback=parse_thread_counts,
-    metavar="N[,M]",
-    help="Worker threads of every engine, each count by itself [default: cores this process may use].",
-)
-@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="Turns of each engine.")
-@click.option("--seconds", default=0.5, show_default=True, type=click.FloatRange(0), help="Of each turn.")
-@click.option(
-    "--tolerance", default=TOLERANCE, show_default=True, help="Allowed error against the reference."
-)
-@click.option(
-    "--timeout",
-    default=TIMEOUT,
-    show_default=True,
-    type=click.FloatRange(0, min_open=True),
-    help="Seconds in which an engine must load the model, or end a turn.",
-)
-@target_option
-@accuracy_option
-@plugin_options
-@seed_option
-@json_option
 def bench(
     model: Path,
     shapes: dict[str, tuple[int, ...]],
@@ -115,19 +31,13 @@ def bench(
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
-    calibration: tuple[Sample, ...],
+    calibration: tuple[str, ...],
     seed: int,
     as_json: bool,
 ) -> int:
-    """Time MODEL (.onnx or .tw), alone or in turns with other engines.
-
-    Every engine has a process of its own, pinned to as many cores as there are threads. One that is not installed, or
-    cannot run the model, is told and left out. Results are compared with ONNX Runtime's, or those of the first other
-    engine; if ours differ, the exit status is 4.
-    """
-    wish = Wish.of(plugins, policy, strict, calibration=calibration)
+    wish = Wish.of(plugins, policy, strict, calibration=map(read_sample, calibration))
     reports: list[Report] = []
-    for threads in thread_counts:
+    for threads in thread_counts or (default_threads(),):
         with progress_bar() as progress:
             report = measure(
                 model,

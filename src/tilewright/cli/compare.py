@@ -1,7 +1,6 @@
 """`tilewright compare`: whether a model gives what another engine gives, and if not, which node is to blame."""
 
 import math
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,20 +10,10 @@ import click
 
 from tilewright.api import load
 from tilewright.cli.bisect import Bisection, Bisector, Found, Reproducer
-from tilewright.cli.difference import TOLERANCE, Difference, Tolerance
+from tilewright.cli.difference import Difference, Tolerance
 from tilewright.cli.engines import Engine, Ours, Values, make_reference
 from tilewright.cli.feeds import make_feeds
-from tilewright.cli.options import (
-    PROGRAM,
-    accuracy_option,
-    input_option,
-    json_option,
-    model_argument,
-    seed_option,
-    shape_option,
-    target_option,
-    threads_option,
-)
+from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import note, print_json, print_table, progress_bar
 from tilewright.cli.status import Status
 from tilewright.cli.submodel import ModelParts, write_case
@@ -32,57 +21,7 @@ from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
-
-def parse_bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """`512MB`, `1GB`, `2GiB`, or a number of bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]?i?)b?", value.strip().lower())
-    if match is None or match[2] not in _UNITS or not float(match[1]):
-        raise click.BadParameter(f"{value!r} is not an amount of memory such as 512MB.", ctx, param)
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-@click.command()
-@model_argument
-@click.option(
-    "--against",
-    type=click.Choice(["ort", "onnx", "reference"]),
-    default="ort",
-    show_default=True,
-    help="ONNX Runtime, the reference of the onnx package, or our own operators in numpy.",
-)
-@shape_option
-@input_option
-@click.option(
-    "--tolerance",
-    default=TOLERANCE,
-    show_default=True,
-    help="Allowed error of floats, relative to the largest magnitude of an output.",
-)
-@click.option(
-    "--steps", default=0, show_default=True, type=click.IntRange(0), help="Allowed difference of integers."
-)
-@click.option("--bisect", is_flag=True, help="Find the first node whose result differs.")
-@click.option(
-    "--memory",
-    default="1GB",
-    show_default=True,
-    callback=parse_bytes,
-    help="For intermediate results while bisecting.",
-)
-@click.option(
-    "--write",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Bisect, and write the smallest part of the model that differs, with its inputs.",
-)
-@threads_option
-@target_option
-@accuracy_option
-@seed_option
-@json_option
 def compare(
     model: Path,
     against: str,
@@ -99,11 +38,6 @@ def compare(
     seed: int,
     as_json: bool,
 ) -> int:
-    """Run MODEL (.onnx) here and in another engine, on files or random numbers, and compare the results.
-
-    The exit status is 4 if they differ. An error is the largest difference over the largest magnitude of the
-    reference; NaN and infinities must be in the same places, integers and strings equal.
-    """
     if model.suffix == PROGRAM:
         raise UserError(
             "other engines cannot read a .tw program", where=str(model), hint="give the .onnx file"

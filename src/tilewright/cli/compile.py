@@ -3,36 +3,13 @@
 import time
 from pathlib import Path
 
-import click
-
-from tilewright.cli.options import (
-    PROGRAM,
-    accuracy_option,
-    json_option,
-    model_argument,
-    plugin_options,
-    shape_option,
-    target_option,
-)
+from tilewright.cli.feeds import read_sample
+from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import megabytes, milliseconds, print_json, print_table, progress_bar
 from tilewright.compiler import compile as compile_to_artifact
 from tilewright.ops.accuracy import Accuracy
-from tilewright.wish import Sample
 
 
-@click.command("compile")
-@model_argument
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write the program [default: MODEL's name, ending in .tw].",
-)
-@shape_option
-@target_option
-@accuracy_option
-@plugin_options
-@json_option
 def compile_model(
     model: Path,
     output: Path | None,
@@ -42,13 +19,9 @@ def compile_model(
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
-    calibration: tuple[Sample, ...],
+    calibration: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Compile MODEL (.onnx) to a program (.tw).
-
-    The program is native code: run it only if you trust where it came from.
-    """
     path = output or Path(model.with_suffix(PROGRAM).name)
     start = time.perf_counter()
     with progress_bar() as progress:
@@ -60,7 +33,7 @@ def compile_model(
             plugins=plugins,
             placement=policy,
             strict=strict,
-            calibration=calibration,
+            calibration=map(read_sample, calibration),
             progress=progress,
         )
     compiled.save(path)

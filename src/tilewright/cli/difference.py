@@ -12,7 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-TOLERANCE = 1e-4  # of the largest magnitude of an output: what float32 networks agree to
+from tilewright.cli.defaults import TOLERANCE
+
 _CHUNK = 1 << 18  # elements compared at a time: copies of whole tensors in float64 would be large
 
 _NEVER = float("inf")

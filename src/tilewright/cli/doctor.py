@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import numpy as np
 from onnx import TensorProto, helper
 
 from tilewright.api import load
 from tilewright.cli.machine import Machine, machine, versions
-from tilewright.cli.options import json_option
 from tilewright.cli.output import print_json, print_table
 from tilewright.cli.peak import fma_loop, read_loop
 from tilewright.cli.status import Status
@@ -28,14 +26,7 @@ class Finding:
     ok: bool | None = None
 
 
-@click.command()
-@click.option("--peak", is_flag=True, help="Also measure arithmetic and memory speed of one core.")
-@json_option
 def doctor(peak: bool, as_json: bool) -> int:
-    """Check the installation and describe the machine.
-
-    Exits with 1 if something that the compiler needs does not work.
-    """
     here = machine()
     found = [*_facts(here), *_checks(here)]
     if peak:

@@ -6,21 +6,10 @@ from typing import Any, TypeVar
 
 import click
 
-from tilewright.cli.feeds import make_feeds
+from tilewright.cli.feeds import make_feeds, read_sample
 from tilewright.cli.flops import count_flops
 from tilewright.cli.machine import check_cores, machine
-from tilewright.cli.options import (
-    PROGRAM,
-    accuracy_option,
-    input_option,
-    json_option,
-    model_argument,
-    plugin_options,
-    seed_option,
-    shape_option,
-    target_option,
-    threads_option,
-)
+from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import megabytes, note, print_json, print_table, shape_text
 from tilewright.cli.placement_view import show_placement
 from tilewright.cli.profile import kernel_calls
@@ -42,7 +31,7 @@ from tilewright.support.program import leaves
 from tilewright.target.target import native
 from tilewright.tir.func import Module
 from tilewright.tir.printer import print_func, print_module
-from tilewright.wish import Sample, Wish
+from tilewright.wish import Wish
 
 T = TypeVar("T")
 WHOLE: dict[str, Callable[[Stages], str]] = {"graph": lambda s: print_graph(s.graph)}
@@ -54,32 +43,6 @@ KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {
 }
 
 
-@click.command()
-@model_argument
-@click.option(
-    "--ir",
-    type=click.Choice([*WHOLE, *MODULES, *KERNELS]),
-    help="Print the program at this stage instead of a summary.",
-)
-@click.option("--kernel", metavar="NAME", help="Only this kernel of the stage.")
-@click.option("--placement", is_flag=True, help="Show what plugins (--plugin) were asked, and what they run.")
-@click.option(
-    "--svg",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw the placement: the graph, coloured by who runs what.",
-)
-@click.option("--profile", is_flag=True, help="Run the model, and show where its time goes.")
-@click.option(
-    "--seconds", default=1.0, show_default=True, type=click.FloatRange(0), help="How long --profile runs it."
-)
-@threads_option
-@input_option
-@seed_option
-@shape_option
-@target_option
-@accuracy_option
-@plugin_options
-@json_option
 def inspect(
     model: Path,
     ir: str | None,
@@ -97,18 +60,9 @@ def inspect(
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
-    calibration: tuple[Sample, ...],
+    calibration: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show what MODEL becomes: a summary (.onnx or .tw), its text at one stage (.onnx), or its profile (.onnx or .tw).
-
-    \b
-    graph      operators, after import
-    tir        loops and blocks, as lowered from the graph
-    scheduled  the same after layouts and loops were chosen
-    lowered    kernels as plain loops
-    llvm, asm  kernels as LLVM IR and as machine code
-    """
     if profile:
         if ir is not None or kernel is not None:
             raise click.UsageError("--profile shows all kernels: it takes no --ir and no --kernel.")
@@ -117,7 +71,7 @@ def inspect(
     if plugins or placement or svg:
         if not plugins or not (placement or svg):
             raise click.UsageError("--plugin and --placement (or --svg) belong together.")
-        wish = Wish.of(plugins, policy, strict, threads, calibration)
+        wish = Wish.of(plugins, policy, strict, threads, map(read_sample, calibration))
         show_placement(
             stages(model, shapes=shapes, target=target, accuracy=accuracy, wish=wish), svg, as_json
         )

@@ -17,15 +17,9 @@ from typing import Any, NoReturn
 
 import click
 
-from tilewright.cli.bench import bench
-from tilewright.cli.compare import compare
-from tilewright.cli.compile import compile_model
-from tilewright.cli.doctor import doctor
-from tilewright.cli.inspect import inspect
-from tilewright.cli.probe import probe
-from tilewright.cli.run import run
+from tilewright.cli.commands import COMMANDS
+from tilewright.cli.interrupts import is_interrupt
 from tilewright.cli.status import Status
-from tilewright.cli.tune import tune
 from tilewright.support.errors import UserError
 from tilewright.version import __version__
 
@@ -51,23 +45,23 @@ class Program(click.Group):
         except click.ClickException as e:
             e.show()
             return Status.USAGE if isinstance(e, click.UsageError) else Status.USER_ERROR
-        except (click.Abort, KeyboardInterrupt):
-            click.echo("interrupted", err=True)
-            return Status.INTERRUPTED
         except UserError as e:
             click.echo(f"error: {e}", err=True)
             return Status.USER_ERROR
-        except Exception:
+        except (Exception, KeyboardInterrupt) as e:
+            if is_interrupt(e):
+                click.echo("interrupted", err=True)
+                return Status.INTERRUPTED
             click.echo(traceback.format_exc(), err=True)
             click.echo("This is a mistake of Tilewright's. Please report it with the text above.", err=True)
             return Status.INTERNAL_ERROR
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Program,
+    commands={str(c.name): c for c in COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="tilewright")
 def main() -> None:
     """Compile models to native programs, run them, look inside, measure and tune."""
-
-
-for command in (run, compile_model, inspect, bench, compare, tune, doctor, probe):
-    main.add_command(command)

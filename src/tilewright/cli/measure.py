@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cli.catalogue import OURS, PEERS, Peer, interpreter
+from tilewright.cli.defaults import TIMEOUT
 from tilewright.cli.difference import compare, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import read_array
@@ -34,7 +35,6 @@ from tilewright.wish import NATIVE, Wish
 NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
 NO_FILES: Mapping[str, str] = {}
 NO_PYTHONS: Mapping[str, str] = {}
-TIMEOUT = 600.0  # seconds for one answer: some engines compile for minutes
 
 
 @dataclass(frozen=True, slots=True)

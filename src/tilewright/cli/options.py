@@ -1,18 +1,16 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and how their values are read.
 
-from collections.abc import Callable
+Nothing here imports the compiler, numpy or onnx: `--help` and a mistake on the command line need none of them.
+"""
+
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
-from numpy.typing import NDArray
 
-from tilewright.cli.feeds import read_sample
 from tilewright.ops.accuracy import DEFAULT, Accuracy
-from tilewright.wish import Policy
+from tilewright.support.policy import Policy
 
 PROGRAM = ".tw"  # what a compiled program's name ends in
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def parse_assignments(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -46,101 +44,72 @@ def parse_accuracy(ctx: click.Context, param: click.Parameter, value: str | None
     return None if value is None else Accuracy.of(value)
 
 
-def parse_samples(
-    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
-) -> tuple[dict[str, NDArray[Any]], ...]:
-    return tuple(map(read_sample, values))
+MODEL = click.Argument(["model"], type=click.Path(path_type=Path))
 
+SHAPE = click.Option(
+    ["--shape", "shapes"],
+    multiple=True,
+    callback=parse_shapes,
+    metavar="NAME=1x3x224x224",
+    help="Shape of an input whose file leaves it open; may be repeated.",
+)
 
-def model_argument(command: Command) -> Command:
-    return click.argument("model", type=click.Path(path_type=Path))(command)
+INPUT = click.Option(
+    ["--input", "files"],
+    multiple=True,
+    callback=parse_assignments,
+    metavar="NAME=FILE.npy",
+    help="Value of an input; others get random numbers. May be repeated.",
+)
 
+SEED = click.Option(["--seed"], default=0, show_default=True, help="Of the random inputs.")
 
-def shape_option(command: Command) -> Command:
-    return click.option(
-        "--shape",
-        "shapes",
+THREADS = click.Option(
+    ["--threads"],
+    type=click.IntRange(min=1),
+    help="Worker threads [default: cores this process may use].",
+)
+
+TARGET = click.Option(
+    ["--target"],
+    default="native",
+    show_default=True,
+    help="Machine to compile for: native, x86-64 or x86-64-v3.",
+)
+
+ACCURACY = click.Option(
+    ["--accuracy"],
+    callback=parse_accuracy,
+    metavar="BOUND|exact",
+    help="Error that a quicker algorithm may add to a layer, relative to its largest output; exact: plain sums only"
+    f" [default: TILEWRIGHT_ACCURACY, or {DEFAULT}].",
+)
+
+PLUGINS = (  # `plugins`, `policy`, `strict` and `calibration`
+    click.Option(
+        ["--plugin", "plugins"],
         multiple=True,
-        callback=parse_shapes,
-        metavar="NAME=1x3x224x224",
-        help="Shape of an input whose file leaves it open; may be repeated.",
-    )(command)
-
-
-def input_option(command: Command) -> Command:
-    return click.option(
-        "--input",
-        "files",
-        multiple=True,
-        callback=parse_assignments,
-        metavar="NAME=FILE.npy",
-        help="Value of an input; others get random numbers. May be repeated.",
-    )(command)
-
-
-def seed_option(command: Command) -> Command:
-    return click.option("--seed", default=0, show_default=True, help="Of the random inputs.")(command)
-
-
-def threads_option(command: Command) -> Command:
-    return click.option(
-        "--threads", type=click.IntRange(min=1), help="Worker threads [default: cores this process may use]."
-    )(command)
-
-
-def target_option(command: Command) -> Command:
-    return click.option(
-        "--target",
-        default="native",
+        metavar="NAME",
+        help="Let a plugin run parts of the model; may be repeated, in order of preference.",
+    ),
+    click.Option(
+        ["--policy"],
+        type=click.Choice([p.value for p in Policy]),
+        default=Policy.MEASURED.value,
         show_default=True,
-        help="Machine to compile for: native, x86-64 or x86-64-v3.",
-    )(command)
+        help="How to decide what plugins run: by time, measured or estimated (model), or whatever they take.",
+    ),
+    click.Option(
+        ["--strict"],
+        is_flag=True,
+        help="A plugin that fails is an error; otherwise native code takes over.",
+    ),
+    click.Option(
+        ["--calibrate", "calibration"],
+        multiple=True,
+        metavar="FILE.npz",
+        help="A sample of the model's inputs, by name, for plugins that quantize; may be repeated.",
+    ),
+)
 
-
-def accuracy_option(command: Command) -> Command:
-    return click.option(
-        "--accuracy",
-        callback=parse_accuracy,
-        metavar="BOUND|exact",
-        help="Error that a quicker algorithm may add to a layer, relative to its largest output; exact: plain sums only"
-        f" [default: TILEWRIGHT_ACCURACY, or {DEFAULT}].",
-    )(command)
-
-
-def plugin_options(command: Command) -> Command:
-    """`plugins`, `policy`, `calibration` and `strict`."""
-    for option in (
-        click.option(
-            "--calibrate",
-            "calibration",
-            multiple=True,
-            callback=parse_samples,
-            metavar="FILE.npz",
-            help="A sample of the model's inputs, by name, for plugins that quantize; may be repeated.",
-        ),
-        click.option(
-            "--strict",
-            is_flag=True,
-            help="A plugin that fails is an error; otherwise native code takes over.",
-        ),
-        click.option(
-            "--policy",
-            type=click.Choice([p.value for p in Policy]),
-            default=Policy.MEASURED.value,
-            show_default=True,
-            help="How to decide what plugins run: by time, measured or estimated (model), or whatever they take.",
-        ),
-        click.option(
-            "--plugin",
-            "plugins",
-            multiple=True,
-            metavar="NAME",
-            help="Let a plugin run parts of the model; may be repeated, in order of preference.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def json_option(command: Command) -> Command:
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(command)
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout.")

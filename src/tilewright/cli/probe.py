@@ -11,12 +11,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import click
-
 from tilewright.api import load
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import memory_mb, pinned, reset_peak_memory
-from tilewright.cli.options import model_argument, seed_option, threads_option
 from tilewright.cli.output import print_json
 from tilewright.cli.peers import OnnxRuntime, import_onnxruntime
 from tilewright.runtime.machine import default_threads
@@ -31,13 +28,7 @@ class Probe:
     peak_mb: float  # at the worst moment up to the end of the first run, more than before
 
 
-@click.command(hidden=True)
-@model_argument
-@click.option("--engine", type=click.Choice(["tilewright", "ort"]), default="tilewright", show_default=True)
-@threads_option
-@seed_option
 def probe(model: Path, engine: str, threads: int | None, seed: int) -> None:
-    """Load MODEL and run it once; print seconds and memory as JSON."""
     threads = threads or default_threads()
     with pinned(threads):
         print_json(

@@ -3,64 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.api import load
-from tilewright.cli.difference import TOLERANCE, compare
-from tilewright.cli.feeds import make_feeds, read_array, write_array
-from tilewright.cli.options import (
-    accuracy_option,
-    input_option,
-    json_option,
-    model_argument,
-    parse_assignments,
-    plugin_options,
-    seed_option,
-    shape_option,
-    target_option,
-    threads_option,
-)
+from tilewright.cli.difference import compare
+from tilewright.cli.feeds import make_feeds, read_array, read_sample, write_array
 from tilewright.cli.output import note, print_json, print_table, progress_bar, shape_text
 from tilewright.cli.status import Status
 from tilewright.ops.accuracy import Accuracy
 from tilewright.support.errors import UserError
-from tilewright.wish import Sample
 
 
-@click.command()
-@model_argument
-@shape_option
-@input_option
-@click.option(
-    "--output",
-    "saves",
-    multiple=True,
-    callback=parse_assignments,
-    metavar="NAME=FILE.npy",
-    help="Write an output to a file; may be repeated.",
-)
-@click.option(
-    "--expect",
-    "expected",
-    multiple=True,
-    callback=parse_assignments,
-    metavar="NAME=FILE.npy",
-    help="Compare an output with a file, and exit with 4 if it differs; may be repeated.",
-)
-@click.option(
-    "--tolerance",
-    default=TOLERANCE,
-    show_default=True,
-    help="Of --expect, relative to the largest magnitude.",
-)
-@threads_option
-@target_option
-@accuracy_option
-@plugin_options
-@seed_option
-@json_option
 def run(
     model: Path,
     shapes: dict[str, tuple[int, ...]],
@@ -74,11 +28,10 @@ def run(
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
-    calibration: tuple[Sample, ...],
+    calibration: tuple[str, ...],
     seed: int,
     as_json: bool,
 ) -> int:
-    """Run MODEL (.onnx or .tw) once on files or random numbers."""
     with progress_bar() as progress:
         session = load(
             model,
@@ -89,7 +42,7 @@ def run(
             plugins=plugins,
             placement=policy,
             strict=strict,
-            calibration=calibration,
+            calibration=map(read_sample, calibration),
             progress=progress,
         )
     names = [o.name for o in session.outputs]

@@ -11,35 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from tilewright.cli.machine import machine, versions
-from tilewright.cli.options import (
-    PROGRAM,
-    accuracy_option,
-    json_option,
-    model_argument,
-    shape_option,
-    target_option,
-)
+from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import milliseconds, note, print_json, print_table
 from tilewright.cli.status import Status
 from tilewright.ops.accuracy import Accuracy
 from tilewright.search.database import database_path
 from tilewright.support.errors import UserError
-from tilewright.tuning import DEFAULT_BUDGET, OnProgress, TaskResult, TuneResult, Tuning
+from tilewright.tuning import OnProgress, TaskResult, TuneResult, Tuning
 from tilewright.tuning import Progress as Now
 
 
-@click.command()
-@model_argument
-@click.option("--budget", default=DEFAULT_BUDGET, show_default=True, help="How long: 60s, 5m, 1.5h.")
-@click.option("--trials", type=click.IntRange(1), help="At most so many candidates.")
-@click.option(
-    "--threads", default=1, show_default=True, type=click.IntRange(1), help="That a candidate runs on."
-)
-@click.option("--seed", default=0, show_default=True, help="Of the search and of the random tensors.")
-@shape_option
-@target_option
-@accuracy_option
-@json_option
 def tune(
     model: Path,
     budget: str,
@@ -51,10 +32,6 @@ def tune(
     accuracy: Accuracy | None,
     as_json: bool,
 ) -> int:
-    """Measure schedules for the kernels of MODEL (.onnx). What is found is used whenever it is compiled again.
-
-    Every measurement goes to the database of the user at once. Ctrl-C ends the search and keeps what was found.
-    """
     if model.suffix == PROGRAM:
         raise UserError(
             "a compiled program holds machine code only", where=str(model), hint="tune the .onnx file"

@@ -1,0 +1,47 @@
+"""A command whose work is in a module that is imported, by name, when the command line has been read.
+
+The compiler, numpy and onnx take a second to import. `--help`, a mistyped option and a path that leads nowhere need
+none of them.
+"""
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tilewright.cli.interrupts import raising_interrupts
+from tilewright.support.errors import UserError
+
+
+class Command(click.Command):
+    """`work` is `module:function`, with the module named from the folder of the command line. The function takes the
+    values of `params` by their names, and returns the status to end with, or None.
+    """
+
+    def __init__(
+        self, name: str, work: str, help: str, params: Sequence[click.Parameter], *, hidden: bool = False
+    ) -> None:
+        super().__init__(name, help=help, params=list(params), hidden=hidden)
+        self.work = work
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if isinstance(model := ctx.params.get("model"), Path):
+            check_exists(model)
+        module, _, function = self.work.partition(":")
+        work = getattr(import_module(f"tilewright.cli.{module}"), function)
+        with raising_interrupts():
+            return work(**ctx.params)
+
+
+def check_exists(path: Path) -> None:
+    try:
+        os.stat(path)
+    except (OSError, ValueError) as e:  # ValueError: a zero byte
+        is_absent = isinstance(e, FileNotFoundError)
+        raise UserError(
+            f"cannot read {path}: {getattr(e, 'strerror', None) or e}",
+            hint="check the path, and the folder that you are in" if is_absent else None,
+        ) from e

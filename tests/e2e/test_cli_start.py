@@ -1,0 +1,133 @@
+"""How the command begins and is interrupted: help and mistakes need no compiler, and Ctrl-C leaves no traceback."""
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from examples.models import mlp
+from tilewright.cli.commands import COMMANDS
+from tilewright.cli.interrupts import is_interrupt
+from tilewright.cli.main import main
+from tilewright.cli.status import Status
+
+HEAVY = ("numpy", "onnx", "llvmlite", "rich", "ml_dtypes", "tilewright.compiler", "tilewright.api")
+_COMMANDS = {str(c.name): c for c in COMMANDS}
+
+# What a module that is interrupted while it is imported looks like, and one that makes another failure of it.
+_INTERRUPTED = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+_DISGUISED = (
+    "import os, signal, time\n"
+    "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(60)\n"
+    "except KeyboardInterrupt:\n    raise ImportError('broken')\n"
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "mlp.onnx"
+    path.write_bytes(mlp((8, 4)).SerializeToString())
+    return path
+
+
+def imported(*arguments: str) -> tuple[int, str, set[str]]:
+    """The status and the messages of a run of the command, and the modules that it has imported."""
+    program = (
+        "import sys\nfrom tilewright.cli.entry import main\n"
+        f"sys.argv = {['tilewright', *arguments]!r}\n"
+        "try:\n    main()\nexcept SystemExit as e:\n    status = int(e.code or 0)\n"
+        "print('\\n' + ' '.join(sys.modules))\nsys.exit(status)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, done.stderr, set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("status", "arguments"),
+    [
+        (Status.OK, ("--help",)),
+        (Status.OK, ("--version",)),
+        *((Status.OK, (name, "--help")) for name in _COMMANDS),
+        *((Status.USER_ERROR, (n, "absent.onnx")) for n in _COMMANDS if n != "doctor"),
+        (Status.USER_ERROR, ("run", "absent.onnx", "--accuracy", "2")),
+        (Status.USAGE, ("run", "absent.onnx", "--shape", "x=1xq")),
+        (Status.USAGE, ("nonsense",)),
+    ],
+)
+def test_help_and_mistakes_import_no_compiler(status: Status, arguments: tuple[str, ...]) -> None:
+    found, messages, modules = imported(*arguments)
+    assert found == status, messages
+    assert modules.isdisjoint(HEAVY)
+    if arguments[-1] == "absent.onnx":
+        assert (
+            "error: cannot read absent.onnx: No such file" in messages and "try: check the path" in messages
+        )
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_the_work_of_a_command_takes_its_options(name: str) -> None:
+    command = _COMMANDS[name]
+    module, function = command.work.split(":")
+    work = getattr(import_module(f"tilewright.cli.{module}"), function)
+    assert set(inspect.signature(work).parameters) == {p.name for p in command.params}
+    assert main.commands[name] is command
+
+
+# ---------------------------------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("text", [_INTERRUPTED, _DISGUISED])
+@pytest.mark.parametrize("package", ["click", "numpy", "rich", "onnx", "llvmlite"])
+def test_an_import_that_is_interrupted(package: str, text: str, tmp_path: Path, model: Path) -> None:
+    """The first are imported before the command works, the last two when it has found that it must compile."""
+    folder = tmp_path / "first"
+    folder.mkdir()
+    (folder / f"{package}.py").write_text(text)
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tilewright", "run", str(model)],
+        env={**os.environ, "PYTHONPATH": path, "TILEWRIGHT_CACHE": "off"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (Status.INTERRUPTED, "", "interrupted")
+
+
+@pytest.mark.parametrize("after", [0.3, 0.8, 1.6])
+def test_ctrl_c_at_a_terminal_reaches_all_processes(after: float, tmp_path: Path) -> None:
+    """Of the group, as a terminal does it: workers that are starting print nothing either."""
+    path = tmp_path / "wide.onnx"
+    path.write_bytes(mlp((64, *range(65, 95), 8)).SerializeToString())
+    started = subprocess.Popen(
+        [sys.executable, "-m", "tilewright", "compile", str(path), "-o", str(tmp_path / "wide.tw")],
+        env={**os.environ, "TILEWRIGHT_CACHE": "off", "TILEWRIGHT_WORKERS": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(after)
+    os.killpg(started.pid, signal.SIGINT)
+    _, messages = started.communicate(timeout=60)
+    assert messages.strip() in ("interrupted", "")
+    assert started.returncode == (Status.INTERRUPTED if messages else Status.OK)
+
+
+def test_an_interrupt_is_recognised_behind_what_came_of_it() -> None:
+    error = ImportError("numpy is broken")
+    error.__context__ = ValueError()
+    assert not is_interrupt(error)
+    error.__context__.__cause__ = KeyboardInterrupt()
+    assert is_interrupt(error)
+    circle = ValueError()
+    circle.__cause__ = circle.__context__ = circle
+    assert not is_interrupt(circle)
