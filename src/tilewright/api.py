@@ -32,7 +32,7 @@ from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
 from tilewright.search.database import Scope, default_database
 from tilewright.support.artifact import Artifact
-from tilewright.support.errors import MultipleProgramsError, UserError
+from tilewright.support.errors import Hint, MultipleProgramsError, UserError
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.wish import Sample, Wish
@@ -98,7 +98,10 @@ def _check_accuracy(program: Artifact, wanted: Accuracy, path: str | Path) -> No
         raise UserError(
             f"the program was compiled with accuracy {made}, and {wanted} is asked for",
             where=str(path),
-            hint=f"compile the model again with accuracy {wanted}",
+            hint=Hint(
+                f"compile the model again with accuracy {wanted}",
+                command=f"compile the model again with --accuracy {wanted}",
+            ),
         )
 
 

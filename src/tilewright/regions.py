@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.graph.external import Run
 from tilewright.plugins.registry import find_plugin
 from tilewright.support.artifact import Artifact, External, RegionCode
-from tilewright.support.errors import UserError
+from tilewright.support.errors import Hint, UserError
 
 Array: TypeAlias = NDArray[Any]
 
@@ -88,7 +88,11 @@ class _Guarded:
     def _fall_back(self, e: Exception) -> Run:
         title = f"{self._code.key}: the plugin {self._code.plugin} failed ({_reason(e)})"
         if self._strict:
-            raise UserError(title, hint="without strict=True, native code would take over") from e
+            hint = Hint(
+                "without strict=True, native code would take over",
+                command="without --strict, native code would take over",
+            )
+            raise UserError(title, hint=hint) from e
         if not self._code.model:
             raise UserError(title, hint="native code does not know all operators of this region") from e
         _log.warning("%s; native code runs this region from now on", title)

@@ -77,6 +77,7 @@ def test_a_model_in_which_the_host_has_a_part(tmp_path: Path) -> None:
     assert profile["host"][0]["op"] == "NonZero" and profile["nodes_after_host"] == 1
     result = call("compile", path, "-o", tmp_path / "where.tw", status=Status.USER_ERROR)
     assert "node 'places': NonZero" in result.stderr
+    assert "try: `tilewright run` runs such models" in result.stderr
 
 
 def test_open_dimensions_need_a_shape_or_a_file(tmp_path: Path) -> None:
@@ -85,6 +86,9 @@ def test_open_dimensions_need_a_shape_or_a_file(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", [x], [y])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     assert "--shape" in call("run", path, status=Status.USER_ERROR).stderr
+    for command in ("compile", "inspect", "tune"):
+        message = call(command, path, status=Status.USER_ERROR).stderr
+        assert "try: pass its shape, for example --shape x=1\n" in message and "shapes=" not in message
     assert call_json("run", path, "--shape", "x=5")["outputs"][0]["shape"] == [5]
     np.save(tmp_path / "x.npy", np.ones(7, np.float32))
     assert call_json("run", path, "--input", f"x={tmp_path / 'x.npy'}")["outputs"][0]["shape"] == [7]

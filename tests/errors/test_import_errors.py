@@ -379,7 +379,7 @@ def test_an_input_without_shape() -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (2, 4), (2, 3, 1)])
 def test_a_given_shape_that_does_not_fit(shape: tuple[int, ...]) -> None:
-    message = f"shapes: {list(shape)} does not fit: the model has 'x' as [batch, 3]"
+    message = f"the shape {list(shape)} does not fit: the model has 'x' as [batch, 3]"
     assert message in str(refused(model(RELU, x=("batch", 3)), shapes={"x": shape}))
 
 

@@ -46,7 +46,7 @@ class Program(click.Group):
             e.show()
             return Status.USAGE if isinstance(e, click.UsageError) else Status.USER_ERROR
         except UserError as e:
-            click.echo(f"error: {e}", err=True)
+            click.echo(f"error: {e.for_command()}", err=True)
             return Status.USER_ERROR
         except (Exception, KeyboardInterrupt) as e:
             if is_interrupt(e):

@@ -1,6 +1,7 @@
 """The names and types around the nodes of an ONNX graph: inputs with their shapes, and the order of the nodes."""
 
 import heapq
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from onnx import NodeProto, ValueInfoProto
 from tilewright.frontend.onnx_file import HOST_TYPES, Limits, check_tensor_bytes, type_name
 from tilewright.frontend.onnx_names import free_names, label
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
-from tilewright.support.errors import MultipleProgramsError, UserError
+from tilewright.support.errors import Hint, MultipleProgramsError, UserError
 
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
@@ -61,7 +62,9 @@ def input_types(infos: Sequence[ValueInfoProto], shapes: Shapes, limits: Limits)
     for name in shapes:
         if name not in by_name:
             known = ", ".join(map(label, by_name)) or "none"
-            raise UserError(f"shapes: the model has no input {label(name)}", hint=f"its inputs are {known}")
+            raise UserError(
+                f"a shape is given, and the model has no input {label(name)}", hint=f"its inputs are {known}"
+            )
 
     dims = {name: _dims(info) for name, info in by_name.items() if _is_tensor(info)}
     named: dict[str, tuple[int, str]] = {}  # a dimension's extent, and the input that says so
@@ -107,9 +110,9 @@ def _checked_shape(name: str, given: Sequence[int]) -> tuple[int, ...]:
         try:
             shape.append(n.__index__())
         except AttributeError:
-            raise UserError(f"shapes: {n!r} is no extent, in the shape of {label(name)}") from None
+            raise UserError(f"{n!r} is no extent, in the shape that is given for {label(name)}") from None
         if shape[-1] < 0:
-            raise UserError(f"shapes: {n} is no extent, in the shape of {label(name)}")
+            raise UserError(f"{n} is no extent, in the shape that is given for {label(name)}")
     return tuple(shape)
 
 
@@ -120,29 +123,29 @@ def _bind(
         return
     shown = f"the model has {label(name)} as {_dims_text(dims)}"
     if len(dims) != len(shape):
-        raise UserError(f"shapes: {list(shape)} does not fit: {shown}")
+        raise UserError(f"the shape {list(shape)} does not fit: {shown}")
     for want, n in zip(dims, shape, strict=True):
         if isinstance(want, int):
             if want != n:
-                raise UserError(f"shapes: {list(shape)} does not fit: {shown}")
+                raise UserError(f"the shape {list(shape)} does not fit: {shown}")
         elif want != "?":
             before, who = named.setdefault(want, (n, name))
             if before != n:
-                raise UserError(f"shapes: {want} is {n} in {label(name)} and {before} in {label(who)}")
+                raise UserError(f"the dimension {want} is {n} in {label(name)} and {before} in {label(who)}")
 
 
 def _closed(name: str, dims: list[int | str] | None, named: Mapping[str, tuple[int, str]]) -> tuple[int, ...]:
     if dims is None:
         raise OpenDims(
             f"input {label(name)} has no shape in the model",
-            hint=f"pass it, for example shapes={{{label(name)}: (1, 3, 224, 224)}}",
+            hint=_shape_hint("pass it", name, (1, 3, 224, 224)),
         )
     filled = [named[d][0] if isinstance(d, str) and d in named else d for d in dims]
     still_open = [str(d) for d in filled if isinstance(d, str)]
     if still_open:
         raise OpenDims(
             f"input {label(name)} has open dimensions: {', '.join(still_open)} in {_dims_text(dims)}",
-            hint=f"pass its shape, for example shapes={{{label(name)}: ({_example(filled)})}}",
+            hint=_shape_hint("pass its shape", name, [d if isinstance(d, int) else 1 for d in filled]),
         )
     return tuple(d for d in filled if isinstance(d, int))
 
@@ -151,9 +154,12 @@ def _dims_text(dims: Sequence[int | str]) -> str:
     return f"[{', '.join(map(str, dims))}]"
 
 
-def _example(dims: Sequence[int | str]) -> str:
-    text = ", ".join(str(d) if isinstance(d, int) else "1" for d in dims)
-    return text + "," if len(dims) == 1 else text
+def _shape_hint(what: str, name: str, shape: Sequence[int]) -> Hint:
+    option = shlex.quote(f"{name}={'x'.join(map(str, shape)) or 'scalar'}")
+    return Hint(
+        f"{what}, for example shapes={{{label(name)}: {tuple(shape)}}}",
+        command=f"{what}, for example --shape {option}",
+    )
 
 
 # ------------------------------------------------------------------------------------------- order of the nodes

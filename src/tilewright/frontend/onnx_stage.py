@@ -14,7 +14,7 @@ from tilewright.frontend.onnx_strangers import RunNode
 from tilewright.graph.graph import Graph
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import TensorType
-from tilewright.support.errors import MultipleProgramsError
+from tilewright.support.errors import Hint, MultipleProgramsError
 
 _SHOWN = 100  # nodes listed in a message
 
@@ -73,5 +73,8 @@ class HostNodes(MultipleProgramsError):
         after = [f"and {rest} nodes that come after them"] if rest else []
         super().__init__(
             "\n  ".join(["some nodes of the model run on the host:", *lines, *after]),
-            hint="tilewright.load runs such models; they cannot be compiled to a file",
+            hint=Hint(
+                "tilewright.load runs such models; they cannot be compiled to a file",
+                command="`tilewright run` runs such models; they cannot be compiled to a file",
+            ),
         )

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tilewright.support.artifact import Manifest
-from tilewright.support.errors import UserError
+from tilewright.support.errors import Hint, UserError
 
 _ROOT = Path("/")
 
@@ -79,13 +79,18 @@ def check_machine(manifest: Manifest) -> None:
     if arch != os.uname().machine:
         raise UserError(
             f"the program was compiled for {arch}; this machine is {os.uname().machine}",
-            hint="compile it for this machine",
+            hint=Hint(
+                "compile it for this machine", command="compile it with `tilewright compile` on this machine"
+            ),
         )
     missing = sorted(set(manifest.features) - cpu_features())
     if missing:
         raise UserError(
             f"the program needs processor features that this machine lacks: {', '.join(missing)}",
-            hint="compile it on this machine, or for an older target",
+            hint=Hint(
+                'compile it on this machine, or with target="x86-64"',
+                command="compile it on this machine, or with --target x86-64",
+            ),
         )
 
 

@@ -28,7 +28,7 @@ from tilewright.support.artifact import (
     TensorSpec,
 )
 from tilewright.support.driver_abi import MAX_CALLS, Call, Job
-from tilewright.support.errors import UserError
+from tilewright.support.errors import Hint, UserError
 from tilewright.support.program import Branch, Program, While, leaves, map_program
 
 Array: TypeAlias = NDArray[np.generic]
@@ -191,7 +191,10 @@ class Plan:
         if missing:
             raise UserError(
                 f"the program needs external code that was not given: {', '.join(map(repr, missing))}",
-                hint="pass `externals={key: function}`, or load the plugin that compiled these parts",
+                hint=Hint(
+                    "pass `externals={key: function}`, or load the plugin that compiled these parts",
+                    command="install the plugin that compiled these parts",
+                ),
             )
 
 

@@ -89,6 +89,8 @@ def _failure(error: Exception) -> dict[str, Any]:
     }
     for key in ("message", "where", "hint"):
         answer[key] = getattr(error, key, None)
+    # A hint of ours that has other words on the command line, which is where this one is read.
+    answer["hint"] = getattr(answer["hint"], "command", answer["hint"])
     if isinstance(error, ModuleNotFoundError):
         answer["missing"] = error.name
     return answer
