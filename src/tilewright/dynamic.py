@@ -20,7 +20,7 @@ from tilewright.frontend.onnx_interface import InputSpec, OpenDims
 from tilewright.frontend.onnx_stage import HostNodes
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import Array
-from tilewright.runtime.feeds import Buffers, as_array
+from tilewright.runtime.feeds import Buffers, as_array, check_by_name, signature_text
 from tilewright.runtime.session import Bound, Session
 from tilewright.staged import Build, Staged
 from tilewright.support.artifact import TensorSpec
@@ -60,6 +60,18 @@ class DynamicSession:
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
 
+    def __repr__(self) -> str:
+        """What goes in and out as far as it is known, and what was compiled."""
+        inputs = signature_text([(s.name, _type_text(s)) for s in self.inputs])
+        outputs = ", ".join(o.name for o in self.outputs) or "nothing"
+        if self._staged is not None:
+            state = "the host runs a part of it"
+        else:
+            with self._lock:
+                made = list(self._variants.values())
+            state = f"{len(made)} of at most {self._limit} programs compiled, each for its shapes"
+        return f"<DynamicSession {inputs} -> {outputs}; {state}>"
+
     @property
     def staged(self) -> Staged | None:
         """The stages of the model, if the host has a part in it."""
@@ -86,6 +98,7 @@ class DynamicSession:
 
     def run(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> dict[str, Any]:
         """Run once. An output is an array, or for a sequence a list, or None for an empty optional."""
+        check_by_name(feeds, outputs, [s.name for s in self._model.specs])
         values = self._values(feeds)
         found = self._variant(self._shapes(values))
         if isinstance(found, Session):
@@ -95,6 +108,7 @@ class DynamicSession:
 
     def bind(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> Bound:
         """Fix the arrays that runs read from and write to; the shapes are those of the feeds."""
+        check_by_name(feeds, outputs, [s.name for s in self._model.specs])
         values = self._values(feeds)
         found = self._variant(self._shapes(values))
         if isinstance(found, Session):
@@ -198,6 +212,10 @@ class DynamicSession:
         else:
             full = "" if len(self._variants) < self._limit else "; the least recently used variant goes"
             _log.info("compiling for %s: none of %d variants has them%s", text, len(self._variants), full)
+
+
+def _type_text(spec: TensorSpec | InputSpec) -> str:
+    return str(spec) if isinstance(spec, InputSpec) else f"{spec.dtype}{list(spec.shape)}"
 
 
 def _owned(results: list[HostValue], feeds: Mapping[str, HostValue]) -> list[HostValue]:

@@ -107,6 +107,25 @@ def test_wrong_feeds_of_open_dimensions() -> None:
         session.run({"x": np.ones((1, 1, 1), np.float32)})
 
 
+def test_inputs_of_open_dimensions_without_names() -> None:
+    session = tw.load(sums(), threads=1)
+    x = np.ones((1, 1), np.float32)
+    for call in (session.run, session.bind):
+        with pytest.raises(UserError, match=r"this is one array.*\n.*write run\(\{'x': …\}\)"):
+            call(x)  # pyright: ignore
+        with pytest.raises(UserError, match="unlike in ONNX Runtime"):
+            call(None, {"x": x})  # pyright: ignore
+
+
+def test_a_session_with_open_dimensions_says_what_it_is() -> None:
+    session = tw.load(sums(), threads=1)
+    assert repr(session) == (
+        "<DynamicSession x: float32[n, m] -> y; 0 of at most 8 programs compiled, each for its shapes>"
+    )
+    session.run({"x": np.ones((1, 1), np.float32)})
+    assert "; 1 of at most 8 programs" in repr(session)
+
+
 def test_native_code_on_both_sides_of_a_host_node() -> None:
     m = model(
         node("Relu", ["x"], ["positive"]),

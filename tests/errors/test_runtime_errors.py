@@ -43,6 +43,27 @@ def message(feeds: object, outputs: object = None) -> str:
     return str(of_run.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [(A, "one array, float32[16]"), (None, "None"), ([A, A], "of type list"), (3, "of type int")],
+)
+def test_inputs_without_names(given: object, kind: str) -> None:
+    assert message(given) == (
+        f"inputs are given by name, in a mapping, and this is {kind}\n  try: write run({{'a': …, 'b': …}})"
+    )
+
+
+@pytest.mark.parametrize("names", [None, ["y"]])
+def test_arguments_in_the_order_of_onnx_runtime(names: object) -> None:
+    assert message(names, {"a": A, "b": A}).endswith("; inputs come first, unlike in ONNX Runtime")
+
+
+def test_outputs_without_names() -> None:
+    text = message({"a": A, "b": A}, ["y"])
+    assert "arrays for outputs are given by name, in a mapping, and this is of type list" in text
+    assert "try: leave it out" in text
+
+
 def test_missing_feed() -> None:
     text = message({"a": A})
     assert "b: missing, should be float32[16]" in text

@@ -30,6 +30,7 @@ from tests.runtime_programs import (
     out,
     vector,
 )
+from tilewright.runtime.feeds import signature_text
 from tilewright.runtime.program import merge_barriers
 from tilewright.runtime.session import Session
 from tilewright.support.artifact import (
@@ -74,6 +75,22 @@ def test_constants_may_stay_where_they_are() -> None:
     with Session(biased_program(), threads=1, weights_in_place=True) as session:
         result = session.run({"a": A, "b": B})
     np.testing.assert_array_equal(result["sum"], A + B + np.arange(N, dtype=np.float32))
+
+
+def test_a_session_says_what_it_is() -> None:
+    session = Session(biased_program(), threads=2)
+    told = repr(session)
+    assert told.startswith("<Session ") and f"-> sum: float32[{N}]; 2 threads; 1 kernel in 2 calls; " in told
+    assert "an arena of " in told and "for x86_64" in told
+    assert "closed" not in told
+    session.close()
+    assert repr(session).endswith("; closed>")
+
+
+def test_only_the_first_of_many_inputs_are_shown() -> None:
+    kinds = [(f"x{n}", "float32[1]") for n in range(6)]
+    assert signature_text(kinds).endswith("x3: float32[1], … 2 more")
+    assert signature_text(kinds[:1]) == "x0: float32[1]" and signature_text([]) == "nothing"
 
 
 def test_results_belong_to_the_caller() -> None:

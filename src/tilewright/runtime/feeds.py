@@ -5,6 +5,7 @@ numbers and lists take the input's dtype if it is of the same kind or wider (no 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,9 +18,45 @@ from tilewright.support.errors import UserError
 Feeds = Mapping[str, ArrayLike]
 Buffers = Mapping[str, Array]
 
+_SHOWN = 4  # inputs or outputs, where all would be too many
+
 
 def _describe(dtype: object, shape: tuple[int, ...]) -> str:
     return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def signature_text(tensors: Sequence[tuple[str, str]]) -> str:
+    """Names and types, the first few of many."""
+    shown = [f"{name}: {kind}" for name, kind in tensors[:_SHOWN]]
+    more = [f"… {len(tensors) - _SHOWN} more"] * (len(tensors) > _SHOWN)
+    return ", ".join([*shown, *more]) or "nothing"
+
+
+def check_by_name(feeds: object, outputs: object, inputs: Sequence[str]) -> None:
+    """Both are mappings. Callers that know another engine pass one array, or its arguments in their order."""
+    if not _is_mapping(feeds):
+        names = [f"{n!r}: …" for n in inputs[:_SHOWN]] + ["…"] * (len(inputs) > _SHOWN)
+        order = "; inputs come first, unlike in ONNX Runtime" if _is_mapping(outputs) else ""
+        raise UserError(
+            f"inputs are given by name, in a mapping, and this is {_kind(feeds)}",
+            hint=f"write run({{{', '.join(names)}}}){order}",
+        )
+    if outputs is not None and not _is_mapping(outputs):
+        raise UserError(
+            f"arrays for outputs are given by name, in a mapping, and this is {_kind(outputs)}",
+            hint="leave it out: all outputs are returned, by name",
+        )
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "get"))
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        array = cast(Array, value)
+        return f"one array, {_describe(array.dtype, array.shape)}"
+    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 class Signature:
@@ -31,8 +68,24 @@ class Signature:
         self._inputs = [(s.name, dtype_of(s), s.shape) for s in inputs]
         self._outputs = [(s.name, dtype_of(s), s.shape) for s in outputs]
 
+    def __str__(self) -> str:
+        """`x: float32[1, 8] -> y: float32[1, 4]`"""
+        return " -> ".join(
+            map(
+                signature_text,
+                ([(n, _describe(d, s)) for n, d, s in side] for side in (self._inputs, self._outputs)),
+            )
+        )
+
+    def arrays(self, feeds: Feeds, buffers: Buffers | None) -> tuple[list[Array], list[Array]]:
+        """To read from and to write to, in the program's order."""
+        if feeds.__class__ is not dict or buffers is not None:
+            check_by_name(feeds, buffers, self.input_names)
+        inputs = self.inputs(feeds)
+        return inputs, self.outputs(buffers, inputs)
+
     def inputs(self, feeds: Feeds) -> list[Array]:
-        """Contiguous, aligned arrays in the program's order: the caller's own where they are so already."""
+        """Contiguous, aligned arrays: the caller's own where they are so already."""
         arrays: list[Array] = []
         if len(feeds) == len(self._inputs):
             for name, dtype, shape in self._inputs:

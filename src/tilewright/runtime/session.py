@@ -18,7 +18,7 @@ from tilewright.runtime.machine import check_machine, check_threads, default_thr
 from tilewright.runtime.memory import Constants
 from tilewright.runtime.program import Array, Context, Plan
 from tilewright.runtime.team import shared_team
-from tilewright.support.artifact import Artifact, External, TensorSpec
+from tilewright.support.artifact import Artifact, External, Manifest, TensorSpec
 from tilewright.support.errors import UserError
 
 _NO_EXTERNALS: Mapping[str, External] = MappingProxyType({})
@@ -51,11 +51,22 @@ class Session:
         self.inputs: tuple[TensorSpec, ...] = plan.inputs
         self.outputs: tuple[TensorSpec, ...] = plan.outputs
         self._pool = _Pool(plan, max(2, default_threads() + 1))
+        calls = [c for s in plan.segments for c in s.calls]
+        self._facts = (
+            f"{_count(len({c.kernel for c in calls}), 'kernel')} in {_count(len(calls), 'call')}",
+            f"an arena of {plan.arena_bytes:,} bytes",
+            _target(artifact.manifest),
+        )
+
+    def __repr__(self) -> str:
+        """What goes in and out, and what it takes."""
+        state = ["closed"] * self._pool.is_closed
+        facts = "; ".join((_count(self.threads, "thread"), *self._facts, *state))
+        return f"<Session {self._signature}; {facts}>"
 
     def run(self, feeds: Feeds, outputs: Buffers | None = None) -> dict[str, Array]:
         """Run once. The caller owns the arrays returned; those given in `outputs` are written to and returned."""
-        inputs = self._signature.inputs(feeds)
-        results = self._signature.outputs(outputs, inputs)
+        inputs, results = self._signature.arrays(feeds, outputs)
         pool = self._pool
         context = pool.take()
         try:
@@ -68,8 +79,7 @@ class Session:
 
     def bind(self, feeds: Feeds, outputs: Buffers | None = None) -> "Bound":
         """Fix the arrays that runs read from and write to."""
-        inputs = self._signature.inputs(feeds)
-        results = self._signature.outputs(outputs, inputs)
+        inputs, results = self._signature.arrays(feeds, outputs)
         context = self._pool.take_away()
         context.attach(inputs, results)
         return Bound(
@@ -92,6 +102,15 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _target(manifest: Manifest) -> str:
+    features = ", ".join(manifest.features)
+    return f"for {manifest.triple}{f' with {features}' if features else ''}"
 
 
 class Bound:
@@ -181,6 +200,10 @@ class _Pool:
             self._plan = None
             self._free.clear()
             self._changed.notify_all()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._plan is None
 
     def forget(self) -> None:
         """In a forked child: contexts that other threads had borrowed are nobody's now, and nobody holds the lock."""
