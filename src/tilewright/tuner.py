@@ -10,7 +10,6 @@ chosen only if it is better beyond doubt.
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ import numpy as np
 from tilewright.candidate import DEFAULT, PLAIN, Task, tensor_spec
 from tilewright.candidates import Built, Candidates
 from tilewright.codegen.objects import LLVM_VERSION
+from tilewright.failures import Failure
 from tilewright.ir.expr import Buffer
 from tilewright.search.database import DEFAULT_RULE, Database, Measurement, Scope
 from tilewright.search.evolve import Evolution, Proposal
@@ -126,7 +126,7 @@ class TaskTuner:
     is_done: bool = False  # nothing is left to measure
     chosen: tuple[str, dict[str, int]] | None = None  # None: the default
     trace: str = ""  # of what is chosen
-    failures: Counter[str] = field(default_factory=Counter[str])
+    failed: list[Failure] = field(default_factory=list[Failure])
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     _evolution: Evolution | None = None
     _built: dict[Proposal, Built] = field(default_factory=dict[Proposal, Built])
@@ -262,10 +262,10 @@ class TaskTuner:
         failed = Outcome(made.status, message=made.message)
         outcome = failed if made.candidate is None else self._time(made.candidate)
         self.trials += 1
-        if outcome.status is not Status.OK:
-            self.failures[outcome.status.value] += 1
-            _log.debug("%s: %s: %s", self.name, outcome.status.value, outcome.message)
         rule, decisions = self.evolution.rule(p), self.evolution.decisions(p)
+        if outcome.status is not Status.OK:
+            self.failed.append(Failure(outcome.status.value, outcome.message, self.name, rule, decisions))
+            _log.debug("%s: %s: %s", self.name, outcome.status.value, outcome.message)
         self._record("trial", rule, decisions, outcome, made.trace)
         self.evolution.tell(p, outcome.seconds)
         if outcome.status is Status.OK:

@@ -26,6 +26,7 @@ from tilewright.candidates import Candidates
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import SPACES, Model, Shapes, lowered
+from tilewright.failures import Failure, by_reason, by_status
 from tilewright.kernels import task_key
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.runtime.machine import check_threads, default_threads
@@ -74,7 +75,7 @@ class TaskResult:
     trace: str
     trials: int
     points: int  # in its design spaces
-    failures: dict[str, int]
+    failed: tuple[Failure, ...]  # trials that did, by reason
     history: tuple[tuple[float, float], ...]  # (seconds since the start, best so far)
     func: Func
     problem: str = ""
@@ -85,6 +86,11 @@ class TaskResult:
         for step in parse_trace(self.trace):
             s.apply(step)
         return s
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many trials failed, by kind."""
+        return by_status(self.failed)
 
     @property
     def speedup(self) -> float:
@@ -117,7 +123,13 @@ class TuneResult:
 
     @property
     def failures(self) -> dict[str, int]:
-        return dict(sum((Counter(t.failures) for t in self.tasks), Counter[str]()))
+        """How many trials failed, by kind."""
+        return by_status(self.failed)
+
+    @property
+    def failed(self) -> tuple[Failure, ...]:
+        """Trials that did, by reason, the most frequent first."""
+        return by_reason(f for t in self.tasks for f in t.failed)
 
     @property
     def history(self) -> tuple[tuple[float, float], ...]:
@@ -302,7 +314,7 @@ class Tuning:
                 t.name,
                 len(self.tuners),
                 self.trials,
-                dict(sum((u.failures for u in self.tuners), Counter[str]())),
+                by_status(f for u in self.tuners for f in u.failed),
                 sum(u.calls * u.default_seconds for u in measured),
                 sum(u.calls * u.best_seconds for u in measured),
                 self.elapsed,
@@ -327,7 +339,7 @@ def _result(t: TaskTuner) -> TaskResult:
         t.trace,
         t.trials,
         t.points,
-        dict(t.failures),
+        by_reason(t.failed),
         tuple(t.history),
         t.task.func,
         t.problem,

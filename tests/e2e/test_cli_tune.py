@@ -38,10 +38,14 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    tensors = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ("n", 16)) for n in "ay"]
-    other = helper.make_tensor_value_info("b", TensorProto.FLOAT, (16, 16))
+    return write_product(tmp_path, 16)
+
+
+def write_product(tmp_path: Path, columns: int) -> Path:
+    shapes = {"a": ("n", 16), "b": (16, columns), "y": ("n", columns)}
+    a, b, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items())
     node = helper.make_node("MatMul", ["a", "b"], ["y"])
-    graph = helper.make_graph([node], "g", [tensors[0], other], [tensors[1]])
+    graph = helper.make_graph([node], "g", [a, b], [y])
     path = tmp_path / "product.onnx"
     path.write_bytes(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
@@ -68,6 +72,19 @@ def test_tune_tells_what_it_found_and_keeps_it(model: Path, database: Path) -> N
     assert [m.purpose for m in rows] == ["default", *["trial"] * 4, "choice"]
     text = call("tune", model, *SHAPE, "--trials", 2).stdout
     assert "2 trials in" in text and f"kept in {database}" in text and "1 kernels" in text
+
+
+def test_tune_says_why_candidates_failed(tmp_path: Path) -> None:
+    model = write_product(tmp_path, 64)
+    found: Any = json.loads(call("tune", model, *SHAPE, "--budget", "60s", "--json").stdout)
+    (failed,) = found["failed"]
+    assert found["tasks"][0]["failed"] == found["failed"]
+    assert failed["status"] == "build_error" and failed["reason"] == "too much code"
+    assert failed["count"] == found["failures"]["build_error"] > 1
+    assert failed["example"]["rule"] == "tile" and "rows" in failed["example"]["decisions"]
+    os.remove(os.environ["TILEWRIGHT_DB"])
+    text = call("tune", model, *SHAPE, "--budget", "60s").stdout
+    assert f"  {failed['count']} build error: too much code (such as tile: rows " in text
 
 
 def test_inspect_says_what_is_tuned(model: Path, database: Path) -> None:
@@ -115,6 +132,8 @@ def test_a_real_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
 
 def test_mistakes(model: Path) -> None:
     assert "is not a time" in call("tune", model, "--budget", "soon", status=Status.USER_ERROR).stderr
-    assert "machine code only" in call("tune", "x.tw", status=Status.USER_ERROR).stderr
+    program = model.with_suffix(".tw")
+    program.touch()
+    assert "machine code only" in call("tune", program, status=Status.USER_ERROR).stderr
     call("tune", "missing.onnx", status=Status.USER_ERROR)
     call("tune", model, "--trials", 0, status=Status.USAGE)

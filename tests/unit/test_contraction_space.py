@@ -83,6 +83,18 @@ def test_every_point_keeps_the_meaning(func: Func) -> None:
         np.testing.assert_array_equal(run_func(built, *arrays)[0], want)
 
 
+def test_a_chunk_larger_than_all_takes_for_ever() -> None:
+    """Evolution mixes the knobs of points, and asks for the cost of what comes of it."""
+    space = space_of(product(1, 64, 32))
+    points, _ = space.ranked()
+    point = points[:1].copy()
+    chunk = list(space.decisions(point[0])).index("chunk")
+    point[0, chunk] = 1 << 20
+    for threads in (1, 2):
+        space.threads = threads
+        assert np.isinf(space.cost(point)).all()
+
+
 @pytest.mark.parametrize("func", FUNCS.values(), ids=FUNCS)
 def test_the_cost_counts_what_is_built(func: Func) -> None:
     """Multiply-adds of the lowered kernels, edges and chunks included, are those of the closed form."""

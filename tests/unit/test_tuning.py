@@ -19,6 +19,7 @@ import tilewright as tw
 from examples.models import mlp
 from tests.tile_space import product, tile_spaces
 from tilewright import api, compiler
+from tilewright.failures import Failure
 from tilewright.kernels import task_key
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.database import Choice, Database, Measurement
@@ -94,6 +95,8 @@ def test_the_next_tuning_goes_on_where_one_ended(database: Path) -> None:
     good, refused = ([m for m in rows if (m.status == "ok") is is_good] for is_good in (True, False))
     assert all(m.seconds and "Split(" in m.trace for m in good)
     assert {(m.status, m.message, m.seconds) for m in refused} == {("build_error", "too much code", None)}
+    for f in (*first.failed, *again.failed):
+        assert (f.status, f.reason, f.rule, f.task) == ("build_error", "too much code", "tile", f.task)
     assert len(refused) == first.failures.get("build_error", 0) + again.failures.get("build_error", 0) == 3
 
 
@@ -289,13 +292,16 @@ def test_tolerance_grows_with_the_reduction() -> None:
 
 
 def test_the_history_of_several_tasks_is_of_the_whole() -> None:
+    lost = Failure("oom", "no memory", "a", "tile", {"rows": 4})
+
     def task(key: str, calls: int, history: tuple[tuple[float, float], ...]) -> TaskResult:
         first, last = history[0][1], history[-1][1]
-        return TaskResult(key, key, calls, first, last, None, "", 1, 1, {"oom": 1}, history, product(2, 2, 2))
+        return TaskResult(key, key, calls, first, last, None, "", 1, 1, (lost,), history, product(2, 2, 2))
 
     result = TuneResult(
         (task("a", 2, ((0.0, 3.0), (5.0, 2.0))), task("b", 1, ((1.0, 4.0), (9.0, 1.0)))), 10.0
     )
     assert result.history == ((1.0, 10.0), (5.0, 8.0), (9.0, 5.0))
     assert (result.default_seconds, result.best_seconds, result.trials) == (10.0, 5.0, 2)
-    assert result.failures == {"oom": 2}
+    assert result.failures == {"oom": 2} and result.tasks[0].failures == {"oom": 1}
+    assert result.failed == (replace(lost, count=2),)

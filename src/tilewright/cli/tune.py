@@ -14,6 +14,7 @@ from tilewright.cli.machine import machine, versions
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import milliseconds, note, print_json, print_table
 from tilewright.cli.status import Status
+from tilewright.failures import Failure
 from tilewright.ops.accuracy import Accuracy
 from tilewright.search.database import database_path
 from tilewright.support.errors import UserError
@@ -115,6 +116,8 @@ def _show(result: TuneResult) -> None:
     )
     failures = failures_text(result.failures)
     click.echo(f"{result.trials} trials in {result.elapsed:.0f} s{f', {failures}' if failures else ''}")
+    for f in result.failed:
+        click.echo(f"  {f}")
     where = database_path()
     click.echo(f"kept in {where}" if where is not None else "not kept: TILEWRIGHT_DB is off")
 
@@ -132,6 +135,7 @@ def _as_json(result: TuneResult) -> dict[str, Any]:
         "best_seconds": result.best_seconds,
         "trials": result.trials,
         "failures": result.failures,
+        "failed": [_failure_as_json(f) for f in result.failed],
         "elapsed_seconds": result.elapsed,
         "interrupted": result.is_interrupted,
         "history": result.history,
@@ -155,5 +159,11 @@ def _task_as_json(t: TaskResult) -> dict[str, Any]:
         "trials": t.trials,
         "points": t.points,
         "failures": t.failures,
+        "failed": [_failure_as_json(f) for f in t.failed],
         "problem": t.problem,
     }
+
+
+def _failure_as_json(f: Failure) -> dict[str, Any]:
+    example = {"kernel": f.task, "rule": f.rule, "decisions": dict(f.decisions), "message": f.message}
+    return {"status": f.status, "count": f.count, "reason": f.reason, "example": example}

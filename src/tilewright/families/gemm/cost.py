@@ -96,7 +96,9 @@ def _tiles(f: Form, c: Choices, lanes: int) -> _Tiles:
         for height, n_high in ((low + 1, more), (low, n_rows - more))
         for vectors, n_wide in ((c.vectors, full), (whole, is_whole), (np.ones_like(part), part))
     )
-    return _Tiles((f.rows // rows_in) * (f.cols // cols_in), n_rows, full + is_whole + part, width, kinds)
+    # A chunk larger than what it is cut from is not possible; its time is infinite, whatever it is computed from.
+    chunks = np.maximum((f.rows // rows_in) * (f.cols // cols_in), 1)
+    return _Tiles(chunks, n_rows, full + is_whole + part, width, kinds)
 
 
 def _chunk(f: Form, c: Choices) -> tuple[Ints, Ints]:
