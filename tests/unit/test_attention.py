@@ -284,6 +284,18 @@ def test_heads_that_come_and_go_side_by_side() -> None:
     assert isinstance(spaces(first, AVX2)[0], AttentionSpace)
 
 
+def test_a_block_without_tiles_takes_for_ever() -> None:
+    """Evolution mixes the knobs of points: of both products apart, which have no tiles, and of blocks."""
+    space = space_of(func_of(attention((2, 40, 16), (2, 40, 16), (2, 40, 16))))
+    points, _ = space.ranked()
+    block = points[points[:, 0] > 0][:1]
+    assert np.isfinite(space.cost(block)).all()
+    for knob in ("first_rows", "first_vectors", "second_rows", "second_vectors"):
+        mixed = block.copy()
+        mixed[0, [k.name for k in space.knobs].index(knob)] = 0
+        assert np.isinf(space.cost(mixed)).all()
+
+
 # ------------------------------------------------------------------------------------------------------- how it is made
 
 

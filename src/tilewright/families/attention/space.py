@@ -47,6 +47,7 @@ _ACCUMULATORS = 4
 _BEST = 4  # tiles of each contraction that are points
 _TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
 _KNOBS = ("block", "keys", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
+_TILE_SIZES = [n for n, name in enumerate(_KNOBS) if name.endswith(("rows", "vectors"))]
 
 
 class AttentionSpace(Space):
@@ -67,8 +68,13 @@ class AttentionSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         out = np.full(len(points), inf)
+        is_tiled = (points[:, _TILE_SIZES] > 0).all(
+            axis=1
+        )  # a child of both apart and of a tile may have neither
         for block, keys in np.unique(points[:, :2], axis=0):
-            here = np.flatnonzero((points[:, 0] == block) & (points[:, 1] == keys))
+            here = np.flatnonzero(
+                (points[:, 0] == block) & (points[:, 1] == keys) & (is_tiled | (block == 0))
+            )
             out[here] = self._together(int(block), int(keys), points[here]) if block else self._apart
         return out
 
