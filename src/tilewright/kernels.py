@@ -185,7 +185,7 @@ class KernelCompiler:
         key = (text, parts(func))
         known = self._codes.get(key)
         if known is None:
-            name = f"{func.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+            name = f"{func.name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
             ir = text.replace("@kernel(", f"@{name}(", 1)
             known = self._codes[key] = _Code(name, parts(func), ir, self._request(ir))
         return known

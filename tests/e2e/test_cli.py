@@ -178,6 +178,10 @@ def test_inspect_picks_a_kernel(model: str) -> None:
     assert text in call("inspect", model, "--ir", "llvm").stdout
     result = call("inspect", model, "--ir", "llvm", "--kernel", "nonsense", status=Status.USER_ERROR)
     assert kernels[0] in result.stderr
+    digest = kernels[0].rpartition("_")[2]
+    assert call("inspect", model, "--ir", "llvm", "--kernel", digest).stdout == text
+    result = call("inspect", model, "--ir", "llvm", "--kernel", "_", status=Status.USER_ERROR)
+    assert "several kernels have '_' in their names" in result.stderr and kernels[1] in result.stderr
     call("inspect", model, "--kernel", kernels[0], status=Status.USAGE)
 
 

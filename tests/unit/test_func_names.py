@@ -2,8 +2,10 @@
 
 from tilewright.ir.dtype import DType
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
+from tilewright.tir.names import LONGEST, first_words, short_name
 
 
 def doubled(prefix: str = "") -> Func:
@@ -35,3 +37,28 @@ def test_a_module_knows_which_func_has_a_name() -> None:
     assert module.func_of_block("a_y") is module.funcs[0]
     assert module.func_of_loop("a_y_i") is module.funcs[0]
     assert module.func_of_loop("a_y") is None and module.func_of_block("b_y") is None
+
+
+def test_long_names_are_cut_at_words_and_stay_different() -> None:
+    assert short_name("k0_conv_clip") == "k0_conv_clip"
+    long = [f"k0_{'conv_clip_' * 4}k{n}_add" for n in range(3)]
+    short = [short_name(n) for n in long]
+    assert len(set(short)) == 3 and all(len(n) <= LONGEST for n in short)
+    assert all(n.startswith("k0_conv_clip_conv_clip_") for n in short)
+    assert short_name("x" * 100).startswith("x" * 20)
+
+
+def test_words_that_fit() -> None:
+    assert first_words("matmul_add_gelu", 15) == "matmul_add_gelu"
+    assert [first_words("matmul_add_gelu", n) for n in (14, 10, 9, 3)] == [
+        "matmul_add",
+        "matmul_add",
+        "matmul",
+        "mat",
+    ]
+
+
+def test_a_joined_func_has_a_short_name() -> None:
+    join = JoinFuncs("k10_conv_clip_conv_clip", "k11_conv_clip_add")
+    assert len(join.name) <= LONGEST and join.name.startswith("k10_conv_clip_conv_clip_")
+    assert JoinFuncs("f", "g").name == "f__g"

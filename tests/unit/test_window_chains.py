@@ -396,7 +396,7 @@ def in_three(size: tuple[int, int, int, int], channels: int) -> Module:
 def test_three_funcs_become_one() -> None:
     joined, steps = join_funcs(in_three((1, 56, 56, 24), 144), AVX2)
     assert steps == (JoinFuncs("e", "d"), JoinFuncs("e__d", "p"))
-    assert [f.name for f in joined.funcs] == ["e_d_p"] and not joined.temps
+    assert [f.name for f in joined.funcs] == ["e__d__p"] and not joined.temps
 
 
 def test_a_pool_is_joined_to_the_convolution_before_it() -> None:

@@ -147,7 +147,9 @@ INSPECT = Command(
             type=click.Choice(STAGES),
             help="Print the program at this stage instead of a summary.",
         ),
-        click.Option(["--kernel"], metavar="NAME", help="Only this kernel of the stage."),
+        click.Option(
+            ["--kernel"], metavar="NAME", help="Only this kernel of the stage, by its name or a part of it."
+        ),
         click.Option(
             ["--placement"],
             is_flag=True,

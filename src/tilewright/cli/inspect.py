@@ -109,9 +109,17 @@ def _text(found: Stages, ir: str, kernel: str | None) -> str:
 
 
 def _pick(named: dict[str, T], name: str) -> T:
-    if name not in named:
-        raise UserError(f"there is no kernel {name!r} at this stage", hint=f"there are: {', '.join(named)}")
-    return named[name]
+    """By its name, or by a part of it that no other has: the number that it begins with, or its digest."""
+    if name in named:
+        return named[name]
+    found = [n for n in named if name in n]
+    if len(found) == 1:
+        return named[found[0]]
+    if found:
+        raise UserError(
+            f"several kernels have {name!r} in their names", hint=f"take one of {', '.join(found)}"
+        )
+    raise UserError(f"there is no kernel {name!r} at this stage", hint=f"there are: {', '.join(named)}")
 
 
 # ------------------------------------------------------------------------------------------------------------ summary

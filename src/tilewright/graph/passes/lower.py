@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 from types import MappingProxyType
 
 from tilewright.graph.external import ExternalRegion
@@ -25,11 +24,11 @@ from tilewright.ops.opdef import Algorithm, Compute
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Alternative, Call, Constant, External, Func, Module
+from tilewright.tir.names import short_name
 from tilewright.tir.rewrite import map_exprs
 from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk
 
 _PLAIN: Mapping[int, Compute] = MappingProxyType({})
-_NAME_CHARS = 40  # of a Func, about
 _LOCAL_BYTES = 1 << 36
 
 
@@ -175,13 +174,10 @@ class _Lowering:
 
 
 def func_name(value: Value) -> str:
-    """What the Func that makes this value is called, as far as no other name is the same. A part of a long name stands
-    for all of it, with a digest: so it does not depend on other names.
-    """
-    name = _identifier(re.sub(r"_output_0$", "", value.name))  # as exporters call the only result of a node
-    if len(name) <= _NAME_CHARS:
-        return name
-    return f"{name[-_NAME_CHARS:].lstrip('_0123456789')}_{sha256(name.encode()).hexdigest()[:4]}"
+    """What the Func that makes this value is called, as far as no other name is the same."""
+    return short_name(
+        _identifier(re.sub(r"_output_0$", "", value.name))
+    )  # an exporter's word for the only result
 
 
 def _identifier(name: str) -> str:

@@ -14,6 +14,7 @@ from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import leaves, map_program
 from tilewright.tir.func import Call, External, Func, Module, Program, outside_kernels
+from tilewright.tir.names import short_name
 from tilewright.tir.stmt import seq
 
 
@@ -25,7 +26,7 @@ class JoinFuncs(Step):
     @property
     def name(self) -> str:
         """The Func that computes both."""
-        return f"{self.first}__{self.second}"
+        return short_name(f"{self.first}__{self.second}")
 
     def apply(self, module: Module) -> Module:
         called = [c.func for c in leaves(module.program) if isinstance(c, Call)]
