@@ -1,7 +1,8 @@
 """From a model to a program: the one file that sees all parts.
 
 regions = place(graph)                    what plugins run
-graph = prepare(load_graph(model))        frontend, graph passes
+graph = folded(load_graph(model))         frontend; constants that are worth it, by a program of their own
+graph = prepare(graph)                    graph passes
 module = lower(graph)                     one Func per group, over shared buffers
 module = choose_algorithms(module)        where a Func may be computed in several ways
 module = join_funcs(module)               what a schedule brings together is one Func
@@ -33,6 +34,7 @@ from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
+from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
@@ -41,20 +43,13 @@ from tilewright.lab import Workbench
 from tilewright.measured import Assignment
 from tilewright.observed import Observed
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
-from tilewright.placement import (
-    NOTHING_PLACED,
-    Placement,
-    Placing,
-    RegionLost,
-    place,
-    region_codes,
-)
+from tilewright.placement import NOTHING_PLACED, Placement, Placing, RegionLost, place, region_codes
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
 from tilewright.regions import NativeRegion, externals_of
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
-from tilewright.runtime.machine import default_threads
+from tilewright.runtime.machine import default_threads, runs_here
 from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
 from tilewright.search.algorithms import choose_algorithms
@@ -62,13 +57,7 @@ from tilewright.search.database import Scope, default_database
 from tilewright.search.default import spaces
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import Component, choose_layouts
-from tilewright.support.artifact import (
-    FORMAT_VERSION,
-    Artifact,
-    Manifest,
-    Place,
-    Slot,
-)
+from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
 from tilewright.support.errors import UserError
 from tilewright.support.program import leaves, map_program
 from tilewright.target.names import resolve_target
@@ -181,15 +170,28 @@ def compile_graph(
     assignment: Assignment | None = None,
     placing: Placing | None = None,
     pool: Workers | None = None,
+    is_run_once: bool = False,
 ) -> CompiledModel:
     """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up. If it
     is decided what plugins get, `assignment` says so, and `placing` is what this was decided with. `pool` compiles, if
-    somebody has one already.
+    somebody has one already. What `is_run_once` gains nothing from constants that are computed first.
     """
     with Workers(target) if pool is None else nullcontext(pool) as workers:
         made = _compilation(target, accuracy, cache, workers, progress, wish)
-        made.assignment, made.placing = assignment, placing
+        made.assignment, made.placing, made.is_run_once = assignment, placing, is_run_once
         return made.run_graph(graph, "")
+
+
+def folded(
+    graph: Graph, target: Target, accuracy: Accuracy, cache: Cache, pool: Workers | None = None
+) -> Graph:
+    """The graph with the results of what is worth computing now, if code for the target can run here."""
+
+    def run(part: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        with compile_graph(target, part, accuracy, cache, pool=pool, is_run_once=True).session() as session:
+            return session.run(feeds)
+
+    return fold_natively(graph, run) if runs_here(target.triple, target.features) else graph
 
 
 def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool = False) -> Session:
@@ -264,7 +266,8 @@ def lowered(
 ) -> Module:
     """The Funcs of a model as they are before they are scheduled, with algorithms and the layouts of buffers chosen."""
     machine = resolve_target(target)
-    module = choose_algorithms(lower(prepare(load_graph(model, shapes))), machine, accuracy.allows)
+    graph = prepare(folded(load_graph(model, shapes), machine, accuracy, default_cache()))
+    module = choose_algorithms(lower(graph), machine, accuracy.allows)
     return choose_layouts(join_funcs(module, machine)[0], machine)[0]
 
 
@@ -298,6 +301,7 @@ class _Compilation:
     wish: Wish = NATIVE
     assignment: Assignment | None = None
     placing: Placing | None = None
+    is_run_once: bool = False
     placement: Placement = NOTHING_PLACED
     graph: Graph | None = None
     tir: Module | None = None
@@ -331,6 +335,8 @@ class _Compilation:
             graph = externalise(graph, [p.region for p in self.placement.regions])
             stage("plugins")
         self._tell("graph", 0, 1)
+        if not self.is_run_once:
+            graph = folded(graph, self.target, self.accuracy, self.compiler.cache, self.pool)
         self.graph = prepare(graph)
         keys = {p.region.key for p in self.placement.regions}
         module = lower(self.graph, outside_regions(self.graph, keys))

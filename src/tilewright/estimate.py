@@ -23,6 +23,7 @@ from tilewright.families.winograd.recipe import find_stages
 from tilewright.graph.external import make_region
 from tilewright.graph.graph import Graph, Node, Value, producers, users
 from tilewright.graph.passes import prepare
+from tilewright.graph.passes.fold_natively import fold_natively, without_values
 from tilewright.graph.passes.group import Group, group
 from tilewright.graph.passes.lower import lower
 from tilewright.graph.segments import work
@@ -128,7 +129,7 @@ class _Attribution:
         self._taken: set[Node] = set()
 
     def run(self) -> dict[Node, float]:
-        ready = prepare(self._graph)
+        ready = prepare(fold_natively(self._graph, without_values))
         outside = [make_region(ready, n.op.name, (n,)) for n in ready.nodes if isinstance(n.op, Outside)]
         module = choose_algorithms(lower(ready, outside), self._target, self._accuracy.allows)
         readers = users(ready)

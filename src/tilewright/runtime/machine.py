@@ -73,6 +73,11 @@ def check_threads(threads: int) -> int:
     return threads
 
 
+def runs_here(triple: str, features: frozenset[str]) -> bool:
+    """Can this machine run code for such a processor?"""
+    return triple.split("-", 1)[0] == os.uname().machine and features <= cpu_features()
+
+
 def check_machine(manifest: Manifest) -> None:
     """Refuse a program for another kind of processor than this one."""
     arch = manifest.triple.split("-", 1)[0]
