@@ -17,7 +17,7 @@ from tilewright.tir.stmt import loops
 class TileSpace(Space):
     """Rows and columns of a tile, and how many steps of the reduction are written out."""
 
-    rule = "tile"
+    family = "tile"
 
     def __init__(self, func: Func) -> None:
         self.func = func

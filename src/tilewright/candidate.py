@@ -117,7 +117,7 @@ class Maker:
             schedule = task.default()
         else:
             if self._spaces is None:
-                self._spaces = {s.rule: s for s in task.design_spaces()}
+                self._spaces = {s.family: s for s in task.design_spaces()}
             space = self._spaces.get(rule)
             if space is None:
                 raise UserError(f"the rule {rule!r} does not fit this Func")

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from tilewright.cost.machine import machine_of
 from tilewright.cost.parallel import ENOUGH_PARTS, LEAST_SHARED, shared_seconds
 from tilewright.cost.work import block_seconds
-from tilewright.families.gemm.space import contraction_space
-from tilewright.families.prepare import prepared
+from tilewright.families.gemm.space import gemm_space
 from tilewright.families.recurrent.recipe import carried_nests
 from tilewright.families.space import Space
 from tilewright.families.winograd.recipe import find_stages
@@ -33,7 +32,7 @@ from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.ops.outside import Outside
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
-from tilewright.search.default import spaces
+from tilewright.search.default import make_request, spaces
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import choose_layouts
 from tilewright.support.errors import ScheduleError, UserError
@@ -95,7 +94,7 @@ def func_seconds(func: Func, target: Target, constants: frozenset[str]) -> float
 def _spaces(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Space]:
     """The design spaces of a Func. Of a single product the first will do: others take long to be spanned."""
     if not carried_nests(func) and sum(b.is_reduction for b in blocks(func.body)) == 1:
-        product = contraction_space(prepared(func), target, constants)
+        product = gemm_space(make_request(func, target, constants))
         if product is not None:
             yield product
     yield from spaces(func, target, constants)

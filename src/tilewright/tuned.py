@@ -52,7 +52,7 @@ class Tuned:
         self._found[task] = choice
         try:
             space = next(
-                (s for s in self._spaces(func, self._target, constants) if s.rule == choice.rule), None
+                (s for s in self._spaces(func, self._target, constants) if s.family == choice.rule), None
             )
             if space is None:
                 return None

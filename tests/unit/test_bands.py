@@ -16,7 +16,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.fill_border import FillBorder
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.trace import replay
-from tilewright.search.default import schedule_func
+from tilewright.search.default import make_request, schedule_func
 from tilewright.search.join import join_funcs
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
@@ -101,7 +101,7 @@ SHAPES = [
 @every_target
 def test_bands_mean_the_same(shape: tuple[int, ...], target: Target) -> None:
     func = chain(*shape)
-    space = bands_space(prepared(func), target, frozenset())
+    space = bands_space(make_request(func, target, frozenset()))
     assert space is not None
     arrays = integers(func)
     (want,) = run_func(func, *arrays)
@@ -128,7 +128,7 @@ def _loops(func: Func) -> list[For]:
 
 def test_what_is_between_is_no_larger_than_a_band() -> None:
     func = chain(16, 16, 8, 32, 3, 2)
-    space = bands_space(prepared(func), AVX2, frozenset())
+    space = bands_space(make_request(func, AVX2, frozenset()))
     assert space is not None
     built = space.build({"rows": 4, "channels": 16}).module.funcs[0]
     phases, shared = lower(built)
@@ -141,7 +141,7 @@ def test_what_is_between_is_no_larger_than_a_band() -> None:
 
 def test_bands_do_not_ask_inside_of_tiles() -> None:
     func = chain(16, 16, 8, 32, 3, 2)
-    space = bands_space(prepared(func), AVX2, frozenset())
+    space = bands_space(make_request(func, AVX2, frozenset()))
     assert space is not None
     phases, _ = lower(space.build({"rows": 4, "channels": 16}).module.funcs[0])
     assert "select" not in str(phases[-1].func)

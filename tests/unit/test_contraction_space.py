@@ -8,11 +8,11 @@ import pytest
 
 from tilewright.cost.machine import machine_of
 from tilewright.families.gemm.cost import Choices, vector_operations
-from tilewright.families.gemm.space import ContractionSpace, contraction_space
+from tilewright.families.gemm.space import GemmSpace, gemm_space
 from tilewright.families.prepare import prepared
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Fma, cast, walk
-from tilewright.search.default import spaces
+from tilewright.search.default import make_request, spaces
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -63,9 +63,9 @@ FUNCS = {
 }
 
 
-def space_of(func: Func, *constants: str) -> ContractionSpace:
-    found = contraction_space(prepared(func), AVX2, frozenset(constants))
-    assert isinstance(found, ContractionSpace)
+def space_of(func: Func, *constants: str) -> GemmSpace:
+    found = gemm_space(make_request(func, AVX2, frozenset(constants)))
+    assert isinstance(found, GemmSpace)
     return found
 
 
@@ -157,8 +157,8 @@ def test_rows_of_constants_that_are_near_each_other_are_packed_too() -> None:
 
 def test_more_cores_want_balanced_parts() -> None:
     func = product(96, 512, 64)
-    one = ContractionSpace(prepared(func), AVX2, frozenset(), threads=1)
-    two = ContractionSpace(prepared(func), AVX2, frozenset(), threads=2)
+    one = GemmSpace(prepared(func), AVX2, frozenset(), threads=1)
+    two = GemmSpace(prepared(func), AVX2, frozenset(), threads=2)
     assert two.ranked()[1][0] < 0.7 * one.ranked()[1][0]
 
 
@@ -167,7 +167,7 @@ def test_channels_that_both_operands_have_are_no_columns() -> None:
     b = FuncBuilder("depthwise")
     x, w = b.param("X", (9, 9, 8), F32), b.param("W", (3, 3, 8), F32)
     func = b.finish(b.reduce("Y", (7, 7, 8), (3, 3), lambda h, v, c, r, s: (x[h + r, v + s, c], w[r, s, c])))
-    assert contraction_space(prepared(func), AVX2, frozenset()) is None
+    assert gemm_space(make_request(func, AVX2, frozenset())) is None
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_products_of_bytes_have_a_space_of_intrinsics() -> None:
         )
     )
     space = spaces(func, AVX2)[0]
-    assert space.rule == "tensor"
+    assert space.family == "tensor"
     built = space.build(space.decisions(space.ranked()[0][0]))
     assert "Tensorize" in str(built.trace)
     rng = np.random.default_rng(0)
@@ -207,7 +207,7 @@ def test_products_of_bytes_have_a_space_of_intrinsics() -> None:
 @pytest.mark.parametrize("size", [512, 1024])
 def test_rows_that_lie_far_apart_are_read_again_from_near(size: int) -> None:
     """They come from afar once: in chunks that stay in the second-level cache while all columns pass."""
-    space = contraction_space(prepared(product(size, size, size)), AVX2, frozenset())
+    space = gemm_space(make_request(product(size, size, size), AVX2, frozenset()))
     assert space is not None
     best = space.decisions(space.ranked()[0][0])
     assert best["columns_outside"] and 0 < best["chunk"] * size * 4 < AVX2.l2_bytes

@@ -60,7 +60,7 @@ def softmax(size: int) -> Func:
 
 
 def rule_of(func: Func, target: Target = AVX2) -> str:
-    return spaces(func, target)[0].rule
+    return spaces(func, target)[0].family
 
 
 def small_integers(func: Func) -> list[np.ndarray]:
@@ -116,7 +116,7 @@ def test_chunks_are_those_of_the_farthest_steps() -> None:
     ids=["product", "one row", "everything", "columns", "two channels", "max", "softmax"],
 )
 def test_few_results_of_many_steps_are_divided(func: Func) -> None:
-    assert rule_of(func) == "divided"
+    assert rule_of(func) == "split_k"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_few_results_of_many_steps_are_divided(func: Func) -> None:
     ids=["large", "many columns", "short", "rows", "channels", "few elements", "short softmax"],
 )
 def test_what_has_parts_enough_or_is_over_soon_is_not_divided(func: Func) -> None:
-    assert rule_of(func) != "divided"
+    assert rule_of(func) != "split_k"
 
 
 def test_a_team_has_parts_for_all() -> None:

@@ -16,7 +16,7 @@ class Valley(Space):
     knobs and is wrong about the others.
     """
 
-    rule = "valley"
+    family = "valley"
 
     def __init__(self, best: tuple[int, ...] = (3, 7, 9, 2)) -> None:
         self.best = best
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_search() -> None:
 
 
 class Small(Valley):
-    rule = "small"
+    family = "small"
 
     def __init__(self) -> None:
         super().__init__((0, 0, 0, 0))

@@ -8,9 +8,10 @@ from native import arrays_of, check_same_bits, program
 
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.families.gemm.recipe import Plan, schedule_contraction
-from tilewright.families.gemm.space import ContractionSpace, contraction_space
+from tilewright.families.gemm.space import GemmSpace, gemm_space
 from tilewright.families.prepare import prepared
 from tilewright.ir.dtype import DType
+from tilewright.search.default import make_request
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -130,9 +131,9 @@ def test_results_stay_the_same() -> None:
 # ------------------------------------------------------------------------------------------------------------ the cost
 
 
-def space_of(func: Func) -> ContractionSpace:
-    found = contraction_space(prepared(func), AVX2, frozenset({"B"}))
-    assert isinstance(found, ContractionSpace)
+def space_of(func: Func) -> GemmSpace:
+    found = gemm_space(make_request(func, AVX2, frozenset({"B"})))
+    assert isinstance(found, GemmSpace)
     return found
 
 

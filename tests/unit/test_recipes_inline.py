@@ -43,7 +43,7 @@ def test_of_two_factors_from_one_buffer_one_stays() -> None:
 def test_a_product_of_parts_of_one_buffer_is_a_contraction(pack: int) -> None:
     func = scores(1)
     space = spaces(func, AVX2)[0]
-    assert space.rule == "contraction"
+    assert space.family == "gemm"
     points = space.ranked()[0]
     decisions = next(d for p in points if (d := space.decisions(p))["pack_b"] == pack)
     s = space.build(decisions)

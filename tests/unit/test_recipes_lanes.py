@@ -5,12 +5,11 @@ import pytest
 from native import run_native
 
 from tilewright.families.gemm.recipe import try_contraction
-from tilewright.families.prepare import prepared
 from tilewright.families.window.recipe import is_lane_reduction
-from tilewright.families.window.space import lanes_space
+from tilewright.families.window.space import window_space
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Load, Scope, walk
-from tilewright.search.default import schedule_func
+from tilewright.search.default import make_request, schedule_func
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -46,7 +45,7 @@ def depthwise(channels: int, size: int, kernel: int, stride: int, *, last: bool)
 
 
 def tile_of(func: Func, target: Target) -> tuple[int, int]:
-    space = lanes_space(prepared(func), target, frozenset())
+    space = window_space(make_request(func, target, frozenset()))
     assert space is not None
     chosen = space.decisions(space.ranked()[0][0])
     return chosen["rows"], chosen["vectors"]

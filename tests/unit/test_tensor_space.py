@@ -5,9 +5,9 @@ import pytest
 from native import BEST, HAS_AVX2, run_native
 from tensor_programs import conv, einsum, quantized
 
-from tilewright.families.prepare import prepared
 from tilewright.families.tensor.space import TensorSpace, tensor_space
 from tilewright.ir.dtype import DType
+from tilewright.search.default import make_request
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, BASELINE
 from tilewright.tir.build import FuncBuilder
@@ -17,7 +17,7 @@ from tilewright.tir.verify import verify_func
 
 
 def space_of(func: Func) -> TensorSpace:
-    found = tensor_space(prepared(func), AVX2, frozenset())
+    found = tensor_space(make_request(func, AVX2, frozenset()))
     assert found is not None
     return found
 
@@ -71,9 +71,9 @@ def test_points_that_do_not_exist_cost_infinitely_much_and_are_refused() -> None
 
 def test_there_is_no_space_without_an_intrinsic_or_with_two_reductions() -> None:
     func = einsum("mk,kn->mn", {"m": 6, "k": 3, "n": 16})
-    assert tensor_space(prepared(func), BASELINE, frozenset()) is None
+    assert tensor_space(make_request(func, BASELINE, frozenset())) is None
     b = FuncBuilder("two")
     x = b.param("X", (3, 4), DType.F32)
     s = b.reduce("S", (3,), (4,), lambda i, k: x[i, k])
     t = b.reduce("T", (4,), (3,), lambda i, k: x[k, i])
-    assert tensor_space(prepared(b.finish(s, t)), AVX2, frozenset()) is None
+    assert tensor_space(make_request(b.finish(s, t), AVX2, frozenset())) is None

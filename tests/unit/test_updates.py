@@ -53,12 +53,12 @@ def test_updates_run_in_order(sound: Sound) -> None:
         np.testing.assert_array_equal(out, expected)
 
 
-def test_an_update_is_opaque_and_no_rule_takes_it() -> None:
+def test_an_update_is_opaque_and_only_the_ordered_family_takes_it() -> None:
     func = scatter()
     validity = validate(func)
     assert validity.is_valid
     assert validity.blocks["y"].kind is BlockKind.OPAQUE
-    assert spaces(func, TARGETS[0]) == ()
+    assert [s.family for s in spaces(func, TARGETS[0])] == ["ordered"]
 
 
 @pytest.mark.parametrize("step", [Parallel("y_p"), Parallel("y_q"), Vectorize("y_q")])

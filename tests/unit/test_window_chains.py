@@ -16,7 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, maximum, select
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.trace import replay
-from tilewright.search.default import schedule_func, spaces
+from tilewright.search.default import make_request, schedule_func, spaces
 from tilewright.search.join import join_funcs
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
@@ -190,7 +190,7 @@ def integers(func: Func) -> list[np.ndarray]:
 @every_target
 def test_bands_mean_the_same(name: str, target: Target) -> None:
     func = CHAINS[name]
-    space = bands_space(prepared(func), target, frozenset())
+    space = bands_space(make_request(func, target, frozenset()))
     assert space is not None
     arrays = integers(func)
     (want,) = run_func(func, *arrays)
@@ -219,7 +219,7 @@ def _loops(func: Func) -> list[For]:
 
 
 def test_what_is_between_is_no_larger_than_a_band() -> None:
-    space = bands_space(prepared(bottleneck((1, 16, 16, 8), 32, 3, 1)), AVX2, frozenset())
+    space = bands_space(make_request(bottleneck((1, 16, 16, 8), 32, 3, 1), AVX2, frozenset()))
     assert space is not None
     kernel = str(lower(space.build({"rows": 4, "channels": 16}).module.funcs[0])[0][-1].func)
     assert 'alloc(f32[1, 6, 18, 16], "local") as p:' in kernel  # with the rows around, of a block of channels
@@ -291,7 +291,7 @@ def _all_loops(func: Func) -> list[For]:
 
 
 def test_apart_is_a_design_space_of_its_own() -> None:
-    found = {s.rule: s for s in spaces(CHAINS["bottleneck"], AVX2)}
+    found = {s.family: s for s in spaces(CHAINS["bottleneck"], AVX2)}
     assert found["apart"].ranked()[0].tolist() == [[3]]
 
 

@@ -1,7 +1,7 @@
-"""A design space: the ways to schedule a Func that one rule spans.
+"""A design space: the ways to schedule a Func that one family spans.
 
-A rule looks at the structure of a Func and, where it fits, gives a Space: named knobs with their choices. A *point* is
-one choice per knob. Ranking never builds anything: `cost` is a closed form over arrays of points. `build` makes the
+A family looks at the structure of a Func and, where it fits, gives a Space: named knobs with their choices. A *point*
+is one choice per knob. Ranking never builds anything: `cost` is a closed form over arrays of points. `build` makes the
 schedule of one point out of ordinary steps. What a search found is stored as `Decisions`, the knobs by name, so that it
 applies to every Func that is equal up to renaming.
 """
@@ -30,9 +30,9 @@ class Knob:
 
 
 class Space(ABC):
-    """What a rule offers for one Func, target and set of constant params."""
+    """What a family offers for one Func, target and set of constant params."""
 
-    rule: str  # the name of the rule, stored with what a search found
+    family: str  # whose space it is; stored with what a search found
     knobs: tuple[Knob, ...]
 
     @abstractmethod
@@ -56,3 +56,25 @@ class Space(ABC):
         order = np.argsort(costs, kind="stable")
         order = order[np.isfinite(costs[order])]
         return points[order], costs[order]
+
+
+class OnePoint(Space):
+    """The space of a family that has one way to schedule a Func."""
+
+    knobs = ()
+
+    @abstractmethod
+    def seconds(self) -> float:
+        """What it costs."""
+
+    @abstractmethod
+    def schedule(self) -> Schedule: ...
+
+    def points(self) -> Points:
+        return np.zeros((1, 0), np.int64)
+
+    def cost(self, points: Points) -> Costs:
+        return np.full(len(points), self.seconds())
+
+    def build(self, decisions: Decisions) -> Schedule:
+        return self.schedule()

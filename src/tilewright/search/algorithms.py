@@ -10,17 +10,14 @@ from typing import TypeAlias
 
 from tilewright.cost.machine import machine_of
 from tilewright.cost.stream import stream_seconds
-from tilewright.families.choosing import choosing
 from tilewright.families.gemm.panel_tile import best_tile
 from tilewright.families.gemm.recipe import Contraction, try_contraction
-from tilewright.families.winograd.cost import StraightLine, staged_seconds
-from tilewright.families.winograd.recipe import Stages, find_stages
-from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
-from tilewright.schedule.nest import find_block
+from tilewright.families.winograd.recipe import find_stages
+from tilewright.families.winograd.space import stages_seconds
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, Module
-from tilewright.tir.stmt import Block, blocks
+from tilewright.tir.stmt import blocks
 
 Allows: TypeAlias = Callable[[float], bool]  # is an error of this size allowed?
 
@@ -57,7 +54,7 @@ def algorithm_seconds(func: Func, target: Target) -> float:
     if c is None:
         return inf
     stages = find_stages(func)
-    return _product(c, target) if stages is None else _staged(func, stages, c, target)
+    return _product(c, target) if stages is None else stages_seconds(func, stages, target)
 
 
 def _product(c: Contraction, target: Target) -> float:
@@ -68,25 +65,3 @@ def _product(c: Contraction, target: Target) -> float:
     return max(
         best_tile(c, rows, target).seconds * times, stream_seconds(weights, weights, machine_of(target))
     )
-
-
-def _staged(func: Func, stages: Stages, c: Contraction, target: Target) -> float:
-    m = machine_of(target)
-    transforms = sum(
-        _straight_line(find_block(func, n), target).seconds(m) for n in (*stages.inputs, *stages.results)
-    )
-    counts = [it.extent for it in c.rows[:-1]]
-    times = prod((*counts, *(it.extent for it in (*c.cols[:-1], *c.batch))))
-    blocks_of_tiles = prod(counts)
-    between = (c.a.buffer.bytes + c.store.buffer.bytes) / blocks_of_tiles
-    product = best_tile(c, c.rows[-1].extent, target).seconds * times
-    return staged_seconds(transforms, product, c.b.buffer.bytes, between, blocks_of_tiles, m)
-
-
-def _straight_line(block: Block, target: Target) -> StraightLine:
-    value = block.store.value
-    chosen = prod(it.extent for it in choosing(block))
-    domain = prod(it.extent for it in block.iters)
-    operations = sum(1 for e in walk(value) if isinstance(e, Binary | Fma | Unary) and e.dtype.is_float)
-    lanes = target.lanes(block.store.buffer.dtype.bytes)
-    return StraightLine(operations, len(loads(value)), chosen, domain / chosen / lanes)

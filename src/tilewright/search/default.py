@@ -1,34 +1,22 @@
-"""The schedule of any Func, without measuring anything: the cheapest point of the first rule that fits it.
+"""The schedule of any Func, without measuring anything: the cheapest point of the first family that fits it.
 
-Rules assume more of a Func than that it is correct, and a step refuses what it cannot prove. So there is a ladder:
-where one rule meets a refusal, the next starts over from the Func as it was given. The last takes no step at all.
+Families assume more of a Func than that it is correct, and a step refuses what it cannot prove. So there is a ladder:
+where one meets a refusal, the next starts over from the Func as it was given. The last takes no step at all.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from tilewright.families.attention.space import attention_space
-from tilewright.families.bands.apart import apart_space
-from tilewright.families.bands.space import bands_space
-from tilewright.families.elementwise.recipe import schedule_spatial
-from tilewright.families.gemm.space import contraction_space
-from tilewright.families.ordered.recipe import is_ordered, schedule_ordered
-from tilewright.families.prepare import prepared, schedule_rest
-from tilewright.families.recurrent.recipe import carried_nests
-from tilewright.families.recurrent.space import schedule_around_carried
-from tilewright.families.reduce.space import rows_space
+from tilewright.families.families import FAMILIES
+from tilewright.families.family import Request
+from tilewright.families.ordered.recipe import schedule_each
+from tilewright.families.prepare import prepared
 from tilewright.families.space import Decisions, Space
-from tilewright.families.split_k.space import divided_space
-from tilewright.families.tensor.space import tensor_space
-from tilewright.families.window.space import lanes_space
-from tilewright.families.winograd.recipe import find_stages
-from tilewright.families.winograd.space import schedule_stages
 from tilewright.schedule.draft import Draft
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
-from tilewright.tir.stmt import blocks
 
 _log = logging.getLogger(__name__)
 
@@ -43,32 +31,22 @@ class Chosen(NamedTuple):
 
 Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Chosen]
 
-Rule: TypeAlias = Callable[[Draft, Target, frozenset[str]], Space | None]
+_TRIED = 4  # points of a space that are built before another family has its turn
 
-RULES: tuple[Rule, ...] = (contraction_space, tensor_space, lanes_space, rows_space)
-_TRIED = 4  # points of a space that are built before another rule has its turn
+
+def make_request(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Request:
+    """What families are asked; parts of `func` are scheduled like any other Func."""
+    return Request(func, target, constants, lambda part: schedule_func(part, target, constants))
 
 
 def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> tuple[Space, ...]:
     """All design spaces of `func`; `constants` names the params whose values are known at compile time."""
-    if carried_nests(func):
-        return ()
-    return tuple(_spaces(prepared(func), target, constants))
+    return tuple(_spaces(make_request(func, target, constants)))
 
 
-def _spaces(start: Draft, target: Target, constants: frozenset[str]) -> Iterator[Space]:
-    if any(is_ordered(b) for b in blocks(start.func.body)) or find_stages(start.func) is not None:
-        return
-    bands = bands_space(start, target, constants)
-    if bands is not None:
-        yield bands
-    # Windows between two products go in bands, or apart; what else is between two may be attention.
-    for rule in (apart_space, attention_space, divided_space):
-        found = rule(start, target, constants, lambda part: schedule_func(part, target, constants))
-        if found is not None:
-            yield found
-    for rule in RULES:
-        found = rule(start, target, constants)
+def _spaces(request: Request) -> Iterator[Space]:
+    for family in FAMILIES:
+        found = family(request)
         if found is not None:
             yield found
 
@@ -92,84 +70,40 @@ def schedule_as(
     func: Func, target: Target, constants: frozenset[str], family: str, decisions: Decisions
 ) -> Draft:
     """The schedule that a family makes of `func` with these values of its knobs; ScheduleError if it makes none."""
-    plain = _WITHOUT_KNOBS.get(family)
-    if plain is not None:
+    fallback = _FALLBACKS.get(family)
+    if fallback is not None:
         if decisions:
             raise ScheduleError(f"{family} has no knobs", hint=f"{', '.join(decisions)} cannot be chosen")
-        return plain(func, target, constants).draft
-    known: dict[str, Space] = {}
-    for space in spaces(func, target, constants):
-        known.setdefault(space.rule, space)
+        return fallback(func, target, constants).draft
+    known = {space.family: space for space in spaces(func, target, constants)}
     if family not in known:
-        offered = ", ".join((*known, *_WITHOUT_KNOBS))
+        offered = ", ".join((*known, *_FALLBACKS))
         raise ScheduleError(f"{family} does not fit {func.name}", hint=f"what fits is: {offered}")
     names = [k.name for k in known[family].knobs]
     if set(names) != set(decisions):
         raise ScheduleError(
             f"{family} has other knobs than {', '.join(decisions) or 'none'}",
-            hint=f"its knobs are: {', '.join(names)}",
+            hint=f"its knobs are: {', '.join(names) or 'none'}",
         )
     return _built(known[family], decisions)
 
 
-def by_structure(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
-    """The cheapest point of a design space, or what a family makes that has none."""
-    if carried_nests(func):
-        return recurrent(func, target, constants)
-    s = prepared(func)
-    if find_stages(s.func) is not None:
-        return _winograd(s, target)
-    for space in _spaces(s, target, constants):
+def by_family(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+    """The cheapest point of a family."""
+    for space in _spaces(make_request(func, target, constants)):
         for point in space.ranked()[0][:_TRIED]:
             decisions = space.decisions(point)
             try:
-                return Chosen(space.rule, decisions, _built(space, decisions))
+                return Chosen(space.family, decisions, _built(space, decisions))
             except ScheduleError as e:
-                _log.debug("%s: %s cannot be %s: %s", func.name, space.rule, decisions, e)
-    return _elementwise(s, target)
-
-
-def recurrent(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
-    """Loops that depend on their own earlier iterations; the nests around them are scheduled as Funcs of their own."""
-    if not carried_nests(func):
-        raise ScheduleError("no loop depends on its own earlier iterations")
-    draft = schedule_around_carried(func, target, lambda part: schedule_func(part, target, constants))
-    return Chosen("recurrent", {}, draft)
-
-
-def winograd(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
-    """A contraction of transformed operands, in stages."""
-    return _winograd(prepared(func), target)
-
-
-def _winograd(s: Draft, target: Target) -> Chosen:
-    if not schedule_stages(s, target):
-        raise ScheduleError("no operand of a contraction is transformed")
-    return Chosen("winograd", {}, s)
-
-
-def elementwise(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
-    """Without a reduction: all blocks in memory order."""
-    return _elementwise(prepared(func), target)
-
-
-def _elementwise(s: Draft, target: Target) -> Chosen:
-    if any(b.is_reduction for b in blocks(s.func.body)):
-        raise ScheduleError("no rule has a schedule for its reductions")
-    schedule_rest(s, {b.name for b in blocks(s.func.body)}, target)
-    return Chosen("elementwise", {}, s)
+                _log.debug("%s: %s cannot be %s: %s", func.name, space.family, decisions, e)
+    raise ScheduleError("no family has a schedule for it")
 
 
 def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
     """Every block stays in its own nest: without a reduction in memory order, with one nearly as it is written."""
     s = prepared(func)
-    for block in list(blocks(s.func.body)):
-        if not block.is_reduction or is_ordered(block):
-            try:
-                with s.transaction():
-                    (schedule_ordered if block.is_reduction else schedule_spatial)(s, block.name, target)
-            except ScheduleError as e:
-                _log.debug("%s stays as it is: %s", block.name, e)
+    schedule_each(s, target)
     return Chosen("block_by_block", {}, s)
 
 
@@ -184,7 +118,5 @@ def _built(space: Space, decisions: Decisions) -> Draft:
     return s
 
 
-LADDER: tuple[Recipe, ...] = (by_structure, block_by_block)
-_WITHOUT_KNOBS: dict[str, Recipe] = {
-    r.__name__: r for r in (recurrent, winograd, elementwise, block_by_block, unscheduled)
-}
+LADDER: tuple[Recipe, ...] = (by_family, block_by_block)
+_FALLBACKS: dict[str, Recipe] = {r.__name__: r for r in (block_by_block, unscheduled)}

@@ -47,7 +47,7 @@ class Evolution:
     """Proposes points of `spaces`, and is told what they took."""
 
     def __init__(self, spaces: Sequence[Space], seed: int = 0) -> None:
-        self.spaces = tuple(spaces)
+        self.spaces = tuple(s for s in spaces if s.knobs)  # where there is something to choose
         self._rng = np.random.default_rng(seed)
         self._ranked: list[tuple[Points, Costs]] = [s.ranked() for s in self.spaces]
         self._order = self._merge()
@@ -90,12 +90,12 @@ class Evolution:
         return self.spaces[p.space].decisions(np.array(p.row, np.int64))
 
     def rule(self, p: Proposal) -> str:
-        return self.spaces[p.space].rule
+        return self.spaces[p.space].family
 
     def find(self, rule: str, decisions: Decisions) -> Proposal | None:
         """The point that is stored under these names, if it is still one."""
         for n, s in enumerate(self.spaces):
-            if s.rule == rule and {k.name for k in s.knobs} == set(decisions):
+            if s.family == rule and {k.name for k in s.knobs} == set(decisions):
                 return Proposal(n, tuple(decisions[k.name] for k in s.knobs))
         return None
 

@@ -29,7 +29,7 @@ from tilewright.families.gemm.space import form_of, tile_sizes
 from tilewright.families.reduce.cost import row_seconds
 from tilewright.families.reduce.space import row_reduction
 from tilewright.families.window.recipe import is_lane_reduction, operands
-from tilewright.families.window.space import LanesSpace
+from tilewright.families.window.space import WindowSpace
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads
 from tilewright.ir.layout import Layout
 from tilewright.ir.rewrite import transform
@@ -301,7 +301,7 @@ def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -
     if c is not None:
         return _product_seconds(c, constants, machine_of(target))
     if is_lane_reduction(block):
-        space = LanesSpace(Draft(single(Func("estimate", (), (), block))), block.name, target)
+        space = WindowSpace(Draft(single(Func("estimate", (), (), block))), block.name, target)
         points = np.array([(*tile, _UNROLL) for tile in _LANE_TILES], dtype=np.int64)
         return float(np.min(space.cost(points)))
     return _rows_seconds(block, target)

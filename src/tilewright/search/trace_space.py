@@ -28,7 +28,7 @@ class TraceSpace(Space):
     `points()` are up to `count` distinct ones, drawn with `seed`. ScheduleError if the trace applies in no way.
     """
 
-    rule = "trace"
+    family = "trace"
 
     def __init__(
         self,

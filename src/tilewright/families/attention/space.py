@@ -5,12 +5,10 @@ A point with no rows keeps the contractions apart: each is scheduled as if it we
 them. That is for chains whose blocks cannot be moved, and where a block of rows would cost more than it saves.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import inf, prod
-from typing import TypeAlias
 
 import numpy as np
 
@@ -25,20 +23,17 @@ from tilewright.families.attention.recipe import (
     try_chain,
 )
 from tilewright.families.excerpt import excerpt
+from tilewright.families.family import Request
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import Contraction, address_steps, reduction_order, strides_along
-from tilewright.families.gemm.space import contraction_space, tile_sizes
+from tilewright.families.gemm.space import gemm_space, tile_sizes
 from tilewright.families.gemm.tiles import Tile
-from tilewright.families.prepare import prepared, schedule_rest
+from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.softmax_chain import Softmax, find_softmax, seen_more
 from tilewright.support.errors import ScheduleError
-from tilewright.target.target import Target
-from tilewright.tir.func import Func
 from tilewright.tir.stmt import blocks
-
-Alone: TypeAlias = Callable[[Func], Draft]
 
 _BLOCKS = (12, 16, 24, 32, 48, 64, 96, 128)  # rows, about
 _KEYS = (128, 192, 256, 384, 512)
@@ -51,13 +46,12 @@ _TILE_SIZES = [n for n, name in enumerate(_KNOBS) if name.endswith(("rows", "vec
 
 
 class AttentionSpace(Space):
-    rule = "attention"
+    family = "attention"
 
-    def __init__(
-        self, start: Draft, chain: Chain, target: Target, constants: frozenset[str], alone: Alone
-    ) -> None:
-        self._start, self._chain, self._target, self._alone = start, chain, target, alone
-        self._machine, self._constants = machine_of(target), constants
+    def __init__(self, start: Draft, chain: Chain, request: Request) -> None:
+        self._start, self._chain, self._request = start, chain, request
+        self._target, self._constants = request.target, request.constants
+        self._machine = machine_of(request.target)
         self._points = self._best_points()
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
@@ -88,7 +82,7 @@ class AttentionSpace(Space):
             schedule_chain(s, self._chain, plan, self._target)
         else:
             for part in self._chain.products:
-                for step in self._alone(excerpt(s.func, set(part))).trace:
+                for step in self._request.alone(excerpt(s.func, set(part))).trace:
                     s.apply(step)
             schedule_rows_apart(s, self._chain, _ACCUMULATORS, self._target)
         schedule_rest(s, names, self._target)
@@ -181,8 +175,7 @@ class AttentionSpace(Space):
         """The cheapest schedules of both, and all rows written and read between them."""
         total = self._between(self._chain.first.store.buffer.size, is_apart=True)
         for part in self._chain.products:
-            start = prepared(excerpt(self._start.func, set(part)))
-            space = contraction_space(start, self._target, self._constants)
+            space = gemm_space(replace(self._request, func=excerpt(self._start.func, set(part))))
             total += float(space.ranked()[1][0]) if space is not None else inf
         return total
 
@@ -266,9 +259,8 @@ def _parts(extent: int, size: int) -> list[tuple[int, int]]:
     return [(n, count) for n, count in ((size, extent // size), (extent % size, 1)) if n and count]
 
 
-def attention_space(
-    start: Draft, target: Target, constants: frozenset[str], alone: Alone
-) -> AttentionSpace | None:
-    """The space of a Func that is a chain of two contractions; `alone` schedules a Func with one of them."""
-    chain = try_chain(start.func)
-    return None if chain is None else AttentionSpace(start, chain, target, constants, alone)
+def attention_space(request: Request) -> AttentionSpace | None:
+    """The space of a Func that is a chain of two contractions."""
+    start = request.plain
+    chain = None if start is None else try_chain(start.func)
+    return None if start is None or chain is None else AttentionSpace(start, chain, request)

@@ -5,9 +5,7 @@ bands took for granted; then the Func costs what its parts would, and not what a
 of products.
 """
 
-from collections.abc import Callable
 from math import inf
-from typing import TypeAlias
 
 import numpy as np
 
@@ -16,19 +14,16 @@ from tilewright.families.bands.cost import apart_cycles
 from tilewright.families.bands.match import Chain, try_chain
 from tilewright.families.bands.space import try_form
 from tilewright.families.excerpt import excerpt
+from tilewright.families.family import Request
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.schedule.draft import Draft
-from tilewright.target.target import Target
-from tilewright.tir.func import Func
-
-Alone: TypeAlias = Callable[[Func], Draft]
 
 
 class ApartSpace(Space):
-    rule = "apart"
+    family = "apart"
 
-    def __init__(self, start: Draft, chain: Chain, target: Target, alone: Alone) -> None:
-        self._start, self._alone, self._machine = start, alone, machine_of(target)
+    def __init__(self, start: Draft, chain: Chain, request: Request) -> None:
+        self._start, self._alone, self._machine = start, request.alone, machine_of(request.target)
         self._parts, self._form = chain.parts(start.func), try_form(chain)
         self.knobs = (Knob("parts", (len(self._parts),)),)
 
@@ -48,7 +43,8 @@ class ApartSpace(Space):
         return s
 
 
-def apart_space(start: Draft, target: Target, constants: frozenset[str], alone: Alone) -> ApartSpace | None:
-    """The space of a Func that is such a chain; `alone` schedules a Func with a part of it."""
-    chain = try_chain(start.func)
-    return None if chain is None else ApartSpace(start, chain, target, alone)
+def apart_space(request: Request) -> ApartSpace | None:
+    """The space of a Func that is such a chain."""
+    start = request.plain
+    chain = None if start is None else try_chain(start.func)
+    return None if start is None or chain is None else ApartSpace(start, chain, request)

@@ -9,13 +9,14 @@ from tilewright.cost.machine import machine_of
 from tilewright.families.bands.cost import BandForm, banded_cycles, bands, best_product_tile, projection_tile
 from tilewright.families.bands.match import Chain, is_pixelwise, rows_operand, stored, try_chain
 from tilewright.families.bands.recipe import BandPlan, TilePlan, schedule_bands
+from tilewright.families.family import Request
 from tilewright.families.gemm.recipe import strides_along
 from tilewright.families.gemm.space import epilogue_of
 from tilewright.families.gemm.tiles import Tile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.families.window.recipe import is_lane_reduction, operands
-from tilewright.families.window.space import LanesSpace
+from tilewright.families.window.space import WindowSpace
 from tilewright.ir.expr import Expr, Load, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
@@ -27,12 +28,12 @@ _UNROLL = 64
 
 
 class BandsSpace(Space):
-    rule = "bands"
+    family = "bands"
 
     def __init__(self, start: Draft, chain: Chain, form: BandForm, target: Target) -> None:
         self._start, self._chain, self._form, self._target = start, chain, form, target
         self._machine = machine_of(target)
-        self._windows = LanesSpace(start, chain.windows.name, target)
+        self._windows = WindowSpace(start, chain.windows.name, target)
         self._points = np.array(bands(form, self._machine), dtype=np.int64).reshape(-1, 2)
         heights, widths = (tuple(int(v) for v in np.unique(self._points[:, n])) for n in range(2))
         self.knobs = (Knob("rows", heights), Knob("channels", widths))
@@ -71,15 +72,16 @@ class BandsSpace(Space):
         return BandPlan(rows, channels, TilePlan(Tile(height, vectors * lanes), unroll), product, projection)
 
 
-def bands_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
+def bands_space(request: Request) -> Space | None:
     """The space of a Func that is such a chain."""
-    chain = try_chain(start.func)
-    if chain is None or not is_lane_reduction(chain.windows):
+    start = request.plain
+    chain = None if start is None else try_chain(start.func)
+    if start is None or chain is None or not is_lane_reduction(chain.windows):
         return None
     form = try_form(chain)
     if form is None:
         return None
-    return BandsSpace(start, chain, replace(form, is_matrix=_is_matrix(start, chain)), target)
+    return BandsSpace(start, chain, replace(form, is_matrix=_is_matrix(start, chain)), request.target)
 
 
 def _is_matrix(start: Draft, chain: Chain) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.machine import machine_of
+from tilewright.families.family import Request
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import (
     Contraction,
@@ -51,8 +52,8 @@ _KNOBS = (
 )
 
 
-class ContractionSpace(Space):
-    rule = "contraction"
+class GemmSpace(Space):
+    family = "gemm"
 
     def __init__(self, start: Draft, target: Target, constants: frozenset[str], threads: int = 1) -> None:
         self._start = start
@@ -110,12 +111,15 @@ class ContractionSpace(Space):
         return s
 
 
-def contraction_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
+def gemm_space(request: Request) -> Space | None:
     """The space of a Func with one reduction, if that is a contraction."""
+    start = request.plain
+    if start is None:
+        return None
     reductions = [b for b in blocks(start.func.body) if b.is_reduction]
     if len(reductions) != 1 or try_contraction(reductions[0]) is None:
         return None
-    return ContractionSpace(start, target, constants)
+    return GemmSpace(start, request.target, request.constants)
 
 
 # ------------------------------------------------------------------------------------------------------------- points

@@ -4,6 +4,9 @@ The reduce loops keep their order, and with it the result. What the other loops 
 one is divided among workers, an innermost one becomes vectors where lanes are neighbours.
 """
 
+import logging
+
+from tilewright.families.elementwise.recipe import schedule_spatial
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import is_worth_sharing, parallel_prefix
 from tilewright.ir.expr import Indices, Var, free_vars, loads
@@ -13,9 +16,12 @@ from tilewright.schedule.nest import find_block
 from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.split import Split
+from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, IterKind
+from tilewright.tir.stmt import Block, IterKind, blocks
+
+_log = logging.getLogger(__name__)
 
 
 def is_ordered(block: Block) -> bool:
@@ -33,6 +39,19 @@ def schedule_ordered(s: Draft, name: str, target: Target) -> None:
         _vectorize(s, loops[-1], target.lanes(max(block.store.buffer.dtype.bytes, 4)))
     if first and is_worth_sharing(1, block):
         parallel_prefix(s, tuple(loops[:first]))
+
+
+def schedule_each(s: Draft, target: Target) -> None:
+    """Every block of the Func stays in its own nest: without a reduction in memory order, an ordered one as above, and
+    any other reduction as it is written.
+    """
+    for block in list(blocks(s.func.body)):
+        if not block.is_reduction or is_ordered(block):
+            try:
+                with s.transaction():
+                    (schedule_ordered if block.is_reduction else schedule_spatial)(s, block.name, target)
+            except ScheduleError as e:
+                _log.debug("%s stays as it is: %s", block.name, e)
 
 
 def _has_neighbour_lanes(block: Block) -> bool:

@@ -6,11 +6,14 @@ that know one reduction and what is around it apply to each.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from tilewright.cost.work import block_seconds
 from tilewright.families.excerpt import buffers_of, excerpt
+from tilewright.families.family import Alone, Request
 from tilewright.families.gemm.panel_tile import best_tile
 from tilewright.families.recurrent.recipe import carried_nests, schedule_carried
+from tilewright.families.space import OnePoint
 from tilewright.ir.expr import Buffer
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.moves import top_level
@@ -22,7 +25,25 @@ from tilewright.tir.stmt import Stmt, blocks
 _log = logging.getLogger(__name__)
 
 
-def schedule_around_carried(func: Func, target: Target, alone: Callable[[Func], Draft]) -> Draft:
+class RecurrentSpace(OnePoint):
+    family = "recurrent"
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def seconds(self) -> float:
+        lanes = self._request.target.lanes(4)
+        return sum(block_seconds(b, lanes) for b in blocks(self._request.func.body))
+
+    def schedule(self) -> Draft:
+        return schedule_around_carried(self._request.func, self._request.target, self._request.alone)
+
+
+def recurrent_space(request: Request) -> RecurrentSpace | None:
+    return RecurrentSpace(request) if carried_nests(request.func) else None
+
+
+def schedule_around_carried(func: Func, target: Target, alone: Alone) -> Draft:
     """Schedule a Func with such nests; `alone` schedules what is before, between and after them."""
     s, nests = Draft(single(func)), carried_nests(func)
     runs = _runs(func, nests)

@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 
 from tilewright.cost.machine import machine_of
+from tilewright.families.family import Request
 from tilewright.families.reduce.cost import RowReduction, row_seconds
 from tilewright.families.reduce.recipe import schedule_rows
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
@@ -16,8 +17,8 @@ from tilewright.tir.stmt import Block, IterKind, blocks
 _ACCUMULATORS = (1, 2, 4, 8)
 
 
-class RowsSpace(Space):
-    rule = "rows"
+class ReduceSpace(Space):
+    family = "reduce"
     knobs = (Knob("accumulators", _ACCUMULATORS),)
 
     def __init__(self, start: Draft, reductions: list[Block], target: Target) -> None:
@@ -36,9 +37,12 @@ class RowsSpace(Space):
         return s
 
 
-def rows_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
+def reduce_space(request: Request) -> Space | None:
+    start = request.plain
+    if start is None:
+        return None
     reductions = [b for b in blocks(start.func.body) if b.is_reduction]
-    return RowsSpace(start, reductions, target) if reductions else None
+    return ReduceSpace(start, reductions, request.target) if reductions else None
 
 
 def row_reduction(block: Block) -> RowReduction:

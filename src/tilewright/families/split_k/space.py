@@ -6,9 +6,10 @@ know one reduction apply to each. There is such a space only where it pays: team
 nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import inf, prod
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,24 +18,22 @@ from tilewright.cost.parallel import ENOUGH_PARTS, MEETING_SECONDS, PART_SECONDS
 from tilewright.cost.stream import stream_seconds
 from tilewright.cost.work import block_seconds, domain
 from tilewright.families.excerpt import excerpt
-from tilewright.families.gemm.space import contraction_space
+from tilewright.families.family import Request
+from tilewright.families.gemm.space import gemm_space
 from tilewright.families.parallel import parts_of
-from tilewright.families.prepare import prepared, schedule_rest
-from tilewright.families.reduce.space import rows_space
+from tilewright.families.prepare import schedule_rest
+from tilewright.families.reduce.space import reduce_space
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.families.split_k.recipe import divide_reduction, divided_iter
-from tilewright.families.window.space import lanes_space
+from tilewright.families.window.space import window_space
 from tilewright.ir.expr import loads
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.nest import find_block
 from tilewright.support.errors import ScheduleError
-from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
-Alone: TypeAlias = Callable[[Func], Draft]
-
-_RULES = (contraction_space, lanes_space, rows_space)
+_FAMILIES = (gemm_space, window_space, reduce_space)
 _MOST_RESULTS = 2048  # more of them are enough parts
 _LEAST_SECONDS = 3e-6  # of reductions that are looked at
 _CHUNKS = (4, 8, 16, 32, 64)  # about
@@ -70,16 +69,14 @@ class _Time(NamedTuple):
         return self.alone <= _MOST_ALONE * whole.alone and self.shared <= _MOST_SHARED * whole.shared
 
 
-class DividedSpace(Space):
+class SplitKSpace(Space):
     """Costs are those of teams: for one core all points are about the same."""
 
-    rule = "divided"
+    family = "split_k"
 
-    def __init__(
-        self, start: Draft, sums: Sequence[_Sum], times: dict[int, _Time], target: Target, alone: Alone
-    ) -> None:
-        self._start, self._sums, self._target = start, sums, target
-        self._times, self._alone = times, alone
+    def __init__(self, start: Draft, sums: Sequence[_Sum], times: dict[int, _Time], request: Request) -> None:
+        self._start, self._sums, self._target = start, sums, request.target
+        self._times, self._alone = times, request.alone
         self.knobs = (Knob("chunks", tuple(times)),)
 
     def points(self) -> Points:
@@ -112,8 +109,11 @@ def _with_followers(func: Func, name: str) -> set[str]:
     return run
 
 
-def divided_space(start: Draft, target: Target, constants: frozenset[str], alone: Alone) -> Space | None:
-    """The space of a Func whose reductions all have few results, if it pays; `alone` schedules a Func with one sum."""
+def split_k_space(request: Request) -> Space | None:
+    """The space of a Func whose reductions all have few results, if it pays."""
+    start = request.plain
+    if start is None:
+        return None
     sums: list[_Sum] = []
     for b in blocks(start.func.body):
         over = divided_iter(b) if b.is_reduction else None
@@ -123,7 +123,7 @@ def divided_space(start: Draft, target: Target, constants: frozenset[str], alone
             return None
     if not sums or (len(sums) > 1 and min(one.results for one in sums) >= ENOUGH_PARTS):
         return None  # several are computed row by row, and a row is a part
-    ask = _Estimate(start, sums, target, constants)
+    ask = _Estimate(start, sums, request)
     if ask.roughly < _LEAST_SECONDS:
         return None
     whole = ask.whole()
@@ -131,13 +131,13 @@ def divided_space(start: Draft, target: Target, constants: frozenset[str], alone
         return None
     times = {n: ask.divided(n) for n in _CHUNKS if all(one.chunks(n) > 1 for one in sums)}
     paying = {n: t for n, t in times.items() if t is not None and t.pays(whole)}
-    return DividedSpace(start, sums, paying, target, alone) if paying else None
+    return SplitKSpace(start, sums, paying, request) if paying else None
 
 
 class _Estimate:
-    def __init__(self, start: Draft, sums: Sequence[_Sum], target: Target, constants: frozenset[str]) -> None:
-        self._start, self._sums, self._target, self._constants = start, sums, target, constants
-        self._machine, self._lanes = machine_of(target), target.lanes(4)
+    def __init__(self, start: Draft, sums: Sequence[_Sum], request: Request) -> None:
+        self._start, self._sums, self._request = start, sums, request
+        self._machine, self._lanes = machine_of(request.target), request.target.lanes(4)
         every = list(blocks(start.func.body))
         # What comes before the first reduction is the same in any case.
         first = next((n for n, b in enumerate(every) if b.is_reduction), len(every))
@@ -149,7 +149,7 @@ class _Estimate:
 
     def whole(self) -> _Time | None:
         """None if no rule has a schedule, or if that has enough parts."""
-        for space, decisions, seconds in self._cheapest(self._start):
+        for space, decisions, seconds in self._cheapest(self._request):
             try:
                 built = space.build(decisions).func
             except ScheduleError:
@@ -178,18 +178,18 @@ class _Estimate:
         except ScheduleError:
             return None
         after = self._roughly(find_block(s.func, one.block.name))
-        for space, decisions, seconds in self._cheapest(prepared(excerpt(s.func, {name}))):
+        for space, decisions, seconds in self._cheapest(replace(self._request, func=excerpt(s.func, {name}))):
             # Reductions in lanes take several chunks into one tile.
-            parts = -(-chunks // (decisions["rows"] if space.rule == "lanes" else 1))
+            parts = -(-chunks // (decisions["rows"] if space.family == "window" else 1))
             alone = self._roughly(one.block) if len(self._sums) > 1 else self._alone(one, seconds, parts)
             shared = team_seconds(alone, parts) + MEETING_SECONDS
             return _Time(alone + parts * PART_SECONDS + after, shared + after)
         return None
 
-    def _cheapest(self, start: Draft) -> Iterator[tuple[Space, Decisions, float]]:
-        """Of each rule that has a schedule, with its cost."""
-        for rule in _RULES:
-            space = rule(start, self._target, self._constants)
+    def _cheapest(self, request: Request) -> Iterator[tuple[Space, Decisions, float]]:
+        """Of each family that has a schedule, with its cost."""
+        for family in _FAMILIES:
+            space = family(request)
             if space is not None:
                 points, costs = space.ranked()
                 if len(points):

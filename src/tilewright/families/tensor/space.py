@@ -7,6 +7,7 @@ count what `intrinsics_of` and `mappings` give, in their order, which does not d
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.families.family import Request
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.families.tensor.cost import Terms, mapping_terms
@@ -24,7 +25,7 @@ _KEPT = 64  # mappings of one assignment of operands to one intrinsic that are w
 
 
 class TensorSpace(Space):
-    rule = "tensor"
+    family = "tensor"
 
     def __init__(
         self,
@@ -83,15 +84,16 @@ class TensorSpace(Space):
         return s
 
 
-def tensor_space(start: Draft, target: Target, constants: frozenset[str]) -> TensorSpace | None:
+def tensor_space(request: Request) -> TensorSpace | None:
     """The space of a Func with one reduction, if an intrinsic of the target can compute it."""
-    reductions = [b for b in blocks(start.func.body) if b.is_reduction]
-    if len(reductions) != 1:
+    start = request.plain
+    reductions = [] if start is None else [b for b in blocks(start.func.body) if b.is_reduction]
+    if start is None or len(reductions) != 1:
         return None
     (block,) = reductions
-    ways = {n: mappings(block, i) for n, i in enumerate(intrinsics_of(target))}
+    ways = {n: mappings(block, i) for n, i in enumerate(intrinsics_of(request.target))}
     found = {n: m for n, m in ways.items() if isinstance(m, Mappings)}
-    space = TensorSpace(start, block, found, target, constants) if found else None
+    space = TensorSpace(start, block, found, request.target, request.constants) if found else None
     return None if space is None or not len(space.points()) else space
 
 

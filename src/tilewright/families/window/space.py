@@ -5,6 +5,7 @@ from math import inf, prod
 import numpy as np
 
 from tilewright.cost.machine import machine_of
+from tilewright.families.family import Request
 from tilewright.families.gemm.tiles import Tile, column_tiles, row_tiles
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
@@ -23,8 +24,8 @@ _UNROLLS = (64, 24)
 _BESIDE = 3  # registers for what is combined with the accumulators
 
 
-class LanesSpace(Space):
-    rule = "lanes"
+class WindowSpace(Space):
+    family = "window"
     knobs = (Knob("rows", _ROWS), Knob("vectors", _VECTORS), Knob("unroll", _UNROLLS))
 
     def __init__(self, start: Draft, name: str, target: Target) -> None:
@@ -87,9 +88,12 @@ class LanesSpace(Space):
         return s
 
 
-def lanes_space(start: Draft, target: Target, constants: frozenset[str]) -> Space | None:
+def window_space(request: Request) -> Space | None:
     """The space of a Func with one reduction, if vectors of its output are combined from vectors."""
+    start = request.plain
+    if start is None:
+        return None
     reductions = [b for b in blocks(start.func.body) if b.is_reduction]
     if len(reductions) != 1 or not is_lane_reduction(reductions[0]):
         return None
-    return LanesSpace(start, reductions[0].name, target)
+    return WindowSpace(start, reductions[0].name, request.target)

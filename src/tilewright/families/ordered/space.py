@@ -1,0 +1,32 @@
+"""Funcs with blocks that change elements one after another: every block stays in its own nest."""
+
+from tilewright.cost.work import block_seconds
+from tilewright.families.family import Request
+from tilewright.families.ordered.recipe import is_ordered, schedule_each
+from tilewright.families.space import OnePoint
+from tilewright.schedule.draft import Draft
+from tilewright.target.target import Target
+from tilewright.tir.stmt import blocks
+
+
+class OrderedSpace(OnePoint):
+    family = "ordered"
+
+    def __init__(self, start: Draft, target: Target) -> None:
+        self._start, self._target = start, target
+
+    def seconds(self) -> float:
+        lanes = self._target.lanes(4)
+        return sum(block_seconds(b, 1 if is_ordered(b) else lanes) for b in blocks(self._start.func.body))
+
+    def schedule(self) -> Draft:
+        s = self._start.branch()
+        schedule_each(s, self._target)
+        return s
+
+
+def ordered_space(request: Request) -> OrderedSpace | None:
+    start = request.start
+    if start is None or not any(is_ordered(b) for b in blocks(start.func.body)):
+        return None
+    return OrderedSpace(start, request.target)
