@@ -27,9 +27,11 @@ from rich.progress import track
 
 from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.codegen.legalize import legalize
-from tilewright.compiler import lowered
-from tilewright.kernels import task_key
-from tilewright.search.default import schedule_func
+from tilewright.driver.decisions import Kernel
+from tilewright.driver.passes import Context, State, run_passes
+from tilewright.frontend.onnx import load_graph
+from tilewright.graph.passes.fold_natively import without_values
+from tilewright.ops.accuracy import DEFAULT
 from tilewright.target.names import resolve_target
 from tilewright.tir.func import Func
 from tilewright.tir.pipeline import lower
@@ -66,17 +68,14 @@ def fingerprints(model: Path) -> dict[str, int]:
     """Of all kernels of a model, with how many Funcs have each."""
     target = resolve_target(_TARGET)
     passes = legalize(target)
-    module = lowered(model, target=target)
-    constants = frozenset(c.buffer for c in module.constants)
-    names = frozenset(b.name for b in constants)
-    known: dict[str, list[str]] = {}
+    context = Context(target, DEFAULT.allows, run_constants=without_values)
+    state = run_passes(State(load_graph(model)), context)
+    calls = [d.calls for d in state.trace.sections["kernels"] if isinstance(d, Kernel)]
     found: Counter[str] = Counter()
-    for func in module.funcs:
-        key = task_key(func, constants)
-        if key not in known:
-            scheduled = schedule_func(func, target, names).func
-            known[key] = [fingerprint(phase.func) for phase in lower(scheduled, passes)[0]]
-        found.update(known[key])
+    for kernel, sites in zip(state.kernels, calls, strict=True):
+        phases, _ = lower(kernel.schedule.func, passes)
+        for phase in phases:
+            found[fingerprint(phase.func)] += len(sites)
     return dict(sorted(found.items()))
 
 

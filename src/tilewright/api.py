@@ -30,7 +30,7 @@ from tilewright.ops.accuracy import EXACT, Accuracy, AccuracyLike
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
-from tilewright.search.database import Scope, default_database
+from tilewright.search.database import Scope, choices_digest, default_database
 from tilewright.support.artifact import Artifact
 from tilewright.support.errors import Hint, MultipleProgramsError, UserError
 from tilewright.target.names import resolve_target
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from tilewright.compiler import CompiledModel
+    from tilewright.driver.trace import ProgramTrace
     from tilewright.dynamic import DynamicSession
     from tilewright.graph.graph import Graph
 
@@ -65,6 +66,7 @@ def load(
     cache: bool = True,
     progress: Progress | None = None,
     variants: int = 8,
+    trace: "ProgramTrace | str | Path | None" = None,
 ) -> "Session | DynamicSession":
     """A session for a model, compiled now or taken from the cache; or for a compiled `.tw` file.
 
@@ -72,7 +74,8 @@ def load(
     programs for different shapes are kept. `accuracy` bounds the error that a quicker algorithm may add to a layer,
     relative to the layer's largest output: `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only.
     `plugins` may run parts of the model, as `placement` decides; if one fails, native code takes over, unless `strict`.
-    Those that quantize do so by `calibration`, samples of the model's inputs by name.
+    Those that quantize do so by `calibration`, samples of the model's inputs by name. `trace`, or the file of that
+    name, has decisions that are not taken again (`docs/traces.md`).
     """
     wanted = None if accuracy is None else Accuracy.of(accuracy)
     wish = Wish.of(plugins, placement, strict, threads, calibration)
@@ -83,10 +86,19 @@ def load(
         return _session(program, threads, strict)
     store = default_cache() if cache else NO_CACHE
     bound = wanted or Accuracy.of(None)
-    loader = _Loader(model, threads, resolve_target(target), bound, wish, store, progress)
+    given = _trace_module().ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
+    loader = _Loader(model, threads, resolve_target(target), bound, wish, store, progress, given)
     try:
         return loader.program(shapes)
     except MultipleProgramsError:
+        if given is not None:
+            raise UserError(
+                "a trace is of one program, and this model becomes several",
+                hint=Hint(
+                    "give the shapes that the trace was made with: shapes={…}",
+                    command="give the shapes that the trace was made with: --shape NAME=D1,D2,…",
+                ),
+            ) from None
         return loader.dynamic(shapes or {}, variants)
 
 
@@ -116,6 +128,7 @@ class _Loader:
     wish: Wish
     store: Cache
     progress: Progress | None
+    trace: "ProgramTrace | None" = None
 
     def dynamic(self, shapes: Shapes, variants: int) -> "DynamicSession":
         """Several programs, compiled when their types are known."""
@@ -145,18 +158,26 @@ class _Loader:
         started = time.time_ns()
         state = _state(model)
         digest = model_digest(model, store)
-        key = self._current_key(digest, shapes)
+        key, tuned = self._current_key(digest, shapes)
         path = store.find_program(key) if key else None
         if path is not None:
             try:
                 artifact = file.load(path)
-                if artifact.manifest.options.get("tuned"):
-                    _log.info("tuned: %s kernels from the database", artifact.manifest.options["tuned"])
+                if tuned:
+                    _log.info("tuned: %d kernels from the database", tuned)
                 return _session(artifact, self.threads, self.wish.strict)
             except UserError as e:
                 store.discard_program(key, e.message)
         made: CompiledModel = _compiler().compile_for(
-            self.target, model, digest, shapes, self.accuracy, store, self.progress, wish=self.wish
+            self.target,
+            model,
+            digest,
+            shapes,
+            self.accuracy,
+            store,
+            self.progress,
+            wish=self.wish,
+            trace=self.trace,
         )
         # Files that changed while they were read are compiled, but not kept.
         external = [_beside(model, name) for name in made.external_files]
@@ -170,7 +191,8 @@ class _Loader:
         return made.session(self.threads, strict=self.wish.strict)
 
     def _key(self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "") -> str:
-        return program_key(digest, others, shapes, self.target, self.accuracy, tuned, self._plugins())
+        trace = "" if self.trace is None else self.trace.digest
+        return program_key(digest, others, shapes, self.target, self.accuracy, tuned, self._plugins(), trace)
 
     def _plugins(self) -> str:
         """What there is to know of the plugins; those that nobody wishes for are not even looked at."""
@@ -179,23 +201,23 @@ class _Loader:
         found = import_module("tilewright.plugins.registry").find_plugins(self.wish.plugins)
         return " ".join([str(self.wish), *(p.version for p in found)])
 
-    def _current_key(self, digest: str, shapes: Shapes | None) -> str:
+    def _current_key(self, digest: str, shapes: Shapes | None) -> tuple[str, int]:
         """Of the program as it would be compiled now, or empty: the model's other files and its tasks are not known
-        before it has been compiled once.
+        before it has been compiled once. And for how many of its kernels there is a choice in the database.
         """
         others = _others(self.model, digest, self.store)
         if others is None:
-            return ""
+            return "", 0
         untuned = self._key(digest, others, shapes)
         database = default_database()
         if not database.exists:
-            return untuned
+            return untuned, 0
         tasks = known_tasks(untuned, self.store)
         if tasks is None:
-            return ""
-        choices = database.state(Scope(target_digest(self.target), rules_digest()), tasks)
+            return "", 0
+        choices = database.choices(Scope(target_digest(self.target), rules_digest()), tasks)
         database.close()
-        return self._key(digest, others, shapes, choices)
+        return self._key(digest, others, shapes, choices_digest(choices)), len(choices)
 
 
 def _session(program: Artifact, threads: int | None, strict: bool) -> Session:
@@ -206,6 +228,10 @@ def _session(program: Artifact, threads: int | None, strict: bool) -> Session:
 
 def _compiler() -> ModuleType:
     return import_module("tilewright.compiler")
+
+
+def _trace_module() -> ModuleType:
+    return import_module("tilewright.driver.trace")
 
 
 def _others(model: Model, digest: str, store: Cache) -> list[str] | None:

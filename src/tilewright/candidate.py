@@ -25,7 +25,7 @@ from tilewright.kernels import Compiled, Kernel, constant_kernels
 from tilewright.schedule.decisions import Sampling
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
-from tilewright.search.default import schedule_func
+from tilewright.search.default import Spaces, schedule_func
 from tilewright.search.trace_space import TraceSpace
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
 from tilewright.support.errors import TilewrightError, UserError
@@ -38,7 +38,6 @@ from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower
 from tilewright.tir.printer import print_func
 from tilewright.trial import Candidate, Status
-from tilewright.tuned import Spaces
 from tilewright.worker import target_from_json, target_to_json
 
 DEFAULT = "default"  # the rule that stands for what an untuned compilation does

@@ -1,14 +1,9 @@
 """From a model to a program: the one file that sees all parts.
 
 regions = place(graph)                    what plugins run
-graph = folded(load_graph(model))         frontend; constants that are worth it, by a program of their own
-graph = prepare(graph)                    graph passes
-module = lower(graph)                     one Func per group, over shared buffers
-module = choose_algorithms(module)        where a Func may be computed in several ways
-module = join_funcs(module)               what a schedule brings together is one Func
-module = choose_layouts(module)           layouts belong to the Module; the cheapest over all of it
-kernels = schedule, lower, compile        each distinct Func once
-artifact = kernels + constants + a memory plan + the program
+state = run_passes(graph)                 decides, and schedules each distinct kernel (`driver/passes.py`)
+kernels = lower, emit, compile            while others are still being scheduled
+artifact = kernels + constants + a memory plan + the program + the trace of what was decided
 """
 
 import logging
@@ -27,15 +22,15 @@ from onnx import ModelProto
 from tilewright.assembly import Assembly, Item, placed, specs_of, touched
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
 from tilewright.decision import decide
+from tilewright.driver.passes import Context, Scheduled, State, run_passes, task_key
+from tilewright.driver.trace import ProgramTrace
 from tilewright.estimate import Estimated
 from tilewright.frontend.onnx import OnnxModel, load_graph
 from tilewright.frontend.onnx_stage import HostCall, HostNodes
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
-from tilewright.graph.passes import prepare
 from tilewright.graph.passes.externalise import externalise, outside_regions
-from tilewright.graph.passes.fold_natively import fold_natively
-from tilewright.graph.passes.lower import lower
+from tilewright.graph.passes.fold_natively import Run as RunConstants
 from tilewright.ir.expr import Buffer
 from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
 from tilewright.keys import compiler_digest, model_digest, target_digest
@@ -52,11 +47,9 @@ from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.machine import default_threads, runs_here
 from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
-from tilewright.search.algorithms import choose_algorithms
 from tilewright.search.database import Scope, default_database
-from tilewright.search.default import spaces
-from tilewright.search.join import join_funcs
-from tilewright.search.layout_choice import Component, choose_layouts
+from tilewright.search.default import Spaces, spaces
+from tilewright.search.layout_choice import Component
 from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
 from tilewright.support.errors import UserError
 from tilewright.support.program import leaves, map_program
@@ -65,7 +58,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.program import renamed
-from tilewright.tuned import Spaces, Tuned
+from tilewright.tuned import Tuned
 from tilewright.version import __version__
 from tilewright.wish import NATIVE, Sample, Wish
 from tilewright.workers import Workers
@@ -91,6 +84,7 @@ class CompiledModel:
     external_files: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()  # keys of its Funcs in the database of tuning
     tuned: str = ""  # digest of the choices from there
+    trace: ProgramTrace = field(default_factory=ProgramTrace)  # what was decided
 
     def save(self, path: str | Path) -> None:
         """Write a `.tw` file. It is native code: load it only where you would run a program of that origin."""
@@ -118,6 +112,9 @@ class Stages:
     later: int = 0
     imported: Graph | None = None
     placement: Placement = NOTHING_PLACED
+    trace: ProgramTrace = field(default_factory=ProgramTrace)
+    layouts: tuple[Component, ...] = ()  # why they were chosen
+    tuned: int = 0  # kernels
 
     def asm(self, kernel: str) -> str:
         return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
@@ -134,14 +131,17 @@ def compile(
     strict: bool = False,
     calibration: Iterable[Sample] = (),
     progress: Progress | None = None,
+    trace: "ProgramTrace | str | Path | None" = None,
 ) -> CompiledModel:
-    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. The rest
-    is as for `load`.
+    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. What `trace`, or
+    the file of that name, decides is not decided again. The rest is as for `load`.
     """
     cache = default_cache()
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
     wish = Wish.of(plugins, placement, strict, calibration=calibration)
-    return compile_for(resolve_target(target), model, digest, shapes, bound, cache, progress, wish=wish)
+    given = ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
+    machine = resolve_target(target)
+    return compile_for(machine, model, digest, shapes, bound, cache, progress, wish=wish, trace=given)
 
 
 def compile_for(
@@ -154,10 +154,13 @@ def compile_for(
     progress: Progress | None = None,
     workers: int | None = None,
     wish: Wish = NATIVE,
+    trace: ProgramTrace | None = None,
 ) -> CompiledModel:
     """Compile the model of this digest, with objects from the cache. The program is not put there: `api.load` does."""
     with Workers(target, workers) as pool:
-        return _compilation(target, accuracy, cache, pool, progress, wish).run(model, digest, shapes)
+        made = _compilation(target, accuracy, cache, pool, progress, wish)
+        made.given = trace
+        return made.run(model, digest, shapes)
 
 
 def compile_graph(
@@ -182,16 +185,14 @@ def compile_graph(
         return made.run_graph(graph, "")
 
 
-def folded(
-    graph: Graph, target: Target, accuracy: Accuracy, cache: Cache, pool: Workers | None = None
-) -> Graph:
-    """The graph with the results of what is worth computing now, if code for the target can run here."""
+def runner(target: Target, accuracy: Accuracy, cache: Cache, pool: Workers | None = None) -> RunConstants:
+    """Runs a part of a graph once; if code for the target does not run here, its results are unknown."""
 
     def run(part: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         with compile_graph(target, part, accuracy, cache, pool=pool, is_run_once=True).session() as session:
             return session.run(feeds)
 
-    return fold_natively(graph, run) if runs_here(target.triple, target.features) else graph
+    return run
 
 
 def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool = False) -> Session:
@@ -236,11 +237,12 @@ def stages(
     with Workers(machine) as pool:
         c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None, wish)
         made = c.run_graph(graph, model_digest(model, cache))
-    assert c.graph is not None and c.tir is not None and c.scheduled is not None
+    state, scheduled = c.state, c.scheduled
+    assert state is not None and state.lowered is not None and scheduled is not None
     return Stages(
-        c.graph,
-        c.tir,
-        c.scheduled,
+        state.graph,
+        state.lowered,
+        scheduled,
         c.compiler.kernels,
         c.compiler.compiled,
         c.calls,
@@ -250,6 +252,9 @@ def stages(
         later,
         graph,
         c.placement,
+        state.trace,
+        state.layouts,
+        sum(k.is_tuned for k in state.kernels),
     )
 
 
@@ -266,9 +271,9 @@ def lowered(
 ) -> Module:
     """The Funcs of a model as they are before they are scheduled, with algorithms and the layouts of buffers chosen."""
     machine = resolve_target(target)
-    graph = prepare(folded(load_graph(model, shapes), machine, accuracy, default_cache()))
-    module = choose_algorithms(lower(graph), machine, accuracy.allows)
-    return choose_layouts(join_funcs(module, machine)[0], machine)[0]
+    fold = runner(machine, accuracy, default_cache()) if runs_here(machine.triple, machine.features) else None
+    context = Context(machine, accuracy.allows, run_constants=fold)
+    return run_passes(State(load_graph(model, shapes)), context, until="layouts").current
 
 
 def _compilation(
@@ -279,9 +284,9 @@ def _compilation(
     progress: Progress | None,
     wish: Wish = NATIVE,
 ) -> "_Compilation":
-    tuned = Tuned(target, spaces=SPACES)
-    compiler = KernelCompiler(target, cache, pool, tuned)
-    return _Compilation(target, accuracy, compiler, tuned, pool, progress, wish)
+    return _Compilation(
+        target, accuracy, KernelCompiler(target, cache, pool), Tuned(target), pool, progress, wish
+    )
 
 
 def _scheduled(module: Module, made: Mapping[str, Func]) -> Module:
@@ -302,11 +307,10 @@ class _Compilation:
     assignment: Assignment | None = None
     placing: Placing | None = None
     is_run_once: bool = False
+    given: ProgramTrace | None = None
     placement: Placement = NOTHING_PLACED
-    graph: Graph | None = None
-    tir: Module | None = None
+    state: State | None = None
     scheduled: Module | None = None
-    layouts: tuple[Component, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     calls: dict[str, int] = field(default_factory=dict[str, int])
     values: dict[Buffer, Array] = field(default_factory=dict[Buffer, Array])
@@ -334,29 +338,59 @@ class _Compilation:
             self.placement = self._placed(graph)
             graph = externalise(graph, [p.region for p in self.placement.regions])
             stage("plugins")
-        self._tell("graph", 0, 1)
-        if not self.is_run_once:
-            graph = folded(graph, self.target, self.accuracy, self.compiler.cache, self.pool)
-        self.graph = prepare(graph)
-        keys = {p.region.key for p in self.placement.regions}
-        module = lower(self.graph, outside_regions(self.graph, keys))
-        self.tir = choose_algorithms(module, self.target, self.accuracy.allows)
-        stage("graph")
-        module, _, self.layouts = choose_layouts(join_funcs(self.tir, self.target)[0], self.target)
-        stage("layouts")
+        state = self.state = self._planned(graph)
+        module = state.current
         self.values = {c.buffer: c.value for c in module.constants}
-        compiled = self._kernels(module)
+        compiled = self._finished(module)
         self.scheduled = _scheduled(module, {name: c.scheduled for name, c in compiled.items()})
         self.seconds |= self.compiler.seconds
         start = time.perf_counter()
         nodes = self._nodes(module.program, compiled)
         stage("constants")
-        artifact = self._artifact(module, nodes, digest)
+        artifact = self._artifact(state, nodes, digest)
         stage("link")
         self.tuned.close()
-        if self.tuned.used:
-            _log.info("tuned: %d kernels from the database", len(self.tuned.used))
-        return CompiledModel(artifact, self.seconds, (), self.compiler.tasks, self.tuned.digest)
+        tuned = sum(k.is_tuned for k in state.kernels)
+        if tuned:
+            _log.info("tuned: %d kernels from the database", tuned)
+        return CompiledModel(artifact, self.seconds, (), self.compiler.tasks, self.tuned.digest, state.trace)
+
+    def _planned(self, graph: Graph) -> State:
+        """The program after all passes. Kernels are being compiled by then."""
+        keys = {p.region.key for p in self.placement.regions}
+        done = 0
+        start = time.perf_counter()
+
+        def started(kernel: Scheduled) -> None:
+            nonlocal done
+            self.compiler.start(kernel)
+            done += 1
+            self._tell("kernels", done, done + 1)
+
+        def after(name: str) -> None:
+            nonlocal start
+            now = time.perf_counter()
+            self.seconds[name], start = now - start, now
+            self._tell(name, 1, 1)
+
+        can_fold = not self.is_run_once and runs_here(self.target.triple, self.target.features)
+        context = Context(
+            self.target,
+            self.accuracy.allows,
+            self.tuned.choice,
+            SPACES,
+            runner(self.target, self.accuracy, self.compiler.cache, self.pool) if can_fold else None,
+            lambda graph: outside_regions(graph, keys),
+            started,
+        )
+        state = run_passes(State(graph), context, self.given, after=after)
+        inside = self.compiler.seconds
+        self.seconds["kernels"] -= inside["lower"] + inside["emit"]
+        return state
+
+    def _finished(self, module: Module) -> dict[str, Compiled]:
+        constants = frozenset(self.values)
+        return {f.name: self.compiler.finish(task_key(f, constants)) for f in module.funcs}
 
     def _placed(self, graph: Graph) -> Placement:
         plugins, wish = self._plugins(), self.wish
@@ -411,16 +445,6 @@ class _Compilation:
         if self.progress is not None:
             self.progress(what, done, total)
 
-    def _kernels(self, module: Module) -> dict[str, Compiled]:
-        constants = frozenset(self.values)
-        keys: dict[str, str] = {}
-        for n, func in enumerate(module.funcs):
-            self._tell("kernels", n, len(module.funcs))
-            keys[func.name] = self.compiler.start(func, constants)
-        out = {name: self.compiler.finish(key) for name, key in keys.items()}
-        self._tell("kernels", len(module.funcs), len(module.funcs))
-        return out
-
     # ------------------------------------------------------------------------------------------- the program
 
     def _nodes(self, program: Program, compiled: Mapping[str, Compiled]) -> Assembly:
@@ -445,20 +469,17 @@ class _Compilation:
             self.calls[k.name] = self.calls.get(k.name, 0) + 1
         return [Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
 
-    def _options(self) -> dict[str, str]:
-        """What to say of the program: how accurate it is, and what became of that."""
-        found = {"accuracy": str(self.accuracy)}
-        if self.tuned.used:
-            found["tuned"] = str(len(self.tuned.used))
-        assert self.tir is not None
-        algorithms = [f"{f.name}: {f.algorithm}" for f in self.tir.funcs if f.algorithm]
+    def _options(self, state: State) -> dict[str, str]:
+        """What to say of the program: how accurate it is, what became of that, and all that was decided."""
+        found = {"accuracy": str(self.accuracy), "trace": str(state.trace)}
+        assert state.lowered is not None
+        algorithms = [f"{f.name}: {f.algorithm}" for f in state.lowered.funcs if f.algorithm]
         if algorithms:
             found["algorithms"] = "\n".join(algorithms)
-        if self.layouts:
-            found["layouts"] = "\n".join(map(str, self.layouts))
         return found
 
-    def _artifact(self, module: Module, nodes: Assembly, digest: str) -> Artifact:
+    def _artifact(self, state: State, nodes: Assembly, digest: str) -> Artifact:
+        module = state.current
         in_place = {p.region.key for p in self.placement.regions if p.plugin.capabilities.in_place}
         times = touched(nodes, in_place)
         used = dict.fromkeys(b for t in times for b in t)
@@ -471,17 +492,16 @@ class _Compilation:
             (Place.CONSTANT, constants),
         ):
             slots.update((b, Slot(where, n)) for n, b in enumerate(group))
-        assert self.graph is not None
         manifest = Manifest(
             FORMAT_VERSION,
             __version__,
             LLVM_VERSION,
-            self._options(),
+            self._options(state),
             digest,
             self.target.triple,
             tuple(sorted(self.target.features)),
-            specs_of(module.inputs, [v.name for v in self.graph.inputs]),
-            specs_of(module.outputs, list(self.graph.output_names)),
+            specs_of(module.inputs, [v.name for v in state.graph.inputs]),
+            specs_of(module.outputs, list(state.graph.output_names)),
         )
         called = {i.kernel.name: i.kernel.object for i in leaves(nodes) if isinstance(i, Item)}
         arrays = [np.asarray(self.values[b], order="C") for b in constants]  # also of rank 0

@@ -15,26 +15,24 @@ from dataclasses import dataclass, field
 from tilewright.cost.machine import machine_of
 from tilewright.cost.parallel import ENOUGH_PARTS, LEAST_SHARED, shared_seconds
 from tilewright.cost.work import block_seconds
+from tilewright.driver.decisions import Join
+from tilewright.driver.passes import Context, State, run_passes
 from tilewright.families.gemm.space import gemm_space
 from tilewright.families.recurrent.recipe import carried_nests
 from tilewright.families.space import Space
 from tilewright.families.winograd.recipe import find_stages
-from tilewright.graph.external import make_region
+from tilewright.graph.external import ExternalRegion, make_region
 from tilewright.graph.graph import Graph, Node, Value, producers, users
-from tilewright.graph.passes import prepare
-from tilewright.graph.passes.fold_natively import fold_natively, without_values
-from tilewright.graph.passes.group import Group, group
-from tilewright.graph.passes.lower import lower
+from tilewright.graph.passes.fold_natively import without_values
+from tilewright.graph.passes.group import Group
 from tilewright.graph.segments import work
 from tilewright.graph.work import multiplications
 from tilewright.ir.expr import loads
 from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.ops.outside import Outside
 from tilewright.schedule.steps.join_funcs import JoinFuncs
-from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
+from tilewright.search.algorithms import algorithm_seconds
 from tilewright.search.default import make_request, spaces
-from tilewright.search.join import join_funcs
-from tilewright.search.layout_choice import choose_layouts
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
@@ -118,6 +116,11 @@ def _rough_seconds(node: Node, target: Target) -> float:
     )
 
 
+def _outside(graph: Graph) -> list[ExternalRegion]:
+    """Every node that others run, as a region of its own."""
+    return [make_region(graph, n.op.name, (n,)) for n in graph.nodes if isinstance(n.op, Outside)]
+
+
 class _Attribution:
     """Lowers a graph, and says whose the time of each Func is."""
 
@@ -128,20 +131,18 @@ class _Attribution:
         self._taken: set[Node] = set()
 
     def run(self) -> dict[Node, float]:
-        ready = prepare(fold_natively(self._graph, without_values))
-        outside = [make_region(ready, n.op.name, (n,)) for n in ready.nodes if isinstance(n.op, Outside)]
-        module = choose_algorithms(lower(ready, outside), self._target, self._accuracy.allows)
-        readers = users(ready)
-        whole = [g for g in group(ready, outside) if isinstance(g, Group) and any(v.size for v in g.outputs)]
-        owners = {
-            f.name: self._nodes_of(g, readers) for f, g in zip(module.funcs, whole, strict=False)
-        }  # further Funcs copy inputs to outputs
-        module, steps = join_funcs(module, self._target)
-        for s in steps:
-            assert isinstance(s, JoinFuncs)
-            owners[s.name] = owners.pop(s.first, []) + owners.pop(s.second, [])
-        module, _, _ = choose_layouts(module, self._target)
-        return self._divided(module, owners)
+        context = Context(self._target, self._accuracy.allows, run_constants=without_values, regions=_outside)
+        state = run_passes(State(self._graph), context, until="layouts")
+        readers = users(state.graph)
+        owners: dict[str, list[Node]] = {}
+        for name, at in state.owners.items():
+            whole = state.groups[at]
+            assert isinstance(whole, Group)
+            owners[name] = self._nodes_of(whole, readers)
+        for d in state.trace.sections["joins"]:
+            assert isinstance(d, Join)
+            owners[JoinFuncs(d.first, d.second).name] = owners.pop(d.first, []) + owners.pop(d.second, [])
+        return self._divided(state.current, owners)
 
     def _divided(self, module: Module, owners: dict[str, list[Node]]) -> dict[Node, float]:
         """The times of the Funcs, divided among their nodes by work; what has no nodes among all."""

@@ -20,6 +20,7 @@ from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION
+from tilewright.driver.passes import Scheduled
 from tilewright.ir.expr import Buffer
 from tilewright.keys import source_digest
 from tilewright.runtime.cache import Cache
@@ -27,14 +28,11 @@ from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Shelf
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
-from tilewright.search.default import schedule_func
 from tilewright.support.artifact import KernelCall, Place, Slot
 from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
-from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower
-from tilewright.tuned import Tuned
 from tilewright.workers import Job, Workers
 
 _log = logging.getLogger(__name__)
@@ -88,11 +86,6 @@ class _Started:
     shared: tuple[Buffer, ...]
 
 
-def task_key(func: Func, constants: Container[Buffer]) -> str:
-    """The same for Funcs that are equal up to renaming and have the same params constant."""
-    return digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
-
-
 class KernelCompiler:
     """Compiles Funcs for one target; remembers what it has compiled.
 
@@ -100,9 +93,9 @@ class KernelCompiler:
     the first is finished. `seconds` has the time that each stage took here.
     """
 
-    def __init__(self, target: Target, cache: Cache, workers: Workers, tuned: Tuned | None = None) -> None:
-        self.target, self.cache, self._workers, self._tuned = target, cache, workers, tuned
-        self.seconds = {"schedule": 0.0, "lower": 0.0, "emit": 0.0, "llvm": 0.0}
+    def __init__(self, target: Target, cache: Cache, workers: Workers) -> None:
+        self.target, self.cache, self._workers = target, cache, workers
+        self.seconds = {"lower": 0.0, "emit": 0.0, "llvm": 0.0}
         self._started: dict[str, _Started] = {}
         self._done: dict[str, Compiled] = {}
         self._codes: dict[tuple[str, int], _Code] = {}
@@ -132,23 +125,19 @@ class KernelCompiler:
         """The object that runs the program's calls on a team of threads."""
         return self._object(self._driver)
 
-    def start(self, func: Func, constants: frozenset[Buffer]) -> str:
-        """The key to `finish` with; it is the same for Funcs that are equal up to renaming."""
-        key = task_key(func, constants)
-        if key not in self._started:
-            begin = time.perf_counter()
-            schedule = self._schedule(key, func, frozenset(b.name for b in constants))
-            self.seconds["schedule"] += time.perf_counter() - begin
-            try:
-                self._started[key] = self._emit(func, schedule)
-            except InternalError as e:  # a defect of ours: a slow program is better than none
-                _log.warning(
-                    "%s runs without a schedule: the one it was given cannot be compiled. Please report this: %s",
-                    func.name,
-                    e,
-                )
-                self._started[key] = self._emit(func, Schedule(single(func)))
-        return key
+    def start(self, scheduled: Scheduled) -> None:
+        """Its key is to `finish` with."""
+        func = scheduled.func
+        try:
+            started = self._emit(func, scheduled.schedule)
+        except InternalError as e:  # a defect of ours: a slow program is better than none
+            _log.warning(
+                "%s runs without a schedule: the one it was given cannot be compiled. Please report this: %s",
+                func.name,
+                e,
+            )
+            started = self._emit(func, Schedule(single(func)))
+        self._started[scheduled.key] = started
 
     def _emit(self, func: Func, schedule: Schedule) -> _Started:
         begin = time.perf_counter()
@@ -159,10 +148,6 @@ class KernelCompiler:
         self.seconds["lower"] += lowered - begin
         self.seconds["emit"] += time.perf_counter() - lowered
         return _Started(func, result, schedule.trace, kernels, shared)
-
-    def _schedule(self, key: str, func: Func, constants: frozenset[str]) -> Schedule:
-        tuned = None if self._tuned is None else self._tuned.schedule(key, func, constants)
-        return schedule_func(func, self.target, constants) if tuned is None else tuned
 
     @property
     def tasks(self) -> tuple[str, ...]:

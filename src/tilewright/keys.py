@@ -82,9 +82,11 @@ def program_key(
     accuracy: Accuracy,
     tuned: str = "",
     plugins: str = "",
+    trace: str = "",
 ) -> str:
     """`model` is the digest of the model, `external` the digests of its other files, in order; `tuned` is the digest
-    of the choices in the database that go into it; `plugins` says which take part, and how they are placed.
+    of the choices in the database that go into it; `plugins` says which take part, and how they are placed;
+    `trace` is the digest of decisions that were given.
     """
     return _key(
         "program",
@@ -96,6 +98,7 @@ def program_key(
         str(accuracy),
         tuned,
         plugins,
+        trace,
     )
 
 

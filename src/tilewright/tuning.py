@@ -26,14 +26,15 @@ from tilewright.candidates import Candidates
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import SPACES, Model, Shapes, lowered
+from tilewright.driver.passes import task_key
 from tilewright.failures import Failure, by_reason, by_status
-from tilewright.kernels import task_key
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.schedule.decisions import sampling_steps
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace
 from tilewright.search.database import Database, default_database
+from tilewright.search.default import Spaces
 from tilewright.support.budget import DEFAULT_BUDGET, parse_budget
 from tilewright.support.errors import UserError
 from tilewright.support.program import leaves
@@ -41,7 +42,7 @@ from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func
 from tilewright.trials import Trials
-from tilewright.tuned import Spaces, tuning_scope
+from tilewright.tuned import tuning_scope
 from tilewright.tuner import BATCH, FIRST_BATCH, TaskTuner, Tools
 
 _NEGLIGIBLE = 0.003  # of a run: a kernel below is not tuned

@@ -18,7 +18,7 @@ from tests.tile_space import tile_spaces
 from tilewright.cli.main import main
 from tilewright.cli.status import Status
 from tilewright.compiler import lowered
-from tilewright.kernels import task_key
+from tilewright.driver.passes import task_key
 from tilewright.search.database import Database, Measurement
 from tilewright.target.target import native
 from tilewright.tuned import tuning_scope

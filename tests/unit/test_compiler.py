@@ -14,6 +14,7 @@ import pytest
 from examples.models import mlp
 from tilewright import api, keys
 from tilewright.compiler import CompiledModel, compile, compile_for
+from tilewright.driver.passes import PASSES
 from tilewright.keys import compiler_digest, file_digest, model_digest, program_key
 from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.runtime import file
@@ -41,7 +42,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Gains an entry whenever a model is compiled by `load`."""
     seen: list[str] = []
 
-    def counted(target: object, model: object, digest: str, *rest: object, wish: Wish) -> CompiledModel:
+    def counted(
+        target: object, model: object, digest: str, *rest: object, wish: Wish, trace: None
+    ) -> CompiledModel:
         seen.append(digest)
         return compile_for(target, model, digest, *rest, wish=wish)  # pyright: ignore[reportArgumentType]
 
@@ -93,7 +96,8 @@ def test_programs_are_the_same_in_every_process() -> None:
 
 def test_seconds_name_every_stage() -> None:
     made = compile(MODEL, target="x86-64")
-    stages = ["import", "graph", "layouts", "schedule", "lower", "emit", "llvm", "constants", "link"]
+    passes = [p.name for p in PASSES]
+    stages = ["import", *passes, "lower", "emit", "llvm", "constants", "link"]
     assert list(made.seconds) == stages
     assert all(s >= 0 for s in made.seconds.values())
 
@@ -169,7 +173,7 @@ def test_a_model_that_changes_while_it_is_compiled_is_not_kept(
     path = folder / "model.onnx"
     onnx.save(MODEL, path)
 
-    def touched(*arguments: object, wish: Wish) -> CompiledModel:
+    def touched(*arguments: object, wish: Wish, trace: None) -> CompiledModel:
         onnx.save(mlp((24, 16, 8), seed=5), path)
         return compile_for(*arguments, wish=wish)  # pyright: ignore[reportArgumentType]
 

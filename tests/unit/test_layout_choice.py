@@ -9,12 +9,13 @@ from test_layouts import Build, conv, module_of, transposed
 from tests.onnx_cases import Model
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
+from tilewright.schedule.step import Step
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.search.cut import cheapest, total
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import Component, Problem, choose_layouts
 from tilewright.search.layout_terms import Term, layout_terms
-from tilewright.search.layouts import find_images
+from tilewright.search.layouts import find_images, lay_out
 from tilewright.target.target import AVX2
 from tilewright.tir.func import Module
 
@@ -24,13 +25,19 @@ def problem_of(module: Module) -> Problem:
     return Problem(tuple(images), layout_terms(module, images, AVX2))
 
 
+def laid_out(module: Module) -> tuple[Module, tuple[Step, ...], tuple[Component, ...]]:
+    """The module with the cheapest layouts, the steps taken, and why."""
+    last, why = choose_layouts(module, find_images(module), AVX2)
+    return *lay_out(module, last), why
+
+
 def components(build: Build) -> tuple[Component, ...]:
-    return choose_layouts(module_of(build), AVX2)[2]
+    return laid_out(module_of(build))[2]
 
 
 def chosen(build: Build) -> dict[str, tuple[int, ...]]:
     """The shapes of the buffers inside of kernels that have another layout than they were declared with."""
-    after, steps, _ = choose_layouts(module_of(build), AVX2)
+    after, steps, _ = laid_out(module_of(build))
     turned = {s.buffer for s in steps if isinstance(s, TransformLayout)}
     return {b.name: b.shape for f in after.funcs for b in f.locals if b.name in turned}
 
@@ -66,7 +73,7 @@ def test_no_layouts_are_cheaper_than_those_chosen(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_the_reasons_given_are_those_costs(name: str) -> None:
     module = module_of(SMALL[name])
-    _, _, found = choose_layouts(module, AVX2)
+    _, _, found = laid_out(module)
     assert sorted(n for c in found for n in c.buffers) == sorted(b.name for b in find_images(module))
     for c in found:
         assert c.seconds <= c.otherwise
@@ -93,7 +100,7 @@ def test_turning_pays_in_a_chain_of_convolutions() -> None:
         return conv(m, m.op("Relu", conv(m, x, 64, 64)), 64, 64)
 
     module = module_of(build)
-    after, _, found = choose_layouts(module, AVX2)
+    after, _, found = laid_out(module)
     assert {b.shape[-1] for b in after.temps} == {64}
     assert any(c.is_last and c.seconds < c.otherwise for c in found)
 
@@ -118,7 +125,7 @@ def test_pieces_of_an_output_are_made_in_its_layout() -> None:
         x = m.op("Relu", conv(m, m.input(1, 3, 16, 16), 3, 16))
         return m.op("Concat", conv(m, x, 16, 16), conv(m, x, 16, 16, kernel=1), axis=1)
 
-    after, _, _ = choose_layouts(module_of(build), AVX2)
+    after, _, _ = laid_out(module_of(build))
     assert (1, 16, 16, 16) in {b.shape for b in after.temps}
     assert {c.is_last for c in components(build)} >= {False}
 
@@ -160,6 +167,6 @@ def test_what_runs_in_bands_has_channels_in_lanes() -> None:
 
     module, joined = join_funcs(module_of(build), AVX2)
     assert joined
-    bands = [c for c in choose_layouts(module, AVX2)[2] if c.otherwise == inf]
+    bands = [c for c in laid_out(module)[2] if c.otherwise == inf]
     assert bands and all(c.is_last for c in bands)
     assert "otherwise it cannot be" in str(bands[0])

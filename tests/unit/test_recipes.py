@@ -13,9 +13,8 @@ from onnx import ModelProto
 from schedule_programs import backwards
 
 from examples.models import mlp, resnet18, transformer_encoder
+from tilewright.driver.passes import Context, State, run_passes
 from tilewright.frontend.onnx import load_graph
-from tilewright.graph.passes import prepare
-from tilewright.graph.passes.lower import lower
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Expr, Scope, const, maximum, select
 from tilewright.schedule import draft
@@ -24,7 +23,6 @@ from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.trace import replay
 from tilewright.search import default
 from tilewright.search.default import schedule_func
-from tilewright.search.layout_choice import choose_layouts
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
@@ -142,7 +140,8 @@ def test_the_trace_of_a_schedule_replays_to_it() -> None:
 def test_no_recipe_is_refused_on_the_example_networks(
     model: Callable[[], ModelProto], caplog: pytest.LogCaptureFixture
 ) -> None:
-    module, _, _ = choose_layouts(lower(prepare(load_graph(model(), None))), AVX2)
+    state = run_passes(State(load_graph(model())), Context(AVX2, lambda error: False), until="layouts")
+    module = state.current
     constants = frozenset(c.buffer.name for c in module.constants)
     with caplog.at_level(logging.DEBUG, default.__name__):
         for func in {digest(f): f for f in module.funcs}.values():

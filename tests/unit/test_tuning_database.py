@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.search.database import Choice, Database, Measurement, Scope, database_path
+from tilewright.search.database import Choice, Database, Measurement, Scope, choices_digest, database_path
 
 SCOPE = Scope("machine", "rules")
 
@@ -58,21 +58,21 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
 def test_reading_makes_no_file(tmp_path: Path) -> None:
     database = Database(tmp_path / "tuning.db")
     assert database.choice(SCOPE, "task") is None
-    assert database.state(SCOPE, ["task"]) == ""
+    assert database.choices(SCOPE, ["task"]) == {}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_last_choice_counts(tmp_path: Path) -> None:
     database = Database(tmp_path / "tuning.db")
     database.record(SCOPE, measured(0.5, purpose="choice", rows=2))
-    first = database.state(SCOPE, ["task", "other"])
+    first = choices_digest(database.choices(SCOPE, ["task", "other"]))
     assert database.choice(SCOPE, "task") == Choice("tile", {"rows": 2})
     database.record(SCOPE, measured(0.4, purpose="choice", rows=8))
     assert database.choice(SCOPE, "task") == Choice("tile", {"rows": 8})
-    assert "" != first != database.state(SCOPE, ["task", "other"])
+    assert "" != first != choices_digest(database.choices(SCOPE, ["task", "other"]))
     database.record(SCOPE, measured(0.3, purpose="choice", rule="default"))
     assert database.choice(SCOPE, "task") is None
-    assert database.state(SCOPE, ["task"]) == ""
+    assert database.choices(SCOPE, ["task"]) == {}
 
 
 def test_without_a_comparison_a_candidate_must_be_clearly_better(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def alternatives(s: Sample, errors: float = 1e-6) -> Func:
 
 def test_cost_chooses_among_algorithms() -> None:
     s = layer((1, 64, 28, 28), 64, (3, 3))
-    (chosen,) = choose_algorithms(single(alternatives(s)), AVX2, lambda e: e < 2e-5).funcs
+    (chosen,) = choose_algorithms(single(alternatives(s)), AVX2, lambda e: e < 2e-5)[0].funcs
     assert not chosen.alternatives and find_stages(chosen) is not None
     assert algorithm_seconds(chosen, AVX2) < algorithm_seconds(func_of(s), AVX2)
 
@@ -146,7 +146,7 @@ def test_cost_chooses_among_algorithms() -> None:
 @pytest.mark.parametrize("bound", [0.0, 1e-7])
 def test_an_error_that_is_not_allowed_rules_them_out(bound: float) -> None:
     s = layer((1, 64, 28, 28), 64, (3, 3))
-    (chosen,) = choose_algorithms(single(alternatives(s)), AVX2, lambda e: 0 < e + 1e-30 < bound).funcs
+    (chosen,) = choose_algorithms(single(alternatives(s)), AVX2, lambda e: 0 < e + 1e-30 < bound)[0].funcs
     assert not chosen.alternatives and not chosen.algorithm and find_stages(chosen) is None
 
 

@@ -120,6 +120,16 @@ COMPILE = Command(
             type=click.Path(path_type=Path, dir_okay=False),
             help="Where to write the program [default: MODEL's name, ending in .tw].",
         ),
+        click.Option(
+            ["--trace"],
+            type=click.Path(path_type=Path, dir_okay=False, exists=True),
+            help="Take the decisions in this file, and decide only what it leaves open.",
+        ),
+        click.Option(
+            ["--trace-out"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write all decisions to a file, to look at, change and compile with again.",
+        ),
         SHAPE,
         TARGET,
         ACCURACY,
@@ -149,6 +159,9 @@ INSPECT = Command(
         ),
         click.Option(
             ["--kernel"], metavar="NAME", help="Only this kernel of the stage, by its name or a part of it."
+        ),
+        click.Option(
+            ["--trace"], is_flag=True, help="Print all decisions that make the program (.onnx or .tw)."
         ),
         click.Option(
             ["--placement"],

@@ -13,6 +13,8 @@ from tilewright.ops.accuracy import Accuracy
 def compile_model(
     model: Path,
     output: Path | None,
+    trace: Path | None,
+    trace_out: Path | None,
     shapes: dict[str, tuple[int, ...]],
     target: str,
     accuracy: Accuracy | None,
@@ -35,8 +37,11 @@ def compile_model(
             strict=strict,
             calibration=map(read_sample, calibration),
             progress=progress,
+            trace=trace,
         )
     compiled.save(path)
+    if trace_out is not None:
+        compiled.trace.save(trace_out)
     total = time.perf_counter() - start
     artifact = compiled.artifact
     weights = sum(c.nbytes for c in artifact.constants)
@@ -53,6 +58,7 @@ def compile_model(
                 "triple": artifact.manifest.triple,
                 "features": sorted(artifact.manifest.features),
                 "accuracy": artifact.manifest.options["accuracy"],
+                "trace": None if trace_out is None else str(trace_out),
             }
         )
         return

@@ -16,6 +16,7 @@ from tilewright.cli.profile import kernel_calls
 from tilewright.cli.profile import profile as profile_program
 from tilewright.cli.profile_table import show_profile
 from tilewright.compiler import Stages, stages
+from tilewright.driver.trace import ProgramTrace
 from tilewright.graph.printer import print_graph
 from tilewright.kernels import Kernel
 from tilewright.ops.accuracy import EXACT, Accuracy
@@ -47,6 +48,7 @@ def inspect(
     model: Path,
     ir: str | None,
     kernel: str | None,
+    trace: bool,
     placement: bool,
     svg: Path | None,
     profile: bool,
@@ -63,6 +65,13 @@ def inspect(
     calibration: tuple[str, ...],
     as_json: bool,
 ) -> None:
+    if trace:
+        if ir is not None or kernel is not None or profile or placement or plugins:
+            raise click.UsageError(
+                "--trace shows all decisions: it takes no --ir, --kernel, --profile, --plugin."
+            )
+        _show_trace(model, shapes, target, accuracy, as_json)
+        return
     if profile:
         if ir is not None or kernel is not None:
             raise click.UsageError("--profile shows all kernels: it takes no --ir and no --kernel.")
@@ -92,6 +101,20 @@ def inspect(
         print_json({"model": str(model), "ir": ir, "kernel": kernel, "text": text})
     else:
         click.echo(text)
+
+
+def _show_trace(
+    model: Path, shapes: dict[str, tuple[int, ...]], target: str, accuracy: Accuracy | None, as_json: bool
+) -> None:
+    if model.suffix == PROGRAM:
+        text = read_program(model).manifest.options.get("trace", "")
+    else:
+        text = str(stages(model, shapes=shapes, target=target, accuracy=accuracy).trace)
+    if as_json:
+        sections = ProgramTrace.parse(text).sections
+        print_json({"model": str(model), "trace": {n: [str(d) for d in s] for n, s in sections.items()}})
+    else:
+        click.echo(text, nl=False)
 
 
 def _text(found: Stages, ir: str, kernel: str | None) -> str:
@@ -128,13 +151,15 @@ def _pick(named: dict[str, T], name: str) -> T:
 def _summary(
     model: Path, shapes: dict[str, tuple[int, ...]], target: str, accuracy: Accuracy | None
 ) -> dict[str, Any]:
-    """Arithmetic is known only where the kernels are: not of a compiled program."""
+    """Arithmetic, and what was estimated or measured, is known only where the kernels are: not of a program."""
     if model.suffix == PROGRAM:
         return _describe(read_program(model), {})
     found = stages(model, shapes=shapes, target=target, accuracy=accuracy)
     summary = _describe(found.artifact, {k.name: count_flops(k.func.body) for k in found.kernels})
     summary["host"] = [{"node": h.step.name, "op": h.step.node.op_type, "why": h.why} for h in found.hosts]
     summary["nodes_after_host"] = found.later
+    summary["tuned_kernels"] = found.tuned
+    summary["layouts"] = [str(c) for c in found.layouts]
     return summary
 
 
@@ -157,10 +182,10 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "code_bytes": sum(map(len, artifact.objects)),
         "triple": manifest.triple,
         "features": sorted(manifest.features),
-        "tuned_kernels": int(manifest.options.get("tuned", "0")),
+        "tuned_kernels": 0,
         "accuracy": manifest.options.get("accuracy", EXACT),
         "algorithms": _algorithms(manifest.options.get("algorithms", "")),
-        "layouts": manifest.options.get("layouts", "").splitlines(),
+        "layouts": [],
         "compiler_version": manifest.compiler_version,
         "llvm_version": manifest.llvm_version,
     }

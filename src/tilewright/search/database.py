@@ -159,12 +159,12 @@ class Database:
         rule, decisions = decided[0]
         return Choice(rule, json.loads(decisions))
 
-    def state(self, scope: Scope, tasks: Iterable[str]) -> str:
-        """A digest that changes when a choice for one of the tasks does; empty if there is none."""
+    def choices(self, scope: Scope, tasks: Iterable[str]) -> dict[str, Choice]:
+        """Of those tasks that have one."""
         if not self.exists:
-            return ""
+            return {}
         found = {t: self.choice(scope, t) for t in set(tasks)}
-        return choices_digest({t: c for t, c in found.items() if c is not None})
+        return {t: c for t, c in found.items() if c is not None}
 
     # -------------------------------------------------------------------------------------------------------- sqlite
 

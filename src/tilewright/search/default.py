@@ -5,7 +5,7 @@ where one meets a refusal, the next starts over from the Func as it was given. T
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tilewright.families.families import FAMILIES
@@ -14,6 +14,7 @@ from tilewright.families.ordered.recipe import schedule_each
 from tilewright.families.prepare import prepared
 from tilewright.families.space import Decisions, Space
 from tilewright.schedule.draft import Draft
+from tilewright.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
@@ -29,6 +30,7 @@ class Chosen(NamedTuple):
     draft: Draft
 
 
+Spaces: TypeAlias = Callable[[Func, Target, frozenset[str]], Sequence[Space]]
 Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Chosen]
 
 _TRIED = 4  # points of a space that are built before another family has its turn
@@ -67,25 +69,36 @@ def choose_schedule(func: Func, target: Target, constants: frozenset[str] = froz
 
 
 def schedule_as(
-    func: Func, target: Target, constants: frozenset[str], family: str, decisions: Decisions
-) -> Draft:
-    """The schedule that a family makes of `func` with these values of its knobs; ScheduleError if it makes none."""
+    func: Func,
+    target: Target,
+    constants: frozenset[str],
+    family: str,
+    decisions: Decisions,
+    offered: Spaces | None = None,
+) -> Schedule:
+    """The schedule that a family makes of `func` with these values of its knobs; ScheduleError if it makes none.
+    Spaces may be `offered` by others than our families.
+    """
     fallback = _FALLBACKS.get(family)
     if fallback is not None:
         if decisions:
             raise ScheduleError(f"{family} has no knobs", hint=f"{', '.join(decisions)} cannot be chosen")
         return fallback(func, target, constants).draft
-    known = {space.family: space for space in spaces(func, target, constants)}
+    known = {space.family: space for space in (offered or spaces)(func, target, constants)}
     if family not in known:
-        offered = ", ".join((*known, *_FALLBACKS))
-        raise ScheduleError(f"{family} does not fit {func.name}", hint=f"what fits is: {offered}")
-    names = [k.name for k in known[family].knobs]
+        fitting = ", ".join((*known, *_FALLBACKS))
+        raise ScheduleError(f"{family} does not fit {func.name}", hint=f"what fits is: {fitting}")
+    space = known[family]
+    names = [k.name for k in space.knobs]
     if set(names) != set(decisions):
         raise ScheduleError(
             f"{family} has other knobs than {', '.join(decisions) or 'none'}",
             hint=f"its knobs are: {', '.join(names) or 'none'}",
         )
-    return _built(known[family], decisions)
+    if not (space.points() == [decisions[n] for n in names]).all(axis=1).any():
+        choices = "; ".join(f"{k.name} of {', '.join(map(str, k.choices))}" for k in space.knobs)
+        raise ScheduleError(f"{family} has no such point for {func.name}", hint=f"there are: {choices}")
+    return space.build(decisions)
 
 
 def by_family(func: Func, target: Target, constants: frozenset[str]) -> Chosen:

@@ -14,7 +14,6 @@ from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.prepare import prepared
 from tilewright.families.recurrent.recipe import carried_nests
 from tilewright.families.window.recipe import operands
-from tilewright.schedule.step import Step
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import leaves
@@ -25,9 +24,9 @@ from tilewright.tir.stmt import Block, blocks
 _LEAST_GAIN = 0.0  # of the time of the products
 
 
-def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[Step, ...]]:
+def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[JoinFuncs, ...]]:
     """Join what is worth it; the module and the steps taken."""
-    steps: list[Step] = []
+    steps: list[JoinFuncs] = []
     order = [c.func for c in leaves(module.program) if isinstance(c, Call)]
     at = 0
     while at + 1 < len(order):

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from math import inf
 
 from tilewright.ir.expr import Buffer
-from tilewright.schedule.step import Step
 from tilewright.search.cut import Table, Two, cheapest, total
 from tilewright.search.layout_terms import MUST, Term, layout_terms
-from tilewright.search.layouts import find_images, lay_out
 from tilewright.target.target import Target
 from tilewright.tir.func import Module
 
@@ -39,14 +37,14 @@ class Component:
         return f"{who}: {chosen}, {self.seconds * 1e3:.3g} ms ({other} {self.otherwise * 1e3:.3g} ms)"
 
 
-def choose_layouts(module: Module, target: Target) -> tuple[Module, tuple[Step, ...], tuple[Component, ...]]:
-    """The module with the cheapest layouts, the steps taken, and why."""
-    images = find_images(module)
+def choose_layouts(
+    module: Module, images: Mapping[Buffer, int], target: Target
+) -> tuple[dict[Buffer, int], tuple[Component, ...]]:
+    """Those of the images that have their channels last, and why."""
     problem = Problem(tuple(images), layout_terms(module, images, target))
     choice = cheapest(problem.alone, problem.pairs)
-    chosen = {b: at for (b, at), x in zip(images.items(), choice, strict=True) if x}
-    module, steps = lay_out(module, chosen)
-    return module, steps, problem.components(choice)
+    last = {b: at for (b, at), x in zip(images.items(), choice, strict=True) if x}
+    return last, problem.components(choice)
 
 
 class Problem:

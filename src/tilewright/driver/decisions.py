@@ -1,0 +1,93 @@
+"""What is decided about a program: values that print as they are written in a trace, and are read back from it.
+
+    Group(func='relu_1', values=('conv2d_1', 'relu_1'))      nodes that become one Func, by the values that they make
+    Algorithm(name='Winograd …', funcs=('relu_1', 'relu_5')) how Funcs compute, where there are several ways
+    Join(first='conv2d_3', second='relu_4')                  two Funcs that become one
+    ChannelsLast(group='relu_1', buffers=('conv0', 'relu1')) the layout of what a group makes
+    Kernel(calls=('relu_1', 'relu_5'), family='gemm', rows=6, vectors=2)
+                                                             the schedule of a Func, for all calls of equal Funcs
+
+Passes that always pay are no decisions, and leave nothing here. Nor do estimates: the same choices are the same text.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tilewright.schedule.step import Step, value_text
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that become one Func, by the first value that each makes. The Func is named after the last value that
+    others need.
+    """
+
+    func: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return value_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """The algorithm of Funcs that have several; one that no decision names computes what is written."""
+
+    name: str
+    funcs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return value_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Two Funcs, called one after the other, that become one (`schedule/steps/join_funcs.py`)."""
+
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        return value_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsLast:
+    """Buffers whose channels go behind their pixels: those that a group makes, by their names in it; without a group,
+    by their whole names.
+    """
+
+    group: str
+    buffers: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As the Module calls them."""
+        return tuple(f"{self.group}__{b}" if self.group else b for b in self.buffers)
+
+    def __str__(self) -> str:
+        return value_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How Funcs that are equal up to renaming run: a point of a family's space, and steps that are taken after it.
+
+    Steps name loops and blocks of the first call. They set the parallel grain (`Coarsen`), or are all of the schedule
+    (`family='unscheduled'`).
+    """
+
+    calls: tuple[str, ...]
+    family: str
+    knobs: tuple[tuple[str, int], ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        items = [f"calls={value_text(self.calls)}", f"family={self.family!r}"]
+        items += [f"{name}={value}" for name, value in self.knobs]
+        if self.steps:
+            items.append(f"steps={value_text(self.steps)}")
+        return f"Kernel({', '.join(items)})"
+
+
+Decision: TypeAlias = Group | Algorithm | Join | ChannelsLast | Kernel

@@ -1,0 +1,327 @@
+"""What happens between an imported graph and kernels, as one list.
+
+Compiler, tuner, estimator and `inspect` all run this list, or a part of it. A pass either brings the program into a
+normal form, or takes the decisions of its section: those of a trace that it is given, or its own. What it decides is
+kept: replaying the trace makes the same program.
+"""
+
+import logging
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
+
+from tilewright.driver.decisions import Algorithm, ChannelsLast, Decision, Group, Join, Kernel
+from tilewright.driver.trace import SECTIONS, ProgramTrace
+from tilewright.graph import passes as graph_passes
+from tilewright.graph.external import ExternalRegion
+from tilewright.graph.graph import Graph, Node
+from tilewright.graph.passes.fold_natively import Run as RunConstants
+from tilewright.graph.passes.fold_natively import fold_natively
+from tilewright.graph.passes.group import Grouped, Grouping, group
+from tilewright.graph.passes.lower import lower_groups
+from tilewright.ir.expr import Buffer
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.steps.join_funcs import JoinFuncs
+from tilewright.search.algorithms import Allows, choose_algorithms, drop_alternatives, take_algorithm
+from tilewright.search.database import Choice
+from tilewright.search.default import Spaces, choose_schedule, schedule_as, spaces
+from tilewright.search.join import join_funcs
+from tilewright.search.layout_choice import Component, choose_layouts
+from tilewright.search.layouts import find_images, lay_out
+from tilewright.support.errors import UserError
+from tilewright.target.target import Target
+from tilewright.tir.digest import digest
+from tilewright.tir.func import Func, Module
+
+_log = logging.getLogger(__name__)
+
+D = TypeVar("D", Group, Algorithm, Join, ChannelsLast, Kernel)
+Decisions: TypeAlias = tuple[Decision, ...]
+Tuned: TypeAlias = Callable[[str], Choice | None]  # what tuning found for the Func of a key
+Regions: TypeAlias = Callable[[Graph], Sequence[ExternalRegion]]
+OnKernel: TypeAlias = Callable[["Scheduled"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What decides beside the program itself. `on_kernel` is told each schedule as soon as there is one."""
+
+    target: Target
+    allows: Allows
+    tuned: Tuned = lambda key: None
+    spaces: Spaces = spaces  # that points of the trace and of tuning are of
+    run_constants: RunConstants | None = None  # with native code; None: what is large stays as it is
+    regions: Regions = lambda graph: ()  # what is left to plugins
+    on_kernel: OnKernel = lambda scheduled: None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scheduled:
+    """A Func with its schedule, which is that of all Funcs that are equal to it up to renaming."""
+
+    key: str
+    func: Func
+    schedule: Schedule
+    is_tuned: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A program on its way through the passes."""
+
+    graph: Graph
+    groups: Grouped = ()
+    owners: Mapping[str, int] = field(default_factory=dict[str, int])  # Funcs as lowered, to their group
+    lowered: Module | None = None  # Funcs with their algorithms, before they are joined and laid out
+    module: Module | None = None
+    layouts: tuple[Component, ...] = ()  # why layouts were chosen, if they were chosen here
+    kernels: tuple[Scheduled, ...] = ()
+    trace: ProgramTrace = field(default_factory=ProgramTrace)
+
+    @property
+    def current(self) -> Module:
+        assert self.module is not None, "the graph is not lowered yet"
+        return self.module
+
+
+# A pass takes the decisions that it is given, or its own if there are none; it returns those taken.
+Run: TypeAlias = Callable[[State, Decisions | None, Context], tuple[State, Decisions]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    name: str  # of its section in the trace, if it decides anything
+    run: Run
+
+
+def run_passes(
+    state: State,
+    context: Context,
+    given: ProgramTrace | None = None,
+    *,
+    until: str = "",
+    after: Callable[[str], None] = lambda name: None,
+) -> State:
+    """Run the passes in order, up to and with `until` if it is named."""
+    wanted = ProgramTrace() if given is None else given
+    for p in PASSES:
+        state, taken = p.run(state, wanted.sections.get(p.name), context)
+        if p.name in SECTIONS:
+            state = replace(state, trace=state.trace.with_section(p.name, taken))
+        after(p.name)
+        if p.name == until:
+            break
+    return state
+
+
+# ------------------------------------------------------------------------------------------------------ the passes
+
+
+def fold_large(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+    """Constants that are worth their bytes, computed by native code."""
+    run = context.run_constants
+    return state if run is None else replace(state, graph=fold_natively(state.graph, run)), ()
+
+
+def prepare_graph(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+    """Constants folded, patterns recognised, no-ops gone: the list in `graph/passes`."""
+    return replace(state, graph=graph_passes.prepare(state.graph)), ()
+
+
+def group_nodes(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+    """Nodes that become one Func."""
+    graph, regions = state.graph, context.regions(state.graph)
+    groups = group(graph, regions) if given is None else _grouped_as(graph, regions, _only(Group, given))
+    module, names = lower_groups(graph, groups)
+    taken = tuple(
+        Group(name, tuple(n.outputs[0].name for n in g.own))
+        for g, name in zip(groups, names, strict=True)
+        if name and not isinstance(g, ExternalRegion)
+    )
+    made = {frozenset(d.values): d.func for d in taken}
+    for d in _only(Group, given or ()):
+        name = made.get(frozenset(d.values), "nothing that is needed")
+        if name != d.func:
+            raise _refused(d, f"these nodes make {name}")
+    owners = {name: at for at, name in enumerate(names) if name}
+    return replace(state, groups=groups, owners=owners, lowered=module, module=module), taken
+
+
+def _grouped_as(graph: Graph, regions: Sequence[ExternalRegion], given: Sequence[Group]) -> Grouped:
+    made = {n.outputs[0].name: n for n in graph.nodes}
+    wanted: list[list[Node]] = []
+    for d in given:
+        unknown = next((v for v in d.values if v not in made), None)
+        if unknown is not None:
+            raise _refused(d, f"no node of this model makes {unknown!r}")
+        wanted.append([made[v] for v in d.values])
+    grouping = Grouping(graph, regions)
+    for d, nodes in zip(given, wanted, strict=True):
+        with _naming(d):
+            grouping.take(nodes)
+    return grouping.finish()
+
+
+def pick_algorithms(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+    """How Funcs compute that may in several ways."""
+    module = state.current
+    if given is None:
+        module, chosen = choose_algorithms(module, context.target, context.allows)
+        names = dict.fromkeys(chosen.values())
+        taken = tuple(Algorithm(n, tuple(f for f, m in chosen.items() if m == n)) for n in names)
+    else:
+        taken = _only(Algorithm, given)
+        for d in taken:
+            with _naming(d):
+                for func in d.funcs:
+                    module = take_algorithm(module, func, d.name, context.allows)
+        module = drop_alternatives(module)
+    return replace(state, lowered=module, module=module), taken
+
+
+def join_kernels(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+    """Funcs whose blocks a schedule brings together."""
+    module = state.current
+    if given is None:
+        module, steps = join_funcs(module, context.target)
+        return replace(state, module=module), tuple(Join(s.first, s.second) for s in steps)
+    for d in _only(Join, given):
+        with _naming(d):
+            module = JoinFuncs(d.first, d.second).apply(module)
+    return replace(state, module=module), given
+
+
+def lay_out_buffers(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+    """Layouts of what is between kernels, and what follows from them for copies and borders."""
+    module = state.current
+    images = find_images(module)
+    why: tuple[Component, ...] = ()
+    if given is None:
+        last, why = choose_layouts(module, images, context.target)
+    else:
+        known = {b.name for b in images}
+        wanted: set[str] = set()
+        for d in _only(ChannelsLast, given):
+            wanted.update(d.names)
+            unknown = next((n for n in d.names if n not in known), None)
+            if unknown is not None:
+                raise _refused(d, f"{unknown} is no buffer that may have its channels last")
+        last = {b: at for b, at in images.items() if b.name in wanted}
+    module, _ = lay_out(module, last)
+    return replace(state, module=module, layouts=why), _by_group(last)
+
+
+def _by_group(last: Iterable[Buffer]) -> tuple[ChannelsLast, ...]:
+    found: dict[str, list[str]] = {}
+    for b in last:
+        group, _, name = b.name.rpartition("__")
+        found.setdefault(group, []).append(name)
+    return tuple(ChannelsLast(group, tuple(names)) for group, names in found.items())
+
+
+def schedule_kernels(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+    """The schedule of each distinct Func."""
+    module = state.current
+    constants = frozenset(c.buffer for c in module.constants)
+    names = frozenset(b.name for b in constants)
+    keys = {f.name: task_key(f, constants) for f in module.funcs}
+    calls: dict[str, list[str]] = {}
+    for f in module.funcs:
+        calls.setdefault(keys[f.name], []).append(f.name)
+    wanted = _kernels_by_key(_only(Kernel, given or ()), keys)
+    kernels: list[Scheduled] = []
+    taken: list[Kernel] = []
+    for key, sites in calls.items():
+        d = wanted.get(key)
+        if d is None:
+            found, d = _chosen(key, module.func(sites[0]), names, context)
+        else:
+            with _naming(d):
+                func = module.func(d.calls[0])
+                schedule = schedule_as(func, context.target, names, d.family, dict(d.knobs), context.spaces)
+                for step in d.steps:
+                    schedule.apply(step)
+                found = Scheduled(key, func, schedule)
+        # The first call stays the first: steps have the names of its loops.
+        taken.append(replace(d, calls=tuple(dict.fromkeys((found.func.name, *sites)))))
+        kernels.append(found)
+        context.on_kernel(found)
+    return replace(state, kernels=tuple(kernels)), tuple(taken)
+
+
+def _chosen(key: str, func: Func, constants: frozenset[str], context: Context) -> tuple[Scheduled, Kernel]:
+    tuned = context.tuned(key)
+    if tuned is not None:
+        try:
+            schedule = schedule_as(
+                func, context.target, constants, tuned.rule, tuned.decisions, context.spaces
+            )
+            found = Kernel((func.name,), tuned.rule, tuple(tuned.decisions.items()))
+            return Scheduled(key, func, schedule, is_tuned=True), found
+        except UserError as e:
+            _log.debug("%s: what tuning found does not apply: %s", func.name, e)
+    chosen = choose_schedule(func, context.target, constants)
+    found = Kernel((func.name,), chosen.family, tuple(chosen.decisions.items()))
+    return Scheduled(key, func, chosen.draft), found
+
+
+def _kernels_by_key(given: Sequence[Kernel], keys: Mapping[str, str]) -> dict[str, Kernel]:
+    found: dict[str, Kernel] = {}
+    for d in given:
+        unknown = next((c for c in d.calls if c not in keys), None)
+        if unknown is not None:
+            raise _refused(d, f"the program has no kernel {unknown}")
+        key = keys[d.calls[0]]
+        other = next((c for c in d.calls if keys[c] != key), None)
+        if other is not None:
+            raise _refused(d, f"{other} is another kernel than {d.calls[0]}")
+        if key in found:
+            raise _refused(d, f"there is another decision for {d.calls[0]}: {found[key]}")
+        found[key] = d
+    return found
+
+
+def task_key(func: Func, constants: Container[Buffer]) -> str:
+    """The same for Funcs that are equal up to renaming and have the same params constant."""
+    return digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("fold", fold_large),
+    Pass("prepare", prepare_graph),  # a normal form: nothing to decide
+    Pass("groups", group_nodes),  # nodes -> Funcs
+    Pass("algorithms", pick_algorithms),  # before joining and layouts, which depend on them
+    Pass("joins", join_kernels),  # before layouts: what stays inside a Func needs none
+    Pass("layouts", lay_out_buffers),  # of all buffers between kernels, together
+    Pass("kernels", schedule_kernels),  # each distinct Func once
+)
+
+
+# ------------------------------------------------------------------------------------------------------- refusals
+
+
+def _only(kind: type[D], given: Decisions) -> tuple[D, ...]:
+    """The decisions of a section, which are of one kind."""
+    wrong = next((d for d in given if not isinstance(d, kind)), None)
+    if wrong is not None:
+        raise _refused(wrong, f"it stands among {kind.__name__} decisions")
+    return tuple(d for d in given if isinstance(d, kind))
+
+
+@contextmanager
+def _naming(decision: Decision) -> Generator[None]:
+    """Errors inside are the decision's."""
+    try:
+        yield
+    except UserError as e:
+        raise _refused(decision, e.message, e.hint) from None
+
+
+def _refused(decision: Decision, why: str, hint: str | None = None) -> UserError:
+    return UserError(
+        f"the trace does not fit this program: {why}",
+        where=str(decision),
+        hint=hint
+        or "a trace is of one model: `tilewright inspect MODEL --trace` prints what would be decided",
+    )

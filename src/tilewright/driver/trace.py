@@ -1,0 +1,127 @@
+"""The trace of a program: every decision that made it, in sections.
+
+    # tilewright program trace, version 1
+    [groups]
+    Group(func='relu_1', values=('conv2d_1', 'relu_1'))
+    [layouts]
+    ChannelsLast(group='relu_1', buffers=('conv0', 'relu1'))
+    # end
+
+A program is a model and a trace. Sections stand in the order in which they are decided. One that is missing is left to
+the compiler, one that is empty decides that there is none of its kind; of kernels, those that nobody names are left to
+the compiler too. The text is data, not code: nothing of it is evaluated.
+"""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import cast
+
+from tilewright.driver.decisions import Algorithm, ChannelsLast, Decision, Group, Join, Kernel
+from tilewright.schedule.step import Step
+from tilewright.schedule.trace import STEP_CLASSES, bad_trace, parse_value
+from tilewright.schedule.trace_file import TraceFormat, load_text, save_text
+from tilewright.support.errors import UserError
+
+SECTIONS: Mapping[str, type[Decision]] = {
+    "groups": Group,
+    "algorithms": Algorithm,
+    "joins": Join,
+    "layouts": ChannelsLast,
+    "kernels": Kernel,
+}
+_FORMAT = TraceFormat("# tilewright program trace, version 1", "a saved plan of a program")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTrace:
+    """The decisions of each section that is there."""
+
+    sections: Mapping[str, tuple[Decision, ...]] = field(default_factory=dict[str, tuple[Decision, ...]])
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for name in SECTIONS:
+            if name in self.sections:
+                lines += [f"[{name}]", *map(str, self.sections[name])]
+        return "".join(f"{line}\n" for line in lines)
+
+    @property
+    def digest(self) -> str:
+        return sha256(str(self).encode()).hexdigest()
+
+    def with_section(self, name: str, decisions: tuple[Decision, ...]) -> "ProgramTrace":
+        return ProgramTrace({**self.sections, name: decisions})
+
+    def save(self, path: str | Path) -> None:
+        save_text(_FORMAT, str(self), path)
+
+    @staticmethod
+    def load(path: str | Path) -> "ProgramTrace":
+        return load_text(_FORMAT, path, ProgramTrace.parse)
+
+    @staticmethod
+    def parse(text: str) -> "ProgramTrace":
+        """The trace that prints like this; `UserError` with the line if there is none."""
+        try:
+            tree = ast.parse(text)
+        except SyntaxError as e:
+            raise UserError(f"the trace is not in Python syntax: {e.msg}", where=f"line {e.lineno}") from None
+        sections: dict[str, tuple[Decision, ...]] = {}
+        section = ""
+        for node in tree.body:
+            match node:
+                case ast.Expr(value=ast.List(elts=[ast.Name(id=name)])):
+                    if name not in SECTIONS or name in sections:
+                        raise bad_trace(node, f"[{name}] is no section, or stands here twice", _known())
+                    section = name
+                    sections[name] = ()
+                case ast.Expr(value=ast.Call() as call) if section:
+                    sections[section] += (_decision(call, section),)
+                case _:
+                    raise bad_trace(node, "a line is a [section] or a decision of one", _known())
+        return ProgramTrace(sections)
+
+
+def _known() -> str:
+    return f"the sections are: {', '.join(SECTIONS)}"
+
+
+def _decision(node: ast.Call, section: str) -> Decision:
+    cls = SECTIONS[section]
+    if not isinstance(node.func, ast.Name) or node.func.id != cls.__name__:
+        raise bad_trace(node, f"[{section}] has only {cls.__name__} decisions")
+    names = [f.name for f in fields(cls)]
+    values = {name: parse_value(a, STEP_CLASSES) for name, a in zip(names, node.args, strict=False)}
+    values |= {k.arg or "**": parse_value(k.value, STEP_CLASSES) for k in node.keywords}
+    if cls is Kernel:
+        values["knobs"] = tuple((n, v) for n, v in values.items() if n not in names)
+        values = {n: v for n, v in values.items() if n in names}
+    wrong = next((n for n, v in values.items() if n in names and not _has_kind(n, v)), None)
+    if wrong is not None:
+        raise bad_trace(node, f"{wrong} has another kind of value than {cls.__name__} needs")
+    try:
+        return cls(**values)  # pyright: ignore[reportArgumentType]
+    except TypeError as e:
+        raise bad_trace(node, str(e), f"its fields are: {', '.join(names)}") from None
+
+
+def _has_kind(name: str, value: object) -> bool:
+    """The text may have put anything into a field; those of one name are of one kind."""
+    match name:
+        case "values" | "funcs" | "buffers" | "calls":
+            return _are(value, str) and value != ()
+        case "steps":
+            return _are(value, Step)
+        case "knobs":
+            return _are(value, tuple) and all(
+                type(v) is int for _, v in cast("tuple[tuple[str, object]]", value)
+            )
+        case _:
+            return isinstance(value, str)
+
+
+def _are(values: object, kind: type) -> bool:
+    return isinstance(values, tuple) and all(isinstance(v, kind) for v in cast("tuple[object, ...]", values))
