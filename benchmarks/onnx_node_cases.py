@@ -18,7 +18,7 @@ from onnx.backend.test.runner import Runner
 
 from tilewright.backend import TilewrightBackend
 from tilewright.support.errors import UserError
-from tilewright.support.frames import pack, unpack
+from tilewright.support.frames import pack
 
 _EXPANDED = re.compile(
     r"_expanded(_ver\d+)?$"
@@ -56,9 +56,9 @@ def pack_case(case: TestCase) -> bytes:
     return pack({"name": case.name, "rtol": case.rtol, "atol": case.atol, "kinds": kinds}, blobs)
 
 
-def unpack_case(body: bytes) -> TestCase:
-    head, (model, *blobs) = unpack(body)
-    rest = iter(blobs)
+def unpack_case(head: Any, blobs: list[bytes]) -> TestCase:
+    model, *values = blobs
+    rest = iter(values)
     data_sets = [[[_unpacked(k, next(rest)) for k in side] for side in kinds] for kinds in head["kinds"]]
     name: str = head["name"]
     return TestCase(

@@ -9,20 +9,21 @@ may be killed. Objects are cached in a folder that is empty at the start: what w
 import json
 import os
 import re
-import select
 import sys
 import tempfile
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
 
 import click
 
 from benchmarks.onnx_node_cases import load_cases, op_of, pack_case
 from benchmarks.results import write
-from tilewright.child import Child, ChildDied
 from tilewright.cli.output import progress_bar
+from tilewright.pool import Pool, ProcessLate, Request, module_command
 
 WORKER = "benchmarks.onnx_node_worker"
 WORKERS = 2
@@ -48,49 +49,6 @@ class Failure:
     reason: str
 
 
-@dataclass(slots=True)
-class _Worker:
-    """A process, the case it is at, and when it has to be done with it."""
-
-    module: str
-    seconds: float
-    case: str = ""
-    is_ready: bool = False
-    child: Child = field(init=False)
-    deadline: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.start()
-
-    def start(self) -> None:
-        self.child, self.case, self.is_ready = Child(self.module), "", False
-        self.deadline = time.monotonic() + SECONDS
-
-    def give(self, name: str, body: bytes) -> None:
-        self.case, self.deadline = name, time.monotonic() + self.seconds
-        self.child.send(body)
-
-    def take(self) -> str | None:
-        """What was found out about the case, if anything."""
-        try:
-            answer = self.child.try_receive()
-            if answer is None and time.monotonic() < self.deadline:
-                return None
-            found = f"no result after {self.seconds:g} s" if answer is None else answer.decode()
-        except ChildDied as e:
-            answer, found = None, str(e)
-        if answer is None:
-            self.child.kill()
-            if not self.is_ready:
-                raise RuntimeError(f"a worker process did not get ready: {found}")
-            self.start()
-        elif not self.is_ready:
-            self.is_ready = True
-            return None
-        self.case = ""
-        return found
-
-
 def run_cases(
     cases: Iterable[tuple[str, bytes]],
     workers: int = WORKERS,
@@ -98,24 +56,22 @@ def run_cases(
     module: str = WORKER,
 ) -> Iterator[tuple[str, str]]:
     """The name of each case with what is wrong with its result (empty if nothing is), as they get done."""
-    waiting = deque(cases)
-    team = [_Worker(module, seconds) for _ in range(min(workers, len(waiting)))]
-    try:
-        while waiting or any(w.case for w in team):
-            for w in team:
-                if waiting and w.is_ready and not w.case:
-                    w.give(*waiting.popleft())
-            at_work = [w for w in team if w.case or not w.is_ready]
-            left = min(w.deadline for w in at_work) - time.monotonic()
-            select.select([w.child.source for w in at_work], [], [], max(0.0, left))
-            for w in at_work:
-                case = w.case
-                found = w.take()
-                if found is not None:
-                    yield case, found
-    finally:
-        for w in team:
-            w.child.kill()
+    waiting = iter(cases)
+    at_work: dict[Request, str] = {}
+    with Pool(module_command(module), workers) as pool:
+        while True:
+            for name, body in islice(waiting, 2 * workers - len(at_work)):
+                at_work[pool.submit(body, seconds)] = name
+            if not at_work:
+                return
+            for request in pool.serve(inf):
+                yield at_work.pop(request), _found(request)
+
+
+def _found(request: Request) -> str:
+    if isinstance(request.failure, ProcessLate):
+        return f"no result after {request.failure.seconds:g} s"
+    return str(request.failure) if request.answer is None else request.answer[0]
 
 
 def failures_table(failures: Sequence[Failure], cases: Mapping[str, int]) -> str:

@@ -1,35 +1,30 @@
-"""A stand-in for the worker of ONNX's suite that does what it is told: `python -m tests.dying_worker`."""
+"""A stand-in for processes of ours that does what it is told: `python -m tests.dying_worker`."""
 
 import os
 import signal
-import sys
 import time
+from typing import Any
 
-from tilewright.support.frames import frame, receive
-from tilewright.trial import settle_as_child
+from tilewright.support.answering import answer_requests
+from tilewright.support.frames import pack
 
 
-def main() -> None:
-    sink = settle_as_child()
-    answer = b"ready"
-    while True:
-        sink.write(frame(answer))
-        sink.flush()
-        answer = receive(sys.stdin.buffer) or b""
-        match answer:
-            case b"die":
-                os.kill(os.getpid(), signal.SIGSEGV)
-            case b"hang":
-                time.sleep(60)
-            case b"leave":
-                os._exit(3)
-            case b"pass":
-                answer = b""
-            case b"":
-                return
-            case _:
-                pass
+def answer(head: Any, _: list[bytes]) -> bytes | None:
+    match head:
+        case "die":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "hang":
+            time.sleep(60)
+        case "leave":
+            os._exit(3)
+        case "note":
+            return None
+        case "pass":
+            return pack("")
+        case _:
+            pass
+    return pack(head)
 
 
 if __name__ == "__main__":
-    main()
+    answer_requests(answer)

@@ -7,14 +7,12 @@ Python nor LLVM runs twice at once in one process, and both take their share: th
 """
 
 import gc
-import os
 import resource
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, BinaryIO
+from typing import Any
 
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
@@ -27,10 +25,10 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.search.default import Spaces, schedule_func
 from tilewright.search.trace_space import TraceSpace
+from tilewright.support.answering import answer_requests
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
 from tilewright.support.errors import TilewrightError, UserError
-from tilewright.support.frames import frame, pack, receive, unpack
-from tilewright.support.settle import settle_as_child
+from tilewright.support.frames import pack
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.memory_plan import plan_memory
@@ -174,46 +172,42 @@ def tensor_spec(b: Buffer) -> TensorSpec:
     return TensorSpec(b.name, b.dtype.numpy.name, b.shape)
 
 
-def _answer(tasks: dict[str, bytes], makers: dict[str, Maker], head: dict[str, Any]) -> bytes:
-    key = head["task"]
-    try:
-        if key not in makers:
-            makers[key] = Maker(Task.of(*unpack(tasks[key])))
-        candidate, trace = makers[key].make(head["rule"], head["decisions"])
-    except MemoryError:
-        return pack({"status": Status.OOM.value, "message": "no memory to build it"})
-    except Exception as e:  # whatever it is: one candidate less
-        message = e.args[0] if isinstance(e, TilewrightError) and e.args else f"{type(e).__name__}: {e}"
-        return pack({"status": Status.BUILD_ERROR.value, "message": str(message)})
-    said = {"status": Status.OK.value, "candidate": candidate.head(), "trace": print_trace(trace)}
-    return pack(said, candidate.objects)
+class Server:
+    """Tasks are not answered, so they are not read before they are needed."""
 
+    def __init__(self) -> None:
+        self._tasks: dict[str, tuple[Any, list[bytes]]] = {}
+        self._makers: dict[str, Maker] = {}
 
-def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    tasks: dict[str, bytes] = {}
-    makers: dict[str, Maker] = {}
-    while (body := receive(source)) is not None:
-        head, _ = unpack(body)
-        if "key" in head:  # a task: it is not answered, so it is not read before it is needed
-            tasks[head["key"]] = body
-            continue
-        if len(makers) > _KNOWN_MAKERS:
-            makers.clear()
-        sink.write(frame(_answer(tasks, makers, head)))
-        sink.flush()
+    def answer(self, head: Any, blobs: list[bytes]) -> bytes | None:
+        if "key" in head:
+            self._tasks[head["key"]] = head, blobs
+            return None
+        if len(self._makers) > _KNOWN_MAKERS:
+            self._makers.clear()
+        try:
+            candidate, trace = self._maker(head["task"]).make(head["rule"], head["decisions"])
+        except MemoryError:
+            return pack({"status": Status.OOM.value, "message": "no memory to build it"})
+        except Exception as e:  # whatever it is: one candidate less
+            message = e.args[0] if isinstance(e, TilewrightError) and e.args else f"{type(e).__name__}: {e}"
+            return pack({"status": Status.BUILD_ERROR.value, "message": str(message)})
+        said = {"status": Status.OK.value, "candidate": candidate.head(), "trace": print_trace(trace)}
+        return pack(said, candidate.objects)
+
+    def _maker(self, key: str) -> Maker:
+        if key not in self._makers:
+            self._makers[key] = Maker(Task.of(*self._tasks[key]))
+        return self._makers[key]
 
 
 def main() -> None:
-    sink = settle_as_child()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard))
     # A candidate leaves few cycles and makes a great many nodes: looking for the former took a tenth of the time.
     gc.freeze()
     gc.set_threshold(200_000)
-    try:
-        serve(sys.stdin.buffer, sink)
-    except BrokenPipeError:
-        os._exit(0)
+    answer_requests(Server().answer)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,13 @@ A candidate is run exactly as a compiled program is, with warm caches: it has ru
 """
 
 import contextlib
-import os
 import resource
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from math import ceil, prod
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +26,7 @@ from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants, empty_aligned
 from tilewright.runtime.program import Context, Plan
 from tilewright.runtime.team import Team
+from tilewright.support.answering import answer_requests
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
@@ -39,8 +38,7 @@ from tilewright.support.artifact import (
     TensorSpec,
 )
 from tilewright.support.errors import UserError
-from tilewright.support.frames import frame, pack, receive, unpack
-from tilewright.support.settle import settle_as_child
+from tilewright.support.frames import pack
 
 Array: TypeAlias = NDArray[Any]
 
@@ -302,37 +300,27 @@ def _limit_memory(nbytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + nbytes, hard))
 
 
-def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    bench: _Bench | None = None
-    while (body := receive(source)) is not None:
-        head, blobs = unpack(body)
+class Server:
+    def __init__(self) -> None:
+        self._bench: _Bench | None = None
+
+    def answer(self, head: Any, blobs: list[bytes]) -> bytes:
         if head["do"] == "prepare":
             try:
-                bench = None  # what the last experiment had is free before the next is set up
-                bench = _Bench(head["experiment"], blobs)
+                self._bench = None  # what the last experiment had is free before the next is set up
+                self._bench = _Bench(head["experiment"], blobs)
                 _limit_memory(head["experiment"]["memory_bytes"])
-                answer = pack({"status": Status.OK.value})
+                return pack({"status": Status.OK.value})
             except MemoryError:
-                answer = pack({"status": Status.OOM.value, "message": "no memory for the tensors"})
-        elif bench is None:
-            answer = pack({"status": Status.RUN_ERROR.value, "message": "there is no experiment"})
-        else:
-            answer = _answer(bench, head, blobs)
-        sink.write(frame(answer))
-        sink.flush()
+                return pack({"status": Status.OOM.value, "message": "no memory for the tensors"})
+        if self._bench is None:
+            return pack({"status": Status.RUN_ERROR.value, "message": "there is no experiment"})
+        return _answer(self._bench, head, blobs)
 
 
 def tensor_bytes(specs: Sequence[TensorSpec]) -> int:
     return sum(numpy_dtype(s.dtype).itemsize * prod(s.shape) for s in specs)
 
 
-def main() -> None:
-    sink = settle_as_child()
-    try:
-        serve(sys.stdin.buffer, sink)
-    except BrokenPipeError:
-        os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    answer_requests(Server().answer)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from tilewright.child import Child, ChildDied, describe_exit
+from tilewright.pool import Pool, ProcessDied, ProcessLate, Request, describe_exit, module_command
 from tilewright.support.errors import UserError
-from tilewright.support.frames import pack, unpack
+from tilewright.support.frames import pack
 from tilewright.trial import Candidate, Experiment, Status
 
 _log = logging.getLogger("tilewright")
 
-_START_SECONDS = 60.0  # to start a process and to set up an experiment, on a busy machine
+_SETUP_SECONDS = 60.0  # to set up an experiment, on a busy machine
 _CRASHES = {
     signal.SIGSEGV,
     signal.SIGBUS,
@@ -43,8 +43,9 @@ class Trials:
     """One experiment at a time. Use it as a context manager: its process ends with it."""
 
     def __init__(self) -> None:
-        self._child: Child | None = None
+        self._pool = Pool(module_command("tilewright.trial"))
         self._setup: bytes = b""
+        self._prepared: list[int] = []  # the process that has the experiment
 
     def __enter__(self) -> "Trials":
         return self
@@ -55,40 +56,36 @@ class Trials:
         self.close()
 
     def close(self) -> None:
-        if self._child is not None:
-            child, self._child = self._child, None
-            child.kill()
+        self._pool.close()
 
     @property
     def pid(self) -> int | None:
-        return None if self._child is None else self._child.pid
+        return next(iter(self._pool.pids), None)
 
     def start(self) -> None:
         """Begin to start the process, so that it is there when it is needed."""
-        if self._child is None:
-            self._child = Child("tilewright.trial")
+        self._pool.start(1)
 
     def prepare(self, experiment: Experiment, expected: Sequence[bytes] = ()) -> None:
         """Run what follows on these tensors."""
         self._setup = experiment.packet(expected)
         self._set_up()
 
-    def _set_up(self) -> Child:
-        self.start()
-        assert self._child is not None
-        try:
-            self._child.send(self._setup)
-            answer = self._child.receive(_START_SECONDS)
-        except ChildDied as e:
-            self.close()
-            raise UserError(f"the process for measurements cannot be started: {e}") from None
-        if answer is None:
-            self.close()
+    def _set_up(self) -> None:
+        request = self._answered(self._setup, _SETUP_SECONDS)
+        if isinstance(request.failure, ProcessLate):
             raise UserError("the process for measurements has not become ready", hint="is the machine busy?")
-        head, _ = unpack(answer)
+        if request.answer is None:
+            raise UserError(f"the process for measurements cannot be started: {request.failure}")
+        head, _ = request.answer
         if head["status"] != Status.OK.value:
             raise UserError(f"the tensors of a kernel cannot be set up for measurements: {head['message']}")
-        return self._child
+        self._prepared = self._pool.pids
+
+    def _answered(self, body: bytes, timeout: float) -> Request:
+        request = self._pool.submit(body, timeout)
+        self._pool.wait(request)
+        return request
 
     def run(self, candidate: Candidate, *, runs: int, slow: float, timeout: float) -> Outcome:
         """`slow`: a first run that takes longer is the only one."""
@@ -118,20 +115,16 @@ class Trials:
 
     def _ask(self, body: bytes, timeout: float) -> tuple[Outcome | None, dict[str, Any], list[bytes]]:
         """The failure, or None and what was answered."""
-        child = self._set_up() if self._child is None else self._child
-        try:
-            child.send(body)
-            answer = child.receive(timeout)
-        except ChildDied as e:
-            self.close()
-            return _death(e.code), {}, []
-        except BaseException:  # Ctrl-C: the answer that is still to come must not be taken for the next one's
-            self.close()
-            raise
-        if answer is None:
-            self.close()
+        if self._pool.pids != self._prepared or not self._prepared:
+            self._set_up()
+        request = self._answered(body, timeout)
+        if isinstance(request.failure, ProcessLate):
             return Outcome(Status.TIMEOUT, message=f"it ran for more than {timeout:.3g} s"), {}, []
-        head, blobs = unpack(answer)
+        if isinstance(request.failure, ProcessDied):
+            return _death(request.failure.code), {}, []
+        if request.answer is None:
+            return Outcome(Status.RUN_ERROR, message=str(request.failure)), {}, []
+        head, blobs = request.answer
         status = Status(head["status"])
         if status is Status.OK:
             return None, head, blobs

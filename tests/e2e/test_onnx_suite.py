@@ -14,6 +14,7 @@ from onnx.backend.test.case.test_case import TestCase
 from benchmarks.onnx_node_cases import as_value, load_cases, op_of, pack_case, run_case, unpack_case
 from benchmarks.onnx_suite import Failure, failures_table, main, run_cases
 from tilewright.backend import TilewrightBackend
+from tilewright.support.frames import pack, unpack
 
 EVERY = 12  # the sample is every so many cases, in the order of their names
 RANDOM = ("Bernoulli",)  # the numbers are one engine's, and ONNX does not say which ones are right
@@ -111,7 +112,7 @@ def test_a_case_survives_the_way_to_a_worker(cases: dict[str, TestCase]) -> None
         "test_string_split_basic",
     ):
         case = cases[name]
-        again = unpack_case(pack_case(case))
+        again = unpack_case(*unpack(pack_case(case)))
         assert again.model == case.model and (again.rtol, again.atol) == (case.rtol, case.atol)
         values = [[[as_value(v) for v in side] for side in data_set] for data_set in case.data_sets or ()]
         assert str(again.data_sets) == str(values)
@@ -119,7 +120,7 @@ def test_a_case_survives_the_way_to_a_worker(cases: dict[str, TestCase]) -> None
 
 def test_a_worker_that_dies_or_hangs_fails_one_case() -> None:
     orders = ["pass", "die", "pass 2", "hang", "leave", "pass"]
-    numbered = [(f"{i} {order}", order.encode()) for i, order in enumerate(orders)]
+    numbered = [(f"{i} {order}", pack(order)) for i, order in enumerate(orders)]
     found = dict(run_cases(numbered, seconds=5, module="tests.dying_worker"))
     assert found == {
         "0 pass": "",

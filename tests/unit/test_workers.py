@@ -1,6 +1,5 @@
 """Worker processes: the same objects as without, whatever happens to the workers."""
 
-import io
 import logging
 import os
 import signal
@@ -13,9 +12,9 @@ import pytest
 
 from tilewright.codegen.objects import compile_object
 from tilewright.support.errors import UserError
-from tilewright.support.frames import SIZE, frame
+from tilewright.support.frames import unpack
 from tilewright.target.target import BASELINE
-from tilewright.worker import ERROR, OBJECT, serve, target_from_json, target_to_json
+from tilewright.worker import Server, target_from_json, target_to_json
 from tilewright.workers import Workers, default_workers
 
 CRASHES = (sys.executable, "-c", "import os; os.read(0, 100000); os._exit(3)")
@@ -68,7 +67,7 @@ def test_large_modules_do_not_block(expected: list[bytes]) -> None:
 
 @pytest.mark.parametrize(
     ("command", "complaint"),
-    [(CRASHES, "has died"), (HANGS, "has not answered"), (CHATTERS, "answered nonsense")],
+    [(CRASHES, "ended with status 3"), (HANGS, "has not answered"), (CHATTERS, "answered nonsense")],
 )
 def test_bad_workers_are_replaced_and_then_given_up(
     command: tuple[str, ...], complaint: str, expected: list[bytes], caplog: pytest.LogCaptureFixture
@@ -84,7 +83,7 @@ def test_bad_workers_are_replaced_and_then_given_up(
 def test_killed_worker_is_replaced(expected: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), Workers(BASELINE, 1) as pool:
         job = pool.submit(module(0))
-        [first] = [w.process.pid for w in pool._workers]  # pyright: ignore[reportPrivateUsage]
+        [first] = pool.pids
         os.kill(first, signal.SIGKILL)
         assert pool.result(job) == expected[0]
         assert objects(pool) == expected
@@ -97,17 +96,19 @@ def test_no_command_is_no_worker(expected: list[bytes], caplog: pytest.LogCaptur
     assert "without worker processes" in caplog.text
 
 
-def test_errors_of_llvm_are_raised_here() -> None:
-    with Workers(BASELINE, 1) as pool:
-        job = pool.submit("define nonsense")
+@pytest.mark.parametrize("limit", [0, 1])
+def test_errors_of_llvm_are_raised_by_whose_result_it_is(limit: int, expected: list[bytes]) -> None:
+    with Workers(BASELINE, limit) as pool:
+        bad, good = pool.submit("define nonsense"), pool.submit(module(0))
+        assert pool.result(good) == expected[0]
         with pytest.raises(RuntimeError, match="expected"):
-            pool.result(job)
+            pool.result(bad)
 
 
 def test_workers_end_with_the_pool() -> None:
     with Workers(BASELINE, 2) as pool:
         objects(pool)
-        pids = [w.process.pid for w in pool._workers]  # pyright: ignore[reportPrivateUsage]
+        pids = pool.pids
     assert pids and not any(map(is_running, pids))
 
 
@@ -117,7 +118,7 @@ from tilewright.target.target import BASELINE
 from tilewright.workers import Workers
 with Workers(BASELINE, 1) as pool:
     pool.result(pool.submit("define void @f() {\\n  ret void\\n}\\n"))
-    print(*(w.process.pid for w in pool._workers), flush=True)
+    print(*pool.pids, flush=True)
     time.sleep(60)
 """
 
@@ -153,17 +154,13 @@ def test_a_target_survives_the_way_to_text() -> None:
     assert target_from_json(target_to_json(BASELINE)) == BASELINE
 
 
-def test_serve_answers_in_order(expected: list[bytes]) -> None:
-    requests = [target_to_json(BASELINE), module(0).encode(), b"nonsense", module(1).encode()]
-    sink = io.BytesIO()
-    serve(io.BytesIO(b"".join(map(frame, requests)) + b"cut"), sink)
-    data, answers = sink.getvalue(), list[bytes]()
-    while data:
-        end = SIZE.size + SIZE.unpack_from(data)[0]
-        answers.append(data[SIZE.size : end])
-        data = data[end:]
-    assert [a[:1] for a in answers] == [OBJECT, ERROR, OBJECT]
-    assert (answers[0][1:], answers[2][1:]) == (expected[0], expected[1])
+def test_a_worker_answers_modules_once_it_has_its_target(expected: list[bytes]) -> None:
+    worker = Server()
+    assert worker.answer({}, [target_to_json(BASELINE)]) is None
+    answers = [worker.answer({}, [ir]) for ir in (module(0).encode(), b"nonsense", module(1).encode())]
+    (good, objects), (bad, none), (_, others) = (unpack(a or b"") for a in answers)
+    assert (good["error"], objects, others) == ("", expected[:1], expected[1:2])
+    assert "expected" in bad["error"] and none == []
 
 
 def test_a_worker_imports_no_more_than_it_needs() -> None:

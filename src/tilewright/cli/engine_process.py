@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.child import describe_exit
 from tilewright.cli import guest
 from tilewright.cli.catalogue import Peer
 from tilewright.cli.output import OnProgress
+from tilewright.pool import describe_exit
 from tilewright.support.errors import TilewrightError, UserError
 
 # The folder `guest` under a name of its own: `tilewright` may not be there, and must not be imported if it is.

@@ -8,20 +8,20 @@ a function, or it was made with arguments) compiles in this process.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from tilewright.child import Child, ChildDied
 from tilewright.frontend.onnx import load_graph
 from tilewright.frontend.onnx_export import to_model
 from tilewright.graph.external import No, Plugin, Region
 from tilewright.graph.passes.partition import offer
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import by_reference, reference
+from tilewright.pool import Pool, ProcessLate, module_command
 from tilewright.support.errors import UserError
-from tilewright.support.frames import pack, unpack
+from tilewright.support.frames import pack
 
 TIMEOUT = 600.0  # seconds for one region
 
@@ -31,7 +31,7 @@ class RegionCompiler:
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self._timeout = timeout
-        self._child: Child | None = None
+        self._pool = Pool(module_command("tilewright.plugins.worker"))
 
     def compile(
         self, plugin: Plugin, region: Region, calibration: Sequence[Mapping[str, Array]] = ()
@@ -48,23 +48,17 @@ class RegionCompiler:
         }
         blobs = [to_model(region.graph, weights=False).SerializeToString()]
         blobs += [np.ascontiguousarray(a).tobytes() for group in groups for a in group.values()]
-        self._child = self._child or Child("tilewright.plugins.worker")
-        try:
-            self._child.send(pack(head, blobs))
-            answer = self._child.receive(self._timeout)
-        except ChildDied as e:
-            self.close()
-            return No(f"its compiler crashed: {e}")
-        if answer is None:
-            self.close()
+        request = self._pool.submit(pack(head, blobs), self._timeout)
+        self._pool.wait(request)
+        if isinstance(request.failure, ProcessLate):
             return No(f"its compiler took more than {self._timeout:g} s")
-        told, results = unpack(answer)
+        if request.answer is None:
+            return No(f"its compiler crashed: {request.failure}")
+        told, results = request.answer
         return No(told["error"]) if told["error"] else results[0]
 
     def close(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
+        self._pool.close()
 
     def __enter__(self) -> "RegionCompiler":
         return self
@@ -75,9 +69,9 @@ class RegionCompiler:
         self.close()
 
 
-def compile_request(body: bytes) -> bytes:
+def compile_request(head: Any, blobs: list[bytes]) -> bytes:
     """The other side of `RegionCompiler.compile`."""
-    head, (model, *arrays) = unpack(body)
+    model, *arrays = blobs
     plugin = by_reference(head["plugin"])
     proto = ModelProto.FromString(model)
     data = iter(arrays)
