@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from benchmarks.results import table, write
 from tilewright.api import load
 from tilewright.cli.machine import pinned
 from tilewright.cli.peers import OnnxRuntime
+from tilewright.turns import take_turns
 
 TIMES = 1000  # iterations
 _F32, _I64, _BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -45,10 +47,10 @@ def alone() -> ModelProto:
     return _model([helper.make_node("Add", ["x", "w"], ["y"])], takes_times=False)
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def _turn(run: Callable[[], object]) -> tuple[float]:
     start = time.thread_time()
     run()
-    return time.thread_time() - start
+    return (time.thread_time() - start,)
 
 
 @click.command()
@@ -74,8 +76,8 @@ def main(rounds: int) -> None:
             }
             for run in runs.values():
                 run()  # compiled by now
-            measured = [{name: _seconds(run) for name, run in runs.items()} for _ in range(rounds)]
-    times = {name: float(np.median([m[name] for m in measured])) / TIMES * 1e6 for name in runs}
+            measured = take_turns({n: partial(_turn, run) for n, run in runs.items()}, rounds, pause=0.0)
+    times = {name: found.median / TIMES * 1e6 for name, found in measured.items()}
     times["the host's part"] = times["tilewright, iteration"] - times["tilewright, call alone"]
     text = table(("what", "µs"), [[name, f"{t:.1f}"] for name, t in times.items()])
     click.echo(text)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.results import table, write
 from tilewright.cli.machine import machine, pinned
-from tilewright.cli.timing import interleave, speedup
+from tilewright.cli.measure import interleave
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
@@ -32,6 +32,7 @@ from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower
+from tilewright.turns import speedup
 
 METHOD = """u8 · s8 → s32 of {size} x {size} x {size} on one core, both operands inputs and both packed in every call,
 against our own float32 product of the same size (untuned, B packed in every call). The two take turns in {rounds}

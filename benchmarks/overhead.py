@@ -10,8 +10,8 @@ from benchmarks.results import table, write
 from examples.models import Net
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
+from tilewright.cli.measure import interleave
 from tilewright.cli.peers import OnnxRuntime
-from tilewright.cli.timing import interleave
 from tilewright.compiler import compile as compile_model
 
 CALLS = 1000  # of a timed batch: the clock costs as much as a tenth of a call

@@ -8,8 +8,8 @@ import click
 
 from benchmarks.results import table, write
 from tilewright.cli.machine import machine
+from tilewright.cli.measure import interleave
 from tilewright.cli.peak import PeakLoop, fma_loop, read_loop
-from tilewright.cli.timing import interleave
 
 METHOD = """Loops of hand-written LLVM IR through our own object writer and loader. Arithmetic: twelve
 independent chains of fused multiply-adds on registers. Reads: passes over a buffer. Best rate, and the

@@ -19,7 +19,7 @@ from benchmarks.suite_results import failure_text
 from tilewright.cli.difference import compare, worst
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
-from tilewright.cli.timing import interleave
+from tilewright.cli.measure import interleave
 from tilewright.compiler import CompiledModel, compile_for
 from tilewright.graph.external import Answer, No, Plugin, Region, Run, Unit
 from tilewright.ops.accuracy import Accuracy

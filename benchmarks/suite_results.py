@@ -10,14 +10,14 @@ not neighbours: a ratio is always that of one file.
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.cli.timing import BOOTSTRAP_SAMPLES, Ratio
+from tilewright.turns import Ratio, bootstrap_medians
 
 OURS, PEAK = "tilewright", "peak"
 SUITE_NAMES = {"inductor": "inductor_fz", "xla": "jax"}  # of engines that `tilewright bench` calls otherwise
@@ -115,14 +115,9 @@ def against(row: Row, engine: str) -> Ratio | None:
     if ours is None or not counts(ours, OURS):
         return Ratio(0.0, 0.0, 0.0)
     rng = np.random.default_rng(0)
-    draws = [_medians(c.rounds or (c.median,), rng) for c in (theirs, ours)]
+    draws = [bootstrap_medians(c.rounds or (c.median,), rng) for c in (theirs, ours)]
     low, high = np.percentile(draws[0] / draws[1], (2.5, 97.5))
     return Ratio(theirs.median / ours.median, float(low), float(high))
-
-
-def _medians(rounds: Sequence[float], rng: np.random.Generator) -> Any:
-    picks = rng.integers(0, len(rounds), (BOOTSTRAP_SAMPLES, len(rounds)))
-    return np.median(np.asarray(rounds)[picks], axis=1)
 
 
 def geometric_mean(values: Iterable[float]) -> float:

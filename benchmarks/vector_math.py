@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from benchmarks.results import table, write
 from examples.models import Net
 from tilewright.cli.machine import pinned
+from tilewright.cli.measure import interleave
 from tilewright.cli.peers import OnnxRuntime
-from tilewright.cli.timing import interleave, speedup
 from tilewright.compiler import compile as compile_model
 from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import evaluate
@@ -37,6 +37,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import transform
 from tilewright.tir.passes.expand_math import expand
 from tilewright.tir.passes.split_fma import split
+from tilewright.turns import speedup
 
 Array: TypeAlias = NDArray[Any]
 Reference: TypeAlias = Callable[..., Array]

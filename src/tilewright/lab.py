@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import turns
 from tilewright.graph.graph import Graph
 from tilewright.measured import MEASURED_PIECES, NATIVE_NAME, Assignment
 from tilewright.ops.opdef import Array, TensorType
 from tilewright.runtime.session import Session
 from tilewright.search.database import OK, Database, Measurement, Scope
+from tilewright.turns import brief_turn, quickest
 
 _log = logging.getLogger("tilewright")
 
@@ -107,13 +107,9 @@ class Workbench:
                 run = self._run_of(graph, choice, feeds, stack)
                 if run is not None:
                     runs[name] = run
-            is_alone = len(runs) == 1
             end = time.perf_counter() + seconds
-            found = turns.compare(
-                [partial(self._turn, name, run, is_alone) for name, run in runs.items()],
-                lambda: time.perf_counter() > end,
-            )
-            times = dict(zip(runs, found, strict=True))
+            turns = {name: partial(self._turn, name, run) for name, run in runs.items()}
+            times = quickest(turns, lambda: time.perf_counter() > end)
         return {name: times.get(name, math.inf) for name in choices}
 
     def _run_of(
@@ -128,12 +124,12 @@ class Workbench:
             self._lost(", ".join(sorted(set(choice.values()))), e)
             return None
 
-    def _turn(self, name: str, run: Callable[[], object], is_alone: bool) -> float:
+    def _turn(self, name: str, run: Callable[[], object]) -> list[float]:
         try:
-            return turns.typical(run, is_alone)
+            return brief_turn(run)
         except Exception as e:
             self._lost(name, e)
-            return math.inf
+            return []
 
     def _lost(self, name: str, e: Exception) -> None:
         if self._strict or not name:

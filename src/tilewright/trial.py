@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
+from functools import partial
 from math import ceil, prod
 from typing import Any, TypeAlias
 
@@ -39,6 +40,7 @@ from tilewright.support.artifact import (
 )
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
+from tilewright.turns import take_turns
 
 Array: TypeAlias = NDArray[Any]
 
@@ -248,7 +250,7 @@ def _time(bench: _Bench, head: dict[str, Any], candidate: Candidate) -> dict[str
 
 
 def _compare(bench: _Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dict[str, Any]:
-    """All candidates in turns, in rounds whose order alternates: the sample of each in each round."""
+    """All candidates in turns: of each the samples of each round."""
     contexts: list[Context] = []
     repeats: list[int] = []
     at = 0
@@ -260,15 +262,14 @@ def _compare(bench: _Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dic
             return {"status": Status.WRONG_RESULT.value, "message": wrong}
         contexts.append(context)
         repeats.append(_repeats(first))
-    samples: list[list[float]] = [[] for _ in contexts]
-    for number in range(head["rounds"]):
-        order = range(len(contexts))
-        for n in order if number % 2 == 0 else reversed(order):
-            contexts[n].run()  # the others have evicted what it had in the caches
-            # Not the quickest: on a machine that others use too, a schedule may owe its best run to their rest.
-            runs = [_seconds(contexts[n], repeats[n]) for _ in range(head["runs"])]
-            samples[n].append(float(np.median(runs)))
-    return {"status": Status.OK.value, "seconds": samples}
+
+    def turn(context: Context, repeats: int) -> list[float]:
+        context.run()  # the others have evicted what it had in the caches
+        return [_seconds(context, repeats) for _ in range(head["runs"])]
+
+    turns = {n: partial(turn, *one) for n, one in enumerate(zip(contexts, repeats, strict=True))}
+    found = take_turns(turns, head["rounds"], pause=0.0)  # all have one team
+    return {"status": Status.OK.value, "rounds": [found[n].rounds for n in turns]}
 
 
 def _answer(bench: _Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> bytes:

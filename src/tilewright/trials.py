@@ -15,6 +15,7 @@ from tilewright.pool import Pool, ProcessDied, ProcessLate, Request, describe_ex
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
 from tilewright.trial import Candidate, Experiment, Status
+from tilewright.turns import Series
 
 _log = logging.getLogger("tilewright")
 
@@ -101,8 +102,8 @@ class Trials:
 
     def compare(
         self, candidates: Sequence[Candidate], *, rounds: int, runs: int, timeout: float
-    ) -> list[list[float]] | Outcome:
-        """Samples of each in rounds that stand side by side; or how that failed."""
+    ) -> list[Series] | Outcome:
+        """The times of each in rounds that stand side by side; or how that failed."""
         head = {
             "do": "compare",
             "rounds": rounds,
@@ -111,7 +112,9 @@ class Trials:
         }
         blobs = [o for c in candidates for o in c.objects]
         outcome, said, _ = self._ask(pack(head, blobs), timeout)
-        return said["seconds"] if outcome is None else outcome
+        if outcome is not None:
+            return outcome
+        return [Series(tuple(map(tuple, rounds))) for rounds in said["rounds"]]
 
     def _ask(self, body: bytes, timeout: float) -> tuple[Outcome | None, dict[str, Any], list[bytes]]:
         """The failure, or None and what was answered."""

@@ -10,7 +10,7 @@ chosen only if it is better beyond doubt.
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +28,7 @@ from tilewright.tir.interp import interpret, unwritten
 from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, blocks
 from tilewright.trial import SHORT, Candidate, Experiment, Status, random_array, tensor_bytes
 from tilewright.trials import Outcome, Trials
+from tilewright.turns import Series, median_of_rounds, speedup
 from tilewright.version import __version__
 
 _log = logging.getLogger("tilewright")
@@ -38,7 +39,6 @@ RUNS = 3  # of a candidate, after one that warms the caches; the quickest counts
 FINALISTS = 4
 ROUNDS = 15  # of the last comparison
 MIN_ROUNDS = 5
-_FAIR_CHANCE = 0.05  # that as many rounds are won by luck as we ask for
 _HOPELESS = 4.0  # times the best: a candidate this slow is run once
 _WORTH_COMPARING = 0.99  # of the default's time, measured in passing
 _LEAST_GAIN = (
@@ -86,13 +86,12 @@ def _reduction(block: Block) -> int:
     return math.prod(it.extent for it in block.iters if it.kind is IterKind.REDUCE)
 
 
-def needed_wins(rounds: int) -> int:
-    """Of how many rounds must be won for it not to be luck."""
-    for wins in range(rounds // 2 + 1, rounds + 1):
-        chance = sum(math.comb(rounds, n) for n in range(wins, rounds + 1)) / 2**rounds
-        if chance <= _FAIR_CHANCE:
-            return wins
-    return rounds
+def winner(found: Sequence[Series]) -> tuple[int, float]:
+    """The quickest, and how many times quicker than the first it is; the first, unless it is no luck and worth it."""
+    default = found[0]
+    best = min(range(len(found)), key=lambda n: speedup(default, found[n]).value)
+    gain = speedup(found[best], default)
+    return (best, gain.value) if gain.low > 1.0 and gain.value >= 1.0 / _LEAST_GAIN else (0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +346,7 @@ class TaskTuner:
             )
             self.settle()
             return
-        self._choose(finalists, np.array(samples))
+        self._choose(finalists, samples)
 
     def _finalists(self) -> list[tuple[Proposal, Built]]:
         """The best few with their code, which is built again for those of earlier tunings. What compilation uses now is
@@ -362,18 +361,15 @@ class TaskTuner:
         found = [(p, self._built.get(p) or rebuilt[p]) for p in winners]
         return [(p, b) for p, b in found if b.candidate is not None]
 
-    def _choose(self, finalists: list[tuple[Proposal, Built]], samples: np.ndarray) -> None:
-        """The first row of `samples` is the default's."""
-        medians = [float(m) for m in np.median(samples, axis=1)]
-        winner = int(np.argmin(medians))
-        wins = int(np.count_nonzero(samples[winner] < samples[0]))
-        self.default_seconds = medians[0]
-        is_better = medians[winner] <= _LEAST_GAIN * medians[0] and wins >= needed_wins(samples.shape[1])
-        if winner == 0 or not is_better:
+    def _choose(self, finalists: list[tuple[Proposal, Built]], found: list[Series]) -> None:
+        """The first of `found` is the default's."""
+        self.default_seconds = median_of_rounds(found[0].round_medians).value
+        best, gain = winner(found)
+        if best == 0:
             self._choose_default()
             return
-        p, built = finalists[winner - 1]
-        self._choose_point(p, medians[winner], built.trace)
+        p, built = finalists[best - 1]
+        self._choose_point(p, self.default_seconds / gain, built.trace)
 
     def _choose_default(self) -> None:
         self.best_seconds, self.chosen, self.trace = self.default_seconds, None, self._default_trace

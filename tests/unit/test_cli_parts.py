@@ -10,13 +10,14 @@ from tilewright.cli.difference import compare, worst
 from tilewright.cli.feeds import make_feeds, read_array, write_array
 from tilewright.cli.guest.turn import MIN_RUNS, WARM_UP_RUNS
 from tilewright.cli.machine import machine, memory_mb, pinned, versions
+from tilewright.cli.measure import interleave
 from tilewright.cli.options import parse_assignments, parse_shapes
 from tilewright.cli.output import milliseconds, print_table
 from tilewright.cli.peak import fma_loop, read_loop
-from tilewright.cli.timing import Series, interleave, median_of_rounds, speedup
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 from tilewright.target.target import BASELINE, native
+from tilewright.turns import Series, median_of_rounds, speedup
 
 # --------------------------------------------------------------------------------------------------------- statistics
 

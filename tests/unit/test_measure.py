@@ -15,7 +15,6 @@ from tilewright.cli.guest.job import Job, read_array
 from tilewright.cli.guest.serve import Server
 from tilewright.cli.guest.turn import MIN_RUNS
 from tilewright.cli.measure import Report, measure
-from tilewright.cli.timing import take_turns
 from tilewright.support.errors import UserError
 
 
@@ -123,21 +122,6 @@ def test_types_that_numpy_has_not_survive_the_file(tmp_path: Path) -> None:
     one = Job(**job(tmp_path))
     ((_, dtype),) = one.write_feeds({"x": value})
     assert np.array_equal(read_array(one.feed(0), dtype), value)
-
-
-def test_a_failing_engine_leaves_the_others_their_turns() -> None:
-    def broken(seconds: float) -> tuple[float, ...]:
-        raise EngineFailure("broken")
-
-    failed: list[str] = []
-    found = take_turns(
-        {"a": lambda _: (1.0,), "b": broken, "c": lambda _: (2.0,)},
-        rounds=2,
-        seconds=0,
-        on_failure=lambda name, e: failed.append(f"{name}: {e}"),
-    )
-    assert failed == ["b: broken"]
-    assert {name: s.round_medians for name, s in found.items()} == {"a": (1.0, 1.0), "c": (2.0, 2.0)}
 
 
 def test_the_interpreter_is_that_of_the_option_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,8 @@ def test_several_take_turns(trials: Trials) -> None:
     plain = Maker(TASK).make(PLAIN, {})[0]
     samples = trials.compare([GOOD, plain], rounds=5, runs=2, timeout=20)
     assert isinstance(samples, list)
-    assert [len(s) for s in samples] == [5, 5] and all(0 < t < 1 for s in samples for t in s)
+    assert [s.runs for s in samples] == [10, 10]
+    assert all(len(s.round_medians) == 5 and 0 < t < 1 for s in samples for r in s.rounds for t in r)
     wrong = trials.compare([GOOD, of_ir(DOES_NOTHING)], rounds=5, runs=2, timeout=20)
     assert not isinstance(wrong, list) and wrong.status is Status.WRONG_RESULT
 

@@ -29,8 +29,9 @@ from tilewright.target.target import native, x86_64
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import loops
 from tilewright.tuned import Tuned, tuning_scope
-from tilewright.tuner import iterations, needed_wins, tolerance
+from tilewright.tuner import iterations, tolerance, winner
 from tilewright.tuning import Progress, TaskResult, TuneResult, Tuning
+from tilewright.turns import Series
 
 SCOPE = tuning_scope(native())
 
@@ -280,8 +281,15 @@ def test_budgets() -> None:
             parse_budget(bad)
 
 
-def test_luck_is_not_enough() -> None:
-    assert [needed_wins(n) for n in (5, 7, 15)] == [5, 7, 12]
+def test_neither_luck_nor_a_trifle_is_a_reason_to_choose() -> None:
+    def rounds(*seconds: float) -> Series:
+        return Series(tuple((s,) for s in seconds))
+
+    default = rounds(*[1.0] * 15)
+    assert winner([default, rounds(*[0.9] * 13, 1.1, 1.1), rounds(*[0.95] * 15)]) == (1, 1 / 0.9)
+    assert winner([default, rounds(*[0.9] * 9, *[1.1] * 6)]) == (0, 1.0)
+    assert winner([default, rounds(*[0.99] * 15)]) == (0, 1.0)
+    assert winner([default]) == (0, 1.0)
 
 
 def test_tolerance_grows_with_the_reduction() -> None:

@@ -2,17 +2,42 @@
 
 import math
 import random
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 
 import pytest
 
-from tilewright.turns import LEAST_ROUNDS, MOST_ROUNDS, compare, interval, typical
+from tilewright.turns import (
+    LEAST_ROUNDS,
+    MOST_ROUNDS,
+    Series,
+    brief_turn,
+    median_of_rounds,
+    quickest,
+    speedup,
+    take_turns,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.turns.time.sleep", lambda _: None)
 
 
 def for_ever() -> bool:
     return False
+
+
+def compare(turns: Sequence[Callable[[], float]], is_over: Callable[[], bool]) -> list[float]:
+    """`quickest` of turns with one run each; an infinite one cannot run."""
+
+    def turn(run: Callable[[], float]) -> list[float]:
+        return [s for s in [run()] if s < math.inf]
+
+    return list(quickest({n: partial(turn, t) for n, t in enumerate(turns)}, is_over).values())
 
 
 class Noisy:
@@ -95,25 +120,41 @@ def test_one_that_dropped_out_is_compared_with_what_ran_beside_it() -> None:
     assert a < c < b
 
 
-def test_an_interval_needs_enough_values() -> None:
-    assert interval([1.0, 2.0, 3.0]) == (-math.inf, math.inf)
-    assert interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0, 8.0, 7.0]) == (1.0, 8.0)
-    low, high = interval([float(n) for n in range(20)])
-    assert (low, high) == (3.0, 16.0)
-
-
-def test_an_interval_holds_the_median_as_often_as_it_says() -> None:
+def test_an_interval_holds_the_median_nearly_as_often_as_it_says() -> None:
     rng = random.Random(5)
-    held = 0
-    for _ in range(400):
-        low, high = interval([rng.expovariate(1.0) for _ in range(12)])
-        held += low <= math.log(2) <= high
-    assert held >= 0.98 * 400
+    for doubt, least in ((0.05, 0.90), (0.01, 0.96)):
+        held = 0
+        for _ in range(400):
+            found = median_of_rounds([rng.expovariate(1.0) for _ in range(12)], doubt)
+            held += found.low <= math.log(2) <= found.high
+        assert held >= least * 400
+
+
+def test_a_comparison_is_of_the_rounds_that_both_had() -> None:
+    ours, theirs = Series(((1.0,), (2.0,), (9.0,))), Series(((2.0,), (4.0,)))
+    assert speedup(ours, theirs).value == 2.0
+
+
+def test_turns_alternate_and_who_cannot_run_is_out() -> None:
+    order: list[str] = []
+
+    def turn(name: str) -> list[float]:
+        order.append(name)
+        return [] if name == "b" and len(order) > 3 else [1.0, 3.0]
+
+    found = take_turns({name: partial(turn, name) for name in "abc"}, 3)
+    assert "".join(order) == "abc" + "cba" + "ac"
+    assert {name: s.round_medians for name, s in found.items()} == {"a": (2.0,) * 3, "c": (2.0,) * 3}
+
+
+def test_who_does_not_go_on_keeps_its_times() -> None:
+    found = take_turns({name: lambda: [1.0] for name in "ab"}, 3, go_on=lambda n, _: "a" if n == 1 else "ab")
+    assert [len(found[name].rounds) for name in "ab"] == [3, 1]
 
 
 def test_the_first_run_of_a_turn_does_not_count() -> None:
     waits = iter([0.02, *[0.0] * 10_000_000])
-    assert typical(lambda: _spin(next(waits)), is_alone=True) < 0.01
+    assert statistics.median(brief_turn(lambda: _spin(next(waits)))) < 0.01
 
 
 def test_a_long_run_counts_at_once() -> None:
@@ -123,7 +164,7 @@ def test_a_long_run_counts_at_once() -> None:
         runs.append(1)
         _spin(0.06)
 
-    assert typical(run, is_alone=True) >= 0.06
+    assert min(brief_turn(run)) >= 0.06
     assert len(runs) == 1
 
 

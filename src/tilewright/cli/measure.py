@@ -8,7 +8,7 @@ work.
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,13 +23,14 @@ from tilewright.cli.defaults import TIMEOUT
 from tilewright.cli.difference import compare, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import read_array
+from tilewright.cli.guest.turn import take_turn
 from tilewright.cli.machine import check_cores
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import OnProgress
-from tilewright.cli.timing import Ratio, Series, speedup, take_turns
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import InternalError, UserError
+from tilewright.turns import Ratio, Series, speedup, take_turns
 from tilewright.wish import NATIVE, Wish
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
@@ -253,27 +254,23 @@ class _Contest:
                 self.absent[peer.name] = Absent(f"cannot run the model: {e.first_line}")
 
     def run(self, rounds: int, seconds: float, progress: OnProgress | None) -> Report:
-        def turn(name: str, length: float) -> tuple[float, ...]:
-            answer = self.processes[name].ask({"do": "turn", "seconds": length})
+        def turn(name: str) -> Sequence[float]:
+            try:
+                answer = self.processes[name].ask({"do": "turn", "seconds": seconds})
+            except EngineFailure as e:
+                if name == OURS.name:
+                    raise _ours_failed(e) from e
+                self.absent[name] = Absent(f"failed while it was timed: {e.first_line}")
+                return ()
             self.loaded[name]["peak_mb"] = answer["peak_mb"]
-            return tuple(answer["times"])
+            return answer["times"]
 
-        def on_round(done: int) -> None:
+        def go_on(done: int, found: dict[str, Series]) -> Collection[str]:
             if progress is not None:
                 progress("measure", done, rounds)
+            return found
 
-        def on_failure(name: str, failure: EngineFailure) -> None:
-            if name == OURS.name:
-                raise _ours_failed(failure) from failure
-            self.absent[name] = Absent(f"failed while it was timed: {failure.first_line}")
-
-        series = take_turns(
-            {name: partial(turn, name) for name in self.loaded},
-            rounds=rounds,
-            seconds=seconds,
-            on_round=on_round,
-            on_failure=on_failure,
-        )
+        series = take_turns({name: partial(turn, name) for name in self.loaded}, rounds, go_on=go_on)
         reference = _reference([n for n in series if n != OURS.name])
         engines: dict[str, Measured] = {}
         for name, found in series.items():
@@ -337,3 +334,10 @@ def _ours_failed(e: EngineFailure) -> Exception:
     if e.is_users_fault:
         return UserError(e.answer["message"], where=e.answer["where"], hint=e.answer["hint"])
     return InternalError(e.answer.get("trace") or str(e))
+
+
+def interleave(
+    engines: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float
+) -> dict[str, Series]:
+    """As `measure` times engines, in this process: each runs for `seconds` in each of `rounds`."""
+    return take_turns({name: partial(take_turn, run, seconds) for name, run in engines.items()}, rounds)
