@@ -5,7 +5,7 @@ so that one flat list of nodes with unique names remains.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs
 
@@ -18,12 +18,16 @@ from tilewright.support.errors import UserError
 _ONNX_NUMBERS = {dtype: number for number, dtype in ONNX_DTYPES.items()}
 
 
+_Key: TypeAlias = tuple[str, str, str]  # domain, name and overload
+
+
 class Functions:
     """The functions of a model, checked: none calls itself."""
 
     def __init__(self, model: ModelProto, limits: Limits) -> None:
         self._limits = limits
-        self._own: dict[tuple[str, str, str], FunctionProto] = {}
+        self._own: dict[_Key, FunctionProto] = {}
+        self._sizes: dict[_Key, int] = {}  # nodes of each, with those that they stand for
         for f in model.functions:
             key = (normal_domain(f.domain), f.name, f.overload)
             if key in self._own:
@@ -33,7 +37,7 @@ class Functions:
 
     def own(self, node: NodeProto) -> FunctionProto | None:
         """The function of the model that a node calls."""
-        return self._own.get((normal_domain(node.domain), node.op_type, node.overload))
+        return self._own.get(_key(node))
 
     def bodies(self) -> Iterable[FunctionProto]:
         return self._own.values()
@@ -58,26 +62,50 @@ class Functions:
         opsets.update(read_opsets(found.opset_import))
         return list(_expanded(step, found, opsets))
 
-    def _check_calls(self) -> None:
-        done: set[tuple[str, str, str]] = set()
-        for start in self._own:
-            path = [start]
-            stack = [iter(self._called(start))]
-            while stack:
-                key = next(stack[-1], None)
-                if key is None:
-                    stack.pop()
-                    done.add(path.pop())
-                elif key in path:
-                    calls = " → ".join(name for _, name, _ in [*path[path.index(key) :], key])
-                    raise UserError(f"a function of the model calls itself: {calls}")
-                elif key not in done:
-                    path.append(key)
-                    stack.append(iter(self._called(key)))
+    def check_size(self, nodes: Iterable[NodeProto]) -> None:
+        """UserError if a graph of these nodes is too large once all functions of the model are expanded: a few that
+        call each other can stand for very many.
+        """
+        if self._expanded_size(nodes) > self._limits.nodes:
+            raise UserError(
+                f"functions of the model expand to over {self._limits.nodes} nodes, which is the limit"
+            )
 
-    def _called(self, key: tuple[str, str, str]) -> list[tuple[str, str, str]]:
-        keys = [(normal_domain(n.domain), n.op_type, n.overload) for n in all_nodes(self._own[key].node)]
+    def _expanded_size(self, nodes: Iterable[NodeProto]) -> int:
+        """How many nodes there are with those that they stand for; of more than the limit, any number above it."""
+        most, size = self._limits.nodes + 1, 0
+        for n in all_nodes(nodes):
+            size += 1 + self._sizes.get(_key(n), 0)
+            if size >= most:
+                return most
+        return size
+
+    def _check_calls(self) -> None:
+        """Sizes are found on the way: callees are done before their callers."""
+        for start in self._own:
+            if start in self._sizes:
+                continue
+            path = {start: iter(self._called(start))}  # who calls whom, from the start to here
+            while path:
+                last = next(reversed(path))
+                key = next(path[last], None)
+                if key is None:
+                    del path[last]
+                    self._sizes[last] = self._expanded_size(self._own[last].node)
+                elif key in path:
+                    around = list(path)
+                    calls = " → ".join(name for _, name, _ in [*around[around.index(key) :], key])
+                    raise UserError(f"a function of the model calls itself: {calls}")
+                elif key not in self._sizes:
+                    path[key] = iter(self._called(key))
+
+    def _called(self, key: _Key) -> list[_Key]:
+        keys = [_key(n) for n in all_nodes(self._own[key].node)]
         return [k for k in dict.fromkeys(keys) if k in self._own]
+
+
+def _key(node: NodeProto) -> _Key:
+    return normal_domain(node.domain), node.op_type, node.overload
 
 
 def is_declared_function(step: Step) -> bool:

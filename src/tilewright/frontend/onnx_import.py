@@ -118,7 +118,7 @@ class StageImporter:
             raise unsupported(self._refusals)
 
     def _counted(self, expanded: list[Step]) -> list[Step]:
-        """The nodes that another stands for. A few functions that call each other can stand for very many."""
+        """The nodes that another stands for: also operators that ONNX declares as functions have many."""
         self._expanded += len(expanded)
         if self._expanded > self._source.limits.nodes:
             raise UserError(

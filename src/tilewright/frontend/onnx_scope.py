@@ -84,6 +84,7 @@ def model_scope(
     for f in model.functions:
         check_names(GraphProto(node=f.node))
     functions = Functions(model, limits)
+    functions.check_size(model.graph.node)
     source = Source(functions, reader, limits, Strangers(plugins, functions, reader))
     scope = graph_scope(source, model.graph, opsets)
     _check_supported(source, model, opsets)
