@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.results import table, write
-from tilewright.cli.machine import machine, pinned
+from tilewright.cli.machine import pinned
 from tilewright.cli.measure import interleave
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
@@ -28,7 +28,7 @@ from tilewright.runtime.loader import Code
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.search.default import schedule_func
-from tilewright.target.target import Target
+from tilewright.target.target import Target, native
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower
@@ -159,7 +159,7 @@ def operands(m: int, n: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.int8
 @click.option("--save/--no-save", default=True, show_default=True, help="Write docs/results/int8_gemm.md.")
 def main(size: int, rounds: int, seconds: float, save: bool) -> None:
     """Measure the byte product against the float32 product."""
-    target = machine().target
+    target = native()
     a, b = operands(size, size, size)
     with pinned(1):
         ours = Native(schedule_int8_gemm(int8_gemm(size, size, size)).module.funcs[0], target, (a, b))

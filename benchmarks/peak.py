@@ -10,6 +10,7 @@ from benchmarks.results import table, write
 from tilewright.cli.machine import machine
 from tilewright.cli.measure import interleave
 from tilewright.cli.peak import PeakLoop, fma_loop, read_loop
+from tilewright.target.target import native
 
 METHOD = """Loops of hand-written LLVM IR through our own object writer and loader. Arithmetic: twelve
 independent chains of fused multiply-adds on registers. Reads: passes over a buffer. Best rate, and the
@@ -31,12 +32,11 @@ def together(loops: list[PeakLoop], pool: ThreadPoolExecutor) -> Callable[[], No
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(1))
 def main(rounds: int) -> None:
     """Measure arithmetic and memory speed; writes docs/results/peak.md."""
-    here = machine()
-    target = here.target
+    target = native()
     large = 4 * target.l3_bytes
     sizes = {"L2": target.l2_bytes // 2, "L3": target.l3_bytes // 4, "memory": large}
     rows: list[list[str]] = []
-    for cores in range(1, len(here.affinity) + 1):
+    for cores in range(1, len(machine().affinity) + 1):
         kinds = {"arithmetic": [fma_loop(target, seconds=0.02)] * cores}  # registers only: one will do
         kinds |= {
             f"reads from {name}": [read_loop(target, n, passes=4 * large // n) for _ in range(cores)]

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from tilewright.cli.catalogue import Peer
 from tilewright.cli.guest.job import Job
-from tilewright.cli.machine import machine
 from tilewright.cli.output import OnProgress
 from tilewright.cli.peak import fma_loop
+from tilewright.target.target import native
 
 GFLOP = 0.1  # of a run on one core: a millisecond or so, to fit between disturbances
 PEAK = Peer("peak", "Multiply-adds", "benchmarks.peak_engine:PeakEngine", (), "")
@@ -21,7 +21,7 @@ class PeakEngine:
     version = ""
 
     def __init__(self, job: Job, progress: OnProgress) -> None:
-        loop = fma_loop(machine().target, seconds=0.0001)
+        loop = fma_loop(native(), seconds=0.0001)
         steps = round(loop.steps * GFLOP * 1e9 / loop.flops)
         self._loop = replace(loop, steps=steps, flops=steps * (loop.flops // loop.steps))
         self._outputs = len(job.outputs)

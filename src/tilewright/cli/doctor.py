@@ -15,6 +15,7 @@ from tilewright.cli.output import print_json, print_table
 from tilewright.cli.peak import fma_loop, read_loop
 from tilewright.cli.status import Status
 from tilewright.runtime.cache import default_cache
+from tilewright.target.target import Target, native
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Finding:
 def doctor(peak: bool, as_json: bool) -> int:
     here = machine()
     found = [*_facts(here), *_checks(here)]
-    if peak:
-        found += _peaks(here)
+    if peak and _is_supported(here):
+        found += _peaks(native())
     if as_json:
         print_json(
             {
@@ -46,14 +47,19 @@ def doctor(peak: bool, as_json: bool) -> int:
     return Status.OK if all(f.ok is not False for f in found) else Status.USER_ERROR
 
 
-def _facts(here: Machine) -> list[Finding]:
-    target = here.target
+def _target_facts(target: Target) -> list[Finding]:
     caches = " / ".join(f"{size >> 10} KiB" for size in (target.l1_bytes, target.l2_bytes, target.l3_bytes))
     return [
-        Finding("machine", here.summary()),
         Finding("caches", f"{caches} (L1, L2, L3)"),
         Finding("vectors", f"{target.vector_bytes} bytes, {target.vector_registers} registers"),
         Finding("features", ", ".join(sorted(target.features)) or "none beyond the baseline"),
+    ]
+
+
+def _facts(here: Machine) -> list[Finding]:
+    return [
+        Finding("machine", here.summary()),
+        *(_target_facts(native()) if _is_supported(here) else ()),
         Finding(
             "cores", f"{len(here.affinity)} of {here.cores} may be used: {', '.join(map(str, here.affinity))}"
         ),
@@ -61,8 +67,12 @@ def _facts(here: Machine) -> list[Finding]:
     ]
 
 
+def _is_supported(here: Machine) -> bool:
+    return here.system == "Linux x86_64"
+
+
 def _checks(here: Machine) -> list[Finding]:
-    supported = here.system == "Linux x86_64"
+    supported = _is_supported(here)
     return [
         Finding("platform", here.system if supported else f"{here.system} is not supported", supported),
         _check("cache", _cache_keeps),
@@ -105,10 +115,10 @@ def _compile_and_run() -> str:
     return "a model was compiled, loaded and run"
 
 
-def _peaks(here: Machine) -> list[Finding]:
-    arithmetic = fma_loop(here.target)
-    large = 4 * here.target.l3_bytes
-    memory = read_loop(here.target, large)
+def _peaks(target: Target) -> list[Finding]:
+    arithmetic = fma_loop(target)
+    large = 4 * target.l3_bytes
+    memory = read_loop(target, large)
     return [
         Finding(
             "arithmetic", f"{arithmetic.flops / arithmetic.seconds(20) / 1e9:.1f} GFLOP/s (float32, one core)"

@@ -12,7 +12,6 @@ from pathlib import Path
 from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
-from tilewright.target.target import Target, native
 
 PACKAGES = ("tilewright", "numpy", "ml_dtypes", "onnx", "llvmlite", "onnxruntime", "torch")
 
@@ -25,7 +24,6 @@ class Machine:
     threads: int  # what a session uses unless told: one for each core, within the container's quota
     memory_mb: int
     system: str
-    target: Target
 
     def summary(self) -> str:
         """One line for the head of a results table."""
@@ -41,7 +39,6 @@ def machine() -> Machine:
         threads=default_threads(),
         memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         system=f"{platform.system()} {platform.machine()}",
-        target=native(),
     )
 
 

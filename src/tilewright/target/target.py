@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.support.errors import UserError
+
 # Features that our code generator makes use of; the ISA floor of an artifact is the subset it was built with.
 X86_V3 = frozenset({"avx2", "fma", "avx", "sse4.2", "popcnt", "bmi", "bmi2", "f16c"})
 
@@ -83,9 +85,13 @@ def _cache_kib(index: int, default: int) -> int:
 
 
 def native() -> Target:
-    """The machine we are on."""
-    if os.uname().machine != "x86_64":
-        return BASELINE
+    """The machine we are on. UserError if our code does not run there."""
+    here = os.uname()
+    if (here.sysname, here.machine) != ("Linux", "x86_64"):
+        raise UserError(
+            f"programs are for Linux on x86-64; this machine is {here.sysname} on {here.machine}",
+            hint="run on a machine that is, or on an emulated one",
+        )
     features = X86_V3 if cpu_flags() >= X86_V3 else frozenset[str]()
     return x86_64(
         features,
