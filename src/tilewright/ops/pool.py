@@ -263,7 +263,8 @@ class AveragePool(Op):
             }
             yield cls.sample(x, strides=[2, 2], **padded)
             yield cls.sample(x, strides=[3, 3], ceil_mode=1, **padded)
-            yield cls.sample(x[:, :, :2], strides=[2, 2], ceil_mode=1, **{**padded, "kernel_shape": [5, 3]})
+            larger: dict[str, Any] = {**padded, "kernel_shape": [5, 3]}
+            yield cls.sample(x[:, :, :2], strides=[2, 2], ceil_mode=1, **larger)
             yield cls.sample(x, opset=19, dilations=[2, 1], strides=[1, 2], **padded)
         yield cls.sample(x, kernel_shape=[2, 3], auto_pad="SAME_LOWER", strides=[2, 2])
         yield cls.sample(normal(rng, 2, 1, 7), kernel_shape=[3], strides=[2], ceil_mode=1)
