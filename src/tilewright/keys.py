@@ -26,6 +26,7 @@ import numpy as np
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.cache import Cache
 from tilewright.support.artifact import FORMAT_VERSION
+from tilewright.support.regular_file import open_regular
 from tilewright.target.target import Target
 from tilewright.version import __version__
 
@@ -138,10 +139,10 @@ def is_settled(path: str | Path, before_ns: int) -> bool:
 
 
 def file_digest(path: str | Path, cache: Cache) -> str:
-    """The SHA-256 of a file, from the cache if it has not changed since; empty if it cannot be read."""
+    """The SHA-256 of a file, from the cache if it has not changed since; empty if it cannot be read, or is a pipe."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            info = os.fstat(file.fileno())
+        descriptor, info = open_regular(path)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
             key = _key("file", os.path.realpath(path), _state(info))
             noted = cache.get(key) if info.st_size >= _LARGE else None
             if noted is not None:
@@ -149,7 +150,7 @@ def file_digest(path: str | Path, cache: Cache) -> str:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             if _state(os.fstat(file.fileno())) != _state(info):
                 return ""  # being written
-    except (OSError, ValueError):
+    except OSError:
         return ""
     changed = max(info.st_mtime_ns, info.st_ctime_ns)
     if info.st_size >= _LARGE and time.time_ns() - changed > _SETTLED_NS:

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import socket
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tilewright.api import load
 from tilewright.frontend.onnx import load_graph
 from tilewright.frontend.onnx_file import LIMITS, Limits
+from tilewright.frontend.onnx_functions import Functions
 from tilewright.support.errors import UserError
 
 FLOAT = TensorProto.FLOAT
@@ -58,9 +61,40 @@ def test_a_folder(tmp_path: Path) -> None:
     assert "is not a regular file" in str(refused(tmp_path))
 
 
-def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert "not a regular file" in str(refused(tmp_path / "pipe"))
+def irregular(folder: Path, kind: str) -> Path:
+    """A file of a kind that cannot be read like others; a program has the ending .tw."""
+    path = folder / f"model{kind[kind.rfind('.') :]}"
+    if kind.startswith("pipe"):
+        os.mkfifo(path)
+    elif kind.startswith("device"):
+        path.symlink_to("/dev/zero")
+    else:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind", ["pipe.onnx", "device.onnx", "socket.onnx", "pipe.tw", "device.tw", "socket.tw"]
+)
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """Without waiting for somebody to write to a pipe, and without reading a device that has no end."""
+    path = irregular(tmp_path, kind)
+    with pytest.raises(UserError) as e:
+        load(path)
+    assert "not a regular file" in str(e.value) or kind.startswith("socket")
+    assert str(path) in str(e.value)
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(RELU).SerializeToString())
+    tracemalloc.start()
+    try:
+        load_graph(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_garbage() -> None:
@@ -170,6 +204,19 @@ def test_functions_that_stand_for_too_many_nodes() -> None:
     laughs = [(f"F{i}", [f"F{i + 1}"] * 20) for i in range(6)]
     error = refused(with_functions(*laughs, ("F6", ["Relu"])), limits=Limits(nodes=1000))
     assert "expand to over 1000 nodes" in str(error)
+
+
+def test_functions_are_counted_before_they_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fourteen that call each other four times stand for 268 million nodes."""
+    monkeypatch.setattr(Functions, "expand", lambda *_: pytest.fail("a function was expanded"))
+    laughs = [(f"F{i}", [f"F{i + 1}"] * 4) for i in range(14)]
+    assert "expand to over 200000 nodes" in str(refused(with_functions(*laughs, ("F14", ["Relu"]))))
+
+
+def test_functions_that_nobody_calls_may_stand_for_any_number_of_nodes() -> None:
+    laughs = [(f"F{i}", [f"F{i + 1}"] * 4) for i in range(14)]
+    proto = with_functions(("F", ["Relu"]), *laughs, ("F14", ["Relu"]))
+    assert len(load_graph(proto).nodes) == 1
 
 
 def test_a_function_with_an_unsupported_node() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.runtime.cache import Cache, default_cache
+from tilewright.search.database import database_path
 from tilewright.support.errors import InternalError, UserError
 
 KEY = "0123456789abcdef"
@@ -75,6 +77,46 @@ def test_foreign_folder_is_not_used(
     with caplog.at_level(logging.WARNING):
         assert Cache(folder).get(KEY) is None
     assert "belongs to somebody else" in caplog.text
+
+
+def forge(path: Path, how: str) -> None:
+    """Make an entry one that another user may have written."""
+    if how == "owner":
+        os.chown(path, os.geteuid() + 1, -1)
+    elif how == "link":
+        path.rename(path.with_suffix(".other"))
+        path.symlink_to(path.with_suffix(".other"))
+    elif how == "pipe":
+        path.unlink()
+        os.mkfifo(path, 0o600)
+    else:
+        path.chmod(int(how, 8))
+
+
+FORGERIES = [
+    pytest.param("owner", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
+    *("620", "602", "666", "link", "pipe"),
+]
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_an_entry_that_others_may_have_written_is_a_miss_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Though the folder is private now, it may not have been so when the entry was put there."""
+    cache, other = Cache(tmp_path / "c"), KEY[::-1]
+    for key in (KEY, other):
+        cache.put(key, b"code")
+        cache.put_program(key, [b"program"])
+    for path in list((tmp_path / "c").iterdir()):
+        forge(path, how)
+    with caplog.at_level(logging.WARNING):
+        assert [cache.get(KEY), cache.get(other)] == [None, None]
+        assert [cache.find_program(KEY), cache.find_program(other)] == [None, None]
+    assert 1 <= len(caplog.records) <= 2  # of what cannot be opened, and of what must not be used
+    cache.put(KEY, b"code")
+    cache.put_program(KEY, [b"program"])
+    assert cache.get(KEY) == b"code" and cache.find_program(KEY) is not None
 
 
 def test_file_in_the_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,6 +233,38 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("TILEWRIGHT_CACHE_MIB", "lots")
     with pytest.raises(UserError, match="whole number of MiB"):
         default_cache()
+
+
+@pytest.mark.parametrize("home", ["relative", "", "./x", None])
+def test_folders_are_absolute_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str | None
+) -> None:
+    """Otherwise there would be one in every folder that a program is started in."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("TILEWRIGHT_CACHE", "TILEWRIGHT_DB", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, "relative")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    entry = pwd.getpwuid(os.getuid())
+    real = tmp_path / "real"
+    fields = [*entry[:5], str(real), entry[6]]
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd(fields))
+    default_cache().put(KEY, b"x")
+    assert [p.name for p in tmp_path.iterdir()] == ["real"]
+    assert (real / ".cache" / "tilewright").is_dir()
+    assert database_path() == real / ".local" / "share" / "tilewright" / "tuning.db"
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    for name in ("TILEWRIGHT_CACHE", "TILEWRIGHT_DB", "HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert not default_cache().is_on and database_path() is None
 
 
 @pytest.mark.parametrize("key", ["", "short", "../../../../etc/passwd", "ABCDEF0123", "g" * 16])

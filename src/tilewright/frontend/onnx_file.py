@@ -23,6 +23,7 @@ from tilewright.frontend.onnx_weights import StoredWeights, cut_weights
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import ONNX_DTYPES, Array
 from tilewright.support.errors import UserError
+from tilewright.support.regular_file import open_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +89,18 @@ def check_tensor_bytes(shape: Sequence[int], dtype: DType, limits: Limits = LIMI
 # -------------------------------------------------------------------------------------------------- the file
 
 
-def _open_regular(path: Path, flags: int = 0) -> tuple[IO[bytes], os.stat_result]:
-    """Open a file for reading, and what it is. UserError if it is a folder, a pipe or a device."""
-    # Without O_NONBLOCK, opening a pipe waits for a writer.
-    flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+def _opened(path: Path, flags: int = 0) -> tuple[IO[bytes], os.stat_result]:
+    """A regular file, open for reading, and what is known of it."""
     try:
-        fd = os.open(path, flags)
-    except (OSError, ValueError) as e:
-        raise UserError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
-    info = os.fstat(fd)
-    if not stat.S_ISREG(info.st_mode):
-        os.close(fd)
-        raise UserError(f"{path} is not a regular file")
-    return os.fdopen(fd, "rb"), info
+        descriptor, info = open_regular(path, flags)
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror or e}") from e
+    return os.fdopen(descriptor, "rb"), info
 
 
 def _read(path: Path, limits: Limits) -> tuple[bytes, StoredWeights]:
     """The bytes to parse, and large weights that were left in the file."""
-    file, info = _open_regular(path)
+    file, info = _opened(path)
     kept = False
     try:
         if info.st_size > limits.file_bytes:
@@ -115,7 +110,7 @@ def _read(path: Path, limits: Limits) -> tuple[bytes, StoredWeights]:
             )
         cut = cut_weights(file, info.st_size)
         kept = cut is not None
-        return cut or (file.read(limits.file_bytes), StoredWeights())
+        return cut or (file.read(info.st_size), StoredWeights())
     finally:
         if not kept:
             file.close()
@@ -378,7 +373,7 @@ def _open_inside(folder: Path | None, location: str) -> IO[bytes]:
         before = path.lstat()
     except OSError as e:
         raise UserError(f"{what} cannot be read: {e.strerror or e}") from e
-    file, info = _open_regular(path, getattr(os, "O_NOFOLLOW", 0))
+    file, info = _opened(path, os.O_NOFOLLOW)
     problem = None
     if (info.st_dev, info.st_ino) != (before.st_dev, before.st_ino):
         problem = "changed while it was opened"  # somebody swapped what was looked at for something else

@@ -2,7 +2,7 @@
 
 It never fails and never lies: whatever goes wrong is a miss. An entry is one file that carries the SHA-256 of its
 contents; it is staged beside its place, synced, and published by one rename, so processes may share the folder. What
-is in it becomes native code, so a folder that others can write to is not used.
+is in it becomes native code, so a folder that others can write to is not used, nor an entry that is theirs.
 
 A program is a plain `.tw` file, which has checksums of its own: whoever reads it finds the damage, and `discard`s it.
 
@@ -21,6 +21,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tilewright.support.errors import InternalError, UserError
+from tilewright.support.regular_file import open_regular
+from tilewright.support.user_folders import user_folder
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +56,15 @@ class Cache:
             return None
         path = folder / _file_name(key)
         try:
-            data = path.read_bytes()
+            descriptor, info = open_regular(path, os.O_NOFOLLOW)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                data = file.read() if self._is_ours(path, info) else None
         except FileNotFoundError:
             return None
         except OSError as error:
             self._tell_once("read", f"cannot read the cache {folder}: {error.strerror}")
+            return None
+        if data is None:
             return None
         body = memoryview(data)[_HEADER:]
         if len(data) < _HEADER or data[:_HEADER] != _MAGIC + hashlib.sha256(body).digest():
@@ -81,11 +87,16 @@ class Cache:
             return None
         path = folder / _file_name(key, _PROGRAM)
         try:
-            os.utime(path)  # used just now
+            is_ours = self._is_ours(path, path.lstat())
         except FileNotFoundError:
             return None
-        except OSError:
-            pass
+        except OSError as error:
+            self._tell_once("read", f"cannot read the cache {folder}: {error.strerror}")
+            return None
+        if not is_ours:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # used just now
         return path
 
     def put_program(self, key: str, chunks: Iterable[bytes | memoryview]) -> None:
@@ -183,6 +194,21 @@ class Cache:
         self._tell_once("folder", f"the cache {folder} is not used: {why}")
         return None
 
+    def _is_ours(self, path: Path, info: os.stat_result) -> bool:
+        """Has nobody else had a hand in an entry? One that another user has put here is native code of theirs, even if
+        the folder was closed to them since. The next entry of that name takes its place.
+        """
+        if not stat.S_ISREG(info.st_mode):
+            why = "it is not a regular file"
+        elif info.st_uid != os.geteuid():
+            why = "it belongs to somebody else"
+        elif info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            why = "others can write to it"
+        else:
+            return True
+        self._tell_once("entry", f"an entry of the cache is ignored: {path}: {why}")
+        return False
+
     def _tell_once(self, kind: str, text: str) -> None:
         if kind not in self._told:
             self._told.add(kind)
@@ -205,13 +231,11 @@ def default_cache() -> Cache:
         return Cache(None)
     if wish:
         folder = Path(wish)
-    elif os.environ.get("XDG_CACHE_HOME", "").startswith("/"):  # the standard says to ignore relative paths
-        folder = Path(os.environ["XDG_CACHE_HOME"], "tilewright")
     else:
-        try:
-            folder = Path.home() / ".cache" / "tilewright"
-        except RuntimeError:  # no home
+        caches = user_folder("XDG_CACHE_HOME", ".cache")
+        if caches is None:
             return Cache(None)
+        folder = caches / "tilewright"
     return Cache(folder, _capacity())
 
 

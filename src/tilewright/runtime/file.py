@@ -41,6 +41,7 @@ from tilewright.runtime.memory import ALIGN, Region, round_up
 from tilewright.runtime.pieces import are_whole, checksums, read_whole
 from tilewright.support.artifact import FORMAT_VERSION, Artifact
 from tilewright.support.errors import InternalError, UserError
+from tilewright.support.regular_file import open_regular
 
 _MAGIC = b"TILEWRT\0"
 _HEADER = struct.Struct("<8sIIQ32s")  # magic, format version, zero, manifest size, manifest digest
@@ -87,12 +88,14 @@ def load(path: str | os.PathLike[str], *, mapped: bool = False) -> Artifact:
     `mapped`: they are views of the mapped file instead.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
+        descriptor, info = open_regular(path)
+        try:
             if not mapped:
-                return _decode(_OpenFile(file.fileno(), size))
-            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                return _decode(_OpenFile(descriptor, info.st_size))
+            view = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if info.st_size else b""
             return _decode(_Memory(memoryview(view)))
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise UserError(
             f"cannot read the compiled program: {error.strerror or error}", where=str(path)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.support.user_folders import user_folder
 from tilewright.version import __version__
 
 if TYPE_CHECKING:  # a program that was compiled before is found without what spaces are made of
@@ -94,12 +95,8 @@ def database_path() -> Path | None:
         return None
     if wish:
         return Path(wish)
-    if os.environ.get("XDG_DATA_HOME", "").startswith("/"):  # the standard says to ignore relative paths
-        return Path(os.environ["XDG_DATA_HOME"], "tilewright", "tuning.db")
-    try:
-        return Path.home() / ".local" / "share" / "tilewright" / "tuning.db"
-    except RuntimeError:  # no home
-        return None
+    folder = user_folder("XDG_DATA_HOME", ".local/share")
+    return None if folder is None else folder / "tilewright" / "tuning.db"
 
 
 class Database:
