@@ -424,6 +424,15 @@ def means_of_recurrent_layers(m: Model) -> Outputs:
     return tuple(means)
 
 
+def recurrent_layers_of_one_hidden_element(m: Model) -> Outputs:
+    """What a step sums over has one iteration, and no loop of its own once rows are divided."""
+    x, last = m.input(20, 32, 32), []
+    for op, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4)):
+        weights = m.weight(2, gates, 32), m.weight(2, gates, 1)
+        last += m.op(op, x, *weights, outputs=1, hidden_size=1, direction="bidirectional")
+    return tuple(last)
+
+
 def recurrent_layer_between_windows(m: Model) -> Outputs:
     y = m.op("Conv", m.input(2, 3, 8, 8), m.weight(16, 3, 3, 3), pads=[1] * 4)
     steps = m.op("Transpose", m.op("Reshape", y, m.ints(2, 16, 64)), perm=[2, 0, 1])

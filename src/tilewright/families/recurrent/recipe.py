@@ -192,8 +192,8 @@ def _tile(s: Draft, name: str, shared: list[str], choose: ChooseTile, target: Ta
     )
     # A loop of one iteration that nothing mentions any more is as good as a row.
     rows += [n for n in own if n not in (*rows, *cols, *reduce, *outer) and s.loop(n).extent == 1]
-    if not rows or not cols or len(rows + cols + reduce + outer) < len(own):
-        raise ScheduleError(f"{name} has no rows or columns of its own")
+    if not rows or not cols or not reduce or len(rows + cols + reduce + outer) < len(own):
+        raise ScheduleError(f"{name} has no rows, columns or steps of its own")
     tile, unroll = choose(c, s.loop(rows[-1]).extent, s.loop(cols[-1]).extent)
     s.apply(SetScope(c.store.buffer.name, Scope.REGISTER))
     _lay_out(s, c, find_loop(s.func, shared[0]), min(tile.columns, s.loop(cols[-1]).extent))
