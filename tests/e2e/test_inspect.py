@@ -16,7 +16,8 @@ from tests.toy_plugin import Numpy
 from tilewright.cli.main import main
 from tilewright.compiler import stages
 from tilewright.plugins.registry import register_plugin, unregister_plugin
-from tilewright.tir.func import Call, Module, calls
+from tilewright.support.program import leaves
+from tilewright.tir.func import Call, Module
 from tilewright.tir.parser import parse_module
 
 NUMPY = ("--placement", "--plugin", "numpy", "--policy", "greedy")
@@ -153,7 +154,7 @@ def test_modules_are_whole_and_read_back(make: Callable[[], ModelProto]) -> None
 def check_whole(module: Module) -> None:
     """Every Func is called, by a name that is its own, with buffers that fit its params."""
     funcs = {f.name: f for f in module.funcs}
-    found = [c for c in calls(module.program) if isinstance(c, Call)]
+    found = [c for c in leaves(module.program) if isinstance(c, Call)]
     assert len(funcs) == len(module.funcs) and {c.func for c in found} == set(funcs)
     for c in found:
         assert [(b.shape, b.dtype) for b in c.args] == [(p.shape, p.dtype) for p in funcs[c.func].params]
