@@ -90,6 +90,18 @@ def test_pieces_of_a_concatenation_are_copied_one_after_the_other() -> None:
     assert [n for n in vectors(func) if conditions(n)] == []
 
 
+def test_what_depends_on_elements_is_no_reason_to_cut() -> None:
+    b = FuncBuilder("relu")
+    x, y = b.param("X", (7, 7, 16), F32), b.param("Y", (7, 7, 16), F32)
+
+    def value(i: Expr, j: Expr, k: Expr) -> Expr:
+        v = select(k < 16, x[i, j, k], y[i, j, k - 16])
+        return select(v < 0, const(0, F32), v)
+
+    scheduled = check(b.finish(b.compute("Z", (7, 7, 32), value)))
+    assert len(list(blocks(scheduled.body))) == 2, "one for each source, not one for each pixel"
+
+
 def test_few_elements_are_not_worth_a_cut() -> None:
     func = check(padded((3, 5), (1, 1), (1, 1)))
     assert len(list(blocks(func.body))) <= 2  # whole vectors, and what is left

@@ -213,12 +213,13 @@ def _find_cut(
 
 def _turning_points(cond: Expr, var: Var, extent: int) -> range:
     """The iterations of `var` before which a comparison changes. One that depends on other loops as well may do so
-    before each.
+    before each; one of elements of a buffer is not known before they are read.
     """
     if (
         not isinstance(cond, Binary)
         or cond.op not in (BinaryOp.LT, BinaryOp.LE)
         or var not in free_vars(cond)
+        or loads(cond)
     ):
         return range(0)
     if free_vars(cond) != frozenset({var}):
