@@ -5,7 +5,7 @@ values that depend only on outer loops are written into the head of the loop who
 when a deeper statement asks for them first; the head dominates the body, so no pass has to move anything.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -92,14 +92,12 @@ class TextBuilder:
         return f"call {result} @{name}"
 
     def text(self) -> str:
-        out: list[str] = []
+        return "\n".join(_flat(self.root))
 
-        def flatten(lines: Lines) -> None:
-            for item in lines:
-                if isinstance(item, str):
-                    out.append(item)
-                else:
-                    flatten(item)
 
-        flatten(self.root)
-        return "\n".join(out)
+def _flat(lines: Lines) -> Iterator[str]:
+    for item in lines:
+        if isinstance(item, str):
+            yield item
+        else:
+            yield from _flat(item)

@@ -6,7 +6,7 @@ nothing of a register buffer is ever in memory, and nothing depends on an optimi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -74,25 +74,18 @@ class Offsets:
 
 def register_width(buffer: Buffer, body: Stmt, offsets: Offsets) -> int:
     """The widest vector that is stored to the buffer is the width of its slots. Other accesses take elements out."""
-    width = 1
+    return _width_below(body, buffer, offsets, None)
 
-    def visit(s: Stmt, lane: For | None) -> None:
-        nonlocal width
-        if isinstance(s, Emit):
-            width = max(width, _emitted_width(s, buffer))
-            return
-        if (
-            lane
-            and isinstance(s, Store)
-            and s.buffer is buffer
-            and offsets.of(buffer, s.indices, lane.var)[1]
-        ):
-            width = max(width, lane.extent)
-        for c in children(s):
-            visit(c, s if isinstance(s, For) and s.kind is LoopKind.VECTORIZED else lane)
 
-    visit(body, None)
-    return width
+def _width_below(s: Stmt, buffer: Buffer, offsets: Offsets, lane: For | None) -> int:
+    if isinstance(s, Emit):
+        return _emitted_width(s, buffer)
+    if isinstance(s, Store):
+        wide = lane is not None and s.buffer is buffer and offsets.of(buffer, s.indices, lane.var)[1]
+        return lane.extent if lane is not None and wide else 1
+    if isinstance(s, For) and s.kind is LoopKind.VECTORIZED:
+        lane = s
+    return max((_width_below(c, buffer, offsets, lane) for c in children(s)), default=1)
 
 
 def _emitted_width(s: Emit, buffer: Buffer) -> int:
@@ -113,27 +106,31 @@ def stored_slots(
 ) -> dict[Buffer, list[int]]:
     """Which slots of the known register files `body` writes; `lane` is the vectorised loop around it, if any."""
     found: dict[Buffer, set[int]] = {}
-
-    def visit(s: Stmt, lane: Var | None, lanes: int) -> None:
+    for s, along, width in _with_lanes(body, lane, lanes) if files else ():
         if isinstance(s, Emit):  # its loops are not unrolled: the instructions are for all their iterations
             extents = {n.var: n.extent for n in walk(s.body) if isinstance(n, For)}
             for n in walk(s.body):
                 if isinstance(n, Store) and n.buffer in files:
                     at = offsets.all(n.buffer, n.indices, extents)
-                    width = files[n.buffer].width
-                    found.setdefault(n.buffer, set()).update(i // width for i in at)
-            return
-        if isinstance(s, Store) and s.buffer in files:
-            offset, step = offsets.of(s.buffer, s.indices, lane)
-            width = files[s.buffer].width
+                    size = files[n.buffer].width
+                    found.setdefault(n.buffer, set()).update(i // size for i in at)
+        elif s.buffer in files:
+            offset, step = offsets.of(s.buffer, s.indices, along)
+            size = files[s.buffer].width
             found.setdefault(s.buffer, set()).update(
-                (offset + n * step) // width for n in range(lanes if step else 1)
+                (offset + n * step) // size for n in range(width if step else 1)
             )
+    return {b: sorted(s) for b, s in found.items()}
+
+
+def _with_lanes(body: Stmt, lane: Var | None, lanes: int) -> Iterator[tuple[Store | Emit, Var | None, int]]:
+    """The stores and intrinsics in `body`, in program order, each with the vectorised loop around it."""
+    stack = [(body, lane, lanes)]
+    while stack:
+        s, lane, lanes = stack.pop()
+        if isinstance(s, Store | Emit):
+            yield s, lane, lanes
+            continue
         if isinstance(s, For) and s.kind is LoopKind.VECTORIZED:
             lane, lanes = s.var, s.extent
-        for c in children(s):
-            visit(c, lane, lanes)
-
-    if files:
-        visit(body, lane, lanes)
-    return {b: sorted(s) for b, s in found.items()}
+        stack.extend((c, lane, lanes) for c in reversed(children(s)))

@@ -26,7 +26,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import bound_names, path_to
+from tilewright.schedule.nest import path_to
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.affine import is_injective
 from tilewright.tir.analysis.dataflow import Dataflow
@@ -334,9 +334,9 @@ def is_done_before(func: Func, writer: Block, place: Stmt) -> bool:
 
 def check_free(func: Func, *names: str) -> None:
     """The names that a step is about to make are not in use."""
-    taken = bound_names(func.body).union(b.name for b in (*func.params, *func.locals))
+    taken, buffers = func.names, {b.name for b in (*func.params, *func.locals)}
     for name in names:
-        if name in taken:
+        if name in taken or name in buffers:
             raise ScheduleError(
                 f"the new name {name!r} is taken in {func.name}", hint="was this step applied before?"
             )

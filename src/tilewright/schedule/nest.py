@@ -6,10 +6,11 @@ from dataclasses import replace
 from tilewright.ir.expr import Expr, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.support.errors import ScheduleError
+from tilewright.tir.declared import declared, declared_below
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, substitute
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, blocks, children, loops, walk
+from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, blocks, children, loops
 
 # ------------------------------------------------------------------------------------------------------- finding
 
@@ -42,11 +43,25 @@ def _descend(node: Stmt, target: Stmt, path: list[Stmt]) -> bool:
     if node is target:
         path.append(node)
         return True
-    for child in children(node):
+    below = children(node)
+    if len(below) > 1:  # only there is a choice of ways
+        below = [c for c in below if _may_hold(c, target)]
+    for child in below:
         if _descend(child, target, path):
             path.append(node)
             return True
     return False
+
+
+def _may_hold(s: Stmt, target: Stmt) -> bool:
+    """False if `target` is certainly not in `s`: names are unique."""
+    match target:
+        case For():
+            return s is target or target.var.name in declared_below(s).loops
+        case Block():
+            return s is target or target.name in declared_below(s).blocks
+        case _:
+            return True
 
 
 def loops_above(func: Func, target: Stmt) -> tuple[For, ...]:
@@ -84,19 +99,14 @@ def starts_at_zero(bindings: Iterable[Expr], block: Block) -> bool:
 
 def bound_names(s: Stmt) -> set[str]:
     """Every name that `s` binds: loops, blocks, iterators."""
-    out: set[str] = set()
-    for n in walk(s):
-        if isinstance(n, For):
-            out.add(n.var.name)
-        elif isinstance(n, Block):
-            out.add(n.name)
-            out.update(it.var.name for it in n.iters)
-    return out
+    found = declared(s)
+    return {*found.blocks, *(v.name for v in found.ranges)}
 
 
 def check_fresh(func: Func, new: Iterable[str]) -> None:
     """Refuse to bind a name anew: equal names mean equal variables."""
-    clash = sorted(bound_names(func.body).intersection(new))
+    taken = func.names
+    clash = sorted(n for n in new if n in taken)
     if clash:
         raise ScheduleError(
             f"the new name {clash[0]!r} is taken in {func.name}",
@@ -147,16 +157,12 @@ def ranges_above(path: Iterable[Stmt]) -> dict[Var, Interval]:
 
 def simplify_nest(s: Stmt, simplify: Simplifier) -> Stmt:
     """Bindings and predicates of the outermost blocks in `s` simplified."""
-
-    def visit(n: Stmt) -> Stmt:
-        if not isinstance(n, Block):
-            return map_children(n, visit)
-        bindings, predicate = tuple([simplify(b) for b in n.bindings]), simplify(n.predicate)
-        if predicate is n.predicate and all(a is b for a, b in zip(bindings, n.bindings, strict=True)):
-            return n
-        return replace(n, bindings=bindings, predicate=predicate)
-
-    return visit(s)
+    if not isinstance(s, Block):
+        return map_children(s, lambda c: simplify_nest(c, simplify))
+    bindings, predicate = tuple([simplify(b) for b in s.bindings]), simplify(s.predicate)
+    if predicate is s.predicate and bindings == s.bindings:  # equality of nodes is identity
+        return s
+    return replace(s, bindings=bindings, predicate=predicate)
 
 
 def wrap(nest: Iterable[For], body: Stmt) -> Stmt:
@@ -172,22 +178,24 @@ def rename(s: Stmt, suffix: str, values: Mapping[Var, Expr] | None = None) -> St
     `values` replace variables that `s` uses but does not bind.
     """
     new: dict[Var, Expr] = dict(values or {})
+    renamed = _renamed(s, suffix, new)
+    return substitute(renamed, new)
+
+
+def _renamed(s: Stmt, suffix: str, new: dict[Var, Expr]) -> Stmt:
+    """`s` with new names where they are bound, not yet where they are used; notes the variables in `new`."""
 
     def fresh(v: Var) -> Var:
-        var = Var(v.name + suffix)
-        new[v] = var
+        var = new[v] = Var(v.name + suffix)
         return var
 
-    def visit(n: Stmt) -> Stmt:
-        match n:
-            case For():
-                return replace(n, var=fresh(n.var), body=visit(n.body))
-            case Block():
-                iters = tuple([Iter(fresh(it.var), it.extent, it.kind) for it in n.iters])
-                init = None if n.init is None else visit(n.init)
-                return replace(n, name=n.name + suffix, iters=iters, body=visit(n.body), init=init)
-            case _:
-                return map_children(n, visit)
-
-    renamed = visit(s)
-    return substitute(renamed, new)
+    match s:
+        case For():
+            return replace(s, var=fresh(s.var), body=_renamed(s.body, suffix, new))
+        case Block():
+            iters = tuple([Iter(fresh(it.var), it.extent, it.kind) for it in s.iters])
+            init = None if s.init is None else _renamed(s.init, suffix, new)
+            body = _renamed(s.body, suffix, new)
+            return replace(s, name=s.name + suffix, iters=iters, body=body, init=init)
+        case _:
+            return map_children(s, lambda c: _renamed(c, suffix, new))

@@ -10,16 +10,16 @@ with all its readers and writers. `outline_kernels` later makes Funcs that are e
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.expr import Buffer
 from tilewright.support.program import conditions, leaves
+from tilewright.tir.declared import Declared, declared
 from tilewright.tir.printer import print_func, print_module
 from tilewright.tir.program import Call, External, Program
-from tilewright.tir.stmt import Block, For, Stmt, walk
+from tilewright.tir.stmt import Block, For, Stmt
 
 __all__ = [
     "Alternative",
@@ -32,11 +32,6 @@ __all__ = [
     "outside_kernels",
     "single",
 ]
-
-
-class _Names(NamedTuple):
-    loops: dict[str, For]
-    blocks: dict[str, Block]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,27 +47,24 @@ class Func:
     outputs: tuple[Buffer, ...] = ()  # the params that the body writes
     alternatives: tuple["Alternative", ...] = ()
     algorithm: str = ""
-    known_names: "_Names | None" = field(default=None, init=False, repr=False)
+    known_names: "Declared | None" = field(default=None, init=False, repr=False)
+
+    @property
+    def names(self) -> Declared:
+        """The loops and blocks by name. A Func remembers them: every step asks for some."""
+        found = self.known_names
+        if found is None:
+            found = declared(self.body)
+            object.__setattr__(self, "known_names", found)
+        return found
 
     def loop(self, name: str) -> For | None:
-        """The loop of this name. A Func remembers its loops and blocks: every step asks for some of them."""
-        return self._names().loops.get(name)
+        """The loop of this name."""
+        return self.names.loops.get(name)
 
     def block(self, name: str) -> Block | None:
         """The block of this name."""
-        return self._names().blocks.get(name)
-
-    def _names(self) -> "_Names":
-        if self.known_names is None:
-            found = _Names({}, {})
-            for n in walk(self.body):
-                if isinstance(n, For):
-                    found.loops.setdefault(n.var.name, n)
-                elif isinstance(n, Block):
-                    found.blocks.setdefault(n.name, n)
-            object.__setattr__(self, "known_names", found)
-            return found
-        return self.known_names
+        return self.names.blocks.get(name)
 
     def with_body(self, body: Stmt) -> "Func":
         return self if body is self.body else replace(self, body=body)

@@ -74,13 +74,20 @@ class IterKind(Enum):
     __hash__ = object.__hash__
 
 
+class Compound:
+    """What holds statements remembers what these declare (`tir/declared.py`)."""
+
+    __slots__ = ("known_below",)
+    known_below: object
+
+
 AnnotationValue: TypeAlias = str | int | float | bool
 Annotations: TypeAlias = tuple[tuple[str, AnnotationValue], ...]  # sorted by key, each key once
 PREFETCH = "prefetch"
 
 
 @dataclass(frozen=True, slots=True)
-class For:
+class For(Compound):
     var: Var
     extent: int
     body: "Stmt"
@@ -98,7 +105,7 @@ class Iter:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Block(Compound):
     name: str
     iters: tuple[Iter, ...]
     bindings: tuple[
@@ -127,7 +134,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Seq:
+class Seq(Compound):
     stmts: "tuple[Stmt, ...]"
 
 
@@ -139,19 +146,19 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class If:
+class If(Compound):
     cond: Expr
     then: "Stmt"
 
 
 @dataclass(frozen=True, slots=True)
-class Alloc:
+class Alloc(Compound):
     buffer: Buffer
     body: "Stmt"
 
 
 @dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(Compound):
     """`operands` has, for each operand of the intrinsic in the order of its params, the element where it starts, and
     that element's neighbour along each of the operand's dimensions: the differences are its strides.
     """

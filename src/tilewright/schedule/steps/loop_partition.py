@@ -117,13 +117,14 @@ def _tighten(loop: For) -> For:
     if limit >= loop.extent:
         return loop
     simplify = Simplifier(ranges(For(loop.var, limit, loop.body)))
+    return replace(loop, extent=limit, body=_simplify_predicates(loop.body, simplify))
 
-    def visit(s: Stmt) -> Stmt:
-        if isinstance(s, Block):
-            return replace(s, predicate=simplify(s.predicate))
-        return map_children(s, visit)
 
-    return replace(loop, extent=limit, body=visit(loop.body))
+def _simplify_predicates(s: Stmt, simplify: Simplifier) -> Stmt:
+    """Those of the outermost blocks in `s`."""
+    if isinstance(s, Block):
+        return replace(s, predicate=simplify(s.predicate))
+    return map_children(s, lambda c: _simplify_predicates(c, simplify))
 
 
 def _outermost_blocks(s: Stmt) -> list[Block]:
