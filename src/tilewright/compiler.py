@@ -51,6 +51,7 @@ from tilewright.search.database import Scope, default_database
 from tilewright.search.default import Spaces, spaces
 from tilewright.search.layout_choice import Component
 from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
+from tilewright.support.collector import rare_collections
 from tilewright.support.errors import UserError
 from tilewright.support.program import leaves, map_program
 from tilewright.target.names import resolve_target
@@ -144,6 +145,7 @@ def compile(
     return compile_for(machine, model, digest, shapes, bound, cache, progress, wish=wish, trace=given)
 
 
+@rare_collections()
 def compile_for(
     target: Target,
     model: Model,
@@ -163,6 +165,7 @@ def compile_for(
         return made.run(model, digest, shapes)
 
 
+@rare_collections()
 def compile_graph(
     target: Target,
     graph: Graph,
@@ -217,6 +220,7 @@ def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool =
     return Session(artifact, threads, externals_of(artifact, count, native, strict=strict))
 
 
+@rare_collections()
 def stages(
     model: Model,
     *,
