@@ -33,6 +33,7 @@ from tilewright.runtime.session import Session
 from tilewright.search.database import Scope, choices_digest, default_database
 from tilewright.support.artifact import Artifact
 from tilewright.support.errors import Hint, MultipleProgramsError, UserError
+from tilewright.support.indices import are_checked
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.wish import Sample, Wish
@@ -59,6 +60,7 @@ def load(
     threads: int | None = None,
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
+    check_indices: bool | None = None,
     plugins: Iterable[str] = (),
     placement: str = "measured",
     strict: bool = False,
@@ -73,6 +75,8 @@ def load(
     A model with open dimensions that `shapes` does not give is compiled when a run shows them; up to `variants`
     programs for different shapes are kept. `accuracy` bounds the error that a quicker algorithm may add to a layer,
     relative to the layer's largest output: `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only.
+    `check_indices` makes indices that are out of range (of Gather, Scatter and their like) errors; otherwise they are
+    brought into range. `TILEWRIGHT_CHECK_INDICES` sets the default.
     `plugins` may run parts of the model, as `placement` decides; if one fails, native code takes over, unless `strict`.
     Those that quantize do so by `calibration`, samples of the model's inputs by name. `trace`, or the file of that
     name, has decisions that are not taken again (`docs/traces.md`).
@@ -83,11 +87,14 @@ def load(
         program = file.load(model)
         if wanted is not None:
             _check_accuracy(program, wanted, model)
+        if check_indices:
+            _check_checks(program, model)
         return _session(program, threads, strict)
     store = default_cache() if cache else NO_CACHE
     bound = wanted or Accuracy.of(None)
+    checked = are_checked(check_indices)
     given = _trace_module().ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
-    loader = _Loader(model, threads, resolve_target(target), bound, wish, store, progress, given)
+    loader = _Loader(model, threads, resolve_target(target), bound, checked, wish, store, progress, given)
     try:
         return loader.program(shapes)
     except MultipleProgramsError:
@@ -117,6 +124,18 @@ def _check_accuracy(program: Artifact, wanted: Accuracy, path: str | Path) -> No
         )
 
 
+def _check_checks(program: Artifact, path: str | Path) -> None:
+    if "check_indices" not in program.manifest.options:
+        raise UserError(
+            "the program was compiled without checks of indices, which are asked for",
+            where=str(path),
+            hint=Hint(
+                "compile the model again with check_indices=True",
+                command="compile the model again with --check-indices",
+            ),
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Loader:
     """What does not depend on shapes."""
@@ -125,6 +144,7 @@ class _Loader:
     threads: int | None
     target: Target
     accuracy: Accuracy
+    check_indices: bool
     wish: Wish
     store: Cache
     progress: Progress | None
@@ -135,7 +155,11 @@ class _Loader:
         home = import_module("tilewright.dynamic")
         later = replace(self, wish=replace(self.wish, is_open=True))
         session: DynamicSession = home.DynamicSession(
-            home.OnnxModel(self.model, strangers=_compiler().strangers(self.wish)),
+            home.OnnxModel(
+                self.model,
+                strangers=_compiler().strangers(self.wish),
+                check_indices=self.check_indices,
+            ),
             later.program,
             later.part,
             variants,
@@ -178,6 +202,7 @@ class _Loader:
             self.progress,
             wish=self.wish,
             trace=self.trace,
+            check_indices=self.check_indices,
         )
         # Files that changed while they were read are compiled, but not kept.
         external = [_beside(model, name) for name in made.external_files]
@@ -191,8 +216,17 @@ class _Loader:
         return made.session(self.threads, strict=self.wish.strict)
 
     def _key(self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "") -> str:
-        trace = "" if self.trace is None else self.trace.digest
-        return program_key(digest, others, shapes, self.target, self.accuracy, tuned, self._plugins(), trace)
+        return program_key(
+            digest,
+            others,
+            shapes,
+            self.target,
+            self.accuracy,
+            tuned,
+            self._plugins(),
+            "" if self.trace is None else self.trace.digest,
+            check_indices=self.check_indices,
+        )
 
     def _plugins(self) -> str:
         """What there is to know of the plugins; those that nobody wishes for are not even looked at."""

@@ -53,6 +53,7 @@ from tilewright.search.layout_choice import Component
 from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
 from tilewright.support.collector import rare_collections
 from tilewright.support.errors import UserError
+from tilewright.support.indices import are_checked
 from tilewright.support.program import leaves, map_program
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
@@ -127,6 +128,7 @@ def compile(
     shapes: Shapes | None = None,
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
+    check_indices: bool | None = None,
     plugins: Iterable[str] = (),
     placement: str = "measured",
     strict: bool = False,
@@ -141,8 +143,8 @@ def compile(
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
     wish = Wish.of(plugins, placement, strict, calibration=calibration)
     given = ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
-    machine = resolve_target(target)
-    return compile_for(machine, model, digest, shapes, bound, cache, progress, wish=wish, trace=given)
+    machine, checked = resolve_target(target), are_checked(check_indices)
+    return compile_for(machine, model, digest, shapes, bound, cache, progress, None, wish, checked, given)
 
 
 @rare_collections()
@@ -156,13 +158,14 @@ def compile_for(
     progress: Progress | None = None,
     workers: int | None = None,
     wish: Wish = NATIVE,
+    check_indices: bool = False,
     trace: ProgramTrace | None = None,
 ) -> CompiledModel:
     """Compile the model of this digest, with objects from the cache. The program is not put there: `api.load` does."""
     with Workers(target, workers) as pool:
         made = _compilation(target, accuracy, cache, pool, progress, wish)
         made.given = trace
-        return made.run(model, digest, shapes)
+        return made.run(model, digest, shapes, check_indices)
 
 
 @rare_collections()
@@ -228,11 +231,12 @@ def stages(
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
     wish: Wish = NATIVE,
+    check_indices: bool | None = None,
 ) -> Stages:
     """Compile, and keep what each stage has made."""
     machine = resolve_target(target)
     cache = default_cache()
-    with OnnxModel(model, strangers=strangers(wish)) as found:
+    with OnnxModel(model, strangers=strangers(wish), check_indices=are_checked(check_indices)) as found:
         try:
             graph, hosts, later = found.whole(shapes or {}), (), 0
         except HostNodes:
@@ -244,20 +248,8 @@ def stages(
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None
     return Stages(
-        state.graph,
-        state.lowered,
-        scheduled,
-        c.compiler.kernels,
-        c.compiler.compiled,
-        c.calls,
-        machine,
-        made.artifact,
-        hosts,
-        later,
-        graph,
-        c.placement,
-        state.trace,
-        state.layouts,
+        *(state.graph, state.lowered, scheduled, c.compiler.kernels, c.compiler.compiled, c.calls, machine),
+        *(made.artifact, hosts, later, graph, c.placement, state.trace, state.layouts),
         sum(k.is_tuned for k in state.kernels),
     )
 
@@ -321,11 +313,12 @@ class _Compilation:
     shared: list[Buffer] = field(default_factory=list[Buffer])
     folder: ConstantFolder = field(default_factory=ConstantFolder)
 
-    def run(self, model: Model, digest: str, shapes: Shapes | None) -> CompiledModel:
+    def run(self, model: Model, digest: str, shapes: Shapes | None, check_indices: bool) -> CompiledModel:
         start = time.perf_counter()
         self._tell("import", 0, 1)
         opened: list[str] = []
-        graph = load_graph(model, shapes, opened=opened, strangers=strangers(self.wish))
+        others = strangers(self.wish)
+        graph = load_graph(model, shapes, opened=opened, strangers=others, check_indices=check_indices)
         self.seconds["import"] = time.perf_counter() - start
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
 
@@ -430,7 +423,7 @@ class _Compilation:
         try:
             made = compile_graph(
                 self.target,
-                graph,
+                replace(graph, checks=None),  # numbers that are made up may make wrong indices
                 self.accuracy,
                 self.compiler.cache,
                 wish=wish,
@@ -476,6 +469,8 @@ class _Compilation:
     def _options(self, state: State) -> dict[str, str]:
         """What to say of the program: how accurate it is, what became of that, and all that was decided."""
         found = {"accuracy": str(self.accuracy), "trace": str(state.trace)}
+        if state.graph.checks is not None:
+            found["check_indices"] = "on"
         assert state.lowered is not None
         algorithms = [f"{f.name}: {f.algorithm}" for f in state.lowered.funcs if f.algorithm]
         if algorithms:
@@ -496,6 +491,8 @@ class _Compilation:
             (Place.CONSTANT, constants),
         ):
             slots.update((b, Slot(where, n)) for n, b in enumerate(group))
+        checks = state.graph.checks or ()
+        written = specs_of(module.outputs, list(state.graph.output_names))
         manifest = Manifest(
             FORMAT_VERSION,
             __version__,
@@ -505,7 +502,8 @@ class _Compilation:
             self.target.triple,
             tuple(sorted(self.target.features)),
             specs_of(module.inputs, [v.name for v in state.graph.inputs]),
-            specs_of(module.outputs, list(state.graph.output_names)),
+            written[: len(written) - 2 * len(checks)],
+            checks,
         )
         called = {i.kernel.name: i.kernel.object for i in leaves(nodes) if isinstance(i, Item)}
         arrays = [np.asarray(self.values[b], order="C") for b in constants]  # also of rank 0

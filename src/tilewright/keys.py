@@ -84,6 +84,8 @@ def program_key(
     tuned: str = "",
     plugins: str = "",
     trace: str = "",
+    *,
+    check_indices: bool = False,
 ) -> str:
     """`model` is the digest of the model, `external` the digests of its other files, in order; `tuned` is the digest
     of the choices in the database that go into it; `plugins` says which take part, and how they are placed;
@@ -100,6 +102,7 @@ def program_key(
         tuned,
         plugins,
         trace,
+        "check_indices" if check_indices else "",
     )
 
 

@@ -17,7 +17,7 @@ _log = logging.getLogger("tilewright")
 
 def watched(graph: Graph, values: Sequence[Value]) -> Graph:
     """The graph with these values as its outputs."""
-    return replace(graph, outputs=tuple(values), output_names=())
+    return replace(graph, outputs=tuple(values), output_names=(), checks=None)
 
 
 @dataclass(slots=True, eq=False)

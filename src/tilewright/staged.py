@@ -35,6 +35,7 @@ from tilewright.ops.opdef import ONNX_DTYPES, Array, TensorType
 from tilewright.ops.outside import Outside
 from tilewright.runtime.session import Session
 from tilewright.support.errors import UserError
+from tilewright.support.indices import examine_outputs
 
 _log = logging.getLogger("tilewright")
 
@@ -72,7 +73,11 @@ class Interpreter:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         with np.errstate(all="ignore"):
-            return interpret(self.graph, feeds)
+            results = interpret(self.graph, feeds)
+        checks = self.graph.checks or ()
+        if checks:
+            examine_outputs(checks, list(results.values())[-2 * len(checks) :])
+        return results
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,6 @@ from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.runtime import file
 from tilewright.runtime.cache import Cache
 from tilewright.target.target import AVX2, BASELINE
-from tilewright.wish import Wish
 
 MODEL = mlp((24, 16, 8))
 X = np.random.default_rng(0).standard_normal((1, 24)).astype(np.float32)
@@ -42,11 +41,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Gains an entry whenever a model is compiled by `load`."""
     seen: list[str] = []
 
-    def counted(
-        target: object, model: object, digest: str, *rest: object, wish: Wish, trace: None
-    ) -> CompiledModel:
+    def counted(target: object, model: object, digest: str, *rest: object, **more: object) -> CompiledModel:
         seen.append(digest)
-        return compile_for(target, model, digest, *rest, wish=wish)  # pyright: ignore[reportArgumentType]
+        return compile_for(target, model, digest, *rest, **more)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr("tilewright.compiler.compile_for", counted)
     return seen
@@ -173,9 +170,9 @@ def test_a_model_that_changes_while_it_is_compiled_is_not_kept(
     path = folder / "model.onnx"
     onnx.save(MODEL, path)
 
-    def touched(*arguments: object, wish: Wish, trace: None) -> CompiledModel:
+    def touched(*arguments: object, **more: object) -> CompiledModel:
         onnx.save(mlp((24, 16, 8), seed=5), path)
-        return compile_for(*arguments, wish=wish)  # pyright: ignore[reportArgumentType]
+        return compile_for(*arguments, **more)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr("tilewright.compiler.compile_for", touched)
     run(path)

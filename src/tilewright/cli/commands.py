@@ -14,6 +14,7 @@ from tilewright.cli.command import Command
 from tilewright.cli.defaults import TIMEOUT, TOLERANCE
 from tilewright.cli.options import (
     ACCURACY,
+    CHECK_INDICES,
     INPUT,
     JSON,
     MODEL,
@@ -100,6 +101,7 @@ RUN = Command(
         THREADS,
         TARGET,
         ACCURACY,
+        CHECK_INDICES,
         *PLUGINS,
         SEED,
         JSON,
@@ -133,6 +135,7 @@ COMPILE = Command(
         SHAPE,
         TARGET,
         ACCURACY,
+        CHECK_INDICES,
         *PLUGINS,
         JSON,
     ],
@@ -187,6 +190,7 @@ INSPECT = Command(
         SHAPE,
         TARGET,
         ACCURACY,
+        CHECK_INDICES,
         *PLUGINS,
         JSON,
     ],

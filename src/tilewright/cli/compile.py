@@ -18,6 +18,7 @@ def compile_model(
     shapes: dict[str, tuple[int, ...]],
     target: str,
     accuracy: Accuracy | None,
+    check_indices: bool | None,
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
@@ -32,6 +33,7 @@ def compile_model(
             shapes=shapes,
             target=target,
             accuracy=accuracy,
+            check_indices=check_indices,
             plugins=plugins,
             placement=policy,
             strict=strict,
@@ -59,6 +61,7 @@ def compile_model(
                 "features": sorted(artifact.manifest.features),
                 "accuracy": artifact.manifest.options["accuracy"],
                 "trace": None if trace_out is None else str(trace_out),
+                "check_indices": "check_indices" in artifact.manifest.options,
             }
         )
         return

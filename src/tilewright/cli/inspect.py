@@ -1,6 +1,7 @@
 """`tilewright inspect`: what a model becomes, at every stage."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,57 +60,55 @@ def inspect(
     shapes: dict[str, tuple[int, ...]],
     target: str,
     accuracy: Accuracy | None,
+    check_indices: bool | None,
     plugins: tuple[str, ...],
     policy: str,
     strict: bool,
     calibration: tuple[str, ...],
     as_json: bool,
 ) -> None:
+    compiled = partial(
+        stages, model, shapes=shapes, target=target, accuracy=accuracy, check_indices=check_indices
+    )
     if trace:
         if ir is not None or kernel is not None or profile or placement or plugins:
             raise click.UsageError(
                 "--trace shows all decisions: it takes no --ir, --kernel, --profile, --plugin."
             )
-        _show_trace(model, shapes, target, accuracy, as_json)
+        _show_trace(model, compiled, as_json)
         return
     if profile:
         if ir is not None or kernel is not None:
             raise click.UsageError("--profile shows all kernels: it takes no --ir and no --kernel.")
-        _profile(model, shapes, target, accuracy, files, seed, threads, seconds, as_json)
+        _profile(model, compiled, files, seed, threads, seconds, as_json)
         return
     if plugins or placement or svg:
         if not plugins or not (placement or svg):
             raise click.UsageError("--plugin and --placement (or --svg) belong together.")
         wish = Wish.of(plugins, policy, strict, threads, map(read_sample, calibration))
-        show_placement(
-            stages(model, shapes=shapes, target=target, accuracy=accuracy, wish=wish), svg, as_json
-        )
+        show_placement(compiled(wish=wish), svg, as_json)
         return
     if threads is not None or files:
         raise click.UsageError("--threads and --input are for --profile, which runs the model.")
     if ir is None:
         if kernel is not None:
             raise click.UsageError("--kernel needs --ir, to say what to show of it.")
-        _print_summary(_summary(model, shapes, target, accuracy), as_json)
+        _print_summary(_summary(model, compiled), as_json)
         return
     if model.suffix == PROGRAM:
         raise UserError(
             "a compiled program holds machine code only", where=str(model), hint="inspect the .onnx file"
         )
-    text = _text(stages(model, shapes=shapes, target=target, accuracy=accuracy), ir, kernel)
+    text = _text(compiled(), ir, kernel)
     if as_json:
         print_json({"model": str(model), "ir": ir, "kernel": kernel, "text": text})
     else:
         click.echo(text)
 
 
-def _show_trace(
-    model: Path, shapes: dict[str, tuple[int, ...]], target: str, accuracy: Accuracy | None, as_json: bool
-) -> None:
-    if model.suffix == PROGRAM:
-        text = read_program(model).manifest.options.get("trace", "")
-    else:
-        text = str(stages(model, shapes=shapes, target=target, accuracy=accuracy).trace)
+def _show_trace(model: Path, compiled: Callable[[], Stages], as_json: bool) -> None:
+    is_program = model.suffix == PROGRAM
+    text = read_program(model).manifest.options.get("trace", "") if is_program else str(compiled().trace)
     if as_json:
         sections = ProgramTrace.parse(text).sections
         print_json({"model": str(model), "trace": {n: [str(d) for d in s] for n, s in sections.items()}})
@@ -148,13 +147,11 @@ def _pick(named: dict[str, T], name: str) -> T:
 # ------------------------------------------------------------------------------------------------------------ summary
 
 
-def _summary(
-    model: Path, shapes: dict[str, tuple[int, ...]], target: str, accuracy: Accuracy | None
-) -> dict[str, Any]:
+def _summary(model: Path, compiled: Callable[[], Stages]) -> dict[str, Any]:
     """Arithmetic, and what was estimated or measured, is known only where the kernels are: not of a program."""
     if model.suffix == PROGRAM:
         return _describe(read_program(model), {})
-    found = stages(model, shapes=shapes, target=target, accuracy=accuracy)
+    found = compiled()
     summary = _describe(found.artifact, {k.name: count_flops(k.func.body) for k in found.kernels})
     summary["host"] = [{"node": h.step.name, "op": h.step.node.op_type, "why": h.why} for h in found.hosts]
     summary["nodes_after_host"] = found.later
@@ -184,6 +181,7 @@ def _describe(artifact: Artifact, flops: dict[str, int]) -> dict[str, Any]:
         "features": sorted(manifest.features),
         "tuned_kernels": 0,
         "accuracy": manifest.options.get("accuracy", EXACT),
+        "checked_indices": [c.node for c in manifest.checks] if "check_indices" in manifest.options else None,
         "algorithms": _algorithms(manifest.options.get("algorithms", "")),
         "layouts": [],
         "compiler_version": manifest.compiler_version,
@@ -236,6 +234,8 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     if summary["flops"] is not None:
         click.echo(f"{summary['flops'] / 1e9:.3g} GFLOP a run")
     click.echo(f"accuracy: {summary['accuracy']}")
+    if summary["checked_indices"] is not None:
+        click.echo(f"indices are checked, of {len(summary['checked_indices'])} nodes")
     if summary["tuned_kernels"]:
         click.echo(f"tuned: {summary['tuned_kernels']} kernels from the database")
     sizes = ", ".join(f"{n} {megabytes(summary[f'{n}_bytes'])}" for n in ("arena", "weights", "code"))
@@ -249,9 +249,7 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
 
 def _profile(
     model: Path,
-    shapes: dict[str, tuple[int, ...]],
-    target: str,
-    accuracy: Accuracy | None,
+    compiled: Callable[[], Stages],
     files: dict[str, str],
     seed: int,
     threads: int | None,
@@ -261,8 +259,7 @@ def _profile(
     """Of a compiled program only the times are known."""
     threads = threads or default_threads()
     check_cores(threads)
-    is_program = model.suffix == PROGRAM
-    found = None if is_program else stages(model, shapes=shapes, target=target, accuracy=accuracy)
+    found = None if model.suffix == PROGRAM else compiled()
     artifact = read_program(model) if found is None else found.artifact
     feeds = make_feeds(artifact.manifest.inputs, files, seed)
     made = profile_program(

@@ -85,6 +85,13 @@ ACCURACY = click.Option(
     f" [default: TILEWRIGHT_ACCURACY, or {DEFAULT}].",
 )
 
+CHECK_INDICES = click.Option(
+    ["--check-indices/--no-check-indices", "check_indices"],
+    default=None,
+    help="Indices out of range (of Gather, Scatter, …) are errors; otherwise the nearest element is taken"
+    " [default: TILEWRIGHT_CHECK_INDICES, or no].",
+)
+
 PLUGINS = (  # `plugins`, `policy`, `strict` and `calibration`
     click.Option(
         ["--plugin", "plugins"],

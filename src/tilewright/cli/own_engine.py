@@ -22,6 +22,7 @@ from tilewright.runtime import file
 from tilewright.runtime.session import Session
 from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import MultipleProgramsError
+from tilewright.support.indices import are_checked
 from tilewright.target.names import resolve_target
 from tilewright.version import __version__
 from tilewright.wish import NATIVE, Wish
@@ -55,6 +56,7 @@ class OwnEngine:
                     Accuracy.of(accuracy),
                     progress=progress,
                     wish=wish,
+                    check_indices=are_checked(None),
                 )
         with self._timed("load"):
             self._session: Session | DynamicSession = (

@@ -196,7 +196,7 @@ def _timed(
     """The seconds of each run; of each kernel how often it is called in one, and its seconds (median); and the share of
     the time in which this thread had a core.
     """
-    signature = Signature(artifact.manifest.inputs, artifact.manifest.outputs)
+    signature = Signature(artifact.manifest.inputs, artifact.manifest.written)
     inputs = signature.inputs(feeds)
     outputs = signature.outputs(None, inputs)
     team, code = shared_team(artifact.driver, threads), Code(artifact.objects)

@@ -33,11 +33,13 @@ def load_graph(
     *,
     opened: list[str] | None = None,
     strangers: Sequence[Plugin] = (),
+    check_indices: bool = False,
 ) -> Graph:
     """Import a model. `shapes` gives the shapes of inputs by name, where the model leaves dimensions open. `opened`
-    gets the names of the files with external data. `strangers` are asked about operators that we do not know.
+    gets the names of the files with external data. `strangers` are asked about operators that we do not know. With
+    `check_indices`, indices that are out of range are errors.
     """
-    with OnnxModel(model, limits, strangers) as found:
+    with OnnxModel(model, limits, strangers, check_indices=check_indices) as found:
         try:
             return found.whole(shapes or {})
         finally:
@@ -53,12 +55,14 @@ class OnnxModel:
         model: str | Path | bytes | ModelProto,
         limits: Limits = LIMITS,
         strangers: Sequence[Plugin] = (),
+        *,
+        check_indices: bool = False,
     ) -> None:
         proto, self._reader = read_model(model, limits)
         self._limits = limits
         self._graph = proto.graph
         try:
-            self.scope = model_scope(proto, self._reader, limits, strangers)
+            self.scope = model_scope(proto, self._reader, limits, strangers, check_indices=check_indices)
             if not self.scope.outputs:
                 raise UserError("the model has no outputs")
         except BaseException:
@@ -91,7 +95,7 @@ class OnnxModel:
         return importer
 
     def _check_outputs(self, graph: Graph) -> None:
-        for info, value in zip(self._graph.output, graph.outputs, strict=True):
+        for info, value in zip(self._graph.output, graph.outputs, strict=graph.checks is None):
             declared = info.type.tensor_type.elem_type
             if declared and ONNX_DTYPES.get(declared) is not value.type.dtype:
                 raise UserError(

@@ -12,9 +12,10 @@ import numpy as np
 from tilewright.frontend.onnx_file import check_tensor_bytes
 from tilewright.frontend.onnx_nodes import Step, make_op
 from tilewright.ir.dtype import DType
-from tilewright.ops.hostop import Body, HostValue
-from tilewright.ops.opdef import Array, Op, TensorType
+from tilewright.ops.hostop import Body, HostOp, HostValue, tensor
+from tilewright.ops.opdef import Array, IndexInput, Op, TensorType
 from tilewright.support.errors import UserError
+from tilewright.support.indices import IndexCheck
 
 _NUMBERED = np.dtype(np.uint64)
 _NATIVE = frozenset(d.numpy for d in DType)
@@ -29,10 +30,13 @@ def run_reference(
     step: Step,
     cls: type[Op],
     attrs: Mapping[str, Any],
+    is_checked: bool,
     inputs: Sequence[HostValue],
     bodies: Mapping[str, Body],
 ) -> tuple[HostValue, ...]:
-    """Run a native op's reference; attributes that depend on values are made now."""
+    """Run a native op's reference; attributes that depend on values are made now. If `is_checked`, indices have to be
+    in range.
+    """
     if any(isinstance(v, list) for v in inputs):
         raise UserError(f"{step.node.op_type} takes tensors, not sequences")
     if not (cls.moves_only or all(is_native(v) for v in inputs if v is not None)):
@@ -44,9 +48,26 @@ def run_reference(
     operands = [a for a in (arrays[i] for i in taken) if a is not None]
     for made in op.infer([TensorType.of(a) for a in operands]):
         check_tensor_bytes(made.shape, made.dtype)
+    if is_checked:
+        _examine(step, op.indices([TensorType.of(a) for a in operands]), operands)
     with np.errstate(all="ignore"):
         results = op.reference(operands)
     return tuple(_looked_up(np.asarray(r), table) for r in results)
+
+
+def run_checked(
+    step: Step, op: HostOp, inputs: Sequence[HostValue], bodies: Mapping[str, Body]
+) -> tuple[HostValue, ...]:
+    """Run an op of the host whose indices have to be in range."""
+    _examine(step, op.indices(inputs), inputs)
+    return op.run(inputs, bodies)
+
+
+def _examine(step: Step, uses: Sequence[IndexInput], inputs: Sequence[HostValue]) -> None:
+    for use in uses:
+        array = tensor(inputs[use.input], "the indices")
+        title = f"{step.title} ({step.node.op_type})"
+        IndexCheck(title, array.dtype.name, use.extents, use.from_back).examine_all(array)
 
 
 def _numbered(array: Array, table: list[Any]) -> Array:

@@ -16,7 +16,7 @@ from onnx import FunctionProto
 
 from tilewright.frontend.onnx_file import OverLimit, check_tensor_bytes
 from tilewright.frontend.onnx_functions import inline
-from tilewright.frontend.onnx_host import is_native, run_reference
+from tilewright.frontend.onnx_host import is_native, run_checked, run_reference
 from tilewright.frontend.onnx_names import free_names, label, subgraphs
 from tilewright.frontend.onnx_nodes import (
     Step,
@@ -36,6 +36,7 @@ from tilewright.graph.external import No, Stranger
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.known import KnownValues
 from tilewright.graph.origin import Origin, origin_name
+from tilewright.graph.passes.check_indices import check_indices
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import Array, OnHost, Op, TensorType
 from tilewright.ops.outside import Outside
@@ -154,7 +155,7 @@ class StageImporter:
                 known[name] = array
             else:
                 made[name] = outputs.setdefault(value, len(outputs))
-        graph = self._builder.finish(*outputs, names=[v.name for v in outputs], origins=self._origins())
+        graph = self._finished(outputs, [v.name for v in outputs])
         return Stage(graph, made, known, aliases, lists, tuple(self._hosts), tuple(self._rest))
 
     def whole(self, outputs: Sequence[str]) -> Graph:
@@ -167,9 +168,11 @@ class StageImporter:
                 raise HostNodes((), 0)
             if value is None:
                 raise UserError(f"the model's output {label(name)} is computed by no node")
-        return self._builder.finish(
-            *(v for v in found if v is not None), names=outputs, origins=self._origins()
-        )
+        return self._finished([v for v in found if v is not None], outputs)
+
+    def _finished(self, outputs: Iterable[Value], names: Sequence[str]) -> Graph:
+        graph = self._builder.finish(*outputs, names=names, origins=self._origins())
+        return check_indices(graph) if self._source.check_indices else graph
 
     def _origins(self) -> dict[Node, Origin]:
         def operand(name: str) -> Value | Array | None:
@@ -336,9 +339,11 @@ class StageImporter:
             if step.domain and step.depth == 0 and native is None:
                 self._scope.host_ops[step] = op
             run, why = op.run, hosted.why
+            if self._source.check_indices:
+                run = partial(run_checked, step, op)
         else:
             assert native is not None
-            run = partial(run_reference, step, native, attrs)
+            run = partial(run_reference, step, native, attrs, self._source.check_indices)
         if self._source.strangers and not subgraphs(step.node):
             run = self._source.strangers.instead(step, run)
         known = [self._held_or_known(n) if n else None for n in step.node.input]

@@ -29,6 +29,7 @@ class Source:
     reader: TensorReader
     limits: Limits
     strangers: Strangers  # who runs what we do not
+    check_indices: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,12 @@ class Scope:
 
 
 def model_scope(
-    model: ModelProto, reader: TensorReader, limits: Limits, plugins: Sequence[Plugin] = ()
+    model: ModelProto,
+    reader: TensorReader,
+    limits: Limits,
+    plugins: Sequence[Plugin] = (),
+    *,
+    check_indices: bool = False,
 ) -> Scope:
     """The main graph. UserError if there are nodes that nothing can run, with all of them. Whether plugins that know
     operators only by types know one is found out when types are.
@@ -85,7 +91,7 @@ def model_scope(
         check_names(GraphProto(node=f.node))
     functions = Functions(model, limits)
     functions.check_size(model.graph.node)
-    source = Source(functions, reader, limits, Strangers(plugins, functions, reader))
+    source = Source(functions, reader, limits, Strangers(plugins, functions, reader), check_indices)
     scope = graph_scope(source, model.graph, opsets)
     _check_supported(source, model, opsets)
     return scope

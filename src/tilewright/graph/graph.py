@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from tilewright.graph.origin import Origin
 from tilewright.graph.value import Value
 from tilewright.ops.opdef import Array, Op
+from tilewright.support.indices import IndexCheck
 
 __all__ = ["Graph", "Node", "Value", "producers", "users"]
 
@@ -47,7 +48,8 @@ def _no_origins() -> dict[Node, Origin]:
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """`constants` maps a value to its array: C-contiguous, never written to. `origins` says where nodes come from that
-    are as they were imported.
+    are as they were imported. If indices are checked, `checks` say how, and the last outputs (two for each) are only
+    for that: `graph.passes.check_indices`.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Graph:
     constants: Mapping[Value, Array] = field(default_factory=_no_constants)
     output_names: tuple[str, ...] = ()  # by default the names of the outputs
     origins: Mapping[Node, Origin] = field(default_factory=_no_origins, repr=False)
+    checks: tuple[IndexCheck, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.output_names:

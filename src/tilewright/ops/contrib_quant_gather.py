@@ -16,7 +16,7 @@ from tilewright.ops.axes import normal_axis
 from tilewright.ops.contrib_quant_matmul import unpacked, unpacked_array
 from tilewright.ops.gather import checked_index, checked_indices
 from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Array, IndexInput, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.ops.quantize import SCALES, Granularity
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -79,6 +79,9 @@ class GatherBlockQuantized(Op):
 
         return (b.compute(name, out.shape, element),)
 
+    def indices(self, inputs: Sequence[TensorType]) -> Sequence[IndexInput]:
+        return (IndexInput(1, (inputs[0].shape[0],)),)
+
     @property
     def _middle(self) -> int:
         return 1 << (self.bits - 1)
@@ -140,6 +143,10 @@ class GatherBlockQuantizedOnHost(HostOp):
             codes = codes - granularity.spread(zero.take(i, axis).astype(np.float32), codes.shape)
         steps = granularity.spread(scale.take(i, axis).astype(np.float32), codes.shape)
         return ((codes * steps).astype(scale.dtype),)
+
+    def indices(self, inputs: Sequence[HostValue]) -> Sequence[IndexInput]:
+        x = tensor(inputs[0], "input 0")
+        return (IndexInput(1, (x.shape[normal_axis(self.axis, x.ndim)],)),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:

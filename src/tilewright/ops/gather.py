@@ -14,7 +14,7 @@ from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Expr, cast, equal, maximum, minimum, select
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Array, IndexInput, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.tir.build import FuncBuilder
 
 INDEX_TYPES = (DType.I32, DType.I64)
@@ -66,6 +66,9 @@ class Gather(Op):
                 raise self.misfit(inputs, "indices must be i32 or i64")
             places = inputs[1].shape
         return (TensorType(x.dtype, (*x.shape[: self.axis], *places, *x.shape[self.axis + 1 :])),)
+
+    def indices(self, inputs: Sequence[TensorType]) -> Sequence[IndexInput]:
+        return () if self.at is not None else (IndexInput(1, (inputs[0].shape[self.axis],)),)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
@@ -119,6 +122,9 @@ class GatherElements(Op):
             raise self.misfit(inputs, "the indices reach beyond the first input")
         return (TensorType(x.dtype, at.shape),)
 
+    def indices(self, inputs: Sequence[TensorType]) -> Sequence[IndexInput]:
+        return (IndexInput(1, (inputs[0].shape[self.axis],)),)
+
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         x, at = inputs
 
@@ -166,6 +172,10 @@ class GatherND(Op):
         if 0 in x.shape[self.batch : last] and 0 not in shape:
             raise self.misfit(inputs, "an axis that is indexed is empty")
         return (TensorType(x.dtype, shape),)
+
+    def indices(self, inputs: Sequence[TensorType]) -> Sequence[IndexInput]:
+        x, at = inputs
+        return (IndexInput(1, x.shape[self.batch : self.batch + at.shape[-1]]),)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         x, at = inputs

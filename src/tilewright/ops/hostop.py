@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import Array, IndexInput, OnnxNode
 
 # A tensor (of strings: dtype object), a sequence, a map, or nothing: an absent input or an empty optional.
 HostValue: TypeAlias = "Array | list[Any] | dict[Any, Any] | None"
@@ -72,6 +72,10 @@ class HostOp(ABC):
     @abstractmethod
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
         """The outputs. `bodies` has the node's subgraphs, by attribute. UserError for inputs that make no sense."""
+
+    def indices(self, inputs: Sequence[HostValue]) -> Sequence[IndexInput]:
+        """Those of its inputs that are indices, and that `run` brings into range."""
+        return ()
 
     @classmethod
     @abstractmethod

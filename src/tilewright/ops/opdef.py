@@ -159,6 +159,17 @@ class Sample:
     onnx: OnnxCase | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class IndexInput:
+    """An input of an op whose elements choose places: on an axis of `extents[0]` elements, or along its last axis on
+    several. Negative ones count from the back, or are wrong.
+    """
+
+    input: int
+    extents: tuple[int, ...]
+    from_back: bool = True
+
+
 Compute: TypeAlias = Callable[[FuncBuilder, Sequence[Buffer], str], tuple[Buffer, ...]]
 
 
@@ -196,6 +207,10 @@ class Op(ABC):
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         """Add blocks to `b`. The last block of each output is called `name` (`name_1`, … for further outputs), earlier
         ones `name_<what>`."""
+
+    def indices(self, inputs: Sequence[TensorType]) -> Sequence[IndexInput]:
+        """Those of its inputs that are indices, and that native code brings into range."""
+        return ()
 
     def alternatives(self, inputs: Sequence[TensorType]) -> Sequence[Algorithm]:
         """Algorithms besides that of `compute`. Their rounding errors may be larger, and a value that is not finite may

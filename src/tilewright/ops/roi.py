@@ -28,7 +28,7 @@ from tilewright.ops.axes import FLOATS, accumulator, narrow
 from tilewright.ops.elementwise import normal
 from tilewright.ops.gather import checked_index, checked_indices
 from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
-from tilewright.ops.opdef import Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Array, IndexInput, Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.ops.taps import Taps, read, weighted_sum
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -90,6 +90,9 @@ class RoiAlign(Op):
         if x.rank != 4 or regions.shape[1:] != (4,) or image.shape != regions.shape[:1] or 0 in x.shape:
             raise self.misfit(inputs, "[n, c, h, w], [r, 4] and [r] are needed")
         return (TensorType(x.dtype, (regions.shape[0], x.shape[1], *self.regions.extents)),)
+
+    def indices(self, inputs: Sequence[TensorType]) -> Sequence[IndexInput]:
+        return (IndexInput(2, (inputs[0].shape[0],), from_back=False),)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         x, regions, image = inputs
@@ -251,6 +254,9 @@ class AdaptiveRoiAlign(HostOp):
         x, boxes, image = (tensor(v, "an input") for v in inputs)
         RoiAlign(self.regions, 1).infer([TensorType.of(t) for t in (x, boxes, image)])
         return (align(self.regions, self.samples_per_bin, x, boxes, image),)
+
+    def indices(self, inputs: Sequence[HostValue]) -> Sequence[IndexInput]:
+        return (IndexInput(2, (tensor(inputs[0], "an input").shape[0],), from_back=False),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:

@@ -18,7 +18,7 @@ from tilewright.ops.axes import normal_axis
 from tilewright.ops.elementwise import normal
 from tilewright.ops.gather import INDEX_TYPES, checked_index, checked_indices
 from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Array, IndexInput, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.stmt import Store
@@ -144,6 +144,9 @@ class ScatterElements(Scatter):
     def ordered(self, at: tuple[int, ...], updates: tuple[int, ...]) -> tuple[int, ...]:
         return (self.axis,)
 
+    def indices(self, inputs: Sequence[TensorType]) -> Sequence[IndexInput]:
+        return (IndexInput(1, (inputs[0].shape[self.axis],)),)
+
     def place(self, at: Buffer, shape: tuple[int, ...], i: Sequence[Expr]) -> Indices:
         there = checked_index(at[tuple(i)], shape[self.axis])
         return (*i[: self.axis], there, *i[self.axis + 1 :])
@@ -195,6 +198,10 @@ class ScatterND(Scatter):
     def ordered(self, at: tuple[int, ...], updates: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(range(len(at) - 1))
 
+    def indices(self, inputs: Sequence[TensorType]) -> Sequence[IndexInput]:
+        x, at, _ = inputs
+        return (IndexInput(1, x.shape[: at.shape[-1]]),)
+
     def place(self, at: Buffer, shape: tuple[int, ...], i: Sequence[Expr]) -> Indices:
         n = len(at.shape) - 1
         depth = at.shape[-1]
@@ -241,6 +248,10 @@ class ScatterElementsOfAnyType(HostOp):
         _check_places(at, x.shape[axis])
         return (put(x, element_places(at, x.shape, axis), updates, self.reduction),)
 
+    def indices(self, inputs: Sequence[HostValue]) -> Sequence[IndexInput]:
+        x = tensor(inputs[0], "input 0")
+        return (IndexInput(1, (x.shape[normal_axis(self.axis, x.ndim)],)),)
+
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
         x, updates = np.array([["a", "b"], ["c", "d"]], object), np.array([["e", "f"]], object)
@@ -264,6 +275,10 @@ class ScatterNDOfAnyType(HostOp):
         for d in range(at.shape[-1]):
             _check_places(at[..., d], x.shape[d])
         return (put(x, slice_places(at, x.shape), updates, self.reduction),)
+
+    def indices(self, inputs: Sequence[HostValue]) -> Sequence[IndexInput]:
+        x, at = (tensor(v, f"input {i}") for i, v in enumerate(inputs[:2]))
+        return (IndexInput(1, x.shape[: at.shape[-1]]),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:

@@ -20,6 +20,7 @@ from tilewright.support.artifact import (
     TensorSpec,
 )
 from tilewright.support.errors import UserError
+from tilewright.support.indices import IndexCheck
 from tilewright.support.program import Branch, Step, While
 
 Json: TypeAlias = "bool | int | str | Sequence[Json] | Mapping[str, Json]"
@@ -90,13 +91,14 @@ def manifest_to_json(m: Manifest) -> Json:
         "features": list(m.features),
         "inputs": [_spec_to_json(s) for s in m.inputs],
         "outputs": [_spec_to_json(s) for s in m.outputs],
+        "checks": [[c.node, c.dtype, list(c.extents), c.from_back] for c in m.checks],
     }
 
 
 def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
-    compiler, llvm, options, digest, triple, features, inputs, outputs = entry.record(
+    compiler, llvm, options, digest, triple, features, inputs, outputs, checks = entry.record(
         *("compiler_version", "llvm_version", "options", "model_digest"),
-        *("triple", "features", "inputs", "outputs"),
+        *("triple", "features", "inputs", "outputs", "checks"),
     )
     if not isinstance(options.value, dict):
         raise options.bad("a mapping")
@@ -111,6 +113,7 @@ def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
         features.texts(),
         tuple(_spec_from_json(s) for s in inputs.items()),
         tuple(_spec_from_json(s) for s in outputs.items()),
+        tuple(_check_from_json(c) for c in checks.items()),
     )
 
 
@@ -138,6 +141,15 @@ def _spec_from_json(entry: Entry) -> TensorSpec:
     name, dtype, shape = entry.items(3)
     numpy_dtype(dtype.text())
     return TensorSpec(name.text(), dtype.text(), shape.counts())
+
+
+def _check_from_json(entry: Entry) -> IndexCheck:
+    node, dtype, extents, from_back = entry.items(4)
+    if numpy_dtype(dtype.text()).kind not in "iu":
+        raise dtype.bad("an integer type")
+    if not extents.counts():
+        raise extents.bad("a list of extents")
+    return IndexCheck(node.text(), dtype.text(), extents.counts(), from_back.flag())
 
 
 def _slot_to_json(slot: Slot) -> Json:

@@ -114,7 +114,7 @@ class Plan:
         self.externals = dict(externals)
         self.arena_bytes = artifact.arena_bytes
         self.inputs = artifact.manifest.inputs
-        self.outputs = artifact.manifest.outputs
+        self.outputs = artifact.manifest.written
         self.segments: list[Segment] = []
         self.program = map_program(artifact.program, self._plan, self._condition)
         self.is_parallel = team.threads > 1 and any(map(is_shared, self.segments))

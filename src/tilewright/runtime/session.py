@@ -9,9 +9,12 @@ from a bounded pool, and the team of threads if it is free; results do not depen
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 
+import numpy as np
+
+from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.feeds import Buffers, Feeds, Signature
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import check_machine, check_threads, default_threads
@@ -20,6 +23,7 @@ from tilewright.runtime.program import Array, Context, Plan
 from tilewright.runtime.team import shared_team
 from tilewright.support.artifact import Artifact, External, Manifest, TensorSpec
 from tilewright.support.errors import UserError
+from tilewright.support.indices import IndexCheck, examine_outputs
 
 _NO_EXTERNALS: Mapping[str, External] = MappingProxyType({})
 
@@ -49,7 +53,8 @@ class Session:
         if plan.is_parallel:
             team.start()
         self.inputs: tuple[TensorSpec, ...] = plan.inputs
-        self.outputs: tuple[TensorSpec, ...] = plan.outputs
+        self.outputs: tuple[TensorSpec, ...] = artifact.manifest.outputs
+        self._checks = artifact.manifest.checks
         self._pool = _Pool(plan, max(2, default_threads() + 1))
         calls = [c for s in plan.segments for c in s.calls]
         self._facts = (
@@ -67,26 +72,30 @@ class Session:
     def run(self, feeds: Feeds, outputs: Buffers | None = None) -> dict[str, Array]:
         """Run once. The caller owns the arrays returned; those given in `outputs` are written to and returned."""
         inputs, results = self._signature.arrays(feeds, outputs)
+        extremes = _extremes(self._checks) if self._checks else None
         pool = self._pool
         context = pool.take()
         try:
-            context.attach(inputs, results)
+            context.attach(inputs, results if extremes is None else [*results, *extremes])
             context.run()
         finally:
             context.detach()
             pool.give(context)
+        if extremes is not None:
+            examine_outputs(self._checks, extremes)
         return dict(zip(self._signature.output_names, results, strict=True))
 
     def bind(self, feeds: Feeds, outputs: Buffers | None = None) -> "Bound":
         """Fix the arrays that runs read from and write to."""
         inputs, results = self._signature.arrays(feeds, outputs)
+        extremes = _extremes(self._checks)
         context = self._pool.take_away()
-        context.attach(inputs, results)
-        return Bound(
-            context,
+        context.attach(inputs, [*results, *extremes])
+        named = (
             dict(zip(self._signature.input_names, inputs, strict=True)),
             dict(zip(self._signature.output_names, results, strict=True)),
         )
+        return CheckedBound(context, *named, self._checks, extremes) if extremes else Bound(context, *named)
 
     def close(self) -> None:
         """Free arenas, and end the team if nobody else uses it. Runs in progress finish; later ones are refused.
@@ -137,6 +146,34 @@ class Bound:
         elif self._run_job(self._job):
             self._context.revive()
         return self.outputs
+
+
+class CheckedBound(Bound):
+    """One whose indices are examined after each run."""
+
+    __slots__ = ("_checks", "_extremes")
+
+    def __init__(
+        self,
+        context: Context,
+        inputs: dict[str, Array],
+        outputs: dict[str, Array],
+        checks: Sequence[IndexCheck],
+        extremes: list[Array],
+    ) -> None:
+        super().__init__(context, inputs, outputs)
+        self._checks, self._extremes = checks, extremes
+
+    def run(self) -> dict[str, Array]:
+        """Run once more; returns `outputs`. UserError if an index was out of range."""
+        found = super().run()
+        examine_outputs(self._checks, self._extremes)
+        return found
+
+
+def _extremes(checks: Sequence[IndexCheck]) -> list[Array]:
+    """Where a program writes the least and the greatest indices of each check."""
+    return [np.empty(c.shape, numpy_dtype(c.dtype)) for c in checks for _ in range(2)]
 
 
 class _Pool:

@@ -15,9 +15,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.support.indices import IndexCheck
 from tilewright.support.program import Program
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,12 @@ class Manifest:
     features: tuple[str, ...]  # the ISA floor: every one must exist where it runs
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    checks: tuple[IndexCheck, ...] = ()  # of what it writes besides, for the runtime to examine
+
+    @property
+    def written(self) -> tuple[TensorSpec, ...]:
+        """All that the program writes: the outputs, and for each check the least and the greatest index."""
+        return (*self.outputs, *(TensorSpec("", c.dtype, c.shape) for c in self.checks for _ in range(2)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
