@@ -117,6 +117,7 @@ class Stages:
     trace: ProgramTrace = field(default_factory=ProgramTrace)
     layouts: tuple[Component, ...] = ()  # why they were chosen
     tuned: int = 0  # kernels
+    external_files: tuple[str, ...] = ()  # of the model, from its folder
 
     def asm(self, kernel: str) -> str:
         return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
@@ -234,14 +235,14 @@ def stages(
     check_indices: bool | None = None,
 ) -> Stages:
     """Compile, and keep what each stage has made."""
-    machine = resolve_target(target)
-    cache = default_cache()
+    machine, cache = resolve_target(target), default_cache()
     with OnnxModel(model, strangers=strangers(wish), check_indices=are_checked(check_indices)) as found:
         try:
             graph, hosts, later = found.whole(shapes or {}), (), 0
         except HostNodes:
             first = found.first_stage(shapes or {})
             graph, hosts, later = first.graph, first.hosts, len(first.rest)
+        files = tuple(sorted(found.opened))
     with Workers(machine) as pool:
         c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None, wish)
         made = c.run_graph(graph, model_digest(model, cache))
@@ -251,6 +252,7 @@ def stages(
         *(state.graph, state.lowered, scheduled, c.compiler.kernels, c.compiler.compiled, c.calls, machine),
         *(made.artifact, hosts, later, graph, c.placement, state.trace, state.layouts),
         sum(k.is_tuned for k in state.kernels),
+        files,
     )
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tilewright.cli.flops import count_flops
 from tilewright.cli.machine import pinned
 from tilewright.cli.peak import Limits, measure_limits
+from tilewright.cli.summary import kernel_calls
 from tilewright.cli.traffic import count_bytes
 from tilewright.compiler import Stages
 from tilewright.ir.expr import Binary, BinaryOp, Fma, Load, Scope, Unary
@@ -38,7 +39,7 @@ from tilewright.support.artifact import (
     Segment,
 )
 from tilewright.support.driver_abi import Call, Job
-from tilewright.support.program import leaves, map_program
+from tilewright.support.program import map_program
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Alloc, Block, Emit, Seq, Stmt, Store, blocks, walk
 
@@ -156,11 +157,6 @@ def profile(
     kernels = [_described(name, n, t, calls[name], about.get(name)) for name, (n, t) in found.items()]
     kernels.sort(key=lambda k: -k.seconds)
     return Profile(threads, cores, len(totals), median(totals), min(totals), on_core, limits, tuple(kernels))
-
-
-def kernel_calls(program: ArtifactProgram) -> Iterator[KernelCall]:
-    """In program order; the bodies of branches and loops once."""
-    return (c for step in leaves(program) if isinstance(step, Segment) for c in step.calls)
 
 
 # -------------------------------------------------------------------------------------------------------------- timing

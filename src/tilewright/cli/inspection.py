@@ -1,0 +1,110 @@
+"""The part of `inspect` that needs the compiler: models are compiled, and looked at while they are; or run."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilewright.cli.feeds import make_feeds, read_sample
+from tilewright.cli.flops import count_flops
+from tilewright.cli.machine import check_cores, machine
+from tilewright.cli.options import PROGRAM
+from tilewright.cli.output import note, print_json
+from tilewright.cli.placement_view import show_placement
+from tilewright.cli.profile import profile
+from tilewright.cli.profile_table import show_profile
+from tilewright.cli.summary import summary_of
+from tilewright.cli.views import pick
+from tilewright.compiler import Stages, stages
+from tilewright.graph.printer import print_graph
+from tilewright.kernels import Kernel
+from tilewright.runtime.file import load as read_program
+from tilewright.runtime.machine import default_threads
+from tilewright.target.target import native
+from tilewright.tir.func import Module
+from tilewright.tir.printer import print_func, print_module
+from tilewright.wish import Wish
+
+MODULES: dict[str, Callable[[Stages], Module]] = {"tir": lambda s: s.tir, "scheduled": lambda s: s.scheduled}
+KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {
+    "lowered": lambda _, k: print_func(k.func),
+    "llvm": lambda _, k: k.llvm,
+    "asm": lambda s, k: s.asm(k.name),
+}
+
+
+# -------------------------------------------------------------------------------------------------------------- views
+
+
+def summary_view(found: Stages) -> dict[str, Any]:
+    summary = summary_of(found.artifact, {k.name: count_flops(k.func.body) for k in found.kernels})
+    why = [str(c) for c in found.layouts]
+    return {**summary, "tuned_kernels": found.tuned, "layouts": why, **_on_the_host(found)}
+
+
+def trace_view(found: Stages) -> str:
+    return str(found.trace)
+
+
+def text_view(found: Stages, ir: str, kernel: str | None) -> dict[str, Any]:
+    """The text of all of it, and of its parts by name; if a `kernel` is given, it is all there is."""
+    if ir == "graph":
+        return {"whole": print_graph(found.graph), "parts": {}}
+    if ir in MODULES:
+        module = MODULES[ir](found)
+        return {"whole": print_module(module), "parts": {f.name: print_func(f) for f in module.funcs}}
+    named = {k.name: k for k in found.kernels}
+    kernels = named.values() if kernel is None else (pick(named, kernel),)
+    parts = {k.name: KERNELS[ir](found, k) for k in kernels}
+    return {"whole": "\n".join(parts.values()), "parts": parts}
+
+
+def _on_the_host(found: Stages | None) -> dict[str, Any]:
+    """What the host runs, and how much comes after it."""
+    hosts = () if found is None else found.hosts
+    told = [{"node": h.step.name, "op": h.step.node.op_type, "why": h.why} for h in hosts]
+    return {"host": told, "nodes_after_host": 0 if found is None else found.later}
+
+
+# --------------------------------------------------------------------------------------------- plugins, and the profile
+
+
+def show_placement_of(
+    model: Path,
+    options: Mapping[str, Any],
+    wanted: tuple[tuple[str, ...], str, bool, int | None, tuple[str, ...]],
+    svg: Path | None,
+    as_json: bool,
+) -> None:
+    """`wanted`: plugins, policy, whether failures are errors, threads and samples to calibrate with."""
+    plugins, policy, strict, threads, samples = wanted
+    wish = Wish.of(plugins, policy, strict, threads, map(read_sample, samples))
+    show_placement(stages(model, **options, wish=wish), svg, as_json)
+
+
+def show_profile_of(
+    model: Path,
+    options: Mapping[str, Any],
+    files: dict[str, str],
+    seed: int,
+    threads: int | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Of a compiled program only the times are known."""
+    threads = threads or default_threads()
+    check_cores(threads)
+    found = None if model.suffix == PROGRAM else stages(model, **options)
+    artifact = read_program(model) if found is None else found.artifact
+    feeds = make_feeds(artifact.manifest.inputs, files, seed)
+    made = profile(artifact, feeds, target=native(), threads=threads, seconds=seconds, stages=found)
+    if as_json:
+        here = machine().summary()
+        print_json({"model": str(model), "machine": here, **made.as_json(), **_on_the_host(found)})
+        return
+    show_profile(made)
+    if found is not None and found.hosts:
+        note(
+            f"Only what comes before {found.hosts[0].step.node.op_type} on the host was profiled:"
+            f" {len(found.hosts)} nodes of the host and {found.later} nodes after them were not, as their types"
+            " depend on data."
+        )
