@@ -107,6 +107,5 @@ def test_a_compiled_program_has_the_result_and_not_the_work() -> None:
     a, w = floats(N, N), floats(N, N)
     product = b.apply(Exp(), b.apply(MatMul(), b.constant("a", a), b.constant("w", w / N)))
     graph = b.finish(b.apply(Add(), b.input("x", f32(1, N)), product))
-    made = compile_graph(native(), graph).artifact
-    assert [c.shape for c in made.constants] == [(N, N)]
-    np.testing.assert_allclose(made.constants[0], np.exp(a @ (w / N)), rtol=1e-5)
+    (kept,) = compile_graph(native(), graph).artifact.constants
+    np.testing.assert_allclose(kept.view(np.float32), np.exp(a @ (w / N)), rtol=1e-5)

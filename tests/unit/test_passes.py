@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from graph_cases import F32, WINDOW, check_lowered, check_pass, f32, floats, groups, names
+from graph_cases import F32, RNG, WINDOW, check_lowered, check_pass, f32, floats, groups, names
 
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Value
 from tilewright.graph.known import Budget
 from tilewright.graph.passes import PIPELINE, prepare
+from tilewright.graph.passes.drop_unread_columns import drop_unread_columns
 from tilewright.graph.passes.eliminate_common import eliminate_common
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_constants import fold_constants
@@ -22,9 +23,10 @@ from tilewright.ops.cast import Cast
 from tilewright.ops.contraction import Gemm, MatMul
 from tilewright.ops.conv import Conv, ConvTranspose
 from tilewright.ops.einsum import Einsum
+from tilewright.ops.gather import GatherElements
 from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
 from tilewright.ops.norm import BatchNormalization, LayerNormalization
-from tilewright.ops.opdef import Op
+from tilewright.ops.opdef import Array, Op, TensorType
 from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.pointwise import Exp, Sqrt
 from tilewright.ops.pool import MaxPool
@@ -379,3 +381,45 @@ def test_a_residual_after_a_norm_is_no_bias() -> None:
     x = b.input("x", f32(2, 4))
     graph = b.finish(b.apply(Add(), b.apply(LayerNormalization(1), x, b.constant("scale", floats(4))), x))
     assert fuse_layer_norm(graph) is graph
+
+
+# ------------------------------------------------------------------------------------- drop_unread_columns
+
+
+def scores(b: GraphBuilder, at: Value) -> Value:
+    """Elements of the rows of a product of 96 columns, at these places."""
+    product = b.apply(MatMul(), b.input("x", f32(2, 4, 8)), b.constant("w", floats(2, 8, 96)), name="product")
+    return b.apply(GatherElements(2), product, at)
+
+
+def places(low: int, high: int) -> Array:
+    return RNG.integers(low, high, (1, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "columns"), [(33, 40, 16), (-60, -41, 32), (40, 96, 64), (0, 96, 96)]
+)
+def test_columns_that_are_not_read_are_not_computed(low: int, high: int, columns: int) -> None:
+    b = GraphBuilder()
+    at = np.concatenate([places(low, high), np.full((1, 4, 2), [low, high - 1])], 2)
+    wide = b.apply(Expand((2, 4, 6)), b.constant("at", at))
+    after = eliminate_dead(check_pass(b.finish(scores(b, wide)), drop_unread_columns))
+    assert names(after) in (["Expand", "MatMul", "GatherElements"], ["MatMul", "Expand", "GatherElements"])
+    assert sum(v.shape[-1] for v in after.constants if v.type.dtype is F32) == columns
+
+
+def test_columns_stay_where_somebody_else_reads_them() -> None:
+    b = GraphBuilder()
+    picked = scores(b, b.constant("at", np.zeros((2, 4, 1), np.int64)))
+    (product,) = (n.outputs[0] for n in b.finish(picked).nodes if n.name == "product")
+    graph = b.finish(picked, b.apply(Exp(), product))
+    assert drop_unread_columns(graph) is graph
+
+
+def test_columns_stay_where_the_places_are_not_known_or_wrong() -> None:
+    for known in (False, True):
+        b = GraphBuilder()
+        wrong = np.full((2, 4, 1), 96)
+        at = b.constant("at", wrong) if known else b.input("at", TensorType.of(wrong))
+        graph = b.finish(scores(b, at))
+        assert drop_unread_columns(graph) is graph

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.attention import prepare_attention
+from tilewright.graph.passes.drop_unread_columns import drop_unread_columns
 from tilewright.graph.passes.eliminate_common import eliminate_common
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_constants import fold_constants
@@ -26,6 +27,7 @@ Pass: TypeAlias = Callable[[Graph], Graph]
 PIPELINE: tuple[Pass, ...] = (
     fold_constants,  # shape arithmetic and transposed weights become constants
     simplify,  # no-ops go, chains of movement collapse
+    drop_unread_columns,
     fuse_padding,  # before batch norms look for the convolution
     fuse_batch_norm,
     recognise_activations,
