@@ -16,6 +16,7 @@ from tilewright.graph.passes.fuse_batch_norm import fuse_batch_norm
 from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
 from tilewright.graph.passes.fuse_padding import fuse_padding
 from tilewright.graph.passes.simplify import simplify
+from tilewright.graph.passes.trim_windows import trim_windows
 from tilewright.graph.verify import verify_graph
 from tilewright.ops.activation import Clip, Relu
 from tilewright.ops.arithmetic import Add, Div, Mul, Pow, Sub
@@ -423,3 +424,44 @@ def test_columns_stay_where_the_places_are_not_known_or_wrong() -> None:
         at = b.constant("at", wrong) if known else b.input("at", TensorType.of(wrong))
         graph = b.finish(scores(b, at))
         assert drop_unread_columns(graph) is graph
+
+
+# -------------------------------------------------------------------------------------------- trim_windows
+
+
+def trimmed(extent: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> tuple[int, ...]:
+    """Kernel and padding of a convolution over so many samples, after the pass."""
+    b = GraphBuilder()
+    window = Window((kernel,), (stride,), (dilation,), pads[:1], pads[1:])
+    conv = b.apply(Conv(window), b.input("x", f32(1, 2, extent)), b.constant("w", floats(3, 2, kernel)))
+    (node,) = eliminate_dead(check_pass(b.finish(conv), trim_windows)).nodes
+    assert isinstance(node.op, Conv)
+    after = node.op.window
+    return *after.kernel, *after.before, *after.after
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ((1, 3, 1, 1, (1, 1)), (1, 0, 0)),  # one sample: only the tap in the middle
+        ((2, 3, 2, 1, (1, 1)), (2, 0, 1)),
+        ((2, 5, 1, 1, (2, 2)), (3, 1, 1)),
+        ((3, 5, 1, 1, (2, 2)), (5, 2, 2)),  # the first meets the last sample
+        ((2, 5, 1, 1, (0, 4)), (2, 0, 1)),
+        ((2, 3, 1, 2, (2, 2)), (1, 0, 0)),
+        ((3, 2, 1, 2, (1, 1)), (2, 1, 1)),
+        ((2, 2, 1, 3, (1, 2)), (2, 1, 2)),  # two results, which read one sample each
+    ],
+)
+def test_taps_that_read_only_padding_are_cut_off(
+    given: tuple[int, int, int, int, tuple[int, int]], left: tuple[int, ...]
+) -> None:
+    assert trimmed(*given) == left
+
+
+def test_taps_that_are_not_finite_stay() -> None:
+    b = GraphBuilder()
+    w = np.array([[[np.inf, 1, 1]]], np.float32)
+    conv = Conv(Window((3,), (1,), (1,), (1,), (1,)))
+    graph = b.finish(b.apply(conv, b.input("x", f32(1, 1, 1)), b.constant("w", w)))
+    assert trim_windows(graph) is graph

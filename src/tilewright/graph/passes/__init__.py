@@ -21,6 +21,7 @@ from tilewright.graph.passes.recognise_activations import recognise_activations
 from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.graph.passes.simplify import simplify
 from tilewright.graph.passes.sink_reshapes import sink_reshapes
+from tilewright.graph.passes.trim_windows import trim_windows
 
 Pass: TypeAlias = Callable[[Graph], Graph]
 
@@ -29,6 +30,7 @@ PIPELINE: tuple[Pass, ...] = (
     simplify,  # no-ops go, chains of movement collapse
     drop_unread_columns,
     fuse_padding,  # before batch norms look for the convolution
+    trim_windows,
     fuse_batch_norm,
     recognise_activations,
     recognise_softmax,
