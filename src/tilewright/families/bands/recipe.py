@@ -40,6 +40,7 @@ from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.fill_border import FillBorder
 from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.reindex import Reindex
+from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
@@ -140,7 +141,12 @@ def _fill_in_vectors(s: Draft, name: str, target: Target) -> None:
     (binding,) = [b for it, b in zip(side.iters, side.bindings, strict=True) if it.var is channel]
     own = [n.var.name for n in loops_above(s.func, side) if n.var in free_vars(binding)]
     lanes = target.lanes(side.store.buffer.dtype.bytes)
-    s.apply(Vectorize(s.apply(Split(own[-1], (None, lanes))).names[1]))
+    _, vector = s.apply(Split(own[-1], (None, lanes))).names
+    names = [n.var.name for n in loops_above(s.func, find_block(s.func, name))]
+    inside = names[names.index(vector) + 1 :]
+    if inside:  # vectors around loops would be filled element by element
+        s.apply(Reorder((*inside, vector)))
+    s.apply(Vectorize(vector))
 
 
 def _contraction(s: Draft, name: str) -> Contraction:
