@@ -1,23 +1,33 @@
 """A product and the windows that read it, in bands: the same results, and what is between stays in a part."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from graph_cases import f32, floats
 from native import every_target, run_native
 
 from tilewright.cost.machine import machine_of
-from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, bands, gain
+from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, bands, gain, windows_cycles
 from tilewright.families.bands.match import try_chain
 from tilewright.families.bands.space import bands_space, try_form
 from tilewright.families.prepare import prepared
+from tilewright.graph.build import GraphBuilder
+from tilewright.graph.passes import prepare
+from tilewright.graph.passes.lower import lower as lower_graph
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, maximum, select
+from tilewright.ops.activation import Relu
+from tilewright.ops.conv import Conv
+from tilewright.ops.window import Window
 from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.fill_border import FillBorder
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.trace import replay
-from tilewright.search.default import make_request, schedule_func
+from tilewright.search.default import choose_schedule, make_request, schedule_func
 from tilewright.search.join import join_funcs
+from tilewright.search.layout_choice import choose_layouts
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.build import FuncBuilder
@@ -139,6 +149,25 @@ def test_what_is_between_is_no_larger_than_a_band() -> None:
     )  # 4 rows two apart and a window of 3, of 16 channels
 
 
+def test_borders_are_filled_in_vectors() -> None:
+    """A model has its channels first, and so has the block of the border: its loop over channels is outside."""
+    b = GraphBuilder()
+    window = Window((5, 5), (1, 1), (1, 1), (2, 2), (2, 2))
+    pixel = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
+    wide = b.apply(Conv(pixel), b.input("x", f32(1, 16, 3, 96)), b.constant("u", floats(48, 16, 1, 1)))
+    made = b.apply(Conv(window, 48), b.apply(Relu(), wide), b.constant("v", floats(48, 1, 5, 5)))
+    module, _ = join_funcs(lower_graph(prepare(b.finish(made))), AVX2)
+    module, _, _ = choose_layouts(module, AVX2)
+    (func,) = [f for f in module.funcs if len(f.params) == 4]
+    chosen = choose_schedule(func, AVX2, frozenset(c.buffer.name for c in module.constants))
+    assert chosen.family == "bands"
+    scheduled = chosen.draft.func
+    fills = [b for b in blocks(scheduled.body) if "pad_fill" in b.name]
+    assert fills
+    for fill in fills:
+        assert loops_above(scheduled, fill)[-1].kind is LoopKind.VECTORIZED
+
+
 def test_bands_do_not_ask_inside_of_tiles() -> None:
     func = chain(16, 16, 8, 32, 3, 2)
     space = bands_space(make_request(func, AVX2, frozenset()))
@@ -161,6 +190,8 @@ def test_a_chain_by_numbers() -> None:
         wide_columns=9,
         k=5,
         columns=4,
+        taps=(3, 3),
+        column_stride=2,
     )
     assert try_form(found) == want
     assert want.needed(5) == 11
@@ -186,6 +217,14 @@ def test_bands_pay_where_what_is_between_is_large() -> None:
     height, width = min(bands(large, machine), key=lambda p: banded_cycles(large, *p, machine))
     assert large.block_bytes(height, width) < AVX2.l2_bytes
     assert large.needed(height) < 1.1 * height * large.stride  # few rows twice
+
+
+def test_windows_of_few_channels_wait_for_their_sums() -> None:
+    machine = machine_of(AVX2)
+    form = BandForm(1, 3, 88, 1, 5, 3, 3, 7, 16, columns=3, taps=(5, 5))
+    assert windows_cycles(form, 8, machine) > windows_cycles(form, 88, machine)
+    wide = replace(form, columns=96)  # here neighbours fill the pipeline
+    assert windows_cycles(wide, 8, machine) == windows_cycles(wide, 88, machine)
 
 
 def test_rows_that_two_bands_need_cost_twice() -> None:

@@ -108,3 +108,11 @@ def _reads(loop: For) -> set[Load]:
     return {
         e for e in found if isinstance(e, Load) and e.buffer.name == "X" and e.buffer.scope is Scope.GLOBAL
     }
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_tiles_have_enough_sums_and_no_more_than_registers(kernel: int) -> None:
+    """Eight sums fill two pipelines of four cycles; what more windows share would not stay in 16 registers."""
+    for channels in (8, 16, 24, 88, 96):
+        rows, vectors = tile_of(depthwise(channels, 32 + kernel - 1, kernel, 1, last=True), AVX2)
+        assert 6 <= rows * vectors <= 9, (channels, rows, vectors)

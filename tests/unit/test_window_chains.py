@@ -320,6 +320,8 @@ def test_chains_by_numbers() -> None:
         row_reads=23 * 23 * 3 // 9,
         columns=5,
         is_pool=True,
+        taps=(3, 3),
+        column_stride=2,
     )
     assert form_of(whole((3, 4, 6, 8), 16)) == BandForm(
         3,
@@ -334,12 +336,19 @@ def test_chains_by_numbers() -> None:
         is_padded=False,
         columns=1,
         is_pool=True,
+        taps=(4, 6),
     )
     assert form_of(bottleneck((1, 9, 7, 4), 16, 3, 2)) == BandForm(
-        1, 5, 16, 2, 3, in_rows=9, in_columns=7, wide_columns=9, k=4, columns=4, projected=4
+        *(1, 5, 16, 2, 3, 9, 7, 9, 4), columns=4, projected=4, taps=(3, 3), column_stride=2
     )
     assert form_of(reduced((1, 8, 9, 16), 24)) == BandForm(
-        *(1, 4, 16, 2, 2, 8, 9, 9, 0), is_padded=False, columns=4, projected=24, is_pool=True
+        *(1, 4, 16, 2, 2, 8, 9, 9, 0),
+        is_padded=False,
+        columns=4,
+        projected=24,
+        is_pool=True,
+        taps=(2, 2),
+        column_stride=2,
     )
 
 

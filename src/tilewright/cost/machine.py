@@ -24,6 +24,7 @@ class Machine:
     loads_per_cycle: float = 2.0
     uops_per_cycle: float = 5.5
     fma_latency: float = 4.0
+    operations_in_flight: int = 256  # that are begun before the oldest of them has ended
     l1_bytes: float = 24 * 1024
     l2_bytes: float = 400 * 1024
     l3_bytes: float = 8 * 1024 * 1024

@@ -1,9 +1,8 @@
 """The time of windows, and of the products before and after them, band by band, against that of one after the other.
 
-band by band          rows that two bands need are computed twice; weights are read again by every band
+band by band          rows that two bands need are computed twice; weights are read again by every band; the windows
+                      of a block of few channels have few accumulators
 one after the other   what is between goes out of the near caches, and comes back; its border is filled apart
-
-The windows themselves cost the same in both, and are not counted.
 """
 
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import numpy as np
 from tilewright.cost.machine import Machine
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
+from tilewright.families.window.cost import Filter, Image, line_cycles
 
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _STORE = 2.0  # cycles for a vector of a tile, from clearing it to storing it
@@ -25,8 +25,8 @@ _OUT_AND_BACK = 0.08  # cycles for a byte that is written to the far cache, and 
 _BARE_OUT_AND_BACK = 0.16  # likewise for readers that do not hide it behind a filter: pools and projections
 _FROM_SECOND = 0.03  # cycles for a byte that is read from the second-level cache, once per row of the windows
 _NEAR = 0.8  # of the second-level cache: the rest is for what passes by
-_BORDER = 20e3  # cycles of the kernels that fill a border, and of the meetings between them
-_MEETING = 3e3  # cycles of a kernel more
+_BORDER = 0.1  # cycles for a byte of a border that a kernel of its own fills
+_MEETING = 1.5e3  # cycles of a kernel more
 _MOST_ROWS, _MOST_VECTORS = 6, 3
 _WIDE = 1.04  # tiles of three vectors have so few rows that they wait for loads more often
 _READ_AGAIN = 0.01  # cycles for a byte that streams from the second-level cache
@@ -60,6 +60,8 @@ class BandForm:
     projected: int = 0  # columns of the projection; 0: there is none
     is_pool: bool = False  # the windows have no filter
     is_matrix: bool = True  # the pixels of the projection follow each other in memory
+    taps: tuple[int, int] = (1, 1)  # of a window, along rows and columns
+    column_stride: int = 1
 
     def lines(self, rows: int) -> tuple[int, int]:
         """So many rows of the result as lines of pixels that a tile of the projection goes along: how many of which
@@ -79,12 +81,11 @@ class BandForm:
         return rows * self.columns * self.channels * self.bytes_each
 
 
-def product_tiles(f: BandForm, channels: int, m: Machine) -> Iterator[tuple[int, int]]:
-    """(rows, vectors) of register tiles whose columns divide `channels`."""
-    lanes = m.lanes * 4 // f.bytes_each
+def product_tiles(f: BandForm, m: Machine) -> Iterator[tuple[int, int]]:
+    """(rows, vectors) of register tiles."""
     for vectors in range(1, _MOST_VECTORS + 1):
         for rows in range(1, min(_MOST_ROWS, f.in_columns) + 1):
-            if channels % (vectors * lanes) == 0 and rows * vectors + vectors + 1 <= m.registers:
+            if rows * vectors + vectors + 1 <= m.registers:
                 yield rows, vectors
 
 
@@ -105,7 +106,9 @@ def _step(rows: int, vectors: int, m: Machine) -> float:
 
 @lru_cache(maxsize=1024)
 def best_product_tile(f: BandForm, channels: int, m: Machine) -> tuple[int, int] | None:
-    found = list(product_tiles(f, channels, m))
+    """The tile of a block of channels, which its columns divide."""
+    lanes = m.lanes * 4 // f.bytes_each
+    found = [t for t in product_tiles(f, m) if channels % (t[1] * lanes) == 0]
     return min(found, key=lambda t: product_cycles(f, channels, t, m)) if found else None
 
 
@@ -155,6 +158,15 @@ def projection_tile(f: BandForm, lines: int, pixels: int, m: Machine) -> Project
     return ProjectionTile(rows, vectors, bool(outside), float(seconds[best]) * m.hertz)
 
 
+@lru_cache(maxsize=1024)
+def windows_cycles(f: BandForm, channels: int, m: Machine) -> float:
+    """Cycles of all windows, a block of so many channels at a time."""
+    image = Image(f.taps[1], f.column_stride)
+    operands = (image,) if f.is_pool else (image, Filter())
+    line = line_cycles(operands, f.taps, (max(1, f.columns), channels), m.lanes * 4 // f.bytes_each, m)
+    return f.images * f.rows * (f.channels // channels) * line
+
+
 def _distance(size: float, m: Machine, far: float = _OUT_AND_BACK) -> float:
     """Cycles for a byte that comes back after `size` bytes."""
     return far if size > _NEAR * m.l2_bytes else _FROM_SECOND if size > m.l1_bytes else 0.0
@@ -194,23 +206,28 @@ def _made_cycles(f: BandForm, rows: int, channels: int, m: Machine) -> float:
 
 
 def apart_cycles(f: BandForm, m: Machine) -> float:
-    """Cycles of the last product, and of what comes before it, one after the other; but for the windows."""
+    """Cycles of all of it, one after the other."""
     if f.projected:
         alone = replace(f, projected=0)
-        before = min(best_bands(alone, m).cycles, apart_cycles(alone, m)) if f.k else 0.0
+        before = (
+            min(best_bands(alone, m).cycles, apart_cycles(alone, m))
+            if f.k
+            else windows_cycles(f, f.channels, m)
+        )
         size = f.images * f.result_bytes(f.rows)
         after = projection_tile(f, *f.lines(f.images * f.rows), m).cycles
         return before + after + size * _distance(2 * size, m, _BARE_OUT_AND_BACK) + _MEETING
     # All pixels are the rows of tiles, if they do not share what they read.
     whole = f if f.row_reads else replace(f, in_rows=1, in_columns=f.in_rows * f.in_columns)
-    tile = best_product_tile(whole, f.channels, m)
-    if tile is None:
-        return inf
     size = f.images * f.in_rows * f.in_columns * f.channels * f.bytes_each
-    made = f.images * whole.in_rows * product_cycles(whole, f.channels, tile, m)
+    made = min(product_cycles(whole, f.channels, t, m) for t in product_tiles(whole, m))
+    made *= f.images * whole.in_rows
     # It comes back while the windows write what is about as large.
     far = _BARE_OUT_AND_BACK if f.is_pool else _OUT_AND_BACK
-    return made + size * _distance(2 * size, m, far) + (_BORDER if f.is_padded else _MEETING)
+    made += windows_cycles(f, f.channels, m)
+    border = f.images * f.block_bytes(f.rows, f.channels) - size if f.is_padded else 0
+    meetings = 2 if f.is_padded else 1
+    return made + size * _distance(2 * size, m, far) + _BORDER * max(0, border) + meetings * _MEETING
 
 
 class Bands(NamedTuple):
@@ -230,8 +247,8 @@ def bands(f: BandForm, m: Machine) -> list[tuple[int, int]]:
 
 
 def best_bands(f: BandForm, m: Machine) -> Bands:
-    """The cheapest, but for the windows; with infinite cycles if there are none."""
-    found = [Bands(r, c, banded_cycles(f, r, c, m)) for r, c in bands(f, m)]
+    """The cheapest; with infinite cycles if there are none."""
+    found = [Bands(r, c, banded_cycles(f, r, c, m) + windows_cycles(f, c, m)) for r, c in bands(f, m)]
     return min(found, key=lambda b: b.cycles, default=Bands(0, 0, inf))
 
 

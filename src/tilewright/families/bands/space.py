@@ -107,6 +107,7 @@ def try_form(chain: Chain) -> BandForm | None:
     outer = [it for it in windows.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
     high, across = (1 if it is None else it.extent for it in (axes.high, axes.across))
     stride, reach = _slide(windows, chain.image.indices[axes.rows_at], axes.high)
+    column_stride, _ = _slide(windows, chain.image.indices[axes.columns_at], axes.across)
     form = BandForm(
         images=prod(it.extent for it in outer),
         rows=high,
@@ -122,6 +123,11 @@ def try_form(chain: Chain) -> BandForm | None:
         columns=across,
         projected=0 if chain.projection is None else _columns(chain, chain.projection),
         is_pool=len(operands(windows)) == 1,
+        taps=(
+            _taps(windows, chain.image.indices[axes.rows_at]),
+            _taps(windows, chain.image.indices[axes.columns_at]),
+        ),
+        column_stride=column_stride,
     )
     if chain.product is None or axes.made is None:
         return form
@@ -140,6 +146,11 @@ def _slide(windows: Block, index: Expr, high: Iter | None) -> tuple[int, int]:
     steps = {v: k for v, k in simplify.linear(index).terms if isinstance(v, Var)}
     stride = 1 if high is None else steps.pop(high.var)
     return stride, 1 + sum(k * (extents[v] - 1) for v, k in steps.items())
+
+
+def _taps(windows: Block, index: Expr) -> int:
+    used = free_vars(index)
+    return prod(it.extent for it in windows.iters if it.kind is IterKind.REDUCE and it.var in used)
 
 
 def _row_reads(product: Block, row: Iter, images: int) -> int:

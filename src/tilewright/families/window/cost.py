@@ -1,23 +1,42 @@
 """The time of a reduction with the output's innermost dimension in vector lanes, by counting.
 
 A tile is some neighbouring outputs times some vectors, each an accumulator. The next step of an accumulator waits for
-the last one, so there must be enough of them to fill the pipeline. Windows of neighbouring outputs overlap: what they
-share in the steps that are written out is loaded once.
+the last one, so there must be enough of them to fill the pipeline, in this tile and in those after it that are begun
+meanwhile. Windows of neighbouring outputs overlap: what they share in the steps that are written out is loaded once.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
+from typing import Protocol
 
 from tilewright.cost.machine import Machine
 from tilewright.families.gemm.recipe import address_steps
+from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.ir.expr import Expr, Load, Var, as_index
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.tir.stmt import Block, IterKind
 
-_STEP_CYCLES = 2.0  # what a step of a loop costs beside: addresses, the jump
+ROWS = (1, 2, 3, 4, 6, 8)  # neighbouring outputs of a tile
+VECTORS = (1, 2, 3, 4, 5, 6, 8)
+UNROLLS = (64, 24)  # multiply-adds written out in a step
+_TOO_MANY = (
+    2  # values beyond the registers that code generation finds a place for: it loads some of them again
+)
+_STEP_CYCLES = 0.5  # what a step of a loop costs beside: addresses, the jump
+_FINISH = 8  # operations that finish an accumulator: bias, activation, store
+_FINISH_CYCLES = 1.5
+_TILE_CYCLES = 2.0  # to get to a tile: addresses, the jump
+_ROW_CYCLES = 0.25  # for each output of it that is apart from the others in memory
 _MOST_TAPS = 128  # steps of the reduction that are ever written out
+
+
+class Operand(Protocol):
+    def distinct(self, taps: int, rows: int, vectors: int, lanes: int) -> int:
+        """How many loads a tile makes for the last `taps` steps of the reduction."""
+        ...
 
 
 class LaneOperand:
@@ -29,7 +48,6 @@ class LaneOperand:
         self._offsets = _offsets(load, block)
 
     def distinct(self, taps: int, rows: int, vectors: int, lanes: int) -> int:
-        """How many loads a tile makes for `taps` steps of the reduction."""
         offsets = self._offsets[:taps]
         if None in offsets or len(offsets) < taps:
             return taps * rows * vectors
@@ -55,8 +73,42 @@ def _offsets(load: Load, block: Block) -> list[int | None]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What windows slide over, before anybody knows where it is: `width` taps in a row, `stride` from one output to the
+    next.
+    """
+
+    width: int
+    stride: int
+
+    def distinct(self, taps: int, rows: int, vectors: int, lanes: int) -> int:
+        if taps < self.width:
+            return taps * rows * vectors
+        reach = (rows - 1) * min(self.stride, self.width) + self.width
+        return taps // self.width * reach * vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """An element of each channel for every tap, the same for all outputs."""
+
+    def distinct(self, taps: int, rows: int, vectors: int, lanes: int) -> int:
+        return taps * vectors
+
+
+def fits(operands: Sequence[Operand], taps: int, tile: tuple[int, int], m: Machine) -> bool:
+    """Is there a register for all that a tile of (rows, vectors) needs at once (its accumulators, a filter, what
+    windows of neighbours share)?
+    """
+    rows, vectors = tile
+    is_shared = any(taps < o.distinct(taps, rows, 1, 1) < taps * rows for o in operands)
+    alive = rows * vectors * (2 if is_shared else 1) + vectors * (len(operands) - 1)
+    return alive <= m.registers + _TOO_MANY
+
+
 def tile_cycles(
-    operands: Sequence[LaneOperand],
+    operands: Sequence[Operand],
     taps: Sequence[int],
     tile: tuple[int, int],
     unroll: int,
@@ -74,7 +126,33 @@ def tile_cycles(
         written_out *= extent
     steps = math.prod(taps) // written_out
     loads = sum(o.distinct(written_out, rows, vectors, lanes) for o in operands)
-    cycles = max(rows * vectors * written_out / m.fma_per_cycle, loads / m.loads_per_cycle)
-    if steps > 1:  # the next step waits for this one; tiles do not wait for each other
-        cycles = max(cycles, written_out * m.fma_latency)
-    return steps * (cycles + _STEP_CYCLES) + rows * vectors
+    busy = max(rows * vectors * written_out / m.fma_per_cycle, loads / m.loads_per_cycle)
+    if steps > 1:
+        busy = steps * (busy + _STEP_CYCLES)
+    operations = (
+        rows * vectors * (math.prod(taps) + _FINISH) + steps * loads / 2
+    )  # half of the loads are operands
+    waiting = math.prod(taps) * m.fma_latency * min(1.0, operations / m.operations_in_flight)
+    return max(busy, waiting) + rows * vectors * _FINISH_CYCLES + _TILE_CYCLES + rows * _ROW_CYCLES
+
+
+def line_cycles(
+    operands: Sequence[Operand], taps: Sequence[int], line: tuple[int, int], lanes: int, m: Machine
+) -> float:
+    """Cycles of a line of (outputs, elements of each), in the best tiles for it."""
+    outputs, columns = line
+
+    def cycles(rows: int, vectors: int, unroll: int) -> float:
+        return sum(
+            n * times * tile_cycles(operands, taps, (size, width), unroll, lanes, m)
+            for size, n in row_tiles(outputs, rows).items()
+            for width, times in column_tiles(columns, vectors, lanes).items()
+        )
+
+    return min(
+        cycles(r, v, u)
+        for r in ROWS
+        for v in VECTORS
+        for u in UNROLLS
+        if r <= outputs and (v - 1) * lanes < columns and fits(operands, math.prod(taps), (r, v), m)
+    )

@@ -9,24 +9,17 @@ from tilewright.families.family import Request
 from tilewright.families.gemm.tiles import Tile, column_tiles, row_tiles
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
-from tilewright.families.window.cost import LaneOperand, tile_cycles
+from tilewright.families.window.cost import ROWS, UNROLLS, VECTORS, LaneOperand, fits, tile_cycles
 from tilewright.families.window.recipe import is_lane_reduction, lane_and_rows, operands, schedule_lanes
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.nest import find_block
 from tilewright.target.target import Target
 from tilewright.tir.stmt import IterKind, blocks
 
-# Outputs along the next dimension that share a tile. What they share stays in registers between its uses; that of more
-# rows does not fit beside the accumulators.
-_ROWS = (1, 2, 3, 4)
-_VECTORS = (1, 2, 3, 4, 5, 6, 8)
-_UNROLLS = (64, 24)
-_BESIDE = 3  # registers for what is combined with the accumulators
-
 
 class WindowSpace(Space):
     family = "window"
-    knobs = (Knob("rows", _ROWS), Knob("vectors", _VECTORS), Knob("unroll", _UNROLLS))
+    knobs = (Knob("rows", ROWS), Knob("vectors", VECTORS), Knob("unroll", UNROLLS))
 
     def __init__(self, start: Draft, name: str, target: Target) -> None:
         self._start, self._block, self._target, self._machine = start, name, target, machine_of(target)
@@ -44,7 +37,7 @@ class WindowSpace(Space):
         self._known: dict[tuple[int, int, int], float] = {}
 
     def points(self) -> Points:
-        grid = np.meshgrid(_ROWS, _VECTORS, _UNROLLS, indexing="ij")
+        grid = np.meshgrid(ROWS, VECTORS, UNROLLS, indexing="ij")
         return np.stack([g.ravel() for g in grid], axis=1).astype(np.int64)
 
     def cost(self, points: Points) -> Costs:
@@ -53,7 +46,7 @@ class WindowSpace(Space):
     def _seconds(self, rows: int, vectors: int, unroll: int, columns: int | None = None) -> float:
         columns = self._columns if columns is None else columns
         is_small = rows <= self._rows and (vectors - 1) * self._lanes < columns
-        if not is_small or rows * vectors + _BESIDE > self._machine.registers:
+        if not is_small or not fits(self._operands, prod(self._taps), (rows, vectors), self._machine):
             return inf
         cycles = sum(
             n * m * self._cycles(size, width, unroll)
@@ -64,9 +57,7 @@ class WindowSpace(Space):
 
     def best_tile(self, columns: int) -> tuple[tuple[int, int, int], float]:
         """(rows, vectors, unroll) for so many columns alone, and the time that these take."""
-        seconds = {
-            (r, v, u): self._seconds(r, v, u, columns) for r in _ROWS for v in _VECTORS for u in _UNROLLS
-        }
+        seconds = {(r, v, u): self._seconds(r, v, u, columns) for r in ROWS for v in VECTORS for u in UNROLLS}
         best = min(seconds, key=lambda t: seconds[t])
         return best, seconds[best]
 
