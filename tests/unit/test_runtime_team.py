@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,78 @@ def test_kernels_of_one_part_run_in_order(threads: int) -> None:
             assert session.run({"x": x})["y"].tobytes() == expected
 
 
+def share_with_worker(team: Team, *works: Callable[[], None]) -> None:
+    """Run a job of a call of two parts for each of `works`: the worker does that, and the caller's part waits until the
+    worker has the other one.
+    """
+    caller, claimed = threading.get_native_id(), [threading.Event() for _ in works]
+    now = iter(zip(works, claimed, strict=True))
+
+    def part(_args: int, number: int) -> None:
+        if threading.get_native_id() == caller:
+            claimed[number // 2].wait(10)
+        else:
+            work, event = next(now)
+            event.set()
+            work()
+
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(part)
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    rows = (Call * len(works))()
+    for n, row in enumerate(rows):
+        row.fn, row.first, row.parts, row.claims, row.chunk, row.barrier = address, 2 * n, 2, 2, 1, 1
+    job = Job(team.address, ctypes.addressof(rows), len(works))
+    assert team.run_job(ctypes.addressof(job)) == 0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no core to be moved from")
+def test_a_worker_that_does_not_run_is_summoned_to_the_callers_core_and_leaves_it() -> None:
+    """It sleeps in its part until that has happened: to the caller it looks like one that has lost its core."""
+    everywhere = os.sched_getaffinity(0)
+    home = {min(everywhere)}
+    found: list[set[int]] = []
+    workers: set[int] = set()
+
+    def sleep() -> None:
+        deadline = time.monotonic() + 10
+        while os.sched_getaffinity(0) != home and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found.append(os.sched_getaffinity(0))
+        workers.add(threading.get_native_id())
+
+    def look() -> None:
+        found.append(os.sched_getaffinity(0))
+
+    team = Team(Code([driver_object()]), 2)
+    team.start()
+    os.sched_setaffinity(0, home)  # of this thread, which is the caller's
+    try:
+        for _ in range(3):
+            share_with_worker(team, sleep, look)
+            assert found == [home, everywhere - home]
+            found.clear()
+            (worker,) = workers
+            assert eventually(lambda: os.sched_getaffinity(worker) == everywhere)  # noqa: B023
+    finally:
+        os.sched_setaffinity(0, everywhere)
+    team.close()
+
+
+def test_a_patient_caller_summons_nobody() -> None:
+    found: list[set[int]] = []
+
+    def sleep() -> None:
+        time.sleep(0.1)
+        found.append(os.sched_getaffinity(0))
+
+    team = Team(Code([driver_object()]), 2)
+    team.start()
+    team.is_patient = True
+    share_with_worker(team, sleep)
+    assert found == [os.sched_getaffinity(0)]
+    team.close()
+
+
 def test_workers_sleep_and_wake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_SPIN_US", "50")
     code = Code([kernel_object()])
@@ -152,6 +225,7 @@ def test_job_without_a_running_team_says_so() -> None:
 
 
 def test_dropped_team_ends_its_workers() -> None:
+    gc.collect()  # teams of other tests
     before = thread_count()
     team = Team(Code([driver_object()]), 3)
     team.start()

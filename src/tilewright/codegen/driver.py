@@ -32,19 +32,24 @@ How it works:
   same result. `tw_start` returns 1 if the team was not running (it stopped, or the process forked), else 0.
 - Waiting spins with the processor's pause instruction, and after a while yields its core now and then, so that more
   workers than free cores still make progress.
+- A worker whose core is taken away in the middle of a part holds up everybody. If the caller waits for it, and its
+  thread has not run between two looks, the caller summons it to its own core (`driver_summons`).
 
-The object has no undefined symbols: the two system calls (futex, sched_yield) are inline assembly. The floating-point
-control register is left alone, so denormals behave as IEEE 754 says.
+The object has no undefined symbols: system calls are inline assembly. The floating-point control register is left
+alone, so denormals behave as IEEE 754 says.
 """
 
 from dataclasses import dataclass
 
+from tilewright.codegen.driver_summons import TEXT as SUMMONS
 from tilewright.codegen.driver_text import TEXT
 from tilewright.support import driver_abi as abi
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
 
 SPINS_BEFORE_YIELD = 2048  # tens of µs: longer than any balanced kernel's skew
+LEAVE_EVERY = 16  # spins, a power of two, in which a worker looks whether it is on the caller's core
+NAP_NS = 30_000  # in which a worker gets the core of its caller
 YIELD_EVERY = 64  # spins, a power of two; a yield costs more than a pause, even when nobody wants the core
 
 
@@ -57,6 +62,12 @@ class _Machine:
     syscall_constraints: str  # result; number and four arguments; clobbers
     futex: int
     sched_yield: int
+    gettid: int
+    get_affinity: int
+    set_affinity: int
+    clock_gettime: int
+    nanosleep: int
+    core: str  # the body of a function that returns the number of the core it runs on
 
 
 _MACHINES = {
@@ -66,6 +77,15 @@ _MACHINES = {
         syscall_constraints="={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory}",
         futex=202,
         sched_yield=24,
+        gettid=186,
+        get_affinity=204,
+        set_affinity=203,
+        clock_gettime=228,
+        nanosleep=35,
+        # the limit of a segment that Linux makes for this, as its own getcpu reads it: no system call
+        core="""%limit = call i64 asm sideeffect "lsl $1, $0", "=r,r"(i64 123)
+  %low = and i64 %limit, 4095
+  ret i64 %low""",
     ),
     "aarch64": _Machine(
         pause="isb",  # `yield` is a no-op on most cores
@@ -73,6 +93,17 @@ _MACHINES = {
         syscall_constraints="={x0},{x8},{x0},{x1},{x2},{x3},~{memory}",
         futex=98,
         sched_yield=124,
+        gettid=178,
+        get_affinity=123,
+        set_affinity=122,
+        clock_gettime=113,
+        nanosleep=101,
+        core="""%at = alloca i64, align 8
+  store i64 0, ptr %at, align 8
+  %word = ptrtoint ptr %at to i64
+  %r = call i64 @syscall(i64 168, i64 %word, i64 0, i64 0)
+  %core = load i64, ptr %at, align 8
+  ret i64 %core""",
     ),
 }
 
@@ -88,15 +119,28 @@ def driver_ir(target: Target) -> str:
         raise UserError(
             f"there is no native driver for {target.triple}", hint=f"known: {', '.join(sorted(_MACHINES))}"
         )
-    return TEXT.format(
+    return (TEXT + SUMMONS).format(
         triple=target.triple,
         pause=machine.pause,
         syscall=machine.syscall,
         constraints=machine.syscall_constraints,
         futex=machine.futex,
         sched_yield=machine.sched_yield,
+        gettid=machine.gettid,
+        nanosleep=machine.nanosleep,
+        core=machine.core,
+        nap=NAP_NS,
+        get_affinity=machine.get_affinity,
+        set_affinity=machine.set_affinity,
+        clock_gettime=machine.clock_gettime,
+        cores_bytes=abi.CORES_BYTES,
+        cores_bits=8 * abi.CORES_BYTES,
+        cores_words=abi.CORES_BYTES // 8,
+        is_inside=abi.INSIDE,
+        has_parts=abi.PARTS,
         spins_before_yield=SPINS_BEFORE_YIELD,
         yield_mask=YIELD_EVERY - 1,
+        leave_mask=LEAVE_EVERY - 1,
         futex_wait=_FUTEX_WAIT_PRIVATE,
         futex_wake=_FUTEX_WAKE_PRIVATE,
         everybody=_EVERYBODY,

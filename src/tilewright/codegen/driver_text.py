@@ -28,9 +28,37 @@ done:
   ret void
 }}
 
-; Wait until the door is closed and nobody is inside.
-define internal void @await_nobody(ptr %door) {{
+define internal ptr @status(ptr %team, i64 %worker) {{
+  %statuses_at = getelementptr i8, ptr %team, i64 {statuses}
+  %statuses = load ptr, ptr %statuses_at, align 8
+  %at = mul i64 %worker, {line}
+  %status = getelementptr i8, ptr %statuses, i64 %at
+  ret ptr %status
+}}
+
+; Now and then, look after the workers that this thread waits for.
+define internal void @look_now_and_then(ptr %team, i64 %spin, i64 %least) {{
 entry:
+  %patience_at = getelementptr i8, ptr %team, i64 {patience}
+  %patience = load i64, ptr %patience_at, align 8
+  %never = icmp eq i64 %patience, 0
+  br i1 %never, label %done, label %count
+count:
+  %rest = urem i64 %spin, %patience
+  %last = sub i64 %patience, 1
+  %is_time = icmp eq i64 %rest, %last
+  br i1 %is_time, label %look, label %done
+look:
+  call void @look_after(ptr %team, i64 %least)
+  br label %done
+done:
+  ret void
+}}
+
+; Wait until the door is closed and nobody is inside.
+define internal void @await_nobody(ptr %team) {{
+entry:
+  %door = getelementptr i8, ptr %team, i64 {door}
   br label %look
 look:
   %spin = phi i64 [ 0, %entry ], [ %next, %again ]
@@ -39,6 +67,7 @@ look:
   br i1 %there, label %done, label %again
 again:
   call void @wait_a_little(i64 %spin)
+  call void @look_now_and_then(ptr %team, i64 %spin, i64 {is_inside})
   %next = add i64 %spin, 1
   br label %look
 done:
@@ -46,21 +75,34 @@ done:
 }}
 
 ; Wait until %due parts are finished; %mine are by now, without this worker's having said so.
-define internal void @meet(ptr %finished, i64 %mine, i64 %due) {{
+define internal void @meet(ptr %team, ptr %status, i1 %is_first, i64 %mine, i64 %due) {{
 entry:
+  %finished = getelementptr i8, ptr %team, i64 {finished}
   %none = icmp eq i64 %mine, 0
   br i1 %none, label %look, label %tell
 tell:
   %f = atomicrmw add ptr %finished, i64 %mine release
+  %state = getelementptr i8, ptr %status, i64 {status_state}
+  store atomic i64 {is_inside}, ptr %state monotonic, align 8
   br label %look
 look:
-  %spin = phi i64 [ 0, %entry ], [ 0, %tell ], [ %next, %again ]
+  %spin = phi i64 [ 0, %entry ], [ 0, %tell ], [ %next, %first ], [ %next, %other ], [ %next, %apart ]
   %now = load atomic i64, ptr %finished acquire, align 8
   %there = icmp uge i64 %now, %due
   br i1 %there, label %done, label %again
 again:
   call void @wait_a_little(i64 %spin)
   %next = add i64 %spin, 1
+  br i1 %is_first, label %first, label %other
+first:
+  call void @look_now_and_then(ptr %team, i64 %spin, i64 {has_parts})
+  br label %look
+other:
+  %low = and i64 %spin, {leave_mask}
+  %turn = icmp eq i64 %low, {leave_mask}
+  br i1 %turn, label %apart, label %look
+apart:
+  call void @leave_core(ptr %team, ptr %status)
   br label %look
 done:
   ret void
@@ -72,6 +114,8 @@ define internal void @wake(ptr %team) {{
   %none = icmp eq i32 %asleep, 0
   br i1 %none, label %done, label %call
 call:
+  ; who wakes up may be put on this core
+  call void @tell_core(ptr %team)
   %generation = getelementptr i8, ptr %team, i64 {generation}
   %word = ptrtoint ptr %generation to i64
   %r = call i64 @syscall(i64 {futex}, i64 %word, i64 {futex_wake}, i64 {everybody})
@@ -127,8 +171,10 @@ done:
 define internal void @run_shared(ptr %team, ptr %calls, i64 %n, i64 %worker, i64 %workers) {{
 entry:
   %records = getelementptr i8, ptr %team, i64 {records}
-  %finished = getelementptr i8, ptr %team, i64 {finished}
   %is_first = icmp eq i64 %worker, 0
+  %status = call ptr @status(ptr %team, i64 %worker)
+  %state = getelementptr i8, ptr %status, i64 {status_state}
+  %summons = getelementptr i8, ptr %status, i64 {status_summoned}
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %number, %after ]
@@ -183,7 +229,7 @@ range:
   %word = getelementptr i8, ptr %v_record, i64 {record_left}
   br label %look
 look:
-  %mine2 = phi i64 [ %mine1, %range ], [ %mine2, %take ], [ %mine3, %work ]
+  %mine2 = phi i64 [ %mine1, %range ], [ %mine2, %take ], [ %mine3, %work ], [ %mine3, %between ]
   %old = load atomic i64, ptr %word monotonic, align 8
   %call_of = lshr i64 %old, {call_shift}
   %is_over = icmp ugt i64 %call_of, %number
@@ -216,9 +262,15 @@ work:
   %to_full = add i64 %from, %chunk
   %is_short = icmp sgt i64 %to_full, %end
   %to = select i1 %is_short, i64 %end, i64 %to_full
+  store atomic i64 {has_parts}, ptr %state monotonic, align 8
   call void @run_parts(ptr %fn, ptr %args, i64 %from, i64 %to)
   %ran = sub i64 %to, %from
   %mine3 = add i64 %mine2, %ran
+  %summoned = load atomic i64, ptr %summons monotonic, align 8
+  %is_called = icmp ne i64 %summoned, 0
+  br i1 %is_called, label %between, label %look
+between:
+  call void @leave_core(ptr %team, ptr %status)
   br label %look
 empty:
   %k1 = add i64 %k, 1
@@ -230,7 +282,7 @@ tail:
   %is_wanted = icmp ne i64 %barrier, 0
   br i1 %is_wanted, label %together, label %after
 together:
-  call void @meet(ptr %finished, i64 %mine, i64 %due)
+  call void @meet(ptr %team, ptr %status, i1 %is_first, i64 %mine, i64 %due)
   br label %after
 after:
   %mine_after = phi i64 [ %mine, %tail ], [ 0, %together ]
@@ -291,12 +343,14 @@ publish:
   store ptr %calls, ptr %team_calls, align 8
   store i64 %n, ptr %team_n, align 8
   call void @reset(ptr %team, i64 %workers)
+  %core_at = getelementptr i8, ptr %team, i64 {core_of}
+  store atomic i64 -1, ptr %core_at monotonic, align 8
   %d1 = atomicrmw add ptr %door, i32 {is_open} release
   %g = atomicrmw add ptr %generation, i32 1 seq_cst
   call void @wake(ptr %team)
   call void @run_shared(ptr %team, ptr %calls, i64 %n, i64 0, i64 %workers)
   %d2 = atomicrmw sub ptr %door, i32 {is_open} acquire
-  call void @await_nobody(ptr %door)
+  call void @await_nobody(ptr %team)
   store atomic i32 0, ptr %busy release, align 4
   ret i64 0
 alone:
@@ -320,6 +374,11 @@ entry:
   %quit_at = getelementptr i8, ptr %team, i64 {quit}
   %calls_at = getelementptr i8, ptr %team, i64 {calls}
   %n_at = getelementptr i8, ptr %team, i64 {n}
+  %status = call ptr @status(ptr %team, i64 %worker)
+  %state = getelementptr i8, ptr %status, i64 {status_state}
+  %thread = call i64 @syscall(i64 {gettid}, i64 0, i64 0, i64 0)
+  %thread_at = getelementptr i8, ptr %status, i64 {status_thread}
+  store i64 %thread, ptr %thread_at, align 8
   br label %idle
 idle:
   %seen = phi i32 [ 0, %entry ], [ %g, %out ]
@@ -362,7 +421,12 @@ work:
   %calls = load ptr, ptr %calls_at, align 8
   %n = load i64, ptr %n_at, align 8
   %workers = load i64, ptr %workers_at, align 8
+  call void @restore_cores(ptr %status)
+  store atomic i64 {is_inside}, ptr %state monotonic, align 8
+  call void @leave_core(ptr %team, ptr %status)
   call void @run_shared(ptr %team, ptr %calls, i64 %n, i64 %worker, i64 %workers)
+  store atomic i64 0, ptr %state monotonic, align 8
+  call void @restore_cores(ptr %status)
   br label %out
 out:
   %d2 = atomicrmw sub ptr %door, i32 1 release

@@ -9,6 +9,10 @@ A team belongs to the process that started it. In a forked child it is marked as
 alone and says so, and `start` then makes new workers.
 
 Between jobs, workers wait for `TILEWRIGHT_SPIN_US` microseconds (100 unless set, 0 turns it off) and then sleep.
+
+A worker that loses its core in the middle of a part, to another process or to threads of another library that spin, is
+moved to the caller's core to finish it. While a job runs, its affinity may therefore be narrower than it was; it is
+restored when the job ends.
 """
 
 import ctypes
@@ -28,6 +32,7 @@ from tilewright.support.driver_abi import LINE, Record, TeamState
 from tilewright.support.errors import UserError
 
 SPIN_US = 100.0
+PATIENCE_US = 20.0  # between two looks at a worker that is waited for
 _log = logging.getLogger(__name__)
 
 # A fault must be reported where it happens; everything else is for Python's threads.
@@ -57,13 +62,14 @@ class _Crew:
     def __init__(self, driver: Code, threads: int) -> None:
         self.driver = driver
         self.threads = threads
-        self.region = Region(ctypes.sizeof(TeamState) + threads * LINE)
+        self.region = Region(ctypes.sizeof(TeamState) + 2 * threads * LINE)
         self.state = TeamState.from_address(self.region.address)
+        self.state.statuses = self.region.address + ctypes.sizeof(TeamState) + threads * LINE
         self.workers: list[ctypes.c_ulong] = []
         self.lock = threading.Lock()
         self.closed = False
         self.stop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(driver.address("tw_stop"))
-        self.rounds = _rounds(driver, spin_us())
+        self.rounds, self.patience = _rounds(driver, spin_us()), _rounds(driver, PATIENCE_US)
 
     def start(self) -> None:
         with self.lock:
@@ -71,7 +77,7 @@ class _Crew:
                 return
             self.state.generation = self.state.quit = self.state.sleepers = 0
             self.state.door = self.state.finished = self.state.busy = 0
-            self.state.spin = self.rounds
+            self.state.spin, self.state.patience = self.rounds, self.patience
             self.workers = self._hire()
             self.state.workers = 1 + len(self.workers)
             self.state.running = 1
@@ -152,6 +158,17 @@ class Team:
     def sleepers(self) -> int:
         """Workers that are asleep."""
         return self._crew.state.sleepers
+
+    @property
+    def is_patient(self) -> bool:
+        """Does the caller wait for a worker that has lost its core, whatever time that takes? Not unless it is told to,
+        to find out what that costs.
+        """
+        return self._crew.state.patience == 0
+
+    @is_patient.setter
+    def is_patient(self, value: bool) -> None:
+        self._crew.state.patience = 0 if value else self._crew.patience
 
     @property
     def jobs(self) -> int:

@@ -8,8 +8,10 @@ fetch lines in pairs.
 import ctypes
 
 LINE = 128
+CORES_BYTES = 32  # of a set of cores: 256 of them
 CLAIM_BITS = 20  # of the word in which a worker's range is kept, for its first and its last claim each
 MAX_CLAIMS = (1 << CLAIM_BITS) - 1  # of a call
+OUTSIDE, INSIDE, PARTS = range(3)  # states of a worker
 MAX_CALLS = (1 << (64 - 2 * CLAIM_BITS)) - 2  # of a job: the rest of the word has the number of one
 
 
@@ -62,6 +64,28 @@ class Record(ctypes.Structure):
     )
 
 
+class Status(ctypes.Structure):
+    """How a worker is doing, for the caller who may wait for it: not in its `Record`, of which others claim parts."""
+
+    thread: int  # the kernel's number of it
+    state: int  # OUTSIDE of the job, INSIDE, or with PARTS of which it has not said that they are finished
+    seen: int  # nanoseconds that it had run when the caller last looked
+    summoned: int  # the caller lets it run on its own core only
+    left_core: int  # 1 + the core that it has left to the caller in this job; 0: none
+    length: int  # bytes of `cores` that are known
+    cores: bytes  # where it may run, but for the two above
+    _fields_ = (
+        ("thread", ctypes.c_int64),
+        ("state", ctypes.c_int64),
+        ("seen", ctypes.c_int64),
+        ("summoned", ctypes.c_int64),
+        ("left_core", ctypes.c_int64),
+        ("length", ctypes.c_int64),
+        ("cores", ctypes.c_char * CORES_BYTES),
+        ("_pad", ctypes.c_char * (LINE - 48 - CORES_BYTES)),
+    )
+
+
 class TeamState(ctypes.Structure):
     """What the threads of a team share."""
 
@@ -71,6 +95,9 @@ class TeamState(ctypes.Structure):
     n: int
     workers: int  # the caller's thread included
     spin: int  # rounds an idle worker waits before it sleeps
+    statuses: int  # where those of the workers are, in their order
+    patience: int  # rounds after which the caller looks whether those it waits for run; 0: it never does
+    core_of: int  # the caller's, since it woke or summoned somebody in this job; -1: not known
     running: int
     sleepers: int  # workers that are asleep, or about to be
     door: int  # workers in the job, and whether more may come
@@ -83,8 +110,11 @@ class TeamState(ctypes.Structure):
         ("n", ctypes.c_int64),
         ("workers", ctypes.c_int64),
         ("spin", ctypes.c_int64),
+        ("statuses", ctypes.c_uint64),
+        ("patience", ctypes.c_int64),
+        ("core_of", ctypes.c_int64),
         ("running", ctypes.c_int32),
-        ("_pad0", ctypes.c_char * (LINE - 44)),
+        ("_pad0", ctypes.c_char * (LINE - 68)),
         ("sleepers", ctypes.c_int32),
         ("_pad1", ctypes.c_char * (LINE - 4)),
         ("door", ctypes.c_int32),
@@ -101,9 +131,15 @@ TEAM_BYTES = ctypes.sizeof(TeamState)
 
 
 def offsets() -> dict[str, int]:
-    """Byte offset of each field; fields of Call, Job and Record are prefixed by the structure's name."""
+    """Byte offset of each field; fields of the others are prefixed by the structure's name."""
     table: dict[str, int] = {}
-    for prefix, struct in (("", TeamState), ("call_", Call), ("job_", Job), ("record_", Record)):
+    for prefix, struct in (
+        ("", TeamState),
+        ("call_", Call),
+        ("job_", Job),
+        ("record_", Record),
+        ("status_", Status),
+    ):
         for name, *_ in struct._fields_:
             if not name.startswith("_"):
                 table[prefix + name] = getattr(struct, name).offset
