@@ -212,6 +212,7 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "partial": lambda d: d.rng.random() < 0.5,
     "size": lambda d: d.rng.choice((1, 2, 3, 5)),
     "skip": lambda d: d.rng.random() < 0.5,
+    "grain": lambda d: d.rng.choice((2, 2, 3, 4, 8)),
     "first": lambda d: d.rng.choice([f.name for f in d.module.funcs]),
     "second": lambda d: d.rng.choice([f.name for f in d.module.funcs]),
     "dtype": lambda d: d.rng.choice((None, None, *DType)),

@@ -41,6 +41,7 @@ from tilewright.schedule.steps import (
     Blockize,
     CacheRead,
     CacheWrite,
+    Coarsen,
     ComputeAt,
     ComputeInline,
     DecomposePadding,
@@ -234,6 +235,9 @@ class Schedule:
 
     def parallel(self, loop: str) -> None:
         self.apply(Parallel(loop))
+
+    def coarsen(self, loop: str, grain: int) -> tuple[str, str]:
+        return self.apply(Coarsen(loop, grain)).names
 
     def vectorize(self, loop: str) -> None:
         self.apply(Vectorize(loop))

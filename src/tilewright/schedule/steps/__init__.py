@@ -7,6 +7,7 @@ from tilewright.schedule.steps.bind import Bind
 from tilewright.schedule.steps.blockize import Blockize
 from tilewright.schedule.steps.cache_read import CacheRead
 from tilewright.schedule.steps.cache_write import CacheWrite
+from tilewright.schedule.steps.coarsen import Coarsen
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.decompose_padding import DecomposePadding
@@ -51,6 +52,7 @@ STEPS: tuple[type[Step], ...] = (
     Merge,
     AddUnitLoop,
     Parallel,
+    Coarsen,
     Vectorize,
     Unroll,
     Bind,
