@@ -103,7 +103,7 @@ def load(
                 "a trace is of one program, and this model becomes several",
                 hint=Hint(
                     "give the shapes that the trace was made with: shapes={…}",
-                    command="give the shapes that the trace was made with: --shape NAME=D1,D2,…",
+                    command="give the shapes that the trace was made with: --shape NAME=1x3x224x224",
                 ),
             ) from None
         return loader.dynamic(shapes or {}, variants)

@@ -20,7 +20,7 @@ from tilewright.cli.commands import STAGES
 from tilewright.cli.main import main
 from tilewright.cli.status import Status
 from tilewright.compiler import lowered
-from tilewright.kernels import task_key
+from tilewright.driver.passes import task_key
 from tilewright.search.database import Database, Measurement
 from tilewright.target.target import native
 from tilewright.tuned import tuning_scope
@@ -65,6 +65,10 @@ def test_every_view_is_made_once(tmp_path: Path, compilations: list[Any]) -> Non
     assert call("inspect", model) == first and len(compilations) == 1
     names = [k["name"] for k in json.loads(call("inspect", model, "--json"))["kernels"]]
     assert len(compilations) == 1
+    trace = call("inspect", model, "--trace")
+    assert call("inspect", model, "--trace") == trace and len(compilations) == 2
+    assert json.loads(call("inspect", model, "--trace", "--json"))["trace"]
+    compilations.pop()
     for n, stage in enumerate(STAGES):
         text = call("inspect", model, "--ir", stage)
         assert call("inspect", model, "--ir", stage) == text and len(compilations) == 2 + n

@@ -84,7 +84,11 @@ def test_programs_are_the_same_in_every_process() -> None:
     for seed in ("1", "2"):  # sets of strings have another order
         done = subprocess.run(
             [sys.executable, "-c", REPEATED],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": seed,
+                "PYTHONPATH": os.pathsep.join((f"{root}/src", str(root))),
+            },
             capture_output=True,
             check=True,
         )

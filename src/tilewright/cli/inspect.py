@@ -105,7 +105,7 @@ def _show_summary(views: Views, options: dict[str, Any], as_json: bool) -> None:
 
 def _show_trace(views: Views, options: dict[str, Any], as_json: bool) -> None:
     if views.model.suffix == PROGRAM:
-        text = read_program(views.model).manifest.options["trace"]
+        text = read_program(views.model).manifest.options.get("trace", "")
     else:
         text = _view(views, options, "trace", lambda: _inspection().trace_view)
     if as_json:
