@@ -415,6 +415,13 @@ def best_pixel_of_every_channel(m: Model) -> Outputs:
     return m.op("TopK", m.op("Reshape", y, m.ints(2, 16, 36)), m.ints(1), axis=-1, outputs=2)
 
 
+def largest_of_a_part(m: Model) -> Outputs:
+    """Neither the other part nor the places are used."""
+    part, _ = m.op("Split", m.input(6, 2, 8), m.ints(5, 1), axis=0, outputs=2)
+    best, _ = m.op("TopK", part, m.ints(1), axis=1, outputs=2)
+    return best
+
+
 def means_of_recurrent_layers(m: Model) -> Outputs:
     x, means = m.input(8, 4, 16), []
     for op, gates, axis in (("RNN", 16, 3), ("GRU", 48, 1), ("LSTM", 64, 0)):

@@ -222,7 +222,8 @@ def _drop_dead(func: Func) -> Func:
     for nest in reversed(nests):
         stores = {s.buffer for s in walk(nest) if isinstance(s, Store)}
         if stores & needed:
-            needed |= {e.buffer for e in _loads(nest)}
+            # What it stores besides has to be somewhere, even if nobody reads it: the places of a sort.
+            needed |= stores | {e.buffer for e in _loads(nest)}
             kept.append(nest)
     if len(kept) == len(nests):
         return func
