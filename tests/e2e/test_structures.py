@@ -116,6 +116,13 @@ def product_through_a_transpose_and_reshape(m: Model) -> Outputs:
     return m.op("Relu", y)
 
 
+def product_through_a_transpose_and_gather(m: Model) -> Outputs:
+    """Columns become rows, of which indices choose some: where a tile is read is known only then."""
+    y = m.op("MatMul", m.input(16, 8, 3, 5), m.weight(5, 9))
+    y = m.op("Transpose", y, perm=[2, 0, 3, 1])
+    return m.op("Gather", y, m.input(3, dtype=np.int64), axis=1)
+
+
 def halves_of_a_product(m: Model) -> Outputs:
     y = m.op("MatMul", m.input(4, 5), m.weight(5, 18))
     a, b = m.op("Split", y, m.ints(9, 9), axis=1, outputs=2)
@@ -458,7 +465,8 @@ BUILDERS = [
 
 
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
-def test_structure(build) -> None:
+def test_structure(build, caplog: pytest.LogCaptureFixture) -> None:
     m = Model()
     outputs = build(m)
     check_model(m.finish(*([outputs] if isinstance(outputs, str) else outputs)))
+    assert "Please report this" not in caplog.text

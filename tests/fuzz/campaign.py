@@ -4,6 +4,7 @@ A failure is printed with its seed and its smallest form, which is saved as `<fo
 """
 
 import argparse
+import logging
 import os
 import time
 import traceback
@@ -32,7 +33,9 @@ def failure(model: ModelProto, feeds: Mapping[str, Array], target: str = "native
     if not all(np.isfinite(w).all() for w in want.values() if w.dtype.kind == "f"):
         return None
     try:
-        got, again = _run(model, feeds, target)
+        with _Defects() as defects:
+            got, again = _run(model, feeds, target)
+        assert not defects.found, defects.found[0]
         check_outputs(got, want, TOLERANCE)
         for name, value in got.items():
             np.testing.assert_array_equal(again[name], value, err_msg=f"{name}: two threads")
@@ -40,6 +43,25 @@ def failure(model: ModelProto, feeds: Mapping[str, Array], target: str = "native
         at = traceback.extract_tb(e.__traceback__)[-1]
         return f"{type(e).__name__}: {e}\n  in {Path(at.filename).name}:{at.lineno}"
     return None
+
+
+class _Defects(logging.Handler):
+    """Warnings that ask to be reported: what a schedule was not fit for runs without one, slowly."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "Please report this" in record.getMessage():
+            self.found.append(record.getMessage())
+
+    def __enter__(self) -> "_Defects":
+        logging.getLogger("tilewright").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("tilewright").removeHandler(self)
 
 
 def _run(model: ModelProto, feeds: Mapping[str, Array], target: str) -> list[dict[str, Array]]:
