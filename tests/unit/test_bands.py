@@ -27,7 +27,7 @@ from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.trace import replay
 from tilewright.search.default import choose_schedule, make_request, schedule_func
 from tilewright.search.join import join_funcs
-from tilewright.search.layout_choice import choose_layouts
+from tilewright.search.layouts import find_images, lay_out
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.build import FuncBuilder
@@ -157,7 +157,7 @@ def test_borders_are_filled_in_vectors() -> None:
     wide = b.apply(Conv(pixel), b.input("x", f32(1, 16, 3, 96)), b.constant("u", floats(48, 16, 1, 1)))
     made = b.apply(Conv(window, 48), b.apply(Relu(), wide), b.constant("v", floats(48, 1, 5, 5)))
     module, _ = join_funcs(lower_graph(prepare(b.finish(made))), AVX2)
-    module, _, _ = choose_layouts(module, AVX2)
+    module, _ = lay_out(module, find_images(module))
     (func,) = [f for f in module.funcs if len(f.params) == 4]
     chosen = choose_schedule(func, AVX2, frozenset(c.buffer.name for c in module.constants))
     assert chosen.family == "bands"

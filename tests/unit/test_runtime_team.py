@@ -156,12 +156,16 @@ def test_a_worker_that_does_not_run_is_summoned_to_the_callers_core_and_leaves_i
     team.start()
     os.sched_setaffinity(0, home)  # of this thread, which is the caller's
     try:
-        for _ in range(3):
+        left: list[set[int]] = []
+        for _ in range(10):
             share_with_worker(team, sleep, look)
-            assert found == [home, everywhere - home]
-            found.clear()
+            assert found.pop(0) == home
+            left.append(found.pop())
             (worker,) = workers
             assert eventually(lambda: os.sched_getaffinity(worker) == everywhere)  # noqa: B023
+        assert (
+            everywhere - home in left
+        )  # the caller may have looked just as it left, and have summoned it again
     finally:
         os.sched_setaffinity(0, everywhere)
     team.close()

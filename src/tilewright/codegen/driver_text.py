@@ -227,9 +227,16 @@ range:
   %word_at = mul i64 %v, {line}
   %v_record = getelementptr i8, ptr %records, i64 %word_at
   %word = getelementptr i8, ptr %v_record, i64 {record_left}
+  br label %free
+free: ; of parts, but perhaps not on a core of its own
+  %mine2 = phi i64 [ %mine1, %range ], [ %mine2, %take ], [ %mine3, %work ]
+  %summoned = load atomic i64, ptr %summons monotonic, align 8
+  %is_summoned = icmp ne i64 %summoned, 0
+  br i1 %is_summoned, label %leave, label %look
+leave:
+  call void @leave_core(ptr %team, ptr %status)
   br label %look
 look:
-  %mine2 = phi i64 [ %mine1, %range ], [ %mine2, %take ], [ %mine3, %work ], [ %mine3, %between ]
   %old = load atomic i64, ptr %word monotonic, align 8
   %call_of = lshr i64 %old, {call_shift}
   %is_over = icmp ugt i64 %call_of, %number
@@ -255,7 +262,7 @@ take:
   %new = or i64 %bits, %hi_new
   %pair = cmpxchg ptr %word, i64 %old, i64 %new monotonic monotonic
   %got = extractvalue {{ i64, i1 }} %pair, 1
-  br i1 %got, label %work, label %look
+  br i1 %got, label %work, label %free
 work:
   %skipped = mul i64 %claim, %chunk
   %from = add i64 %first, %skipped
@@ -266,12 +273,7 @@ work:
   call void @run_parts(ptr %fn, ptr %args, i64 %from, i64 %to)
   %ran = sub i64 %to, %from
   %mine3 = add i64 %mine2, %ran
-  %summoned = load atomic i64, ptr %summons monotonic, align 8
-  %is_called = icmp ne i64 %summoned, 0
-  br i1 %is_called, label %between, label %look
-between:
-  call void @leave_core(ptr %team, ptr %status)
-  br label %look
+  br label %free
 empty:
   %k1 = add i64 %k, 1
   %others = icmp ult i64 %k1, %workers
