@@ -169,7 +169,7 @@ def find_difference(got: Array, want: Array, tolerance: float) -> str:
     return ""
 
 
-class _Bench:
+class Bench:
     """An experiment set up: its arrays and its team."""
 
     def __init__(self, head: dict[str, Any], blobs: Sequence[bytes]) -> None:
@@ -237,7 +237,7 @@ def _repeats(seconds: float) -> int:
     return max(1, min(MAX_REPEATS, ceil(SHORT / max(seconds, 1e-9))))
 
 
-def _time(bench: _Bench, head: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
+def _time(bench: Bench, head: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
     context = bench.load(candidate)
     first, wrong = bench.first_run(context)
     if wrong:
@@ -249,7 +249,7 @@ def _time(bench: _Bench, head: dict[str, Any], candidate: Candidate) -> dict[str
     return {"status": Status.OK.value, "seconds": samples}
 
 
-def _compare(bench: _Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dict[str, Any]:
+def _compare(bench: Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dict[str, Any]:
     """All candidates in turns: of each the samples of each round."""
     contexts: list[Context] = []
     repeats: list[int] = []
@@ -272,7 +272,7 @@ def _compare(bench: _Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dic
     return {"status": Status.OK.value, "rounds": [found[n].rounds for n in turns]}
 
 
-def _answer(bench: _Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> bytes:
+def _answer(bench: Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> bytes:
     results: list[bytes] = []
     try:
         match head["do"]:
@@ -303,13 +303,13 @@ def _limit_memory(nbytes: int) -> None:
 
 class Server:
     def __init__(self) -> None:
-        self._bench: _Bench | None = None
+        self._bench: Bench | None = None
 
     def answer(self, head: Any, blobs: list[bytes]) -> bytes:
         if head["do"] == "prepare":
             try:
                 self._bench = None  # what the last experiment had is free before the next is set up
-                self._bench = _Bench(head["experiment"], blobs)
+                self._bench = Bench(head["experiment"], blobs)
                 _limit_memory(head["experiment"]["memory_bytes"])
                 return pack({"status": Status.OK.value})
             except MemoryError:
