@@ -29,7 +29,7 @@ from tilewright.candidate import Maker, Task, tensor_spec
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import lowered
-from tilewright.kernels import task_key
+from tilewright.driver.passes import task_key
 from tilewright.runtime.program import Context
 from tilewright.search.default import Chosen, choose_schedule, spaces
 from tilewright.target.names import resolve_target

@@ -164,7 +164,7 @@ def test_divided_results_are_right(func: Func, target: Target) -> None:
 
 
 def test_native_code_and_the_interpreter_agree_to_the_bit() -> None:
-    func = product(1, 4096, 16)
+    func = product(1, 8192, 16)
     scheduled = schedule_func(func, BEST).func
     assert scheduled.block("C_part") is not None
     rng = np.random.default_rng(2)

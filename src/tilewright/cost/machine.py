@@ -28,6 +28,7 @@ class Machine:
     l1_bytes: float = 24 * 1024
     l2_bytes: float = 400 * 1024
     l3_bytes: float = 8 * 1024 * 1024
+    far_bytes: float = 16 * 1024 * 1024  # what the last cache holds for a kernel that runs alone
     # Cycles a byte costs beyond a load that hits the first-level cache, by where it comes from.
     from_l2: float = 0.0015
     from_l3: float = 0.004
@@ -64,4 +65,5 @@ def machine_of(target: Target) -> Machine:
         l2_bytes=0.8 * target.l2_bytes,
         # A shared cache is shared with neighbours that cannot be seen: half, and no more than a few MiB.
         l3_bytes=min(0.5 * target.l3_bytes, 6 * 1024 * 1024),
+        far_bytes=0.5 * target.l3_bytes,
     )

@@ -28,9 +28,9 @@ _LONG: dict[UnaryOp | BinaryOp, float] = {
     UnaryOp.RSQRT: 8,
     UnaryOp.EXP: 16,
     UnaryOp.LOG: 24,
-    UnaryOp.TANH: 24,
+    UnaryOp.TANH: 36,
     UnaryOp.SIGMOID: 24,
-    UnaryOp.ERF: 24,
+    UnaryOp.ERF: 40,
     UnaryOp.SIN: 40,
     UnaryOp.COS: 40,
     BinaryOp.DIV: 6,
@@ -49,11 +49,11 @@ def block_seconds(block: Block, lanes: int) -> float:
     stored = {n.buffer for n in walk_stmts(block.body) if isinstance(n, Store)}
     found = [ld for e in values for ld in loads(e)]
     elements = domain(block)
-    instructions = sum(map(_instructions, values))
+    work = sum(map(instructions, values))
     for ld in found:
         if ld.buffer not in stored:  # what many elements share is loaded for a tile of them
-            instructions += _SHARED if block.is_reduction and ld.buffer.size * 4 < elements else 1
-    cycles = elements / lanes * (instructions / _PER_CYCLE + (0.0 if block.is_reduction else _STEP))
+            work += _SHARED if block.is_reduction and ld.buffer.size * 4 < elements else 1
+    cycles = elements / lanes * (work / _PER_CYCLE + (0.0 if block.is_reduction else _STEP))
     touched = stored | {ld.buffer for ld in found}
     # Windows and products read an element many times; it comes from afar once.
     nbytes = sum(min(b.bytes, elements * b.dtype.bytes) for b in touched)
@@ -61,7 +61,7 @@ def block_seconds(block: Block, lanes: int) -> float:
     return max(cycles / _HERTZ, nbytes / rate)
 
 
-def _instructions(e: Expr) -> float:
+def instructions(e: Expr) -> float:
     """Of a value; where elements are is no part of it."""
     total = 0.0
     for n in walk(e):

@@ -10,12 +10,15 @@ from math import inf
 import numpy as np
 
 from tilewright.cost.machine import machine_of
+from tilewright.cost.work import block_seconds
 from tilewright.families.bands.cost import apart_cycles
 from tilewright.families.bands.match import Chain, try_chain
 from tilewright.families.bands.space import try_form
 from tilewright.families.excerpt import excerpt
 from tilewright.families.family import Request
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.window.recipe import is_lane_reduction
+from tilewright.families.window.space import WindowSpace
 from tilewright.schedule.draft import Draft
 
 
@@ -26,14 +29,22 @@ class ApartSpace(Space):
         self._start, self._alone, self._machine = start, request.alone, machine_of(request.target)
         self._parts, self._form = chain.parts(start.func), try_form(chain)
         self.knobs = (Knob("parts", (len(self._parts),)),)
+        windows = chain.windows
+        self._windows = (
+            WindowSpace(start, windows.name, request.target).best_tile()[1]
+            if is_lane_reduction(windows)
+            else block_seconds(windows, request.target.lanes(4))
+        )
 
     def points(self) -> Points:
         return np.array([[len(self._parts)]], dtype=np.int64)
 
     def cost(self, points: Points) -> Costs:
-        """As for bands, but for the windows: there is nothing to compare with in this space."""
-        cycles = 0.0 if self._form is None else apart_cycles(self._form, self._machine)
-        return np.full(len(points), cycles / self._machine.hertz if cycles < inf else 0.0)
+        """As for bands; infinite where nothing is known of the parts, which is dearer than any band."""
+        if self._form is None:
+            return np.full(len(points), inf)
+        cycles = apart_cycles(self._form, self._machine)
+        return np.full(len(points), cycles / self._machine.hertz + self._windows)
 
     def build(self, decisions: Decisions) -> Draft:
         s = self._start.branch()

@@ -1,6 +1,6 @@
 """Funcs without a reduction: all blocks in memory order."""
 
-from tilewright.cost.work import block_seconds
+from tilewright.families.elementwise.cost import alone_seconds
 from tilewright.families.family import Request
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import OnePoint
@@ -16,8 +16,7 @@ class ElementwiseSpace(OnePoint):
         self._start, self._target = start, target
 
     def seconds(self) -> float:
-        lanes = self._target.lanes(4)
-        return sum(block_seconds(b, lanes) for b in blocks(self._start.func.body))
+        return alone_seconds(blocks(self._start.func.body), self._target)
 
     def schedule(self) -> Draft:
         s = self._start.branch()

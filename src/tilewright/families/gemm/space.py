@@ -6,13 +6,14 @@ operands may have the columns.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.machine import machine_of
+from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds, block_bytes, pass_seconds
 from tilewright.families.family import Request
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import (
@@ -62,6 +63,7 @@ class GemmSpace(Space):
         (self._block,) = [b.name for b in blocks(self._start.func.body) if b.is_reduction]
         self.forms: dict[tuple[int, int, int], Form] = {}
         epilogue = epilogue_of(self._start, self._block)
+        self._constants = constants
         for swap in (0, 1):
             c = try_contraction(find_block(self._start.func, self._block), bool(swap))
             if c is not None:
@@ -79,6 +81,23 @@ class GemmSpace(Space):
         return self._points
 
     def cost(self, points: Points) -> Costs:
+        tiles = self._known if points is self._points else self._tile_seconds(points)
+        return tiles + self._beside
+
+    @cached_property
+    def _known(self) -> Costs:
+        return self._tile_seconds(self._points)
+
+    @cached_property
+    def _beside(self) -> float:
+        """What does not depend on the point: the other blocks, and what streams while nothing else is done."""
+        func = self._start.func
+        around = around_seconds(func, self._block, self._target, self._constants)
+        least = float(self._known.min(initial=np.inf))
+        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), self._machine)
+        return KERNEL_SECONDS + around + max(streamed - around - least, 0.0)
+
+    def _tile_seconds(self, points: Points) -> Costs:
         out = np.full(len(points), np.inf)
         for key, form in self.forms.items():
             here = np.flatnonzero((points[:, :3] == key).all(axis=1))

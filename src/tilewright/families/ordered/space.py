@@ -1,6 +1,7 @@
 """Funcs with blocks that change elements one after another: every block stays in its own nest."""
 
 from tilewright.cost.work import block_seconds
+from tilewright.families.elementwise.cost import alone_seconds
 from tilewright.families.family import Request
 from tilewright.families.ordered.recipe import is_ordered, schedule_each
 from tilewright.families.space import OnePoint
@@ -16,8 +17,9 @@ class OrderedSpace(OnePoint):
         self._start, self._target = start, target
 
     def seconds(self) -> float:
-        lanes = self._target.lanes(4)
-        return sum(block_seconds(b, 1 if is_ordered(b) else lanes) for b in blocks(self._start.func.body))
+        every = list(blocks(self._start.func.body))
+        ordered = sum(block_seconds(b, 1) for b in every if b.is_reduction)
+        return ordered + alone_seconds([b for b in every if not b.is_reduction], self._target)
 
     def schedule(self) -> Draft:
         s = self._start.branch()

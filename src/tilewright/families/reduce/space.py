@@ -5,6 +5,14 @@ from math import prod
 import numpy as np
 
 from tilewright.cost.machine import machine_of
+from tilewright.cost.parallel import few_parts
+from tilewright.families.elementwise.cost import (
+    KERNEL_SECONDS,
+    block_bytes,
+    pass_seconds,
+    scattered_seconds,
+    spatial_seconds,
+)
 from tilewright.families.family import Request
 from tilewright.families.reduce.cost import RowReduction, row_seconds
 from tilewright.families.reduce.recipe import schedule_rows
@@ -24,12 +32,25 @@ class ReduceSpace(Space):
     def __init__(self, start: Draft, reductions: list[Block], target: Target) -> None:
         self._start, self._target, self._machine = start, target, machine_of(target)
         self._reductions = tuple(row_reduction(b) for b in reductions)
+        self._beside = self._other_seconds(list(blocks(start.func.body)))
 
     def points(self) -> Points:
         return np.array(_ACCUMULATORS, dtype=np.int64)[:, None]
 
     def cost(self, points: Points) -> Costs:
-        return row_seconds(self._reductions, points[:, 0], self._target.lanes(4), self._machine)
+        seconds = row_seconds(self._reductions, points[:, 0], self._target.lanes(4), self._machine)
+        return (seconds + self._beside) * few_parts(min(r.rows for r in self._reductions))
+
+    def _other_seconds(self, every: list[Block]) -> float:
+        """What does not depend on the point: the blocks between reductions, operands that do not lie along rows, and
+        what streams while none of that is done.
+        """
+        m, lanes, func = self._machine, self._target.lanes(4), self._start.func
+        busy = sum(spatial_seconds(b, lanes, m, is_cut=False) for b in every if not b.is_reduction)
+        busy += sum(scattered_seconds(b, m) for b in every if b.is_reduction)
+        least = float(row_seconds(self._reductions, np.array(_ACCUMULATORS), lanes, m).min())
+        streamed = pass_seconds(block_bytes(every, func.locals), m)
+        return KERNEL_SECONDS + busy + max(streamed - busy - least, 0.0)
 
     def build(self, decisions: Decisions) -> Draft:
         s = self._start.branch()

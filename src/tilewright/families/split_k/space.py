@@ -17,6 +17,7 @@ from tilewright.cost.machine import machine_of
 from tilewright.cost.parallel import ENOUGH_PARTS, MEETING_SECONDS, PART_SECONDS, few_parts, team_seconds
 from tilewright.cost.stream import stream_seconds
 from tilewright.cost.work import block_seconds, domain
+from tilewright.families.elementwise.cost import around_seconds
 from tilewright.families.excerpt import excerpt
 from tilewright.families.family import Request
 from tilewright.families.gemm.space import gemm_space
@@ -64,13 +65,16 @@ class _Sum(NamedTuple):
 class _Time(NamedTuple):
     alone: float  # seconds on one core
     shared: float  # what teams need on average
+    parts: int
 
     def pays(self, whole: "_Time") -> bool:
         return self.alone <= _MOST_ALONE * whole.alone and self.shared <= _MOST_SHARED * whole.shared
 
 
 class SplitKSpace(Space):
-    """Costs are those of teams: for one core all points are about the same."""
+    """Points are in the order of what teams need, as for one core all are about the same. The best costs what it takes
+    one core, as the points of other families do.
+    """
 
     family = "split_k"
 
@@ -83,7 +87,9 @@ class SplitKSpace(Space):
         return np.array(list(self._times), dtype=np.int64)[:, None]
 
     def cost(self, points: Points) -> Costs:
-        return np.array([self._times[int(n)].shared if int(n) in self._times else inf for (n,) in points])
+        shared = np.array([self._times[int(n)].shared if int(n) in self._times else inf for (n,) in points])
+        best = min(self._times.values(), key=lambda t: t.shared)
+        return shared / best.shared * best.alone * few_parts(best.parts)
 
     def build(self, decisions: Decisions) -> Draft:
         s = self._start.branch()
@@ -139,9 +145,11 @@ class _Estimate:
         self._start, self._sums, self._request = start, sums, request
         self._machine, self._lanes = machine_of(request.target), request.target.lanes(4)
         every = list(blocks(start.func.body))
-        # What comes before the first reduction is the same in any case.
-        first = next((n for n, b in enumerate(every) if b.is_reduction), len(every))
-        self._others = sum(self._roughly(b) for b in every[first:] if not b.is_reduction)
+        self._others = (
+            around_seconds(start.func, sums[0].block.name, request.target, request.constants)
+            if len(sums) == 1
+            else sum(self._roughly(b) for b in every if not b.is_reduction)
+        )
         self.roughly = sum(self._roughly(one.block) for one in sums)
 
     def _roughly(self, block: Block) -> float:
@@ -157,18 +165,19 @@ class _Estimate:
             parts = max(1, min(parts_of(built, one.block.name) for one in self._sums))
             if parts >= ENOUGH_PARTS:
                 return None
-            alone = self._others
-            alone += self.roughly if len(self._sums) > 1 else self._alone(self._sums[0], seconds, parts)
-            return _Time(alone, team_seconds(alone, parts))
+            many = len(self._sums) > 1
+            alone = self._others + self.roughly if many else self._alone(self._sums[0], seconds, parts)
+            return _Time(alone, team_seconds(alone, parts), parts)
         return None
 
     def divided(self, wanted: int) -> _Time | None:
-        total = _Time(self._others, team_seconds(self._others, ENOUGH_PARTS))
+        total = _Time(self._others, team_seconds(self._others, ENOUGH_PARTS), ENOUGH_PARTS)
         for one in self._sums:
             found = self._one(one, one.chunks(wanted))
             if found is None:
                 return None
-            total = _Time(total.alone + found.alone, total.shared + found.shared)
+            alone, shared = total.alone + found.alone, total.shared + found.shared
+            total = _Time(alone, shared, min(total.parts, found.parts))
         return total
 
     def _one(self, one: _Sum, chunks: int) -> _Time | None:
@@ -183,7 +192,7 @@ class _Estimate:
             parts = -(-chunks // (decisions["rows"] if space.family == "window" else 1))
             alone = self._roughly(one.block) if len(self._sums) > 1 else self._alone(one, seconds, parts)
             shared = team_seconds(alone, parts) + MEETING_SECONDS
-            return _Time(alone + parts * PART_SECONDS + after, shared + after)
+            return _Time(alone + parts * PART_SECONDS + after, shared + after, parts)
         return None
 
     def _cheapest(self, request: Request) -> Iterator[tuple[Space, Decisions, float]]:

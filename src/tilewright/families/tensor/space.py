@@ -4,9 +4,13 @@ A point is a mapping: the intrinsic, the assignment of operands, and the group o
 count what `intrinsics_of` and `mappings` give, in their order, which does not depend on costs.
 """
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost.machine import machine_of
+from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds, block_bytes, pass_seconds
 from tilewright.families.family import Request
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
@@ -15,6 +19,7 @@ from tilewright.families.tensor.mapping import Choice, Mappings, mappings
 from tilewright.families.tensor.materialize import apply_mapping
 from tilewright.ir.expr import free_vars
 from tilewright.schedule.draft import Draft
+from tilewright.schedule.nest import find_block
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.intrinsics import intrinsics_of
@@ -36,6 +41,7 @@ class TensorSpace(Space):
         constants: frozenset[str],
     ) -> None:
         self._start, self._block, self._target = start, block.name, target
+        self._constants = constants
         self._names = {b.name for b in blocks(start.func.body)}
         self._choices: dict[tuple[int, int], tuple[Intrinsic, Choice]] = {
             (n, a): (m.intrinsic, choice) for n, m in found.items() for a, choice in enumerate(m.choices)
@@ -61,6 +67,18 @@ class TensorSpace(Space):
         return self._points
 
     def cost(self, points: Points) -> Costs:
+        return self._mapping_seconds(points) + self._beside
+
+    @cached_property
+    def _beside(self) -> float:
+        """What does not depend on the mapping: the other blocks, and what streams while nothing else is done."""
+        func = self._start.func
+        around = around_seconds(func, self._block, self._target, self._constants)
+        least = min(float(s.min(initial=np.inf)) for s in self._seconds.values())
+        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), machine_of(self._target))
+        return KERNEL_SECONDS + around + max(streamed - around - least, 0.0)
+
+    def _mapping_seconds(self, points: Points) -> Costs:
         out = np.full(len(points), np.inf)
         for key, seconds in self._seconds.items():
             at = points[:, 2 : 2 + seconds.ndim]

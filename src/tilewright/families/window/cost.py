@@ -19,6 +19,9 @@ from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.tir.stmt import Block, IterKind
 
+NOT_HIDDEN = (
+    0.5  # of what streams while tiles are computed, or the other way round: as pools and depthwise take
+)
 ROWS = (1, 2, 3, 4, 6, 8)  # neighbouring outputs of a tile
 VECTORS = (1, 2, 3, 4, 5, 6, 8)
 UNROLLS = (64, 24)  # multiply-adds written out in a step

@@ -1,15 +1,18 @@
 """The rule for reductions that leave the innermost dimension of their output alone: pooling, depthwise convolution."""
 
+from functools import cached_property
 from math import inf, prod
 
 import numpy as np
 
 from tilewright.cost.machine import machine_of
+from tilewright.cost.parallel import few_parts
+from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds, block_bytes, pass_seconds
 from tilewright.families.family import Request
 from tilewright.families.gemm.tiles import Tile, column_tiles, row_tiles
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
-from tilewright.families.window.cost import ROWS, UNROLLS, VECTORS, LaneOperand, fits, tile_cycles
+from tilewright.families.window.cost import NOT_HIDDEN, ROWS, UNROLLS, VECTORS, LaneOperand, fits, tile_cycles
 from tilewright.families.window.recipe import is_lane_reduction, lane_and_rows, operands, schedule_lanes
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.nest import find_block
@@ -21,7 +24,10 @@ class WindowSpace(Space):
     family = "window"
     knobs = (Knob("rows", ROWS), Knob("vectors", VECTORS), Knob("unroll", UNROLLS))
 
-    def __init__(self, start: Draft, name: str, target: Target) -> None:
+    def __init__(
+        self, start: Draft, name: str, target: Target, constants: frozenset[str] = frozenset()
+    ) -> None:
+        self._constants = constants
         self._start, self._block, self._target, self._machine = start, name, target, machine_of(target)
         block = find_block(start.func, name)
         inner, row = lane_and_rows(block)
@@ -41,7 +47,23 @@ class WindowSpace(Space):
         return np.stack([g.ravel() for g in grid], axis=1).astype(np.int64)
 
     def cost(self, points: Points) -> Costs:
-        return np.array([self._seconds(int(r), int(v), int(u)) for r, v, u in points])
+        tiles = np.array([self._seconds(int(r), int(v), int(u)) for r, v, u in points])
+        return (tiles + self._beside) * few_parts(self._parts)
+
+    @cached_property
+    def _beside(self) -> float:
+        """What does not depend on the point: the other blocks, and what streams, which arithmetic hides in part."""
+        func = self._start.func
+        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), self._machine)
+        around = around_seconds(func, self._block, self._target, self._constants)
+        busy = around + self.best_tile()[1]
+        return KERNEL_SECONDS + around + max(streamed - busy, 0.0) + NOT_HIDDEN * min(streamed, busy)
+
+    @cached_property
+    def _parts(self) -> int:
+        """Tiles that a team can share, of the cheapest size."""
+        (rows, vectors, _), _ = self.best_tile()
+        return self._tiles * -(-self._rows // rows) * -(-self._columns // (vectors * self._lanes))
 
     def _seconds(self, rows: int, vectors: int, unroll: int, columns: int | None = None) -> float:
         columns = self._columns if columns is None else columns
@@ -55,8 +77,8 @@ class WindowSpace(Space):
         )
         return self._tiles * cycles / self._machine.hertz
 
-    def best_tile(self, columns: int) -> tuple[tuple[int, int, int], float]:
-        """(rows, vectors, unroll) for so many columns alone, and the time that these take."""
+    def best_tile(self, columns: int | None = None) -> tuple[tuple[int, int, int], float]:
+        """(rows, vectors, unroll) for all columns or for so many alone, and the time that these take."""
         seconds = {(r, v, u): self._seconds(r, v, u, columns) for r in ROWS for v in VECTORS for u in UNROLLS}
         best = min(seconds, key=lambda t: seconds[t])
         return best, seconds[best]
@@ -87,4 +109,4 @@ def window_space(request: Request) -> Space | None:
     reductions = [b for b in blocks(start.func.body) if b.is_reduction]
     if len(reductions) != 1 or not is_lane_reduction(reductions[0]):
         return None
-    return WindowSpace(start, reductions[0].name, request.target)
+    return WindowSpace(start, reductions[0].name, request.target, request.constants)

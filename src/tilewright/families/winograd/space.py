@@ -4,6 +4,7 @@ from math import prod
 
 from tilewright.cost.machine import machine_of
 from tilewright.families.choosing import choosing
+from tilewright.families.elementwise.cost import spatial_seconds
 from tilewright.families.family import Request
 from tilewright.families.gemm.panel_tile import best_tile
 from tilewright.families.gemm.recipe import try_contraction
@@ -26,7 +27,11 @@ class WinogradSpace(OnePoint):
         self._start, self._stages, self._target = start, stages, target
 
     def seconds(self) -> float:
-        return stages_seconds(self._start.func, self._stages, self._target)
+        func, stages, m = self._start.func, self._stages, machine_of(self._target)
+        known = {*stages.filters, *stages.inputs, stages.product, *stages.results}
+        rest = [b for b in blocks(func.body) if b.name not in known]
+        beside = sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest)
+        return stages_seconds(func, stages, self._target) + beside
 
     def schedule(self) -> Draft:
         s, target = self._start.branch(), self._target
