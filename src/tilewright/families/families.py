@@ -1,4 +1,7 @@
-"""All kernel families. Where several fit a Func, the first whose schedule can be made is the default."""
+"""All kernel families. Where several fit a Func, the cheapest point of all is the default.
+
+Families whose space takes long to span come after those that may leave them nothing to gain (`Request.limit`).
+"""
 
 from tilewright.families.attention.space import attention_space
 from tilewright.families.bands.apart import apart_space
@@ -23,8 +26,8 @@ FAMILIES: tuple[Family, ...] = (
     attention_space,
     split_k_space,
     gemm_space,
-    tensor_space,
     window_space,
     reduce_space,
     elementwise_space,
+    tensor_space,
 )

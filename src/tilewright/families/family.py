@@ -8,6 +8,7 @@ named by its space, and `families.py` lists all.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Protocol, TypeAlias
 
 from tilewright.families.ordered.recipe import is_ordered
@@ -23,7 +24,7 @@ from tilewright.tir.stmt import blocks
 Alone: TypeAlias = Callable[[Func], Draft]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
     """A Func to be scheduled."""
 
@@ -31,6 +32,9 @@ class Request:
     target: Target
     constants: frozenset[str]  # names of the params whose values are known at compile time
     alone: Alone  # schedules some nests of it as if they were a Func of their own
+    limit: float = (
+        inf  # seconds: what another family needs; one that surely needs more may say that it does not fit
+    )
 
     @cached_property
     def start(self) -> Draft | None:

@@ -1,4 +1,4 @@
-"""The schedule of any Func, without measuring anything: the cheapest point of the first family that fits it.
+"""The schedule of any Func, without measuring anything: the cheapest point of all families that fit it.
 
 Families assume more of a Func than that it is correct, and a step refuses what it cannot prove. So there is a ladder:
 where one meets a refusal, the next starts over from the Func as it was given. The last takes no step at all.
@@ -6,6 +6,7 @@ where one meets a refusal, the next starts over from the Func as it was given. T
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 from tilewright.families.families import FAMILIES
@@ -33,7 +34,7 @@ class Chosen(NamedTuple):
 Spaces: TypeAlias = Callable[[Func, Target, frozenset[str]], Sequence[Space]]
 Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Chosen]
 
-_TRIED = 4  # points of a space that are built before another family has its turn
+_TRIED = 4  # points of a space that may be built, the cheapest of all families first
 
 
 def make_request(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Request:
@@ -102,14 +103,19 @@ def schedule_as(
 
 
 def by_family(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
-    """The cheapest point of a family."""
-    for space in _spaces(make_request(func, target, constants)):
-        for point in space.ranked()[0][:_TRIED]:
-            decisions = space.decisions(point)
-            try:
-                return Chosen(space.family, decisions, _built(space, decisions))
-            except ScheduleError as e:
-                _log.debug("%s: %s cannot be %s: %s", func.name, space.family, decisions, e)
+    """The cheapest point of all families that no step refuses."""
+    request = make_request(func, target, constants)
+    found: list[tuple[float, Space, Decisions]] = []
+    for space in _spaces(request):
+        points, costs = space.ranked()
+        best = zip(costs[:_TRIED], points, strict=False)
+        found += [(float(cost), space, space.decisions(point)) for cost, point in best]
+        request.limit = min((cost for cost, _, _ in found), default=inf)
+    for _, space, decisions in sorted(found, key=lambda f: f[0]):
+        try:
+            return Chosen(space.family, decisions, _built(space, decisions))
+        except ScheduleError as e:
+            _log.debug("%s: %s cannot be %s: %s", func.name, space.family, decisions, e)
     raise ScheduleError("no family has a schedule for it")
 
 

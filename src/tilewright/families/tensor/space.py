@@ -14,7 +14,7 @@ from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds,
 from tilewright.families.family import Request
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
-from tilewright.families.tensor.cost import Terms, mapping_terms
+from tilewright.families.tensor.cost import Terms, floor_seconds, mapping_terms
 from tilewright.families.tensor.mapping import Choice, Mappings, mappings
 from tilewright.families.tensor.materialize import apply_mapping
 from tilewright.ir.expr import free_vars
@@ -26,6 +26,7 @@ from tilewright.target.intrinsics import intrinsics_of
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, blocks
 
+_LEAST_GAIN = 1.02  # of what an intrinsic takes at least, for another family to take longer
 _KEPT = 64  # mappings of one assignment of operands to one intrinsic that are worth ranking against others
 
 
@@ -109,7 +110,12 @@ def tensor_space(request: Request) -> TensorSpace | None:
     if start is None or len(reductions) != 1:
         return None
     (block,) = reductions
-    ways = {n: mappings(block, i) for n, i in enumerate(intrinsics_of(request.target))}
+    # Most intrinsics are multiply-adds of vectors, and mapping them takes long.
+    ways = {
+        n: mappings(block, i)
+        for n, i in enumerate(intrinsics_of(request.target))
+        if _LEAST_GAIN * floor_seconds(block, i, request.target) < request.limit
+    }
     found = {n: m for n, m in ways.items() if isinstance(m, Mappings)}
     space = TensorSpace(start, block, found, request.target, request.constants) if found else None
     return None if space is None or not len(space.points()) else space
