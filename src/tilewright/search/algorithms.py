@@ -13,7 +13,7 @@ from tilewright.cost.stream import stream_seconds
 from tilewright.families.gemm.panel_tile import best_tile
 from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.winograd.recipe import find_stages
-from tilewright.families.winograd.space import stages_seconds
+from tilewright.families.winograd.space import best_stages_seconds
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
 from tilewright.tir.digest import digest
@@ -89,7 +89,7 @@ def algorithm_seconds(func: Func, target: Target) -> float:
     if c is None:
         return inf
     stages = find_stages(func)
-    return _product(c, target) if stages is None else stages_seconds(func, stages, target)
+    return _product(c, target) if stages is None else best_stages_seconds(func, stages, target)
 
 
 def _product(c: Contraction, target: Target) -> float:

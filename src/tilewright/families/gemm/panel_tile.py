@@ -1,4 +1,4 @@
-"""The register tile of a contraction whose columns lie in panels, and how long it takes."""
+"""Register tiles of a contraction whose columns lie in panels, and how long each takes."""
 
 from math import prod
 from typing import NamedTuple
@@ -10,9 +10,10 @@ from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import Contraction
 from tilewright.families.gemm.space import tile_sizes
 from tilewright.families.gemm.tiles import Tile
+from tilewright.families.space import Costs, Points
 from tilewright.target.target import Target
 
-_UNROLLS = (64, 24)
+UNROLLS = (64, 24)  # multiply-adds written out in a step
 
 
 class PanelTile(NamedTuple):
@@ -21,9 +22,16 @@ class PanelTile(NamedTuple):
     seconds: float  # for all columns asked for of `rows` rows
 
 
-def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None) -> PanelTile:
-    """The cheapest register tile for so many rows that follow each other, and for all columns or so many."""
-    machine, bytes_each = machine_of(target), c.b.dtype.bytes
+def panel_tiles(rows: int, target: Target) -> Points:
+    """(rows, vectors, unroll) of all register tiles for so many rows that follow each other."""
+    sizes = [(r, v) for r, v in tile_sizes(machine_of(target).registers) if r <= rows]
+    return np.array([(*size, u) for size in sizes for u in UNROLLS], dtype=np.int64)
+
+
+def panel_seconds(
+    c: Contraction, rows: int, points: Points, target: Target, cols: int | None = None
+) -> Costs:
+    """What tiles (rows, vectors, unroll) need for so many rows, and for all columns or so many."""
     k = prod(it.extent for it in c.reduce)
     cols = c.cols[-1].extent if cols is None else cols
     form = Form(
@@ -43,15 +51,18 @@ def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None
         b_constant=True,  # packed before
         a_elements=rows * k,
         b_elements=k * cols,
-        bytes_each=bytes_each,
+        bytes_each=c.b.dtype.bytes,
         epilogue_loads=1,
-    )
-    points = np.array(
-        [(r, v, u) for r, v in tile_sizes(machine.registers) if r <= rows for u in _UNROLLS], dtype=np.int64
     )
     no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
     choices = Choices(points[:, 0], points[:, 1], no, yes, yes, np.zeros(len(points), np.int64), points[:, 2])
-    seconds = contraction_seconds(form, choices, machine, 1)
+    return contraction_seconds(form, choices, machine_of(target), 1)
+
+
+def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None) -> PanelTile:
+    """The cheapest register tile for so many rows that follow each other, and for all columns or so many."""
+    points = panel_tiles(rows, target)
+    seconds = panel_seconds(c, rows, points, target, cols)
     best = int(np.argmin(seconds))
     height, vectors, unroll = (int(n) for n in points[best])
-    return PanelTile(Tile(height, vectors * target.lanes(bytes_each)), unroll, float(seconds[best]))
+    return PanelTile(Tile(height, vectors * target.lanes(c.b.dtype.bytes)), unroll, float(seconds[best]))

@@ -5,7 +5,9 @@ Rough, as all that is needed is which algorithm is faster: a sum of products, or
 
 from dataclasses import dataclass
 
-from tilewright.cost.machine import Machine
+import numpy as np
+
+from tilewright.cost.machine import Array, Machine
 from tilewright.cost.stream import stream_seconds
 
 _CYCLES_PER_MOVE = 0.75  # of a vector between registers and a near cache; some values are spilled in between
@@ -28,8 +30,8 @@ class StraightLine:
 
 
 def staged_seconds(
-    transforms: float, product: float, weight_bytes: float, between_bytes: float, blocks: int, m: Machine
-) -> float:
+    transforms: float, product: Array, weight_bytes: float, between_bytes: float, blocks: int, m: Machine
+) -> Array:
     """Transforms and products of so many blocks of tiles, each of which reads all weights and hands `between_bytes` on
     from stage to stage.
     """
@@ -38,5 +40,5 @@ def staged_seconds(
     between = stream_seconds(4 * between_bytes * blocks, between_bytes, m)
     few = 1 + 0.01 * max(0.0, 16 / blocks - 1) if blocks > 1 else 1.0  # they cannot be balanced
     far = weight_bytes > m.l3_bytes
-    multiplied = max(product, weights) + _NOT_HIDDEN * min(product, weights) * far
+    multiplied = np.maximum(product, weights) + _NOT_HIDDEN * np.minimum(product, weights) * far
     return transforms + (multiplied + between) * few + (3 * _STAGE_SECONDS if blocks == 1 else 0.0)

@@ -10,8 +10,7 @@ that goes over blocks of tiles, if there are several, is the first of the three:
 divided among workers. Otherwise each stage is.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from tilewright.families.choosing import choosing
 from tilewright.families.gemm.panels import lay_out_panels
@@ -32,9 +31,6 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Store, blocks
-
-# The register tile of so many rows of a contraction: its size, and the multiply-adds written out in a step.
-ChooseTile: TypeAlias = Callable[[Contraction, int], tuple[Tile, int]]
 
 
 class Stages(NamedTuple):
@@ -69,14 +65,18 @@ def _read(block: Block) -> set[object]:
     return set() if block.try_store is None else {ld.buffer for ld in loads(block.store.value)}
 
 
-def schedule_transformed(s: Draft, stages: Stages, choose: ChooseTile, target: Target) -> None:
-    """Schedule the stages; blocks that are none stay as they are."""
-    shared = _shared(s, stages)
+def schedule_transformed(
+    s: Draft, stages: Stages, tile: Tile, unroll: int, target: Target, *, inside: bool
+) -> None:
+    """Schedule the stages, with this register tile and so many multiply-adds written out in a step; blocks that are
+    none stay as they are. `inside`: block of tiles by block of tiles, if there are several.
+    """
+    shared = _shared(s, stages) if inside else {}
     for name in stages.filters:
         schedule_straight_line(s, name, target, is_shared=False)
     for name in stages.inputs:
         schedule_straight_line(s, name, target, outer=_own(shared, name), is_shared=not shared)
-    _tile(s, stages.product, _own(shared, stages.product), choose, target)
+    _tile(s, stages.product, _own(shared, stages.product), tile, unroll, target)
     for name in stages.results:
         store = find_block(s.func, name).store
         follower = _take_follower(s, store)
@@ -124,13 +124,12 @@ def _take_follower(s: Draft, store: Store) -> str | None:
     return follower.name
 
 
-def _tile(s: Draft, name: str, outer: tuple[str, ...], choose: ChooseTile, target: Target) -> None:
+def _tile(s: Draft, name: str, outer: tuple[str, ...], tile: Tile, unroll: int, target: Target) -> None:
     """Register tiles of the product, for each element of a transformed tile."""
     c = _contraction(s, name)
     loops = loops_of(c.block)
     copy = s.apply(CacheWrite(name, c.store.buffer.name, Scope.REGISTER)).copy
     row, col = loops[c.rows[-1].var], loops[c.cols[-1].var]
-    tile, unroll = choose(c, s.loop(row).extent)
     lay_out_panels(s, c, min(tile.columns, c.cols[-1].extent))
     batch = tuple(loops[it.var] for it in c.batch)
     reduce = tuple(loops[it.var] for it in c.reduce)

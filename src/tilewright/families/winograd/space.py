@@ -1,15 +1,24 @@
-"""Convolutions by transformed tiles: the register tile of the product, by cost."""
+"""Convolutions by transformed tiles: the register tile of the product, and where the transforms are.
 
+How large the transformed tiles are, and how many make a block, is part of the algorithm (`search/algorithms.py`); what
+is left is how its stages run. `inside`: transforms and products of a block of tiles follow each other, and what they
+hand on stays near. Otherwise each stage goes over all tiles.
+"""
+
+from functools import cached_property
 from math import prod
+
+import numpy as np
 
 from tilewright.cost.machine import machine_of
 from tilewright.families.choosing import choosing
-from tilewright.families.elementwise.cost import spatial_seconds
+from tilewright.families.elementwise.cost import KERNEL_SECONDS, spatial_seconds
 from tilewright.families.family import Request
-from tilewright.families.gemm.panel_tile import best_tile
-from tilewright.families.gemm.recipe import try_contraction
+from tilewright.families.gemm.panel_tile import panel_seconds, panel_tiles
+from tilewright.families.gemm.recipe import Contraction, try_contraction
+from tilewright.families.gemm.tiles import Tile
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import OnePoint
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.families.winograd.cost import StraightLine, staged_seconds
 from tilewright.families.winograd.recipe import Stages, find_stages, schedule_transformed
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
@@ -19,25 +28,47 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, blocks
 
+_KNOBS = ("rows", "vectors", "unroll", "inside")
 
-class WinogradSpace(OnePoint):
+
+class WinogradSpace(Space):
     family = "winograd"
 
     def __init__(self, start: Draft, stages: Stages, target: Target) -> None:
         self._start, self._stages, self._target = start, stages, target
+        self._product = product_of(start.func, stages)
+        tiles = panel_tiles(self._product.rows[-1].extent, target)
+        orders = (1, 0) if len(self._product.rows) > 1 else (0,)
+        self._points = np.array([(*t, o) for o in orders for t in tiles], np.int64)
+        self.knobs = tuple(
+            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
+        )
 
-    def seconds(self) -> float:
-        func, stages, m = self._start.func, self._stages, machine_of(self._target)
-        known = {*stages.filters, *stages.inputs, stages.product, *stages.results}
-        rest = [b for b in blocks(func.body) if b.name not in known]
-        beside = sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest)
-        return stages_seconds(func, stages, self._target) + beside
+    def points(self) -> Points:
+        return self._points
 
-    def schedule(self) -> Draft:
-        s, target = self._start.branch(), self._target
+    def cost(self, points: Points) -> Costs:
+        func, stages, target = self._start.func, self._stages, self._target
+        costs = (
+            stages_seconds(func, stages, points[:, :3], target, inside=inside) for inside in (False, True)
+        )
+        return np.where(points[:, 3] > 0, *reversed(tuple(costs))) + self._beside
+
+    @cached_property
+    def _beside(self) -> float:
+        """The blocks that are no stage: they run on the results, or make what is transformed."""
+        m, s = machine_of(self._target), self._stages
+        stages = {*s.filters, *s.inputs, s.product, *s.results}
+        rest = [b for b in blocks(self._start.func.body) if b.name not in stages]
+        return KERNEL_SECONDS + sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest)
+
+    def build(self, decisions: Decisions) -> Draft:
+        s, lanes = self._start.branch(), self._target.lanes(self._product.b.dtype.bytes)
         names = {b.name for b in blocks(s.func.body)}
-        schedule_transformed(s, self._stages, lambda c, rows: best_tile(c, rows, target)[:2], target)
-        schedule_rest(s, names, target)
+        tile = Tile(decisions["rows"], decisions["vectors"] * lanes)
+        inside = bool(decisions["inside"])
+        schedule_transformed(s, self._stages, tile, decisions["unroll"], self._target, inside=inside)
+        schedule_rest(s, names, self._target)
         return s
 
 
@@ -47,19 +78,32 @@ def winograd_space(request: Request) -> WinogradSpace | None:
     return None if start is None or stages is None else WinogradSpace(start, stages, request.target)
 
 
-def stages_seconds(func: Func, stages: Stages, target: Target) -> float:
-    """Of the product and of what is transformed before and after it, on one core."""
-    m, c = machine_of(target), try_contraction(find_block(func, stages.product))
+def product_of(func: Func, stages: Stages) -> Contraction:
+    c = try_contraction(find_block(func, stages.product))
     assert c is not None, stages.product
+    return c
+
+
+def best_stages_seconds(func: Func, stages: Stages, target: Target) -> float:
+    """With the cheapest register tile, and blocks of tiles one by one."""
+    tiles = panel_tiles(product_of(func, stages).rows[-1].extent, target)
+    return float(stages_seconds(func, stages, tiles, target, inside=True).min())
+
+
+def stages_seconds(func: Func, stages: Stages, tiles: Points, target: Target, *, inside: bool) -> Costs:
+    """Of the product, by its register tiles (rows, vectors, unroll), and of what is transformed before and after it, on
+    one core.
+    """
+    m, c = machine_of(target), product_of(func, stages)
     transforms = sum(
         _straight_line(find_block(func, n), target).seconds(m) for n in (*stages.inputs, *stages.results)
     )
-    counts = [it.extent for it in c.rows[:-1]]
-    times = prod((*counts, *(it.extent for it in (*c.cols[:-1], *c.batch))))
-    blocks_of_tiles = prod(counts)
-    between = (c.a.buffer.bytes + c.store.buffer.bytes) / blocks_of_tiles
-    product = best_tile(c, c.rows[-1].extent, target).seconds * times
-    return staged_seconds(transforms, product, c.b.buffer.bytes, between, blocks_of_tiles, m)
+    blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
+    times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
+    product = panel_seconds(c, c.rows[-1].extent, tiles, target) * times
+    together = blocks_of_tiles if inside else 1
+    between = (c.a.buffer.bytes + c.store.buffer.bytes) / together
+    return staged_seconds(transforms, product, c.b.buffer.bytes, between, together, m)
 
 
 def _straight_line(block: Block, target: Target) -> StraightLine:
