@@ -7,11 +7,13 @@ that know one reduction and what is around it apply to each.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tilewright.cost.work import block_seconds
 from tilewright.families.excerpt import buffers_of, excerpt
 from tilewright.families.family import Alone, Request
 from tilewright.families.gemm.panel_tile import best_tile
+from tilewright.families.gemm.space import gemm_space
+from tilewright.families.recurrent.cost import recurrent_seconds
 from tilewright.families.recurrent.recipe import carried_nests, schedule_carried
 from tilewright.families.space import OnePoint
 from tilewright.ir.expr import Buffer
@@ -32,8 +34,15 @@ class RecurrentSpace(OnePoint):
         self._request = request
 
     def seconds(self) -> float:
-        lanes = self._request.target.lanes(4)
-        return sum(block_seconds(b, lanes) for b in blocks(self._request.func.body))
+        r = self._request
+        return recurrent_seconds(r.func, carried_nests(r.func), self._alone_seconds, r.target, r.constants)
+
+    def _alone_seconds(self, run: set[str]) -> float | None:
+        space = gemm_space(replace(self._request, func=excerpt(self._request.func, run)))
+        if space is None:
+            return None
+        _, costs = space.ranked()
+        return float(costs[0]) if len(costs) else None
 
     def schedule(self) -> Draft:
         return schedule_around_carried(self._request.func, self._request.target, self._request.alone)
