@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from tilewright.assembly import Assembly, Item, placed, specs_of, touched
-from tilewright.codegen.objects import LLVM_VERSION, compile_assembly
+from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.decision import decide
 from tilewright.driver.passes import Context, Scheduled, State, run_passes, task_key
 from tilewright.driver.trace import ProgramTrace
 from tilewright.estimate import Estimated
 from tilewright.frontend.onnx import OnnxModel, load_graph
-from tilewright.frontend.onnx_stage import HostCall, HostNodes
+from tilewright.frontend.onnx_stage import HostNodes
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.fold_natively import Run as RunConstants
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Compiled, ConstantFolder, Kernel, KernelCompiler
+from tilewright.kernels import Compiled, ConstantFolder, KernelCompiler
 from tilewright.keys import compiler_digest, model_digest, target_digest
 from tilewright.lab import Workbench
 from tilewright.measured import Assignment
@@ -49,7 +49,7 @@ from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
 from tilewright.search.database import Scope, default_database
 from tilewright.search.default import Spaces, spaces
-from tilewright.search.layout_choice import Component
+from tilewright.stages import Stages
 from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
 from tilewright.support.collector import rare_collections
 from tilewright.support.errors import UserError
@@ -94,33 +94,6 @@ class CompiledModel:
 
     def session(self, threads: int | None = None, *, strict: bool = False) -> Session:
         return session_of(self.artifact, threads, strict=strict)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stages:
-    """Every stage of a compilation, for people to look at. If the host has a part in the model, they are of what comes
-    before the nodes that it runs first; `later` nodes come after those.
-    """
-
-    graph: Graph
-    tir: Module
-    scheduled: Module
-    kernels: tuple[Kernel, ...]
-    compiled: tuple[Compiled, ...]  # what the kernels were made from
-    calls: dict[str, int]  # how often each kernel is called in a run
-    target: Target
-    artifact: Artifact
-    hosts: tuple[HostCall, ...] = ()
-    later: int = 0
-    imported: Graph | None = None
-    placement: Placement = NOTHING_PLACED
-    trace: ProgramTrace = field(default_factory=ProgramTrace)
-    layouts: tuple[Component, ...] = ()  # why they were chosen
-    tuned: int = 0  # kernels
-    external_files: tuple[str, ...] = ()  # of the model, from its folder
-
-    def asm(self, kernel: str) -> str:
-        return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
 
 
 def compile(

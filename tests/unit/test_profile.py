@@ -8,7 +8,8 @@ from tilewright.cli.flops import count_flops
 from tilewright.cli.peak import Limits, measure_limits
 from tilewright.cli.profile import kernel_calls, one_by_one, profile
 from tilewright.cli.traffic import count_bytes
-from tilewright.compiler import Stages, stages
+from tilewright.compiler import stages
+from tilewright.stages import Stages
 from tilewright.support.artifact import KernelCall, Place, Segment, Slot
 from tilewright.support.program import Branch, While
 from tilewright.target.target import native

@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from tilewright.cli.output import print_json, print_table
-from tilewright.compiler import Stages
 from tilewright.graph.graph import Graph, Node, producers
 from tilewright.graph.passes.partition import name_of
 from tilewright.placement import Verdict
+from tilewright.stages import Stages
 from tilewright.support.errors import UserError
 
 NATIVE = "native"

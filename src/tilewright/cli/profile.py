@@ -21,7 +21,6 @@ from tilewright.cli.machine import pinned
 from tilewright.cli.peak import Limits, measure_limits
 from tilewright.cli.summary import kernel_calls
 from tilewright.cli.traffic import count_bytes
-from tilewright.compiler import Stages
 from tilewright.ir.expr import Binary, BinaryOp, Fma, Load, Scope, Unary
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.kernels import Compiled, Kernel
@@ -30,6 +29,7 @@ from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants
 from tilewright.runtime.program import Context, Plan
 from tilewright.runtime.team import Team, shared_team
+from tilewright.stages import Stages
 from tilewright.support.artifact import (
     Artifact,
     ArtifactProgram,

@@ -53,7 +53,9 @@ def find_turned(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> Turn
     whole = all(s.loop(n).extent >= lanes for n in (loop, inner.name)) if loop in order else False
     if not whole or any(read.count(b) != 1 or b == target.buffer.name for b in sources):
         return None
-    if any(loads(i) for ld in found for i in ld.indices):  # a tile may be anywhere: no box in registers covers it
+    if any(
+        loads(i) for ld in found for i in ld.indices
+    ):  # a tile may be anywhere: no box in registers covers it
         return None
     if any(_is_bent(ld, v, simplify) for ld in found for v in (Var(loop), inner)):
         return None
