@@ -10,9 +10,10 @@ from tilewright.cost.machine import machine_of
 from tilewright.families.gemm.cost import Choices, vector_operations
 from tilewright.families.gemm.space import GemmSpace, gemm_space
 from tilewright.families.prepare import prepared
+from tilewright.families.tensor.space import tensor_space
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Fma, cast, walk
-from tilewright.search.default import make_request, spaces
+from tilewright.search.default import make_request
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -191,8 +192,8 @@ def test_products_of_bytes_have_a_space_of_intrinsics() -> None:
             lambda i, j, k: cast(DType.I32, x[i, k]) * cast(DType.I32, y[k, j]),
         )
     )
-    space = spaces(func, AVX2)[0]
-    assert space.family == "tensor"
+    space = tensor_space(make_request(func, AVX2))
+    assert space is not None
     built = space.build(space.decisions(space.ranked()[0][0]))
     assert "Tensorize" in str(built.trace)
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, maximum, select
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.trace import replay
-from tilewright.search.default import make_request, schedule_func, spaces
+from tilewright.search.default import make_request, schedule_as, schedule_func, spaces
 from tilewright.search.join import join_funcs
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, Target
@@ -204,9 +204,11 @@ def test_bands_mean_the_same(name: str, target: Target) -> None:
 
 
 @pytest.mark.parametrize("name", ["stem", "separable", "bottleneck"])
-def test_the_default_schedule_is_in_bands_and_replays(name: str) -> None:
+def test_the_schedule_in_bands_has_all_reductions_in_one_nest_and_replays(name: str) -> None:
     func = CHAINS[name]
-    s = schedule_func(func, AVX2)
+    space = bands_space(make_request(func, AVX2))
+    assert space is not None
+    s = schedule_as(func, AVX2, frozenset(), "bands", space.decisions(space.ranked()[0][0]))
     reductions = {b.name for b in blocks(prepared(func).func.body) if b.is_reduction}
     nest = _loops(s.func)[-1]
     assert {r for r in reductions if any(b.name.startswith(r) for b in blocks(nest))} == reductions

@@ -67,18 +67,33 @@ class _Time(NamedTuple):
     shared: float  # what teams need on average
     parts: int
 
+    @property
+    def weighed(self) -> float:
+        """One core's time, as other costs have it: too few parts are a little worse."""
+        return self.alone * few_parts(self.parts)
+
     def pays(self, whole: "_Time") -> bool:
         return self.alone <= _MOST_ALONE * whole.alone and self.shared <= _MOST_SHARED * whole.shared
 
 
+class _Whole(NamedTuple):
+    """The Func as it is, by the family that is the best for it."""
+
+    time: _Time
+    seconds: float  # what it costs by that family
+
+
 class SplitKSpace(Space):
-    """Points are in the order of what teams need, as for one core all are about the same. The best costs what it takes
-    one core, as the points of other families do.
+    """Points are in the order of what teams need, as for one core all are about the same. The best costs as much less
+    than the whole as it takes less time, by the cost that the family of the whole gives for that.
     """
 
     family = "split_k"
 
-    def __init__(self, start: Draft, sums: Sequence[_Sum], times: dict[int, _Time], request: Request) -> None:
+    def __init__(
+        self, start: Draft, sums: Sequence[_Sum], times: dict[int, _Time], whole: _Whole, request: Request
+    ) -> None:
+        self._whole = whole
         self._start, self._sums, self._target = start, sums, request.target
         self._times, self._alone = times, request.alone
         self.knobs = (Knob("chunks", tuple(times)),)
@@ -89,7 +104,8 @@ class SplitKSpace(Space):
     def cost(self, points: Points) -> Costs:
         shared = np.array([self._times[int(n)].shared if int(n) in self._times else inf for (n,) in points])
         best = min(self._times.values(), key=lambda t: t.shared)
-        return shared / best.shared * best.alone * few_parts(best.parts)
+        level = self._whole.seconds * best.weighed / self._whole.time.weighed
+        return shared / best.shared * level
 
     def build(self, decisions: Decisions) -> Draft:
         s = self._start.branch()
@@ -136,8 +152,8 @@ def split_k_space(request: Request) -> Space | None:
     if whole is None:
         return None
     times = {n: ask.divided(n) for n in _CHUNKS if all(one.chunks(n) > 1 for one in sums)}
-    paying = {n: t for n, t in times.items() if t is not None and t.pays(whole)}
-    return SplitKSpace(start, sums, paying, request) if paying else None
+    paying = {n: t for n, t in times.items() if t is not None and t.pays(whole.time)}
+    return SplitKSpace(start, sums, paying, whole, request) if paying else None
 
 
 class _Estimate:
@@ -155,7 +171,7 @@ class _Estimate:
     def _roughly(self, block: Block) -> float:
         return block_seconds(block, self._lanes)
 
-    def whole(self) -> _Time | None:
+    def whole(self) -> _Whole | None:
         """None if no rule has a schedule, or if that has enough parts."""
         for space, decisions, seconds in self._cheapest(self._request):
             try:
@@ -167,7 +183,7 @@ class _Estimate:
                 return None
             many = len(self._sums) > 1
             alone = self._others + self.roughly if many else self._alone(self._sums[0], seconds, parts)
-            return _Time(alone, team_seconds(alone, parts), parts)
+            return _Whole(_Time(alone, team_seconds(alone, parts), parts), seconds)
         return None
 
     def divided(self, wanted: int) -> _Time | None:

@@ -14,14 +14,22 @@ from typing import Protocol
 from tilewright.cost.machine import Machine
 from tilewright.families.gemm.recipe import address_steps
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
-from tilewright.ir.expr import Expr, Load, Var, as_index
+from tilewright.ir.expr import Expr, Load, Var, as_index, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.tir.stmt import Block, IterKind
 
+# Times what a multiply-add of a window takes. Integers are widened, multiplied and added one by one; a contraction
+# loads an element for each row and step, where a window has them in registers: as measured against the gemm family.
+INTEGER_PRODUCT = 2.0
+CONTRACTION = 1.45
 NOT_HIDDEN = (
-    0.5  # of what streams while tiles are computed, or the other way round: as pools and depthwise take
+    0.5  # of the shorter of what streams and of the arithmetic: as pools and depthwise convolutions take
 )
+_FAR_VECTOR = (
+    1.3  # cycles for a vector of an operand whose rows are farther apart than the prefetcher follows
+)
+_PREFETCHED_STEP = 512  # bytes
 ROWS = (1, 2, 3, 4, 6, 8)  # neighbouring outputs of a tile
 VECTORS = (1, 2, 3, 4, 5, 6, 8)
 UNROLLS = (64, 24)  # multiply-adds written out in a step
@@ -159,3 +167,20 @@ def line_cycles(
         for u in UNROLLS
         if r <= outputs and (v - 1) * lanes < columns and fits(operands, math.prod(taps), (r, v), m)
     )
+
+
+def far_seconds(block: Block, rows: int, lanes: int, m: Machine) -> float:
+    """What long reductions wait for operands that are read row by row, each row far from the last: tiles of so many
+    outputs read them once. Windows are short, and their rows stay near.
+    """
+    taps = [it for it in block.iters if it.kind is IterKind.REDUCE]
+    if math.prod(it.extent for it in taps) <= _MOST_TAPS:
+        return 0.0
+    far = 0.0
+    for ld in loads(block.store.value):
+        steps = address_steps(ld, block)
+        along = [abs(steps.get(it.var, 0)) * ld.dtype.bytes for it in taps]
+        if ld.buffer is not block.store.buffer and ld.buffer.bytes > m.l1_bytes:
+            far += min(along) >= _PREFETCHED_STEP
+    vectors = math.prod(it.extent for it in block.iters) / lanes / rows
+    return far * vectors * _FAR_VECTOR / m.hertz

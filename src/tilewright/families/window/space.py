@@ -9,11 +9,24 @@ from tilewright.cost.machine import machine_of
 from tilewright.cost.parallel import few_parts
 from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds, block_bytes, pass_seconds
 from tilewright.families.family import Request
+from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.gemm.tiles import Tile, column_tiles, row_tiles
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
-from tilewright.families.window.cost import NOT_HIDDEN, ROWS, UNROLLS, VECTORS, LaneOperand, fits, tile_cycles
+from tilewright.families.window.cost import (
+    CONTRACTION,
+    INTEGER_PRODUCT,
+    NOT_HIDDEN,
+    ROWS,
+    UNROLLS,
+    VECTORS,
+    LaneOperand,
+    far_seconds,
+    fits,
+    tile_cycles,
+)
 from tilewright.families.window.recipe import is_lane_reduction, lane_and_rows, operands, schedule_lanes
+from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, walk
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.nest import find_block
 from tilewright.target.target import Target
@@ -48,7 +61,16 @@ class WindowSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         tiles = np.array([self._seconds(int(r), int(v), int(u)) for r, v, u in points])
-        return (tiles + self._beside) * few_parts(self._parts)
+        return (tiles * self._slowness + self._beside) * few_parts(self._parts)
+
+    @cached_property
+    def _slowness(self) -> float:
+        """By how much a step takes longer than that of a window of floats."""
+        block = find_block(self._start.func, self._block)
+        value = block.store.value
+        if not value.dtype.is_float and any(_is_product(e) for e in walk(value)):
+            return INTEGER_PRODUCT
+        return CONTRACTION if try_contraction(block) is not None else 1.0
 
     @cached_property
     def _beside(self) -> float:
@@ -56,8 +78,10 @@ class WindowSpace(Space):
         func = self._start.func
         streamed = pass_seconds(block_bytes([find_block(func, self._block)]), self._machine)
         around = around_seconds(func, self._block, self._target, self._constants)
-        busy = around + self.best_tile()[1]
-        return KERNEL_SECONDS + around + max(streamed - busy, 0.0) + NOT_HIDDEN * min(streamed, busy)
+        (rows, _, _), tiles = self.best_tile()
+        busy = around + tiles * self._slowness
+        far = far_seconds(find_block(func, self._block), rows, self._lanes, self._machine)
+        return KERNEL_SECONDS + around + far + max(streamed - busy, 0.0) + NOT_HIDDEN * min(streamed, busy)
 
     @cached_property
     def _parts(self) -> int:
@@ -110,3 +134,7 @@ def window_space(request: Request) -> Space | None:
     if len(reductions) != 1 or not is_lane_reduction(reductions[0]):
         return None
     return WindowSpace(start, reductions[0].name, request.target, request.constants)
+
+
+def _is_product(e: Expr) -> bool:
+    return isinstance(e, Fma) or (isinstance(e, Binary) and e.op is BinaryOp.MUL)
