@@ -81,9 +81,14 @@ class Buffer(metaclass=Interned):
 class Expr(metaclass=Interned):
     """Base of all expressions: `dtype`, `children()`, `rebuild(children)`."""
 
-    __slots__ = ("known_loads", "known_vars")  # what `loads` and `free_vars` found
+    __slots__ = (
+        "known_index",
+        "known_loads",
+        "known_vars",
+    )  # what the questions at the end of this file found
     known_vars: "frozenset[Var]"
     known_loads: "tuple[Load, ...]"
+    known_index: bool
     dtype: DType
 
     def children(self) -> tuple["Expr", ...]:
@@ -163,6 +168,11 @@ class Var(Expr):
 
     name: str
     dtype: DType = INDEX
+
+    @property
+    def known_vars(self) -> "frozenset[Var]":  # pyright: ignore[reportIncompatibleVariableOverride]
+        # A variable that remembered it would keep itself alive.
+        return frozenset((self,))
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -321,7 +331,7 @@ def as_index(value: Expr | int) -> Expr:
 
 def is_const(e: Expr, value: Scalar) -> bool:
     """Is `e` the integer or bool literal `value`? (Floats are never asked: their zero has a sign.)"""
-    return isinstance(e, Const) and not e.dtype.is_float and e.value == value
+    return isinstance(e, Const) and e.value == value and not e.dtype.is_float
 
 
 def binary(op: BinaryOp, a: Expr, b: Expr) -> Expr:
@@ -450,9 +460,7 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def free_vars(e: Expr) -> "frozenset[Var]":
-    """The variables in `e`. A node remembers its own; a variable that did would keep itself alive."""
-    if isinstance(e, Var):
-        return frozenset((e,))
+    """The variables in `e`. A node remembers its own."""
     try:
         return e.known_vars
     except AttributeError:
@@ -470,6 +478,19 @@ def loads(e: Expr) -> "tuple[Load, ...]":
     return (e, *below) if isinstance(e, Load) else below
 
 
+def is_index_arithmetic(e: Expr) -> bool:
+    """Is `e` made of indices alone: of variables and literals, without a load or another type on the way?"""
+    try:
+        return e.known_index
+    except AttributeError:
+        _remember(e)
+        return e.known_index
+
+
+_remembers = object.__setattr__  # nodes are frozen
+_NO_VARS: "frozenset[Var]" = frozenset()
+
+
 def _remember(e: Expr) -> None:
     """Find the variables and loads of all nodes in `e`, children first. Not by recursion: expressions may be high."""
     stack = [e]
@@ -481,8 +502,21 @@ def _remember(e: Expr) -> None:
             stack.extend(missing)
             continue
         stack.pop()
+        found, below, plain = _NO_VARS, (), node.dtype is INDEX
+        for c in children:  # most have variables, or loads, of one child: they share what it remembers
+            inside, read = free_vars(c), loads(c)
+            if not found:
+                found = inside
+            elif inside is not found:
+                found = found | inside
+            if not below:
+                below = read
+            elif read and read is not below:
+                below = tuple(dict.fromkeys((*below, *read)))
+            plain = plain and c.known_index
+        if isinstance(node, Load):
+            plain = False
         if not isinstance(node, Var):
-            object.__setattr__(node, "known_vars", frozenset[Var]().union(*map(free_vars, children)))
-        object.__setattr__(
-            node, "known_loads", tuple(dict.fromkeys([ld for c in children for ld in loads(c)]))
-        )
+            _remembers(node, "known_vars", found)
+        _remembers(node, "known_loads", below)
+        _remembers(node, "known_index", plain)

@@ -44,6 +44,11 @@ class Interned(type):
     if not TYPE_CHECKING:  # the checker should see the dataclass's own constructor
 
         def __call__(cls, *args: Any) -> Any:
+            known = _table.get((cls, *args))  # the usual case, in a hurry
+            node = None if known is None else known()
+            return cls._intern(args) if node is None else node
+
+        def _intern(cls, args: tuple[Any, ...]) -> Any:
             defaults = _defaults.get(cls) or _defaults_of(cls)
             if len(args) < len(defaults) and defaults[len(args)] is not MISSING:
                 args = (*args, *defaults[len(args) :])

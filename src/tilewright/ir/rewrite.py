@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from tilewright.ir.expr import Expr, Var, free_vars
+from tilewright.ir.expr import Expr, Load, Var, free_vars, is_index_arithmetic, loads
 
 Memo: TypeAlias = dict[Expr, Expr]
 
@@ -30,6 +30,36 @@ def transform(e: Expr, fn: Callable[[Expr], Expr | None], memo: Memo | None = No
     out = node if replaced is None else replaced
     memo[e] = out
     return out
+
+
+def replace_loads(e: Expr, fn: Callable[[Load], Expr | None], memo: Memo) -> Expr:
+    """As `transform`, of loads only: what loads nothing is not looked at."""
+    if not loads(e):
+        return e
+    done = memo.get(e)
+    if done is None:
+        children = e.children()
+        rebuilt = tuple([replace_loads(c, fn, memo) for c in children])
+        done = e if rebuilt == children else e.rebuild(rebuilt)
+        if isinstance(done, Load):
+            replaced = fn(done)
+            done = done if replaced is None else replaced
+        memo[e] = done
+    return done
+
+
+def transform_values(e: Expr, fn: Callable[[Expr], Expr | None], memo: Memo) -> Expr:
+    """As `transform`, for rules that do not concern index arithmetic: that is not looked at."""
+    if is_index_arithmetic(e):
+        return e
+    done = memo.get(e)
+    if done is None:
+        children = e.children()
+        rebuilt = tuple([transform_values(c, fn, memo) for c in children])
+        node = e if rebuilt == children else e.rebuild(rebuilt)
+        replaced = fn(node)
+        memo[e] = done = node if replaced is None else replaced
+    return done
 
 
 def substitute(e: Expr, values: Mapping[Var, Expr], memo: Memo | None = None) -> Expr:

@@ -114,9 +114,7 @@ class Simplifier:
             return self.expr(self.linear(e))
         if isinstance(e, Binary) and e.a.dtype is INDEX:
             return self._compare(e)
-        children = e.children()
-        new = tuple([self(c) for c in children])
-        return e if all(a is b for a, b in zip(new, children, strict=True)) else e.rebuild(new)
+        return self._over_simple(e)
 
     def _compare(self, e: Binary) -> Expr:
         form = self.linear(sub(e.a, e.b))
@@ -184,36 +182,42 @@ class Simplifier:
                 if known is not None and known.lo == known.hi:
                     return Linear(int(known.lo), ())
                 return Linear(0, ((e, 1),))
+            case Binary():
+                return self._linear_of_binary(e)
             case Unary(op=UnaryOp.NEG):
                 return self._scale(self.linear(e.a), -1)
-            case Binary(op=BinaryOp.ADD):
+            case _:
+                return self._atom(self._over_simple(e))
+
+    def _linear_of_binary(self, e: Binary) -> Linear:
+        match e.op:
+            case BinaryOp.ADD:
                 return self._sum(self.linear(e.a), self.linear(e.b))
-            case Binary(op=BinaryOp.SUB):
+            case BinaryOp.SUB:
                 return self._sum(self.linear(e.a), self._scale(self.linear(e.b), -1))
-            case Binary(op=BinaryOp.MUL):
+            case BinaryOp.MUL:
                 a, b = self.linear(e.a), self.linear(e.b)
                 if not b.terms:
                     return self._scale(a, b.const)
                 if not a.terms:
                     return self._scale(b, a.const)
                 return self._atom(mul(self.expr(a), self.expr(b)))
-            case Binary(op=BinaryOp.FLOORDIV):
+            case BinaryOp.FLOORDIV | BinaryOp.MOD:
                 divisor = self.linear(e.b)
                 if divisor.terms or divisor.const <= 0:
-                    return self._atom(binary(BinaryOp.FLOORDIV, self(e.a), self(e.b)))
-                return self._floordiv(self.linear(e.a), divisor.const)
-            case Binary(op=BinaryOp.MOD):
-                divisor = self.linear(e.b)
-                if divisor.terms or divisor.const <= 0:
-                    return self._atom(binary(BinaryOp.MOD, self(e.a), self(e.b)))
-                return self._mod(self.linear(e.a), divisor.const)
-            case Binary(op=BinaryOp.MIN | BinaryOp.MAX):
+                    return self._atom(binary(e.op, self(e.a), self(e.b)))
+                divide = self._floordiv if e.op is BinaryOp.FLOORDIV else self._mod
+                return divide(self.linear(e.a), divisor.const)
+            case BinaryOp.MIN | BinaryOp.MAX:
                 return self._min_max(e)
             case _:
-                children = e.children()
-                new = tuple([self(c) for c in children])
-                same = all(a is b for a, b in zip(new, children, strict=True))
-                return self._atom(e if same else e.rebuild(new))
+                return self._atom(self._over_simple(e))
+
+    def _over_simple(self, e: Expr) -> Expr:
+        """The same node over simplified children."""
+        children = e.children()
+        new = tuple([self(c) for c in children])
+        return e if new == children else e.rebuild(new)  # equality of nodes is identity
 
     def _atom(self, e: Expr) -> Linear:
         if isinstance(e, Const):

@@ -1,7 +1,6 @@
 """Finding one's way in a Func: loops and blocks by name, the path that leads to them, and changing one place."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from tilewright.ir.expr import Expr, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
@@ -36,32 +35,32 @@ def path_to(body: Stmt, target: Stmt) -> tuple[Stmt, ...]:
     path: list[Stmt] = []
     if not _descend(body, target, path):
         raise KeyError(target)
-    return tuple(reversed(path))
+    return tuple(path)
 
 
 def _descend(node: Stmt, target: Stmt, path: list[Stmt]) -> bool:
-    if node is target:
+    """Append the way from `node` to `target`, if there is one."""
+    start = len(path)
+    while node is not target:
         path.append(node)
-        return True
-    below = children(node)
-    if len(below) > 1:  # only there is a choice of ways
-        below = [c for c in below if _may_hold(c, target)]
-    for child in below:
-        if _descend(child, target, path):
-            path.append(node)
-            return True
-    return False
+        below = children(node)
+        if len(below) != 1:  # only there is a choice of ways
+            if any(_descend(c, target, path) for c in below if c is target or _may_hold(c, target)):
+                return True
+            del path[start:]
+            return False
+        node = below[0]
+    path.append(node)
+    return True
 
 
 def _may_hold(s: Stmt, target: Stmt) -> bool:
-    """False if `target` is certainly not in `s`: names are unique."""
-    match target:
-        case For():
-            return s is target or target.var.name in declared_below(s).loops
-        case Block():
-            return s is target or target.name in declared_below(s).blocks
-        case _:
-            return True
+    """False if `target` is certainly not below `s`: names are unique."""
+    if isinstance(target, For):
+        return target.var.name in declared_below(s).loops
+    if isinstance(target, Block):
+        return target.name in declared_below(s).blocks
+    return True
 
 
 def loops_above(func: Func, target: Stmt) -> tuple[For, ...]:
@@ -162,13 +161,13 @@ def simplify_nest(s: Stmt, simplify: Simplifier) -> Stmt:
     bindings, predicate = tuple([simplify(b) for b in s.bindings]), simplify(s.predicate)
     if predicate is s.predicate and bindings == s.bindings:  # equality of nodes is identity
         return s
-    return replace(s, bindings=bindings, predicate=predicate)
+    return Block(s.name, s.iters, bindings, s.body, s.init, predicate, s.annotations)
 
 
 def wrap(nest: Iterable[For], body: Stmt) -> Stmt:
     """`body` in loops like those of `nest` (outermost first): same variable, extent, kind and annotations."""
     for loop in reversed(list(nest)):
-        body = replace(loop, body=body)
+        body = For(loop.var, loop.extent, body, loop.kind, loop.annotations)
     return body
 
 
@@ -191,11 +190,12 @@ def _renamed(s: Stmt, suffix: str, new: dict[Var, Expr]) -> Stmt:
 
     match s:
         case For():
-            return replace(s, var=fresh(s.var), body=_renamed(s.body, suffix, new))
+            var = fresh(s.var)
+            return For(var, s.extent, _renamed(s.body, suffix, new), s.kind, s.annotations)
         case Block():
             iters = tuple([Iter(fresh(it.var), it.extent, it.kind) for it in s.iters])
             init = None if s.init is None else _renamed(s.init, suffix, new)
             body = _renamed(s.body, suffix, new)
-            return replace(s, name=s.name + suffix, iters=iters, body=body, init=init)
+            return Block(s.name + suffix, iters, s.bindings, body, init, s.predicate, s.annotations)
         case _:
             return map_children(s, lambda c: _renamed(c, suffix, new))

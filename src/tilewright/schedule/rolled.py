@@ -12,16 +12,14 @@ and stays until it is read last, as if the buffer had them all.
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Indices, Load, Var, as_index, is_const, loads
-from tilewright.ir.rewrite import Memo
-from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Indices, Var, as_index, is_const, loads
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.moves import holds
 from tilewright.schedule.nest import find_block, find_loop, loops_above
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, Span, accesses, box, contains, loop_extents
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, transform
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Stmt, Store, stmt_exprs, walk
 
@@ -154,15 +152,8 @@ def _indices(body: Stmt, buffer: Buffer) -> Iterator[Indices]:
 
 def _moved(body: Stmt, old: Buffer, new: Buffer, dim: int, fn: Callable[[Expr], Expr]) -> Stmt:
     """Accesses to `old` become accesses to `new`, with the index of dimension `dim` changed."""
-    memo: Memo = {}
 
-    def place(indices: Indices) -> Indices:
+    def place(_: Buffer, indices: Indices) -> Indices:
         return tuple(fn(i) if d == dim else i for d, i in enumerate(indices))
 
-    def load(n: Expr) -> Expr | None:
-        return Load(new, place(n.indices)) if isinstance(n, Load) and n.buffer is old else None
-
-    def store(n: Stmt) -> Stmt | None:
-        return Store(new, place(n.indices), n.value) if isinstance(n, Store) and n.buffer is old else None
-
-    return transform(map_exprs(body, lambda e: transform_expr(e, load, memo)), store)
+    return redirect(body, {old: new}, place)

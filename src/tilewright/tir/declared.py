@@ -5,7 +5,7 @@ together what its statements know: after a step, only what is on the way from th
 again.
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from tilewright.ir.expr import Var
 from tilewright.ir.simplify import Interval
@@ -33,7 +33,8 @@ def declared(s: Stmt) -> Declared:
     if not isinstance(s, For | Block):
         return below
     found = Declared({}, {}, {})
-    _add(s, below, found)
+    _add(s, found)
+    _add_all(below, found)
     return found
 
 
@@ -42,7 +43,7 @@ def declared_below(s: Stmt) -> Declared:
     if isinstance(s, Store):
         return _NOTHING
     try:
-        return cast(Declared, s.known_below)
+        return s.known_below
     except AttributeError:
         found = _below(s)
         object.__setattr__(s, "known_below", found)
@@ -51,20 +52,20 @@ def declared_below(s: Stmt) -> Declared:
 
 def _below(s: Stmt) -> Declared:
     found = Declared({}, {}, {})
-    stack = [s]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Seq):
-            for c in node.stmts:
-                _add(c, declared_below(c), found)
+    todo = list(reversed(children(s)))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Store):
             continue
-        if node is not s:
-            _add(node, _NOTHING, found)
-        stack.extend(reversed(children(node)))
+        _add(node, found)
+        if isinstance(node, Seq) or isinstance(s, Seq):
+            _add_all(declared_below(node), found)
+        else:
+            todo.extend(reversed(children(node)))
     return found
 
 
-def _add(s: Stmt, below: Declared, found: Declared) -> None:
+def _add(s: Stmt, found: Declared) -> None:
     if isinstance(s, For):
         found.loops[s.var.name] = s
         found.ranges[s.var] = Interval(0, s.extent - 1)
@@ -72,7 +73,9 @@ def _add(s: Stmt, below: Declared, found: Declared) -> None:
         found.blocks[s.name] = s
         for it in s.iters:
             found.ranges[it.var] = Interval(0, it.extent - 1)
-    if below is not _NOTHING:
-        found.loops.update(below.loops)
-        found.blocks.update(below.blocks)
-        found.ranges.update(below.ranges)
+
+
+def _add_all(some: Declared, found: Declared) -> None:
+    found.loops.update(some.loops)
+    found.blocks.update(some.blocks)
+    found.ranges.update(some.ranges)

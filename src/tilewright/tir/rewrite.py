@@ -1,50 +1,58 @@
 """Rewriting statements, with expressions inside them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, assert_never
 
-from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Var
-from tilewright.ir.rewrite import Memo
+from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var
+from tilewright.ir.rewrite import Memo, replace_loads
 from tilewright.ir.rewrite import substitute as substitute_expr
-from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store, seq
+from tilewright.tir.touched import touched
 
 ExprFn: TypeAlias = Callable[[Expr], Expr]
 StmtFn: TypeAlias = Callable[[Stmt], Stmt | None]
+PlaceFn: TypeAlias = Callable[[Buffer, Indices], Indices]
 
 
 def map_exprs(s: Stmt, fn: ExprFn) -> Stmt:
     """Apply `fn` to every whole expression in `s`. Parts that do not change keep their identity."""
+    return _map_parts(s, fn, lambda c: map_exprs(c, fn))
+
+
+def _map_parts(s: Stmt, fn: ExprFn, child: Callable[[Stmt], Stmt]) -> Stmt:
+    """Apply `fn` to the expressions directly in `s`, and `child` to the statements."""
     match s:
         case Store():
             indices = tuple([fn(i) for i in s.indices])
             value = fn(s.value)
-            if value is s.value and all(a is b for a, b in zip(indices, s.indices, strict=True)):
+            if value is s.value and indices == s.indices:  # equality of expressions is identity
                 return s
             return Store(s.buffer, indices, value)
-        case For() | Alloc():
-            body = map_exprs(s.body, fn)
-            return s if body is s.body else replace(s, body=body)
+        case For():
+            body = child(s.body)
+            return s if body is s.body else For(s.var, s.extent, body, s.kind, s.annotations)
+        case Alloc():
+            body = child(s.body)
+            return s if body is s.body else Alloc(s.buffer, body)
         case Emit():
             operands = tuple([tuple([_load(fn(e)) for e in places]) for places in s.operands])
-            body = map_exprs(s.body, fn)
+            body = child(s.body)
             return s if body is s.body and operands == s.operands else Emit(s.intrinsic, operands, body)
         case Seq():
-            stmts = tuple([map_exprs(c, fn) for c in s.stmts])
+            stmts = tuple([child(c) for c in s.stmts])
             return s if all(a is b for a, b in zip(stmts, s.stmts, strict=True)) else Seq(stmts)
         case If():
-            cond, then = fn(s.cond), map_exprs(s.then, fn)
+            cond, then = fn(s.cond), child(s.then)
             return s if cond is s.cond and then is s.then else If(cond, then)
         case Block():
             bindings = tuple([fn(b) for b in s.bindings])
             predicate = s.predicate if s.predicate is TRUE else fn(s.predicate)
-            init = None if s.init is None else map_exprs(s.init, fn)
-            body = map_exprs(s.body, fn)
+            init = None if s.init is None else child(s.init)
+            body = child(s.body)
             same = init is s.init and body is s.body and predicate is s.predicate
-            if same and all(a is b for a, b in zip(bindings, s.bindings, strict=True)):
+            if same and bindings == s.bindings:
                 return s
-            return replace(s, bindings=bindings, predicate=predicate, init=init, body=body)
+            return Block(s.name, s.iters, bindings, body, init, predicate, s.annotations)
         case _:
             assert_never(s)
 
@@ -59,9 +67,15 @@ def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
     match s:
         case Store():
             return s
-        case For() | Alloc() | Emit():
+        case For():
             body = fn(s.body)
-            return s if body is s.body else replace(s, body=body)
+            return s if body is s.body else For(s.var, s.extent, body, s.kind, s.annotations)
+        case Alloc():
+            body = fn(s.body)
+            return s if body is s.body else Alloc(s.buffer, body)
+        case Emit():
+            body = fn(s.body)
+            return s if body is s.body else Emit(s.intrinsic, s.operands, body)
         case Seq():
             stmts = tuple([fn(c) for c in s.stmts])
             return s if all(a is b for a, b in zip(stmts, s.stmts, strict=True)) else seq(*stmts)
@@ -71,7 +85,9 @@ def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
         case Block():
             init = None if s.init is None else fn(s.init)
             body = fn(s.body)
-            return s if init is s.init and body is s.body else replace(s, init=init, body=body)
+            if init is s.init and body is s.body:
+                return s
+            return Block(s.name, s.iters, s.bindings, body, init, s.predicate, s.annotations)
         case _:
             assert_never(s)
 
@@ -97,16 +113,51 @@ def bound_store(block: Block) -> Store:
     return Store(store.buffer, indices, substitute_expr(store.value, values, memo))
 
 
-def replace_buffers(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
-    """Access other buffers at the same indices."""
+def map_loads(s: Stmt, buffers: Collection[Buffer], fn: Callable[[Load], Expr]) -> Stmt:
+    """Replace the loads from these buffers."""
     memo: Memo = {}
 
-    def load(n: Expr) -> Expr | None:
-        return Load(buffers[n.buffer], n.indices) if isinstance(n, Load) and n.buffer in buffers else None
+    def load(n: Load) -> Expr | None:
+        return fn(n) if n.buffer in buffers else None
 
-    def store(n: Stmt) -> Stmt | None:
-        if isinstance(n, Store | Alloc) and n.buffer in buffers:
-            return replace(n, buffer=buffers[n.buffer])
-        return None
+    return _map_touching(s, buffers, lambda e: replace_loads(e, load, memo), lambda n: n)
 
-    return transform(map_exprs(s, lambda e: transform_expr(e, load, memo)), store)
+
+def redirect(s: Stmt, buffers: Mapping[Buffer, Buffer], place: PlaceFn | None = None) -> Stmt:
+    """Access other buffers: at the same indices, or where `place` says."""
+
+    def placed(b: Buffer, indices: Indices) -> Indices:
+        return indices if place is None else place(b, indices)
+
+    def load(n: Load) -> Expr | None:
+        return Load(buffers[n.buffer], placed(n.buffer, n.indices)) if n.buffer in buffers else None
+
+    def holder(n: Store | Alloc) -> Stmt:
+        if n.buffer not in buffers:
+            return n
+        if isinstance(n, Alloc):
+            return Alloc(buffers[n.buffer], n.body)
+        return Store(buffers[n.buffer], placed(n.buffer, n.indices), n.value)
+
+    memo: Memo = {}
+    return _map_touching(s, buffers, lambda e: replace_loads(e, load, memo), holder)
+
+
+def _map_touching(
+    s: Stmt, buffers: Collection[Buffer], fn: ExprFn, holder: Callable[[Store | Alloc], Stmt]
+) -> Stmt:
+    """As `map_exprs`, and `holder` for what names a buffer; of the parts that touch one of `buffers`."""
+    if isinstance(s, Store):
+        done = map_exprs(s, fn)
+        assert isinstance(done, Store)
+        return holder(done)
+    if not touched(s).any_of(buffers):
+        return s
+    match s:
+        case Alloc():
+            body = _map_touching(s.body, buffers, fn, holder)
+            return holder(s if body is s.body else Alloc(s.buffer, body))
+        case For() | Seq():
+            return map_children(s, lambda c: _map_touching(c, buffers, fn, holder))
+        case If() | Emit() | Block():
+            return _map_parts(s, fn, lambda c: _map_touching(c, buffers, fn, holder))

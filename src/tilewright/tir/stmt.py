@@ -20,7 +20,7 @@ Names: loop variables and block iterators are unique within a Module, block name
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var
 from tilewright.support.errors import InternalError
@@ -75,10 +75,11 @@ class IterKind(Enum):
 
 
 class Compound:
-    """What holds statements remembers what these declare (`tir/declared.py`)."""
+    """What holds statements remembers what these declare (`tir/declared.py`) and touch (`tir/touched.py`)."""
 
-    __slots__ = ("known_below",)
-    known_below: object
+    __slots__ = ("known_below", "known_touched")
+    known_below: Any
+    known_touched: Any
 
 
 AnnotationValue: TypeAlias = str | int | float | bool

@@ -18,14 +18,13 @@ from types import MappingProxyType
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes.group import Group, Grouped, group
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, const, loads
-from tilewright.ir.rewrite import Memo, transform
+from tilewright.ir.expr import Buffer, Const, Load, Scope, const, loads
 from tilewright.ops.opdef import Algorithm, Compute
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Alternative, Call, Constant, External, Func, Module
 from tilewright.tir.names import short_name
-from tilewright.tir.rewrite import map_exprs
+from tilewright.tir.rewrite import map_loads
 from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk
 
 _PLAIN: Mapping[int, Compute] = MappingProxyType({})
@@ -205,12 +204,7 @@ def _with_literals(func: Func, literals: Mapping[Buffer, Const]) -> Func:
     present = {p: literals[p] for p in func.params if p in literals}
     if not present:
         return func
-    memo: Memo = {}
-
-    def literal(e: Expr) -> Expr | None:
-        return present.get(e.buffer) if isinstance(e, Load) else None
-
-    body = map_exprs(func.body, lambda e: transform(e, literal, memo))
+    body = map_loads(func.body, present, lambda n: present[n.buffer])
     return replace(func, body=body, params=tuple(p for p in func.params if p not in present))
 
 

@@ -23,7 +23,7 @@ from tilewright.schedule.steps.cache_write import copy_nest
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import region
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import replace_buffers
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
 
 
@@ -74,7 +74,7 @@ class CacheRead(FuncStep):
         copy, names = copy_nest(self.copy, buffer, cache, used)
         check_free(func, self.cache, self.copy, *names)
         made = replace(func, locals=(*func.locals, cache))
-        made = replace_stmt(made, block, replace_buffers(block, {buffer: cache}))
+        made = replace_stmt(made, block, redirect(block, {buffer: cache}))
         made = insert_nest(made, at, copy)
         if buffer in func.locals:
             verdict = made_before(made, self.copy, buffer)

@@ -33,7 +33,7 @@ from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Region, accesses, box, loop_extents, region
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import replace_buffers
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Iter, Stmt, Store, blocks
 
@@ -88,7 +88,7 @@ class CacheWrite(FuncStep):
         copy, names = copy_nest(self.copy, cache, buffer, self._written(func, block, buffer))
         check_free(func, self.cache, self.copy, *names)
         func = insert_nest(replace(func, locals=(*func.locals, cache)), at + 1, copy)
-        return replace_stmt(func, block, replace_buffers(block, {buffer: cache}))
+        return replace_stmt(func, block, redirect(block, {buffer: cache}))
 
     def _written(self, func: Func, block: Block, buffer: Buffer) -> Region:
         """What the block writes over all its instances: exactly that is copied."""

@@ -10,8 +10,7 @@ guards of the consumer: an inlined padding block becomes a Select around the loa
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr, Load
-from tilewright.ir.rewrite import Memo, substitute
-from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.moves import (
@@ -30,7 +29,7 @@ from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.solve import try_solve
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs
+from tilewright.tir.rewrite import map_loads
 from tilewright.tir.simplify import ranges
 
 
@@ -64,14 +63,11 @@ class ComputeInline(FuncStep):
                 f"the indices at which block {block.name!r} stores do not decide its iterators",
                 "each iterator must follow from the indices, as in T[i, j] or T[i // 8, i % 8]",
             )
-        memo: Memo = {}
 
-        def inline(n: Expr) -> Expr | None:
-            if not isinstance(n, Load) or n.buffer is not buffer:
-                return None
+        def inline(n: Load) -> Expr:
             values = try_solve(store.indices, n.indices, block.iters, simplify)
             assert values is not None  # whether it can be solved does not depend on the values
             return simplify(substitute(store.value, values))
 
-        body = map_exprs(body, lambda e: transform_expr(e, inline, memo))
+        body = map_loads(body, (buffer,), inline)
         return replace(func, body=body, locals=tuple(b for b in func.locals if b is not buffer))

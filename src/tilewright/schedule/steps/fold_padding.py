@@ -14,10 +14,8 @@ their own in other Funcs: the border is as wide as any of them wants it, and eac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import TRUE, Buffer, Const, Expr, Load, Select, Var, as_index, conjuncts
+from tilewright.ir.expr import TRUE, Buffer, Const, Expr, Indices, Load, Select, Var, as_index, conjuncts
 from tilewright.ir.layout import Layout, Pad
-from tilewright.ir.rewrite import Memo
-from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import find_block
@@ -26,7 +24,7 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module
-from tilewright.tir.rewrite import map_exprs
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Iter, Seq, Stmt, Store, blocks, seq
 
@@ -145,14 +143,11 @@ def _fill_instead(func: Func, name: str, wide: Buffer, padding: Padding, offsets
 def _shifted(body: Stmt, copy: Buffer, wide: Buffer, offsets: Sequence[int]) -> Stmt:
     """`body` with `wide` read instead of `copy`, whose first element it has at `offsets`."""
     simplify = Simplifier(ranges(body))
-    memo: Memo = {}
 
-    def load(n: Expr) -> Expr | None:
-        if not isinstance(n, Load) or n.buffer is not copy:
-            return None
-        return Load(wide, tuple([simplify(i + o) for i, o in zip(n.indices, offsets, strict=True)]))
+    def place(_: Buffer, indices: Indices) -> Indices:
+        return tuple([simplify(i + o) for i, o in zip(indices, offsets, strict=True)])
 
-    return map_exprs(body, lambda e: transform_expr(e, load, memo))
+    return redirect(body, {copy: wide}, place)
 
 
 def _side(

@@ -15,7 +15,7 @@ from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.func import Func, Module
-from tilewright.tir.rewrite import replace_buffers
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.stmt import LoopKind, loops
 
 
@@ -58,5 +58,5 @@ class SetScope(Step):
                     )
                     raise ScheduleError(f"{self}: {error.message}", where=error.where, hint=error.hint)
         new = Buffer(old.name, old.shape, old.dtype, self.scope)
-        body = replace_buffers(func.body, {old: new})
+        body = redirect(func.body, {old: new})
         return replace(func, body=body, locals=tuple(new if b is old else b for b in func.locals))

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var, loads
-from tilewright.ir.rewrite import Memo, substitute
-from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import find_block
@@ -26,9 +25,9 @@ from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import Branch, While, map_program
 from tilewright.tir.func import Call, External, Func, Module, Program, outside_kernels
-from tilewright.tir.rewrite import map_exprs, transform
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, Iter, Seq, Stmt, Store, seq, walk
+from tilewright.tir.stmt import Block, Iter, Seq, Store, seq, walk
 
 
 class Piece(NamedTuple):
@@ -192,23 +191,14 @@ def _moved(func: Func, source: Buffer, whole: Buffer, offsets: tuple[int, ...]) 
     if source not in func.params:
         return func
     simplify = Simplifier(ranges(func.body))
-    memo: Memo = {}
 
-    def place(indices: Indices) -> Indices:
+    def place(_: Buffer, indices: Indices) -> Indices:
         return tuple([simplify(i + offset) for i, offset in zip(indices, offsets, strict=True)])
-
-    def load(n: Expr) -> Expr | None:
-        return Load(whole, place(n.indices)) if isinstance(n, Load) and n.buffer is source else None
-
-    def store(n: Stmt) -> Stmt | None:
-        return (
-            Store(whole, place(n.indices), n.value) if isinstance(n, Store) and n.buffer is source else None
-        )
 
     def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
         return tuple(dict.fromkeys(whole if b is source else b for b in buffers))
 
-    body = transform(map_exprs(func.body, lambda e: transform_expr(e, load, memo)), store)
+    body = redirect(func.body, {source: whole}, place)
     return replace(func, body=body, params=swap(func.params), outputs=swap(func.outputs))
 
 

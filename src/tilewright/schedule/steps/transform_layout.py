@@ -14,18 +14,15 @@ The inputs and outputs of the Module, and what external code sees, keep the layo
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Buffer, Expr, Indices, Load
+from tilewright.ir.expr import Buffer, Indices
 from tilewright.ir.layout import Fuse, Layout, Pad, Primitive, Reorder, Shape, Split
-from tilewright.ir.rewrite import Memo
-from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import map_program
 from tilewright.tir.func import Call, Constant, External, Func, Module, Program, outside_kernels
-from tilewright.tir.rewrite import map_exprs, transform
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Stmt, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +79,14 @@ class TransformLayout(Step):
         if old not in func.params and old not in func.locals:
             return func
         simplify = Simplifier(ranges(func.body))
-        memo: Memo = {}
 
-        def place(indices: Indices) -> Indices:
+        def place(_: Buffer, indices: Indices) -> Indices:
             return tuple([simplify(i) for i in self.layout.forward(old.shape, indices)])
-
-        def load(n: Expr) -> Expr | None:
-            return Load(new, place(n.indices)) if isinstance(n, Load) and n.buffer is old else None
-
-        def store(n: Stmt) -> Stmt | None:
-            if isinstance(n, Store) and n.buffer is old:
-                return Store(new, place(n.indices), n.value)
-            return Alloc(new, n.body) if isinstance(n, Alloc) and n.buffer is old else None
 
         def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
             return tuple(new if b is old else b for b in buffers)
 
-        body = transform(map_exprs(func.body, lambda e: transform_expr(e, load, memo)), store)
+        body = redirect(func.body, {old: new}, place)
         return replace(
             func,
             params=swap(func.params),

@@ -14,20 +14,26 @@ found. It never claims too much; it may miss what only a predicate makes true.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, floordiv, free_vars, loads, mod
 from tilewright.ir.simplify import Linear, Number, Simplifier
 
 
-def determined(values: Iterable[Expr], simplify: Simplifier) -> set[Expr]:
-    """The variables, quotients and remainders that follow from the values of these integer expressions."""
+def determined(
+    values: Iterable[Expr], simplify: Simplifier, wanted: Collection[Expr] | None = None
+) -> set[Expr]:
+    """The variables, quotients and remainders that follow from the values of these integer expressions. If it is known
+    what of them is `wanted`, the others need not be there.
+    """
     forms = [simplify.linear(v) for v in values]
     known: set[Expr] = set()
     opened: set[Expr] = set()  # quotients and remainders whose dividend is among `forms` already
     while True:
-        found = set[Expr]().union(*(_digits(form, known, simplify) for form in forms))
+        found = set[Expr]().union(*[_digits(form, known, simplify) for form in forms])
         known |= found
+        if wanted is not None and known.issuperset(wanted):
+            return known
         for e in [e for e in known if e not in opened]:
             other = _counterpart(e, simplify)
             if other is not None and all(a in known or _follows(a, known) for a, _ in other.terms):
@@ -51,8 +57,8 @@ def determines(values: Iterable[Expr], var: Var, simplify: Simplifier) -> bool:
 
 def is_injective(values: Iterable[Expr], variables: Iterable[Var], simplify: Simplifier) -> bool:
     """Do the expressions have different values wherever one of the variables does?"""
-    known = determined(values, simplify)
-    return all(v in known or simplify.constant(v) is not None for v in variables)
+    wanted = [v for v in variables if simplify.constant(v) is None]
+    return determined(values, simplify, wanted).issuperset(wanted)
 
 
 def _counterpart(e: Expr, simplify: Simplifier) -> Linear | None:
@@ -71,7 +77,10 @@ def _digits(form: Linear, known: set[Expr], simplify: Simplifier) -> set[Expr]:
     In order of their coefficients the terms fall into groups: a cut is where all coefficients above are multiples of
     more than the terms below can span. The sum of each group is then known, and so is an atom alone in its group.
     """
-    terms = sorted(((a, abs(c)) for a, c in form.terms if a not in known), key=lambda t: t[1])
+    terms = [(a, abs(c)) for a, c in form.terms if a not in known]
+    if len(terms) < 2:
+        return {a for a, _ in terms}
+    terms.sort(key=lambda t: t[1])
     steps = [0] * (len(terms) + 1)  # the gcd of the coefficients from here up
     for n in reversed(range(len(terms))):
         steps[n] = math.gcd(terms[n][1], steps[n + 1])

@@ -7,9 +7,11 @@ the buffer it writes, and `producers` and `consumers` leave it out.
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Buffer, Load, walk
+from tilewright.ir.expr import Buffer, loads
+from tilewright.tir.declared import declared_below
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, Stmt, Store, children, stmt_exprs
+from tilewright.tir.stmt import Block, Store, children, stmt_exprs
+from tilewright.tir.touched import Touched, touched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +24,23 @@ class Uses:
     writes: dict[Buffer, None]
 
 
+def _own(block: Block) -> Touched:
+    """What a block touches outside of blocks inside it."""
+    if not declared_below(block).blocks:
+        return touched(block)
+    found = Touched({}, {})
+    stack = list(reversed(children(block)))
+    while stack:
+        s = stack.pop()
+        if isinstance(s, Block):
+            continue
+        if isinstance(s, Store):
+            found.writes[s.buffer] = None
+        found.reads.update((ld.buffer, None) for e in stmt_exprs(s) for ld in loads(e))
+        stack.extend(reversed(children(s)))
+    return found
+
+
 class Dataflow:
     """The uses of every block of a Func, and the way back from buffers to blocks."""
 
@@ -29,27 +48,13 @@ class Dataflow:
         self.uses: dict[str, Uses] = {}
         self._readers: dict[Buffer, list[Block]] = {}
         self._writers: dict[Buffer, list[Block]] = {}
-        self._visit(func.body, None)
-
-    def _visit(self, s: Stmt, inside: Uses | None) -> None:
-        if isinstance(s, Block):
-            inside = Uses(s, len(self.uses), {}, {})
-            self.uses[s.name] = inside
-        elif inside is not None:
-            if isinstance(s, Store):
-                self._note(inside.writes, self._writers, s.buffer, inside.block)
-            for e in stmt_exprs(s):
-                for n in walk(e):
-                    if isinstance(n, Load):
-                        self._note(inside.reads, self._readers, n.buffer, inside.block)
-        for c in children(s):
-            self._visit(c, inside)
-
-    @staticmethod
-    def _note(seen: dict[Buffer, None], users: dict[Buffer, list[Block]], buffer: Buffer, by: Block) -> None:
-        if buffer not in seen:
-            seen[buffer] = None
-            users.setdefault(buffer, []).append(by)
+        for block in func.names.blocks.values():
+            mine = _own(block)
+            self.uses[block.name] = Uses(block, len(self.uses), mine.reads, mine.writes)
+            for b in mine.reads:
+                self._readers.setdefault(b, []).append(block)
+            for b in mine.writes:
+                self._writers.setdefault(b, []).append(block)
 
     def writers(self, buffer: Buffer) -> tuple[Block, ...]:
         """The blocks that store to `buffer`, in program order."""

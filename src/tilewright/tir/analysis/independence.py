@@ -24,6 +24,7 @@ from tilewright.tir.analysis.affine import determines, is_injective
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, children, loops, stmt_exprs
+from tilewright.tir.touched import touched
 
 _Terms: TypeAlias = tuple[tuple[Expr, int], ...]
 
@@ -86,6 +87,8 @@ class _Place(NamedTuple):
 
 
 def _collect(s: Stmt, at: _Place, only: Buffer | None, out: list[Access]) -> None:
+    if only is not None and not touched(s).any_of((only,)):
+        return
     for e in stmt_exprs(s):
         for load in loads(e):
             if only is None or load.buffer is only:
@@ -186,7 +189,7 @@ def _dependence(
             simplify = Simplifier(ranges(func.body))
         for var in variables if pairs else ():
             assert simplify is not None
-            if private and _is_private(func, users, var, varying, simplify):
+            if private and _is_private(func, root, users, var, varying, simplify):
                 continue
             for store, other in pairs:
                 if other.is_store:
@@ -317,14 +320,16 @@ def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplif
     return determines(equal, var, simplify)
 
 
-def _is_private(func: Func, users: list[Access], var: Var, varying: Set[Var], simplify: Simplifier) -> bool:
-    """Is a buffer of these uses below a loop used nowhere else, and filled in each iteration before it is
+def _is_private(
+    func: Func, root: For, users: list[Access], var: Var, varying: Set[Var], simplify: Simplifier
+) -> bool:
+    """Is a buffer of these uses below the loop `root` used nowhere else, and filled in each iteration before it is
     read?
     """
     buffer = users[0].buffer
     if buffer in func.params or not users[0].is_store:
         return False
-    if len(accesses(func.body, buffer)) != len(users):
+    if func.body is not root and len(accesses(func.body, buffer)) != len(users):
         return False
     regions = [(a, [_window(i, var, varying, simplify) for i in a.indices]) for a in users]
     stores = [r for a, r in regions if a.is_store]

@@ -9,14 +9,13 @@ A dimension shrinks if all accesses share their part over outer loops; else it k
 
 import math
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, free_vars, loads
-from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.expr import Buffer, Expr, Indices, Var, free_vars, loads
 from tilewright.ir.simplify import Interval, Linear, Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_allocations import accesses
-from tilewright.tir.rewrite import map_children, map_exprs, transform
+from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, For, Stmt, Store
+from tilewright.tir.stmt import Alloc, For, Stmt
 
 
 def compact_buffers(func: Func) -> Func:
@@ -41,18 +40,10 @@ def _shrink(s: Alloc, outer: frozenset[Var], simplify: Simplifier) -> Stmt:
     if new is old:
         return s
 
-    def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(simplify(i - base) for i, (base, _) in zip(indices, dims, strict=True))
+    def shifted(_: Buffer, indices: Indices) -> Indices:
+        return tuple([simplify(i - base) for i, (base, _) in zip(indices, dims, strict=True)])
 
-    def load(n: Expr) -> Expr | None:
-        return Load(new, shifted(n.indices)) if isinstance(n, Load) and n.buffer is old else None
-
-    def store(n: Stmt) -> Stmt | None:
-        return Store(new, shifted(n.indices), n.value) if isinstance(n, Store) and n.buffer is old else None
-
-    memo: dict[Expr, Expr] = {}
-    body = transform(map_exprs(s.body, lambda e: transform_expr(e, load, memo)), store)
-    return Alloc(new, body)
+    return Alloc(new, redirect(s.body, {old: new}, shifted))
 
 
 def _dimension(

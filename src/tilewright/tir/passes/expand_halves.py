@@ -27,10 +27,11 @@ from tilewright.ir.expr import (
     binary,
     cast,
     const,
+    is_index_arithmetic,
     select,
     unary,
 )
-from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.rewrite import transform_values
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, transform
 from tilewright.tir.stmt import Stmt, Store, stmt_exprs, walk
@@ -64,7 +65,8 @@ def _mentions_halves(body: Stmt) -> bool:
             if e.dtype in _HALVES:
                 return True
             seen.add(e)
-            todo.extend(e.children())
+            if not is_index_arithmetic(e):
+                todo.extend(e.children())
     return False
 
 
@@ -187,7 +189,7 @@ def expand_half_casts(func: Func, *, has_f16: bool = False) -> Func:
             return _SHORTEN[n.dtype](n.a)
         return None
 
-    return func.with_body(map_exprs(func.body, lambda e: transform_expr(e, rule, memo)))
+    return func.with_body(map_exprs(func.body, lambda e: transform_values(e, rule, memo)))
 
 
 def _half_bits(x: Expr) -> Expr:

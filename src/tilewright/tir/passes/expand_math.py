@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Unary, UnaryOp, cast, const, select
-from tilewright.ir.rewrite import Memo, transform
+from tilewright.ir.rewrite import Memo, transform_values
 from tilewright.tir.func import Func
 from tilewright.tir.math.arith import equals, sqrt
 from tilewright.tir.math.error_function import erf
@@ -39,7 +39,7 @@ _FUNCTIONS: dict[UnaryOp, Callable[[Expr], Expr]] = {
 
 def expand_math(func: Func) -> Func:
     memo: Memo = {}
-    return func.with_body(map_exprs(func.body, lambda e: transform(e, expand, memo)))
+    return func.with_body(map_exprs(func.body, lambda e: transform_values(e, expand, memo)))
 
 
 def expand(e: Expr) -> Expr | None:

@@ -9,7 +9,7 @@ ceil(-0.5) are -0.0. NaN fails the comparison and passes through.
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Binary, BinaryOp, Bitcast, Expr, Unary, UnaryOp, const, select, unary
-from tilewright.ir.rewrite import transform
+from tilewright.ir.rewrite import transform_values
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs
 
@@ -27,7 +27,7 @@ def expand_rounding(func: Func) -> Func:
             return _rounded(n.op, n.a)
         return None
 
-    return func.with_body(map_exprs(func.body, lambda e: transform(e, rule, memo)))
+    return func.with_body(map_exprs(func.body, lambda e: transform_values(e, rule, memo)))
 
 
 def _rounded(op: UnaryOp, x: Expr) -> Expr:

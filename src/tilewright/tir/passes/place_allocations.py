@@ -15,7 +15,7 @@ far inside as they may be: there the second is enough.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,9 +23,10 @@ from tilewright.ir.expr import Buffer, Expr, Scope, free_vars, loads
 from tilewright.ir.simplify import Linear, Number, Simplifier
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_children, replace_buffers
+from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Alloc, For, Seq, Stmt, Store, children, stmt_exprs, walk
+from tilewright.tir.touched import touched
 
 
 class _Span(NamedTuple):
@@ -52,20 +53,31 @@ def separate_buffers(func: Func) -> Func:
     return replace(func, body=body, locals=tuple(_in_order(body, local)))
 
 
-def _in_order(s: Stmt, buffers: Iterable[Buffer]) -> list[Buffer]:
+def _in_order(s: Stmt, buffers: frozenset[Buffer]) -> list[Buffer]:
     """By the first statement that touches them: Funcs that are equal but for their names have the same code."""
     first: dict[Buffer, int] = {}
-    for at, n in enumerate(walk(s)):
-        touched = {ld.buffer for e in stmt_exprs(n) for ld in loads(e)}
-        for b in touched | {n.buffer} if isinstance(n, Store) else touched:
+    for at, n in enumerate(_touching(s, buffers)):
+        for b in _uses_here(n, buffers):
             first.setdefault(b, at)
     return sorted(buffers, key=lambda b: (first.get(b, -1), b.name))
+
+
+def _touching(s: Stmt, buffers: frozenset[Buffer]) -> Iterator[Stmt]:
+    """The statements below and including `s` with one of the buffers in them, in program order, parents first."""
+    stack = [s]
+    while stack:
+        n = stack.pop()
+        if isinstance(n, Store):
+            yield n
+        elif touched(n).any_of(buffers):
+            yield n
+            stack.extend(reversed(children(n)))
 
 
 def accesses(s: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Expr, ...]]]:
     """The indices of every load and store below, by buffer."""
     found: dict[Buffer, list[tuple[Expr, ...]]] = {}
-    for n in walk(s):
+    for n in _touching(s, buffers):
         if isinstance(n, Store) and n.buffer in buffers:
             found.setdefault(n.buffer, []).append(n.indices)
         for e in stmt_exprs(n):
@@ -93,7 +105,7 @@ def _place(s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier) -> Stmt:
     deeper = frozenset(inner)
     remaining = iter(used)
     s = map_children(s, lambda c: _place(c, deeper & frozenset(next(remaining)), simplify))
-    for b in _in_order(s, here) if len(here) > 1 else here:
+    for b in _in_order(s, frozenset(here)) if len(here) > 1 else here:
         s = Alloc(b, s)
     return s
 
@@ -130,7 +142,7 @@ def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple
             copy = Buffer(f"{b.name}_{number}", b.shape, b.dtype, b.scope)
             result.add(copy)
             for n in group:
-                stmts[n] = replace_buffers(stmts[n], {b: copy})
+                stmts[n] = redirect(stmts[n], {b: copy})
     return Seq(tuple(stmts)), frozenset(result)
 
 

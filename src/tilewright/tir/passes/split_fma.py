@@ -8,14 +8,14 @@ shows in the numbers. Of the functions of `tir.math` none loses its special valu
 """
 
 from tilewright.ir.expr import Expr, Fma
-from tilewright.ir.rewrite import Memo, transform
+from tilewright.ir.rewrite import Memo, transform_values
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs
 
 
 def without_fma(func: Func) -> Func:
     memo: Memo = {}
-    return func.with_body(map_exprs(func.body, lambda e: transform(e, split, memo)))
+    return func.with_body(map_exprs(func.body, lambda e: transform_values(e, split, memo)))
 
 
 def split(e: Expr) -> Expr | None:

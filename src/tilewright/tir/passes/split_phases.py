@@ -11,12 +11,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope
-from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.ir.expr import Buffer, Indices, Scope
 from tilewright.support.errors import InternalError, ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_allocations import accesses, place_allocations, separate_buffers
-from tilewright.tir.rewrite import map_exprs, replace_buffers, transform
+from tilewright.tir.rewrite import redirect, transform
 from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, walk
 
 MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
@@ -128,25 +127,18 @@ def share_large_buffers(phase: Phase) -> tuple[Phase, tuple[Buffer, ...]]:
 
 def _replace_allocations(s: Stmt, buffers: Mapping[Buffer, Buffer], front: Indices) -> Stmt:
     """Without the allocations of `buffers`: accesses go to others, with the indices `front` before their own."""
-    memo: dict[Expr, Expr] = {}
+    moved = set(buffers.values())
 
-    def load(n: Expr) -> Expr | None:
-        if isinstance(n, Load) and n.buffer in buffers:
-            return Load(buffers[n.buffer], (*front, *n.indices))
-        return None
+    def without(n: Stmt) -> Stmt | None:
+        return n.body if isinstance(n, Alloc) and n.buffer in moved else None
 
-    def stmt(n: Stmt) -> Stmt | None:
-        if isinstance(n, Store) and n.buffer in buffers:
-            return Store(buffers[n.buffer], (*front, *n.indices), n.value)
-        return n.body if isinstance(n, Alloc) and n.buffer in buffers else None
-
-    return transform(map_exprs(s, lambda e: transform_expr(e, load, memo)), stmt)
+    return transform(redirect(s, buffers, lambda _, indices: (*front, *indices)), without)
 
 
 def _privatise(body: Stmt) -> Stmt:
     """Allocations of GLOBAL scope inside a nest are memory of one worker."""
     found = [n.buffer for n in walk(body) if isinstance(n, Alloc) and n.buffer.scope is Scope.GLOBAL]
-    return replace_buffers(body, {b: Buffer(b.name, b.shape, b.dtype, Scope.LOCAL) for b in found})
+    return redirect(body, {b: Buffer(b.name, b.shape, b.dtype, Scope.LOCAL) for b in found})
 
 
 def _phase(name: str, body: Stmt, known: tuple[Buffer, ...]) -> Phase:
