@@ -39,7 +39,7 @@ _OVERLAP = 0.4
 _VECTOR = 0.7  # cycles to move a vector
 _MASKED = 2.1  # or one that is cut off at an edge
 _MAX_ROWS = 8
-_BEST_TILE = 6, 2  # rows and vectors
+BEST_TILE = 6, 2  # rows and vectors
 _REPEATED = (4, 2)
 _PREFETCHED, _LINE = 512, 64  # bytes: the prefetcher follows rows up to the first
 # Of a step: rows of vectors that are farther apart than that; elements in lines of their own.
@@ -81,7 +81,7 @@ def floor_seconds(block: Block, intrinsic: Intrinsic, target: Target) -> float:
     """
     m, sizes = machine_of(target), [p.dtype.bytes for p in intrinsic.meaning.params]
     each = target.lanes(sizes[0]) * max(1, sizes[0] // min(sizes))
-    rows, vectors = _BEST_TILE
+    rows, vectors = BEST_TILE
     steps = math.prod(it.extent for it in block.iters) / (rows * vectors * each)
     step = m.tile_step(rows, vectors) * (_UNPLANNED if intrinsic.emitter is None else 1.0)
     return float(steps * step) / m.hertz

@@ -5,16 +5,18 @@ count what `intrinsics_of` and `mappings` give, in their order, which does not d
 """
 
 from functools import cached_property
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.machine import machine_of
+from tilewright.cost.parallel import few_parts
 from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds, block_bytes, pass_seconds
 from tilewright.families.family import Request
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
-from tilewright.families.tensor.cost import Terms, floor_seconds, mapping_terms
+from tilewright.families.tensor.cost import BEST_TILE, Terms, floor_seconds, mapping_terms
 from tilewright.families.tensor.mapping import Choice, Mappings, mappings
 from tilewright.families.tensor.materialize import apply_mapping
 from tilewright.ir.expr import free_vars
@@ -68,7 +70,7 @@ class TensorSpace(Space):
         return self._points
 
     def cost(self, points: Points) -> Costs:
-        return self._mapping_seconds(points) + self._beside
+        return (self._mapping_seconds(points) + self._beside) * few_parts(self._tiles)
 
     @cached_property
     def _beside(self) -> float:
@@ -78,6 +80,12 @@ class TensorSpace(Space):
         least = min(float(s.min(initial=np.inf)) for s in self._seconds.values())
         streamed = pass_seconds(block_bytes([find_block(func, self._block)]), machine_of(self._target))
         return KERNEL_SECONDS + around + max(streamed - around - least, 0.0)
+
+    @property
+    def _tiles(self) -> float:
+        """Register tiles of the result, about: a team has no more parts to share."""
+        made = find_block(self._start.func, self._block).store.buffer
+        return max(made.size / (prod(BEST_TILE) * self._target.lanes(made.dtype.bytes)), 1.0)
 
     def _mapping_seconds(self, points: Points) -> Costs:
         out = np.full(len(points), np.inf)
