@@ -5,7 +5,7 @@ B alone. The tile's row is the last row iterator, or several of the last as one;
 operands may have the columns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
@@ -38,6 +38,7 @@ _MAX_ROWS = 8  # LLVM brings the elements of A of more rows forward until accumu
 _MAX_VECTORS = 6
 _STEPS = ((64, 0), (24, 0), (96, 0), (64, 32))  # multiply-adds written out; prefetch
 _MAX_CHUNKS = 6
+_TILE_COLUMNS = 32  # that follow each other in the result wherever it is divided evenly
 _KNOBS = (
     "swap",
     "fuse_rows",
@@ -216,8 +217,8 @@ def form_of(
         a_k_step=min((abs(a_steps.get(it.var, 0)) for it in order), default=0),
         b_col_step=strides_along(c.b, c.block, cols.inside),
         b_k_step=_inner_step(b_steps, order),
-        out_col_step=strides_along(stored, epilogue, across),
-        out_row_step=strides_along(stored, epilogue, along),
+        out_col_step=_step_in_tile(stored, epilogue, across),
+        out_row_step=_step_in_tile(stored, epilogue, along),
         a_constant=c.a.buffer.name in constants,
         b_constant=c.b.buffer.name in constants,
         a_elements=c.a.buffer.size,
@@ -225,6 +226,16 @@ def form_of(
         bytes_each=c.b.dtype.bytes,
         epilogue_loads=len(loads(epilogue.store.value)) - 1,
     )
+
+
+def _step_in_tile(stored: Load, epilogue: Block, group: tuple[Iter, ...]) -> int | None:
+    """How far apart results are: where columns are divided among heads, those of one head, which a tile is in."""
+    step = strides_along(stored, epilogue, group)
+    if step is not None or len(group) != 1 or group[0].extent % _TILE_COLUMNS:
+        return step
+    inside = replace(group[0], extent=_TILE_COLUMNS)
+    iters = tuple(inside if it.var is inside.var else it for it in epilogue.iters)
+    return strides_along(stored, replace(epilogue, iters=iters), (inside,))
 
 
 def _inner_step(steps: dict[Var, int], order: tuple[Iter, ...]) -> int:
