@@ -58,7 +58,7 @@ def _may_pay(module: Module, f: Func, g: Func) -> bool:
     """A quick look: is one a product and the other one not, and what the first stores for the second alone?"""
     if len(f.outputs) != 1 or f.outputs[0] not in g.params or f.outputs[0] not in module.temps:
         return False
-    if f.algorithm or g.algorithm or sum(f.outputs[0] in h.params for h in module.funcs) != 2:
+    if f.algorithm or g.algorithm or len(module.users(f.outputs[0])) != 2:
         return False
     first, second = ([b for b in blocks(h.body) if b.is_reduction] for h in (f, g))
     if len(first) not in (1, 2) or len(second) != 1:

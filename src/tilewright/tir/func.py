@@ -8,7 +8,7 @@ While scheduling, a Func names Module buffers directly and is called once, so a 
 with all its readers and writers. `outline_kernels` later makes Funcs that are equal up to renaming one kernel.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -91,6 +91,48 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Index:
+    """The Funcs of a Module by what they have. A step changes few of them, so the next Module's is made of this one."""
+
+    funcs: dict[str, Func]
+    blocks: dict[str, str]  # the Func of a block
+    buffers: dict[str, Buffer]
+    users: dict[Buffer, tuple[str, ...]]  # the Funcs that have it among their params or locals
+    outside: frozenset[Buffer]  # what conditions and external code use: no step changes that
+
+    @classmethod
+    def of(cls, module: "Module") -> "_Index":
+        return cls({}, {}, {}, {}, outside_kernels(module.program)).changed((), module.funcs)
+
+    def changed(self, gone: Iterable[Func], new: Iterable[Func]) -> "_Index":
+        copies = self.funcs.copy(), self.blocks.copy(), self.buffers.copy(), self.users.copy()
+        made = _Index(*copies, self.outside)
+        for f in gone:
+            made._remove(f)
+        for f in new:
+            made._add(f)
+        return made
+
+    def _remove(self, f: Func) -> None:
+        del self.funcs[f.name]
+        for block in f.names.blocks:
+            self.blocks.pop(block, None)
+        for b in dict.fromkeys((*f.params, *f.locals)):
+            left = tuple([name for name in self.users[b] if name != f.name])
+            if left:
+                self.users[b] = left
+            else:
+                del self.users[b], self.buffers[b.name]
+
+    def _add(self, f: Func) -> None:
+        self.funcs[f.name] = f
+        self.blocks.update(dict.fromkeys(f.names.blocks, f.name))
+        for b in dict.fromkeys((*f.params, *f.locals)):
+            self.users[b] = (*self.users.get(b, ()), f.name)
+            self.buffers[b.name] = b
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Module:
     """`temps` are the buffers that live between kernels; the memory plan places them in the arena."""
 
@@ -100,31 +142,80 @@ class Module:
     outputs: tuple[Buffer, ...]
     constants: tuple[Constant, ...] = ()
     temps: tuple[Buffer, ...] = ()
+    known_index: _Index | None = field(default=None, init=False, repr=False)
+
+    @property
+    def _index(self) -> _Index:
+        found = self.known_index
+        if found is None:
+            found = _Index.of(self)
+            object.__setattr__(self, "known_index", found)
+        return found
 
     def func(self, name: str) -> Func:
-        for f in self.funcs:
-            if f.name == name:
-                return f
-        raise KeyError(name)
+        return self._index.funcs[name]
 
     def with_func(self, new: Func) -> "Module":
         """Replace the Func of the same name; the others keep their identity."""
-        return replace(self, funcs=tuple(new if f.name == new.name else f for f in self.funcs))
+        return self.with_funcs({new.name: new})
+
+    def with_funcs(
+        self,
+        new: Mapping[str, Func],
+        *,
+        without: Collection[str] = (),
+        program: Program | None = None,
+        constants: tuple[Constant, ...] | None = None,
+        temps: tuple[Buffer, ...] | None = None,
+    ) -> "Module":
+        """Replace the Funcs of these names, and leave those of the names `without` out."""
+        single = len(self.funcs) == len(new) == 1
+        names = {f.name: f for f in self.funcs} if single else self._index.funcs
+        changed = {names[name]: f for name, f in new.items()}
+        gone = [names[name] for name in without]
+        made = Module(
+            tuple([changed.get(f, f) for f in self.funcs if f not in gone]),
+            self.program if program is None else program,
+            self.inputs,
+            self.outputs,
+            self.constants if constants is None else constants,
+            self.temps if temps is None else temps,
+        )
+        if not single:
+            object.__setattr__(made, "known_index", self._index.changed((*changed, *gone), new.values()))
+        return made
 
     def __str__(self) -> str:
         return print_module(self)
 
+    def users(self, buffer: Buffer) -> tuple[Func, ...]:
+        """The Funcs that have the buffer among their params or locals."""
+        names = self._index.users.get(buffer, ())
+        return tuple([self._index.funcs[name] for name in names])
+
+    @property
+    def outside(self) -> frozenset[Buffer]:
+        """The buffers that conditions and external code use."""
+        return self._index.outside
+
+    def buffer(self, name: str) -> Buffer | None:
+        """The buffer of this name that some Func uses."""
+        return self._index.buffers.get(name)
+
     def func_of_block(self, block: str) -> Func | None:
-        return next((f for f in self.funcs if f.block(block) is not None), None)
+        if len(self.funcs) == 1:
+            return self.funcs[0] if self.funcs[0].block(block) is not None else None
+        name = self._index.blocks.get(block)
+        return None if name is None else self._index.funcs[name]
 
     def func_of_loop(self, loop: str) -> Func | None:
         return next((f for f in self.funcs if f.loop(loop) is not None), None)
 
 
-def outside_kernels(program: Program) -> set[Buffer]:
+def outside_kernels(program: Program) -> frozenset[Buffer]:
     """The buffers that conditions and external code use."""
     calls = [c for c in leaves(program) if isinstance(c, External)]
-    return {*conditions(program), *(b for c in calls for b in (*c.inputs, *c.outputs))}
+    return frozenset((*conditions(program), *(b for c in calls for b in (*c.inputs, *c.outputs))))
 
 
 def single(func: Func, constants: tuple[Constant, ...] = ()) -> Module:

@@ -49,9 +49,14 @@ class FoldPadding(Step):
         found = {name: self._padding(module, name) for name in names}
         if len(found) < len(names) or len({p.source for p in found.values()}) > 1:
             raise ScheduleError(f"{self}: the blocks do not pad the same buffer, each of them once")
-        for f in module.funcs:
-            if len({found[b.name].value for b in blocks(f.body) if b.name in found}) > 1:
-                raise ScheduleError(f"{self}: {f.name} needs different constants around the buffer at once")
+        values: dict[str, Const] = {}
+        for name, padding in found.items():
+            func = module.func_of_block(name)
+            assert func is not None
+            if values.setdefault(func.name, padding.value) is not padding.value:
+                raise ScheduleError(
+                    f"{self}: {func.name} needs different constants around the buffer at once"
+                )
         source = found[self.block].source
         before = [max(sizes) for sizes in zip(*(p.before for p in found.values()), strict=True)]
         after = [max(sizes) for sizes in zip(*(p.after for p in found.values()), strict=True)]

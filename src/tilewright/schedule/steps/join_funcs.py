@@ -8,12 +8,12 @@ uses become locals. Each of the two is called once, and the calls stand next to 
 algorithms are chosen: what is joined is what they compute now.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import leaves, map_program
-from tilewright.tir.func import Call, External, Func, Module, Program, outside_kernels
+from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.names import short_name
 from tilewright.tir.stmt import seq
 
@@ -42,16 +42,14 @@ class JoinFuncs(Step):
         program = self._program(module.program, joined)
         if program == module.program:
             raise ScheduleError(f"{self}: the calls do not stand next to each other in one sequence")
-        funcs = [f for f in module.funcs if f.name not in names]
-        funcs.insert(next(n for n, f in enumerate(module.funcs) if f.name in names), joined)
-        temps = tuple(b for b in module.temps if b not in joined.locals)
-        return replace(module, funcs=tuple(funcs), program=program, temps=temps)
+        place, gone = sorted(names, key=lambda n: module.funcs.index(module.func(n)))
+        temps = tuple([b for b in module.temps if b not in joined.locals])
+        return module.with_funcs({place: joined}, without=(gone,), program=program, temps=temps)
 
     def _joined(self, module: Module) -> Func:
         f, g = module.func(self.first), module.func(self.second)
-        elsewhere = {b for h in module.funcs if h is not f and h is not g for b in h.params}
-        elsewhere |= outside_kernels(module.program)
-        own = {b for b in (*f.params, *g.params) if b in module.temps and b not in elsewhere}
+        temps = {b for b in (*f.params, *g.params) if b in module.temps and b not in module.outside}
+        own = {b for b in temps if all(h is f or h is g for h in module.users(b))}
         params = tuple(b for b in dict.fromkeys((*f.params, *g.params)) if b not in own)
         inner = tuple(b for b in dict.fromkeys((*f.params, *g.params)) if b in own)
         outputs = tuple(b for b in params if b in f.outputs or b in g.outputs)

@@ -11,7 +11,7 @@ is left to blocks `cat_low` and `cat_high`; a Func in which nothing is left goes
 No other kernel may touch both: it would read and write one buffer, and steps tell buffers apart, not parts of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from tilewright.schedule.own_nest import own_nest, under_own_loops
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import Branch, While, map_program
-from tilewright.tir.func import Call, External, Func, Module, Program, outside_kernels
+from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Iter, Seq, Store, seq, walk
@@ -51,9 +51,9 @@ class StoreAt(Step):
         if func is None:
             raise ScheduleError(f"{self}: no block is named {self.block!r}")
         block = find_block(func, self.block)
-        source = next((b for b in module.temps if b.name == self.buffer), None)
+        source = module.buffer(self.buffer)
         piece = None if source is None else try_piece(block, source)
-        if source is None or piece is None:
+        if source is None or source not in module.temps or piece is None:
             raise refusal(
                 func,
                 block,
@@ -67,13 +67,15 @@ class StoreAt(Step):
         reason = _conflict(module, func, source, whole, piece.offsets)
         if reason is not None:
             raise refusal(func, block, f"{self}: {reason}")
-        module = module.with_func(_without_piece(func, block, piece))
-        left = [_moved(f, source, whole, piece.offsets) for f in module.funcs if f.body != Seq(())]
-        return replace(
-            module,
-            funcs=tuple(left),
-            program=_calls(module.program, {f.name: f for f in left}),
-            temps=tuple(b for b in module.temps if b is not source),
+        rest = _without_piece(func, block, piece)
+        gone = [func.name] if rest.body == Seq(()) else []
+        left = [rest if f is func else f for f in module.users(source) if f.name not in gone]
+        changed = {f.name: _moved(f, source, whole, piece.offsets) for f in left}
+        return module.with_funcs(
+            changed,
+            without=gone,
+            program=_calls(module.program, changed, gone),
+            temps=tuple([b for b in module.temps if b is not source]),
         )
 
 
@@ -127,10 +129,10 @@ def _conflict(
         return f"{whole.name} is not a buffer between kernels"
     if any(isinstance(step, Branch | While) for step in module.program):
         return "the program is not a sequence of calls"
-    if {source, whole} & outside_kernels(module.program):
+    if not module.outside.isdisjoint((source, whole)):
         return "external code uses one of the buffers"
-    for f in module.funcs:
-        if f is not func and source in f.params and whole in f.params:
+    for f in module.users(whole):
+        if f is not func and source in f.params:
             return f"{f.name} uses both {source.name} and {whole.name}"
         if f is not func and whole in f.outputs and _writes(f, whole, offsets, source.shape):
             return f"{f.name} writes there too"
@@ -202,11 +204,14 @@ def _moved(func: Func, source: Buffer, whole: Buffer, offsets: tuple[int, ...]) 
     return replace(func, body=body, params=swap(func.params), outputs=swap(func.outputs))
 
 
-def _calls(program: Program, funcs: Mapping[str, Func]) -> Program:
-    """The program with the params that Funcs have now, and without calls of others."""
+def _calls(program: Program, changed: Mapping[str, Func], gone: Collection[str]) -> Program:
+    """The program with the params that changed Funcs have now, and without calls of those that are gone."""
 
     def updated(run: list[Call | External]) -> list[Call | External]:
-        kept = [c for c in run if isinstance(c, External) or c.func in funcs]
-        return [c if isinstance(c, External) else Call(c.func, funcs[c.func].params) for c in kept]
+        kept = [c for c in run if isinstance(c, External) or c.func not in gone]
+        return [
+            Call(c.func, changed[c.func].params) if isinstance(c, Call) and c.func in changed else c
+            for c in kept
+        ]
 
     return map_program(program, updated, lambda cond: cond)

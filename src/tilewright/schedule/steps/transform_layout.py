@@ -11,7 +11,6 @@ no access reaches them and they need no value. A constant is laid out here and n
 The inputs and outputs of the Module, and what external code sees, keep the layout that was agreed with the caller.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Indices
@@ -20,7 +19,7 @@ from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import map_program
-from tilewright.tir.func import Call, Constant, External, Func, Module, Program, outside_kernels
+from tilewright.tir.func import Call, Constant, External, Func, Module, Program
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
 
@@ -37,15 +36,12 @@ class TransformLayout(Step):
         if new is old and not any(isinstance(p, Reorder) for p in self.layout.primitives):
             return module
 
-        def swap(b: Buffer) -> Buffer:
-            return new if b is old else b
-
-        return replace(
-            module,
-            funcs=tuple(self._rewrite(f, old, new) for f in module.funcs),
-            program=self._program(module.program, old, swap),
-            constants=tuple(self._constant(c, old, new) for c in module.constants),
-            temps=tuple(swap(b) for b in module.temps),
+        users = module.users(old)
+        return module.with_funcs(
+            {f.name: self._rewrite(f, old, new) for f in users},
+            program=self._program(module, old, new, {f.name for f in users}),
+            constants=tuple([self._constant(c, old, new) for c in module.constants]),
+            temps=_swapped(module.temps, old, new),
         )
 
     def _find(self, module: Module) -> Buffer:
@@ -56,9 +52,10 @@ class TransformLayout(Step):
                     where=repr(b),
                     hint="CacheRead or CacheWrite makes a copy that may have any layout",
                 )
-        shared = (*(c.buffer for c in module.constants), *module.temps)
-        local = (b for f in module.funcs for b in (*f.locals, *f.params))
-        found = next((b for b in (*shared, *local) if b.name == self.buffer), None)
+        found = module.buffer(self.buffer)
+        if found is None:
+            unused = (*(c.buffer for c in module.constants), *module.temps)
+            found = next((b for b in unused if b.name == self.buffer), None)
         if found is None:
             raise ScheduleError(f"{self}: the module has no buffer {self.buffer!r}")
         return found
@@ -76,30 +73,24 @@ class TransformLayout(Step):
             shape = p.shape(shape)
 
     def _rewrite(self, func: Func, old: Buffer, new: Buffer) -> Func:
-        if old not in func.params and old not in func.locals:
-            return func
         simplify = Simplifier(ranges(func.body))
 
         def place(_: Buffer, indices: Indices) -> Indices:
             return tuple([simplify(i) for i in self.layout.forward(old.shape, indices)])
 
-        def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
-            return tuple(new if b is old else b for b in buffers)
-
-        body = redirect(func.body, {old: new}, place)
         return replace(
             func,
-            params=swap(func.params),
-            locals=swap(func.locals),
-            body=body,
-            outputs=swap(func.outputs),
+            params=_swapped(func.params, old, new),
+            locals=_swapped(func.locals, old, new),
+            body=redirect(func.body, {old: new}, place),
+            outputs=_swapped(func.outputs, old, new),
         )
 
     def _constant(self, c: Constant, old: Buffer, new: Buffer) -> Constant:
         return Constant(new, self.layout.array(c.value)) if c.buffer is old else c
 
-    def _program(self, p: Program, old: Buffer, swap: Callable[[Buffer], Buffer]) -> Program:
-        if old in outside_kernels(p):
+    def _program(self, module: Module, old: Buffer, new: Buffer, users: set[str]) -> Program:
+        if old in module.outside:
             raise ScheduleError(
                 f"{self}: {old.name} is used by external code or as a condition, where its layout is fixed",
                 where=repr(old),
@@ -107,9 +98,16 @@ class TransformLayout(Step):
             )
 
         def swapped(run: list[Call | External]) -> list[Call | External]:
-            return [Call(c.func, tuple(swap(b) for b in c.args)) if isinstance(c, Call) else c for c in run]
+            return [
+                Call(c.func, _swapped(c.args, old, new)) if isinstance(c, Call) and c.func in users else c
+                for c in run
+            ]
 
-        return map_program(p, swapped, lambda cond: cond)
+        return map_program(module.program, swapped, lambda cond: cond)
+
+
+def _swapped(buffers: tuple[Buffer, ...], old: Buffer, new: Buffer) -> tuple[Buffer, ...]:
+    return tuple([new if b is old else b for b in buffers]) if old in buffers else buffers
 
 
 def misfit(p: Primitive, shape: Shape) -> str | None:
