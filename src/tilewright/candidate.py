@@ -27,6 +27,7 @@ from tilewright.search.default import Spaces, schedule_func
 from tilewright.search.trace_space import TraceSpace
 from tilewright.support.answering import answer_requests
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
+from tilewright.support.compiling import compiling
 from tilewright.support.errors import TilewrightError, UserError
 from tilewright.support.frames import pack
 from tilewright.target.target import Target
@@ -204,10 +205,9 @@ class Server:
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard))
-    # A candidate leaves few cycles and makes a great many nodes: looking for the former took a tenth of the time.
     gc.freeze()
-    gc.set_threshold(200_000)
-    answer_requests(Server().answer)
+    with compiling():
+        answer_requests(Server().answer)
 
 
 if __name__ == "__main__":

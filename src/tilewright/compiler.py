@@ -51,7 +51,7 @@ from tilewright.search.database import Scope, default_database
 from tilewright.search.default import Spaces, spaces
 from tilewright.stages import Stages
 from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
-from tilewright.support.collector import rare_collections
+from tilewright.support.compiling import compiling
 from tilewright.support.errors import UserError
 from tilewright.support.indices import are_checked
 from tilewright.support.program import leaves, map_program
@@ -121,7 +121,7 @@ def compile(
     return compile_for(machine, model, digest, shapes, bound, cache, progress, None, wish, checked, given)
 
 
-@rare_collections()
+@compiling()
 def compile_for(
     target: Target,
     model: Model,
@@ -142,7 +142,7 @@ def compile_for(
         return made.run(model, digest, shapes, check_indices)
 
 
-@rare_collections()
+@compiling()
 def compile_graph(
     target: Target,
     graph: Graph,
@@ -197,7 +197,7 @@ def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool =
     return Session(artifact, threads, externals_of(artifact, count, native, strict=strict))
 
 
-@rare_collections()
+@compiling()
 def stages(
     model: Model,
     *,
