@@ -2,8 +2,12 @@
 
 import pytest
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import const, logical_and, select
+from tilewright.ir.expr import (
+    const,
+    select,
+)
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import FoldPadding, Reindex, SamplePerfectTile, Split, Stage

@@ -2,8 +2,16 @@
 
 import pytest
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Var, as_index, const, equal, logical_and, select
+from tilewright.ir.expr import (
+    Expr,
+    Var,
+    as_index,
+    const,
+    equal,
+    select,
+)
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import Bind, ComputeAt, DecomposePadding, LoopPartition, PadEinsum, Split
 from tilewright.schedule.trace import replay

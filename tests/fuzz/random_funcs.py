@@ -9,8 +9,16 @@ import random
 from collections.abc import Callable
 from typing import TypeAlias
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, const, logical_and, maximum, minimum, select
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
     Buffer,
@@ -20,7 +21,6 @@ from tilewright.ir.expr import (
     Var,
     as_index,
     const,
-    logical_and,
     maximum,
 )
 from tilewright.schedule.steps.split import Split

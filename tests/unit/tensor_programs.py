@@ -3,8 +3,17 @@
 from collections.abc import Sequence
 
 from tilewright.families.tensor.mapping import Mapping
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, Fma, Var, cast, const, logical_and, select
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    Fma,
+    Var,
+    cast,
+    const,
+    select,
+)
 from tilewright.target.intrinsic import ANYWHERE, MEMORY, BodyLoop, Intrinsic, Operand, state
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

@@ -15,8 +15,16 @@ from tilewright.families.prepare import prepared
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower as lower_graph
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, maximum, select
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    as_index,
+    const,
+    maximum,
+    select,
+)
 from tilewright.ops.activation import Relu
 from tilewright.ops.conv import Conv
 from tilewright.ops.window import Window

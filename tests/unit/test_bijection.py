@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.ir.expr import Expr, Var, const, logical_and
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    Expr,
+    Var,
+    const,
+)
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.tir.analysis.bijection import Image, Unrecognised, image
 from tilewright.tir.analysis.points import count_instances

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.evaluate import Value, constant_value, evaluate
 from tilewright.ir.expr import (
@@ -33,7 +34,6 @@ from tilewright.ir.expr import (
     const,
     free_vars,
     loads,
-    logical_and,
     select,
     walk,
 )

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, select
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    as_index,
+    const,
+    select,
+)
 from tilewright.schedule.steps import FoldPadding
 from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.support.errors import ScheduleError

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
     Buffer,
@@ -17,7 +18,6 @@ from tilewright.ir.expr import (
     as_index,
     const,
     equal,
-    logical_and,
 )
 from tilewright.support.errors import InternalError, UserError
 from tilewright.support.program import Branch, While

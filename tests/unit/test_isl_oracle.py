@@ -12,8 +12,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_bijection import bindings
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import TRUE, Binary, BinaryOp, Buffer, Const, Expr, Var, as_index, const, logical_and
+from tilewright.ir.expr import (
+    TRUE,
+    Binary,
+    BinaryOp,
+    Buffer,
+    Const,
+    Expr,
+    Var,
+    as_index,
+    const,
+)
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.bindings import binding
 from tilewright.schedule.sites import sites

@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 from native import run_native
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Scope, Select, const, logical_and, select, walk
+from tilewright.ir.expr import (
+    Expr,
+    Scope,
+    Select,
+    const,
+    select,
+    walk,
+)
 from tilewright.search.default import schedule_func
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder

@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import TRUE, Buffer, Const, Expr, Var, as_index, const, logical_and, select
+from tilewright.ir.expr import (
+    TRUE,
+    Buffer,
+    Const,
+    Expr,
+    Var,
+    as_index,
+    const,
+    select,
+)
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.tir.analysis.dataflow import Dataflow

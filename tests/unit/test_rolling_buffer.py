@@ -5,8 +5,16 @@ import pytest
 from native import bits, run_native
 from schedule_programs import check, outline
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Scope, Var, as_index, const, logical_and, select
+from tilewright.ir.expr import (
+    Expr,
+    Scope,
+    Var,
+    as_index,
+    const,
+    select,
+)
 from tilewright.schedule.nest import find_block, find_loop
 from tilewright.schedule.rolled import try_rolled
 from tilewright.schedule.schedule import Schedule

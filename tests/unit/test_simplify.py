@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.evaluate import Value, evaluate
 from tilewright.ir.expr import (
@@ -27,7 +28,6 @@ from tilewright.ir.expr import (
     const,
     equal,
     free_vars,
-    logical_and,
     maximum,
     minimum,
 )

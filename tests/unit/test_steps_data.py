@@ -12,8 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilewright.ir import layout as lay
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, Scope, as_index, const, logical_and, maximum, select
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    Scope,
+    as_index,
+    const,
+    maximum,
+    select,
+)
 from tilewright.schedule.nest import chain, find_block, find_loop, loops_above
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (

@@ -12,8 +12,16 @@ from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles
 from tilewright.families.bands.match import try_chain
 from tilewright.families.bands.space import bands_space, try_form
 from tilewright.families.prepare import prepared
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, as_index, const, logical_and, maximum, select
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    as_index,
+    const,
+    maximum,
+    select,
+)
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.schedule.trace import replay
 from tilewright.search.default import make_request, schedule_as, schedule_func, spaces

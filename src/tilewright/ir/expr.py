@@ -405,22 +405,6 @@ def equal(a: Expr, b: Expr | Scalar) -> Expr:
     return _fold(BinaryOp.EQ, a, lift(b, a.dtype))
 
 
-def logical_and(*terms: Expr) -> Expr:
-    out: Expr = TRUE
-    for t in terms:
-        out = binary(BinaryOp.AND, out, t)
-    return out
-
-
-def conjuncts(cond: Expr) -> list[Expr]:
-    """The conditions that `cond` is the conjunction of; none if it is true."""
-    if cond is TRUE:
-        return []
-    if isinstance(cond, Binary) and cond.op is BinaryOp.AND:
-        return [*conjuncts(cond.a), *conjuncts(cond.b)]
-    return [cond]
-
-
 def unary(op: UnaryOp, a: Expr) -> Expr:
     if isinstance(a, Const) and not a.dtype.is_float:
         if op is UnaryOp.NEG:
@@ -476,15 +460,6 @@ def loads(e: Expr) -> "tuple[Load, ...]":
         _remember(e)
         below = e.known_loads
     return (e, *below) if isinstance(e, Load) else below
-
-
-def is_index_arithmetic(e: Expr) -> bool:
-    """Is `e` made of indices alone: of variables and literals, without a load or another type on the way?"""
-    try:
-        return e.known_index
-    except AttributeError:
-        _remember(e)
-        return e.known_index
 
 
 _remembers = object.__setattr__  # nodes are frozen

@@ -15,7 +15,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.ir.expr import TRUE, Expr, as_index, logical_and
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    TRUE,
+    Expr,
+    as_index,
+)
 
 Shape: TypeAlias = tuple[int, ...]
 

@@ -3,9 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from tilewright.ir.expr import Expr, Load, Var, free_vars, is_index_arithmetic, loads
+from tilewright.ir.expr import Expr, Load, Var, free_vars, loads
 
 Memo: TypeAlias = dict[Expr, Expr]
+
+
+def is_index_arithmetic(e: Expr) -> bool:
+    """Is `e` made of indices alone: of variables and literals, without a load or another type on the way?"""
+    loads(e)  # finds this too, and the node remembers it
+    return e.known_index
 
 
 def transform(e: Expr, fn: Callable[[Expr], Expr | None], memo: Memo | None = None) -> Expr:

@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
     BinaryOp,
@@ -17,7 +18,6 @@ from tilewright.ir.expr import (
     cast,
     const,
     equal,
-    logical_and,
     maximum,
     minimum,
     select,

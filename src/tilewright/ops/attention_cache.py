@@ -6,8 +6,17 @@ from typing import Self
 
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Expr, cast, const, logical_and, maximum, minimum, select
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    cast,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType

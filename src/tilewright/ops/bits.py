@@ -6,8 +6,17 @@ from typing import Self
 
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import BinaryOp, Expr, binary, const, logical_and, maximum, minimum, select
+from tilewright.ir.expr import (
+    BinaryOp,
+    Expr,
+    binary,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 from tilewright.ops.axes import INTEGERS
 from tilewright.ops.elementwise import Pairwise, Pointwise
 from tilewright.ops.opdef import Array, OnnxNode, Sample

@@ -7,7 +7,15 @@ from typing import Self
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Expr, cast, const, equal, logical_and, select
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    cast,
+    const,
+    equal,
+    select,
+)
 from tilewright.ops.axes import NUMBERS, accumulator, narrow, widen
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType

@@ -13,7 +13,15 @@ from typing import Self
 import ml_dtypes
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Expr, cast, const, equal, logical_and, select
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    cast,
+    const,
+    equal,
+    select,
+)
 from tilewright.ops.axes import FLOATS, accumulator, narrow, widen
 from tilewright.ops.cook_toom import Scheme
 from tilewright.ops.elementwise import normal

@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.expr import (
     BinaryOp,
     Buffer,
@@ -14,7 +15,6 @@ from tilewright.ir.expr import (
     binary,
     cast,
     const,
-    logical_and,
     select,
     unary,
 )

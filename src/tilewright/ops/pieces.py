@@ -7,7 +7,15 @@ from typing import Self
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Expr, const, logical_and, maximum, minimum, select
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 from tilewright.ops.axes import normal_axes, normal_axis
 from tilewright.ops.elementwise import normal
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType

@@ -9,6 +9,7 @@ from typing import Any, Self
 import ml_dtypes
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
     BinaryOp,
@@ -19,7 +20,6 @@ from tilewright.ir.expr import (
     cast,
     const,
     equal,
-    logical_and,
     maximum,
     minimum,
     select,

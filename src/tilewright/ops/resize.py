@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
     Buffer,
@@ -20,7 +21,6 @@ from tilewright.ir.expr import (
     UnaryOp,
     cast,
     const,
-    logical_and,
     maximum,
     minimum,
     select,

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
     Buffer,
@@ -18,7 +19,6 @@ from tilewright.ir.expr import (
     cast,
     const,
     equal,
-    logical_and,
     maximum,
     minimum,
     select,

@@ -14,6 +14,7 @@ from itertools import product
 
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX
 from tilewright.ir.expr import (
     Buffer,
@@ -23,7 +24,6 @@ from tilewright.ir.expr import (
     cast,
     const,
     equal,
-    logical_and,
     maximum,
     minimum,
     select,

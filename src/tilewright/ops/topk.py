@@ -14,6 +14,7 @@ from typing import Self
 
 import numpy as np
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
     BinaryOp,
@@ -25,7 +26,6 @@ from tilewright.ir.expr import (
     cast,
     const,
     equal,
-    logical_and,
     minimum,
     select,
 )

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Expr, Scalar, const, logical_and, select
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    Scalar,
+    const,
+    select,
+)
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder

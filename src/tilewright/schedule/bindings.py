@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.ir.expr import TRUE, Expr, Var, as_index, conjuncts, free_vars
+from tilewright.ir.condition import conjuncts
+from tilewright.ir.expr import (
+    TRUE,
+    Expr,
+    Var,
+    as_index,
+    free_vars,
+)
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.cover import Writer, filled
 from tilewright.schedule.nest import starts_at_zero

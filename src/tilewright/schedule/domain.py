@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from tilewright.ir.expr import TRUE, Expr, as_index, conjuncts
+from tilewright.ir.condition import conjuncts
+from tilewright.ir.expr import (
+    TRUE,
+    Expr,
+    as_index,
+)
 from tilewright.ir.simplify import Simplifier
 from tilewright.tir.stmt import Block, Iter
 

@@ -10,6 +10,7 @@ covers only its own part: such blocks stay where they are.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.expr import (
     TRUE,
     Buffer,
@@ -21,7 +22,6 @@ from tilewright.ir.expr import (
     Var,
     as_index,
     free_vars,
-    logical_and,
 )
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.simplify import Interval, Simplifier

@@ -14,6 +14,7 @@ from tilewright.families.elementwise.transpose import find_turned, schedule_turn
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.inline import consumers
 from tilewright.families.parallel import is_worth_sharing, parallel_prefix
+from tilewright.ir.condition import conjuncts
 from tilewright.ir.expr import (
     Binary,
     BinaryOp,
@@ -24,7 +25,6 @@ from tilewright.ir.expr import (
     Select,
     Var,
     as_index,
-    conjuncts,
     free_vars,
     loads,
     walk,

@@ -37,6 +37,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from tilewright.ir.condition import conjuncts, logical_and
 from tilewright.ir.dtype import INDEX
 from tilewright.ir.expr import (
     Binary,
@@ -44,9 +45,7 @@ from tilewright.ir.expr import (
     Expr,
     Var,
     as_index,
-    conjuncts,
     free_vars,
-    logical_and,
 )
 from tilewright.ir.simplify import Interval, Linear, Simplifier
 from tilewright.schedule.excerpt import refusal

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from tilewright.ir.condition import conjuncts, logical_and
 from tilewright.ir.expr import (
     FALSE,
     Binary,
@@ -29,10 +30,8 @@ from tilewright.ir.expr import (
     Expr,
     Select,
     Var,
-    conjuncts,
     free_vars,
     loads,
-    logical_and,
 )
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Interval, Simplifier

@@ -17,7 +17,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import FALSE, Expr, as_index, logical_and
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    FALSE,
+    Expr,
+    as_index,
+)
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.domain import inside_domain, other_conditions

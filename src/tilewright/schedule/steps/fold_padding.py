@@ -14,7 +14,18 @@ their own in other Funcs: the border is as wide as any of them wants it, and eac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import TRUE, Buffer, Const, Expr, Indices, Load, Select, Var, as_index, conjuncts
+from tilewright.ir.condition import conjuncts
+from tilewright.ir.expr import (
+    TRUE,
+    Buffer,
+    Const,
+    Expr,
+    Indices,
+    Load,
+    Select,
+    Var,
+    as_index,
+)
 from tilewright.ir.layout import Layout, Pad
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal

@@ -13,7 +13,13 @@ beyond an image: for these its body does nothing.
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Expr, Load, Var, loads, logical_and
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    Expr,
+    Load,
+    Var,
+    loads,
+)
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import check_fresh, find_block

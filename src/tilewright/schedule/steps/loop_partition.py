@@ -23,7 +23,15 @@ remainder, partitioned before its last tile, gives exact tiles:
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilewright.ir.expr import FALSE, Binary, BinaryOp, Const, Expr, Var, conjuncts
+from tilewright.ir.condition import conjuncts
+from tilewright.ir.expr import (
+    FALSE,
+    Binary,
+    BinaryOp,
+    Const,
+    Expr,
+    Var,
+)
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import (

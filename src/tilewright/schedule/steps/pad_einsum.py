@@ -25,6 +25,7 @@ negative zero, since -0 + 0 is 0: one operand is padded with -0, the others with
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tilewright.ir.condition import logical_and
 from tilewright.ir.expr import (
     Binary,
     BinaryOp,
@@ -38,7 +39,6 @@ from tilewright.ir.expr import (
     Var,
     as_index,
     const,
-    logical_and,
     select,
 )
 from tilewright.ir.rewrite import transform as transform_expr

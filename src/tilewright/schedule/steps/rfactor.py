@@ -26,6 +26,7 @@ A reduction over lanes rounds differently; that is why it is a step.
 
 from dataclasses import dataclass, replace
 
+from tilewright.ir.condition import conjuncts, logical_and
 from tilewright.ir.expr import (
     TRUE,
     Binary,
@@ -37,10 +38,8 @@ from tilewright.ir.expr import (
     Var,
     as_index,
     binary,
-    conjuncts,
     free_vars,
     loads,
-    logical_and,
     select,
 )
 from tilewright.ir.rewrite import substitute as substitute_expr

@@ -27,7 +27,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tilewright.ir.expr import Buffer, Expr, Var, free_vars, logical_and
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    Var,
+    free_vars,
+)
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.domain import inside_domain, other_conditions
 from tilewright.schedule.excerpt import refusal

@@ -12,7 +12,12 @@ the extent, blocks below get a predicate. `loop_partition` first gives exact til
 import math
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Expr, Var, as_index, logical_and
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    Expr,
+    Var,
+    as_index,
+)
 from tilewright.schedule.excerpt import refusal
 from tilewright.schedule.nest import check_fresh, find_loop, replace_nest
 from tilewright.schedule.plain_loop import check_plain

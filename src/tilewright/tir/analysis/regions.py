@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from tilewright.ir.condition import conjuncts
 from tilewright.ir.expr import (
     TRUE,
     Binary,
@@ -27,7 +28,6 @@ from tilewright.ir.expr import (
     Select,
     Var,
     as_index,
-    conjuncts,
     floordiv,
     free_vars,
 )

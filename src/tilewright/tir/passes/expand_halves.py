@@ -27,11 +27,10 @@ from tilewright.ir.expr import (
     binary,
     cast,
     const,
-    is_index_arithmetic,
     select,
     unary,
 )
-from tilewright.ir.rewrite import transform_values
+from tilewright.ir.rewrite import is_index_arithmetic, transform_values
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, transform
 from tilewright.tir.stmt import Stmt, Store, stmt_exprs, walk

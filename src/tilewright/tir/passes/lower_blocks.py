@@ -7,7 +7,12 @@ for i in range(4):                                for i in range(4):
                                                           C[i * 2] = C[i * 2] + A[i * 2, k]
 """
 
-from tilewright.ir.expr import TRUE, Expr, equal, logical_and
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    TRUE,
+    Expr,
+    equal,
+)
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, substitute
 from tilewright.tir.stmt import Block, If, IterKind, Stmt, seq

@@ -8,7 +8,16 @@ for i in range(8):                      if n < 3:
 
 from dataclasses import replace
 
-from tilewright.ir.expr import FALSE, TRUE, Buffer, Expr, Var, conjuncts, free_vars, loads, logical_and
+from tilewright.ir.condition import conjuncts, logical_and
+from tilewright.ir.expr import (
+    FALSE,
+    TRUE,
+    Buffer,
+    Expr,
+    Var,
+    free_vars,
+    loads,
+)
 from tilewright.ir.simplify import Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, map_exprs
