@@ -114,6 +114,24 @@ def test_stages_share_the_loop_over_blocks_of_tiles() -> None:
     assert tile.scope is Scope.REGISTER
 
 
+def test_every_kind_of_point_gives_the_convolution() -> None:
+    """Of each order of the stages, and of the largest and the smallest register tile."""
+    s = layer((1, 16, 32, 32), 16, (3, 3))
+    (rows, *_) = [a for a in algorithms(s) if "2×8 tiles" in a.name]
+    (space,) = spaces(func_of(s, rows), AVX2, frozenset("wc"))
+    points, costs = space.ranked()
+    assert (np.diff(costs) >= 0).all() and len(points) == 92
+    assert {k.name: k.choices for k in space.knobs}["inside"] == (0, 1)
+    for inside in (0, 1):
+        some = points[points[:, 3] == inside]
+        sizes = some[:, 0] * some[:, 1]
+        for n in {int(sizes.argmin()), int(sizes.argmax()), 0}:
+            built = space.build(space.decisions(some[n])).module.funcs[0]
+            check_valid(built)
+            (native,) = run_native(built, s.inputs)
+            assert error(native, s) < 5e-6, space.decisions(some[n])
+
+
 def test_stages_are_found_by_their_structure() -> None:
     s = layer((1, 16, 8, 8), 16, (3, 3))
     func = func_of(s, algorithms(s)[0])
