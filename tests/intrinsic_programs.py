@@ -9,7 +9,7 @@ from tilewright.schedule.trace import replay
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import Array
-from tilewright.tir.rewrite import replace_buffers
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.stmt import Block, For, Iter, LoopKind, Stmt, Store, seq
 
 
@@ -18,7 +18,7 @@ def meaning_of(intrinsic: Intrinsic, scope: Scope) -> Func:
     out, *inputs = intrinsic.meaning.params
     start, result = Buffer("start", out.shape, out.dtype), Buffer("result", out.shape, out.dtype)
     acc = Buffer("acc", out.shape, out.dtype, scope)
-    nest = replace_buffers(intrinsic.meaning.body, {out: acc})
+    nest = redirect(intrinsic.meaning.body, {out: acc})
     # One loop around all, for registers live inside of a kernel, and each nest may become one.
     body = For(Var("once"), 1, seq(_copy("load", acc, start), nest, _copy("store", result, acc)))
     name = intrinsic.name.replace(".", "_")

@@ -7,7 +7,7 @@ from tilewright.tir.digest import digest
 from tilewright.tir.interp import run_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
-from tilewright.tir.rewrite import replace_buffers, substitute
+from tilewright.tir.rewrite import redirect, substitute
 from tilewright.tir.stmt import Emit, walk
 from tilewright.tir.verify import verify_func
 
@@ -47,7 +47,7 @@ def test_operands_follow_rewrites() -> None:
     assert all(e.indices[0] is as_index(3) for places in moved.operands for e in places)
     x = func.params[0]
     other = Buffer("Z", x.shape, x.dtype)
-    swapped = replace_buffers(emit, {x: other})
+    swapped = redirect(emit, {x: other})
     assert isinstance(swapped, Emit)
     assert [e.buffer for e in swapped.operands[1]] == [other, other]
     assert all(isinstance(e, Load) for e in swapped.operands[0])

@@ -493,5 +493,7 @@ def _remember(e: Expr) -> None:
             plain = False
         if not isinstance(node, Var):
             _remembers(node, "known_vars", found)
-        _remembers(node, "known_loads", below)
         _remembers(node, "known_index", plain)
+        _remembers(
+            node, "known_loads", below
+        )  # last: other threads take it for a sign that the rest is there
