@@ -112,18 +112,17 @@ def test_kernels_of_one_part_run_in_order(threads: int) -> None:
 
 def share_with_worker(team: Team, *works: Callable[[], None]) -> None:
     """Run a job of a call of two parts for each of `works`: the worker does that, and the caller's part waits until the
-    worker has the other one.
+    worker has the other one. A worker that comes first may have both.
     """
     caller, claimed = threading.get_native_id(), [threading.Event() for _ in works]
-    now = iter(zip(works, claimed, strict=True))
 
     def part(_args: int, number: int) -> None:
+        event = claimed[number // 2]
         if threading.get_native_id() == caller:
-            claimed[number // 2].wait(10)
-        else:
-            work, event = next(now)
+            event.wait(10)
+        elif not event.is_set():
             event.set()
-            work()
+            works[number // 2]()
 
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(part)
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
