@@ -113,6 +113,17 @@ def test_a_transaction_keeps_its_steps() -> None:
     assert s.undo() == Unroll("j_1") and s.at(4) is s.func
 
 
+def test_a_settled_schedule_has_no_past() -> None:
+    s = scheduled()
+    done = s.settled()
+    assert done.module is s.module and done.trace == s.trace
+    done.parallel("j")
+    assert len(done.trace) == 4 and len(s.trace) == 3
+    done.undo()
+    with pytest.raises(UserError, match="no step to take back"):
+        done.undo()
+
+
 def test_the_text_of_a_schedule_is_its_trace() -> None:
     s = scheduled()
     assert str(s) == s.trace_text() and parse_trace(str(s)) == s.trace

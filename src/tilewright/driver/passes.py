@@ -243,6 +243,7 @@ def schedule_kernels(state: State, given: Decisions | None, context: Context) ->
                 for step in d.steps:
                     schedule.apply(step)
                 found = Scheduled(key, func, schedule)
+        found = replace(found, schedule=found.schedule.settled())
         # The first call stays the first: steps have the names of its loops.
         taken.append(replace(d, calls=tuple(dict.fromkeys((found.func.name, *sites)))))
         kernels.append(found)

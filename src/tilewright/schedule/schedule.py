@@ -172,6 +172,10 @@ class Schedule:
             self._state = state
             raise
 
+    def settled(self) -> "Schedule":
+        """The same program and trace, without the programs in between: these take memory."""
+        return Schedule(self.module, self.trace, debug=False)
+
     def show(self, step: int | None = None) -> None:
         """Print the program as it is after the last step, or after so many steps (0: as given)."""
         print(self.at(step), end="")
