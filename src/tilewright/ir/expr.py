@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, unique
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,6 +40,15 @@ class Scope(Enum):
     REGISTER = "register"  # SSA values: every index is a constant after unrolling, lanes aside
 
     __hash__ = object.__hash__
+
+
+@lru_cache(maxsize=1024)
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    out, step = [0] * len(shape), 1
+    for d in reversed(range(len(shape))):
+        out[d] = step
+        step *= shape[d]
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -65,11 +75,7 @@ class Buffer(metaclass=Interned):
     @property
     def strides(self) -> tuple[int, ...]:
         """In elements."""
-        out, step = [0] * len(self.shape), 1
-        for d in reversed(range(len(self.shape))):
-            out[d] = step
-            step *= self.shape[d]
-        return tuple(out)
+        return _strides(self.shape)
 
     def with_shape(self, shape: tuple[int, ...]) -> "Buffer":
         return Buffer(self.name, shape, self.dtype, self.scope)

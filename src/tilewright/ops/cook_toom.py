@@ -92,30 +92,75 @@ def _value_at(p: Fraction, points: Sequence[Fraction]) -> Fraction:
 # ------------------------------------------------------------------------------------------------ straight-line code
 
 
+Row: TypeAlias = tuple[tuple[int, float], ...]  # terms by number, with their coefficients
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two rows of a product: common ± factor · difference."""
+
+    rows: tuple[int, int]
+    common: Row
+    difference: Row
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a matrix is multiplied: `columns` are added and subtracted, and their sums and differences are terms too."""
+
+    columns: tuple[tuple[int, int], ...]
+    pairs: tuple[_Pair, ...]
+    rows: tuple[Row, ...]  # all, also those that are in a pair
+
+
 def combine(matrix: Matrix, values: Sequence[Expr]) -> list[Expr]:
     """matrix · values."""
-    rows = [{c: k for c, k in enumerate(row) if k} for row in matrix]
+    return _combine(_plan(matrix), values)
+
+
+def _combine(plan: _Plan, values: Sequence[Expr]) -> list[Expr]:
     terms = list(values)
-    for i, j in _column_pairs(matrix):
-        plus, minus = len(terms), len(terms) + 1
+    for i, j in plan.columns:
         terms += [values[i] + values[j], values[i] - values[j]]
-        for row in rows:
-            if i in row:
-                k = row.pop(i)
-                row[plus if row.pop(j) == k else minus] = k
     out: dict[int, Expr] = {}
-    for i, j in _row_pairs(rows):
-        if i in out or j in out:
-            continue
-        even = {c: k for c, k in rows[i].items() if rows[j][c] == k}
-        odd = {c: k for c, k in rows[i].items() if rows[j][c] == -k}
-        factor = odd[max(odd)]  # the coefficient of the highest power: the others stay exact
-        common, difference = _sum(even, terms), _sum({c: k / factor for c, k in odd.items()}, terms)
-        out[i], out[j] = (_add(common, f, difference) for f in (factor, -factor))
-    return [out[n] if n in out else _sum(row, terms) for n, row in enumerate(rows)]
+    for p in plan.pairs:
+        common, difference = _sum(p.common, terms), _sum(p.difference, terms)
+        for row, factor in zip(p.rows, (p.factor, -p.factor), strict=True):
+            out[row] = _add(common, factor, difference)
+    return [out[n] if n in out else _sum(row, terms) for n, row in enumerate(plan.rows)]
 
 
 @lru_cache(maxsize=64)
+def _plan(matrix: Matrix) -> _Plan:
+    rows = [{c: k for c, k in enumerate(row) if k} for row in matrix]
+    columns = _column_pairs(matrix)
+    for n, (i, j) in enumerate(columns):
+        plus = len(matrix[0]) + 2 * n
+        for row in rows:
+            if i in row:
+                k = row.pop(i)
+                row[plus if row.pop(j) == k else plus + 1] = k
+    pairs: list[_Pair] = []
+    done: set[int] = set()
+    for i, j in _row_pairs(rows):
+        if i in done or j in done:
+            continue
+        done |= {i, j}
+        even = {c: k for c, k in rows[i].items() if rows[j][c] == k}
+        odd = {c: k for c, k in rows[i].items() if rows[j][c] == -k}
+        factor = odd[max(odd)]  # the coefficient of the highest power: the others stay exact
+        difference = {c: k / factor for c, k in odd.items()}
+        pairs.append(_Pair((i, j), _in_order(even), _in_order(difference), float(factor)))
+    return _Plan(tuple(columns), tuple(pairs), tuple(_in_order(row) for row in rows))
+
+
+def _in_order(row: Mapping[int, Fraction]) -> Row:
+    """What needs no multiplication comes first."""
+    order = sorted(row, key=lambda c: (row[c] != 1, abs(row[c]) != 1, c))
+    return tuple((c, float(row[c])) for c in order)
+
+
 def _column_pairs(matrix: Matrix) -> list[tuple[int, int]]:
     """Columns that are equal in some rows and opposite in the others."""
     found: list[tuple[int, int]] = []
@@ -140,24 +185,19 @@ def _row_pairs(rows: Sequence[Mapping[int, Fraction]]) -> list[tuple[int, int]]:
     return found
 
 
-def _sum(row: Mapping[int, Fraction], terms: Sequence[Expr]) -> Expr:
-    """Σ k · term, beginning with what needs no multiplication."""
-    order = sorted(row, key=lambda c: (row[c] != 1, abs(row[c]) != 1, c))
-    first, *rest = order
-    out = _scaled(row[first], terms[first])
-    for c in rest:
-        out = _add(out, row[c], terms[c])
+def _sum(row: Row, terms: Sequence[Expr]) -> Expr:
+    """Σ k · term."""
+    (first, k), *rest = row
+    out = terms[first] if k == 1 else terms[first] * const(k, terms[first].dtype)
+    for c, k in rest:
+        out = _add(out, k, terms[c])
     return out
 
 
-def _scaled(k: Fraction, e: Expr) -> Expr:
-    return e if k == 1 else e * const(float(k), e.dtype)
-
-
-def _add(total: Expr, k: Fraction, e: Expr) -> Expr:
+def _add(total: Expr, k: float, e: Expr) -> Expr:
     if abs(k) == 1:
         return total + e if k > 0 else total - e
-    return Fma(const(float(k), e.dtype), e, total)
+    return Fma(const(k, e.dtype), e, total)
 
 
 # ---------------------------------------------------------------------------------------------------- several axes
@@ -171,10 +211,11 @@ def transform(matrices: Sequence[Matrix], values: Callable[..., Expr]) -> dict[t
         out[at] = values(*at)
     for axis, matrix in enumerate(matrices):
         done: dict[tuple[int, ...], Expr] = {}
+        plan = _plan(matrix)
         fixed = {(*at[:axis], *at[axis + 1 :]) for at in out}
         for rest in sorted(fixed):
             line = [out[(*rest[:axis], n, *rest[axis:])] for n in range(len(matrix[0]))]
-            for n, e in enumerate(combine(matrix, line)):
+            for n, e in enumerate(_combine(plan, line)):
                 done[(*rest[:axis], n, *rest[axis:])] = e
         out = done
     assert all(len(at) == rank for at in out)

@@ -5,6 +5,7 @@ together what its statements know: after a step, only what is on the way from th
 again.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from tilewright.ir.expr import Var
@@ -68,11 +69,16 @@ def _below(s: Stmt) -> Declared:
 def _add(s: Stmt, found: Declared) -> None:
     if isinstance(s, For):
         found.loops[s.var.name] = s
-        found.ranges[s.var] = Interval(0, s.extent - 1)
+        found.ranges[s.var] = _below_extent(s.extent)
     elif isinstance(s, Block):
         found.blocks[s.name] = s
         for it in s.iters:
-            found.ranges[it.var] = Interval(0, it.extent - 1)
+            found.ranges[it.var] = _below_extent(it.extent)
+
+
+@lru_cache(maxsize=1024)
+def _below_extent(extent: int) -> Interval:
+    return Interval(0, extent - 1)
 
 
 def _add_all(some: Declared, found: Declared) -> None:

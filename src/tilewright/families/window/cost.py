@@ -62,8 +62,11 @@ class LaneOperand:
         offsets = self._offsets[:taps]
         if None in offsets or len(offsets) < taps:
             return taps * rows * vectors
-        places = product(offsets, range(rows), range(vectors))
-        return len({(t or 0) + r * self._row + v * lanes * self._col for t, r, v in places})
+        places = {t or 0 for t in offsets}
+        for count, step in ((rows, self._row), (vectors, lanes * self._col)):
+            if step:
+                places = {p + n * step for p in places for n in range(count)}
+        return len(places)
 
 
 def _offsets(load: Load, block: Block) -> list[int | None]:
