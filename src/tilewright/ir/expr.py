@@ -18,7 +18,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, unique
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,15 +39,6 @@ class Scope(Enum):
     REGISTER = "register"  # SSA values: every index is a constant after unrolling, lanes aside
 
     __hash__ = object.__hash__
-
-
-@lru_cache(maxsize=1024)
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    out, step = [0] * len(shape), 1
-    for d in reversed(range(len(shape))):
-        out[d] = step
-        step *= shape[d]
-    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -75,7 +65,11 @@ class Buffer(metaclass=Interned):
     @property
     def strides(self) -> tuple[int, ...]:
         """In elements."""
-        return _strides(self.shape)
+        out, step = [0] * len(self.shape), 1
+        for d in reversed(range(len(self.shape))):
+            out[d] = step
+            step *= self.shape[d]
+        return tuple(out)
 
     def with_shape(self, shape: tuple[int, ...]) -> "Buffer":
         return Buffer(self.name, shape, self.dtype, self.scope)
@@ -87,14 +81,10 @@ class Buffer(metaclass=Interned):
 class Expr(metaclass=Interned):
     """Base of all expressions: `dtype`, `children()`, `rebuild(children)`."""
 
-    __slots__ = (
-        "known_index",
-        "known_loads",
-        "known_vars",
-    )  # what the questions at the end of this file found
+    __slots__ = ("known_loads", "known_traits", "known_vars")  # what `loads`, `traits` and `free_vars` found
     known_vars: "frozenset[Var]"
     known_loads: "tuple[Load, ...]"
-    known_index: bool
+    known_traits: int
     dtype: DType
 
     def children(self) -> tuple["Expr", ...]:
@@ -468,12 +458,8 @@ def loads(e: Expr) -> "tuple[Load, ...]":
     return (e, *below) if isinstance(e, Load) else below
 
 
-_remembers = object.__setattr__  # nodes are frozen
-_NO_VARS: "frozenset[Var]" = frozenset()
-
-
 def _remember(e: Expr) -> None:
-    """Find the variables and loads of all nodes in `e`, children first. Not by recursion: expressions may be high."""
+    """Find what all nodes in `e` remember, children first. Not by recursion: expressions may be high."""
     stack = [e]
     while stack:
         node = stack[-1]
@@ -483,23 +469,12 @@ def _remember(e: Expr) -> None:
             stack.extend(missing)
             continue
         stack.pop()
-        found, below, plain = _NO_VARS, (), node.dtype is INDEX
+        found, below = frozenset[Var](), ()
         for c in children:  # most have variables, or loads, of one child: they share what it remembers
             inside, read = free_vars(c), loads(c)
-            if not found:
-                found = inside
-            elif inside is not found:
-                found = found | inside
-            if not below:
-                below = read
-            elif read and read is not below:
-                below = tuple(dict.fromkeys((*below, *read)))
-            plain = plain and c.known_index
-        if isinstance(node, Load):
-            plain = False
+            found = found | inside if found and inside is not found else inside or found
+            below = tuple(dict.fromkeys((*below, *read))) if below and read else below or read
         if not isinstance(node, Var):
-            _remembers(node, "known_vars", found)
-        _remembers(node, "known_index", plain)
-        _remembers(
-            node, "known_loads", below
-        )  # last: other threads take it for a sign that the rest is there
+            object.__setattr__(node, "known_vars", found)
+        # Last: other threads take it for a sign that the rest is there.
+        object.__setattr__(node, "known_loads", below)

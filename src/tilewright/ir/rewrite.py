@@ -4,14 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from tilewright.ir.expr import Expr, Load, Var, free_vars, loads
+from tilewright.ir.traits import traits
 
 Memo: TypeAlias = dict[Expr, Expr]
-
-
-def is_index_arithmetic(e: Expr) -> bool:
-    """Is `e` made of indices alone: of variables and literals, without a load or another type on the way?"""
-    loads(e)  # finds this too, and the node remembers it
-    return e.known_index
 
 
 def transform(e: Expr, fn: Callable[[Expr], Expr | None], memo: Memo | None = None) -> Expr:
@@ -54,14 +49,14 @@ def replace_loads(e: Expr, fn: Callable[[Load], Expr | None], memo: Memo) -> Exp
     return done
 
 
-def transform_values(e: Expr, fn: Callable[[Expr], Expr | None], memo: Memo) -> Expr:
-    """As `transform`, for rules that do not concern index arithmetic: that is not looked at."""
-    if is_index_arithmetic(e):
+def transform_where(e: Expr, kinds: int, fn: Callable[[Expr], Expr | None], memo: Memo) -> Expr:
+    """As `transform`, for rules that concern expressions of these `traits`: others are not looked at."""
+    if not traits(e) & kinds:
         return e
     done = memo.get(e)
     if done is None:
         children = e.children()
-        rebuilt = tuple([transform_values(c, fn, memo) for c in children])
+        rebuilt = tuple([transform_where(c, kinds, fn, memo) for c in children])
         node = e if rebuilt == children else e.rebuild(rebuilt)
         replaced = fn(node)
         memo[e] = done = node if replaced is None else replaced

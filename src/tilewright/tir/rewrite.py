@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, assert_never
 
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var
-from tilewright.ir.rewrite import Memo, replace_loads
+from tilewright.ir.rewrite import Memo, replace_loads, transform_where
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store, seq
 from tilewright.tir.touched import touched
@@ -141,6 +141,18 @@ def redirect(s: Stmt, buffers: Mapping[Buffer, Buffer], place: PlaceFn | None = 
 
     memo: Memo = {}
     return _map_touching(s, buffers, lambda e: replace_loads(e, load, memo), holder)
+
+
+def rewrite_where(s: Stmt, kinds: int, fn: Callable[[Expr], Expr | None]) -> Stmt:
+    """Apply a rule that concerns expressions of these `traits` to every node; None: it stays."""
+    memo: Memo = {}
+    return _map_where(s, kinds, lambda e: transform_where(e, kinds, fn, memo))
+
+
+def _map_where(s: Stmt, kinds: int, fn: ExprFn) -> Stmt:
+    if not isinstance(s, Store) and not touched(s).kinds & kinds:
+        return s
+    return _map_parts(s, fn, lambda c: _map_where(c, kinds, fn))
 
 
 def _map_touching(

@@ -30,10 +30,11 @@ from tilewright.ir.expr import (
     select,
     unary,
 )
-from tilewright.ir.rewrite import is_index_arithmetic, transform_values
+from tilewright.ir.traits import HALVES
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, transform
-from tilewright.tir.stmt import Stmt, Store, stmt_exprs, walk
+from tilewright.tir.rewrite import map_exprs, rewrite_where, transform
+from tilewright.tir.stmt import Stmt, Store
+from tilewright.tir.touched import touched
 
 _HALVES = frozenset({DType.F16, DType.BF16})
 # Their results are values of the type again: nothing to round.
@@ -43,7 +44,7 @@ _CHOICES = frozenset({BinaryOp.MIN, BinaryOp.MAX})
 
 def widen_halves(func: Func) -> Func:
     """After it, the only operations on halves are loads, stores, bitcasts, and casts from and to f32."""
-    if not _mentions_halves(func.body):
+    if not touched(func.body).kinds & HALVES:
         return func
     widen = _Widening()
 
@@ -53,20 +54,6 @@ def widen_halves(func: Func) -> Func:
         return None
 
     return func.with_body(transform(map_exprs(func.body, widen), narrow))
-
-
-def _mentions_halves(body: Stmt) -> bool:
-    seen: set[Expr] = set()
-    todo = [e for s in walk(body) for e in stmt_exprs(s)]
-    while todo:
-        e = todo.pop()
-        if e not in seen:
-            if e.dtype in _HALVES:
-                return True
-            seen.add(e)
-            if not is_index_arithmetic(e):
-                todo.extend(e.children())
-    return False
 
 
 class _Widening:
@@ -177,7 +164,6 @@ def _or(x: Expr, y: Expr | int) -> Expr:
 
 def expand_half_casts(func: Func, *, has_f16: bool = False) -> Func:
     """`has_f16`: casts between f16 and f32 are instructions, and stay."""
-    memo: dict[Expr, Expr] = {}
 
     def rule(n: Expr) -> Expr | None:
         if not isinstance(n, Cast):
@@ -188,7 +174,7 @@ def expand_half_casts(func: Func, *, has_f16: bool = False) -> Func:
             return _SHORTEN[n.dtype](n.a)
         return None
 
-    return func.with_body(map_exprs(func.body, lambda e: transform_values(e, rule, memo)))
+    return func.with_body(rewrite_where(func.body, HALVES, rule))
 
 
 def _half_bits(x: Expr) -> Expr:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Unary, UnaryOp, cast, const, select
-from tilewright.ir.rewrite import Memo, transform_values
+from tilewright.ir.traits import FUNCTIONS
 from tilewright.tir.func import Func
 from tilewright.tir.math.arith import equals, sqrt
 from tilewright.tir.math.error_function import erf
@@ -23,7 +23,7 @@ from tilewright.tir.math.logarithm import log
 from tilewright.tir.math.power import power
 from tilewright.tir.math.root import rsqrt
 from tilewright.tir.math.trigonometric import cos, sin
-from tilewright.tir.rewrite import map_exprs
+from tilewright.tir.rewrite import rewrite_where
 
 _FUNCTIONS: dict[UnaryOp, Callable[[Expr], Expr]] = {
     UnaryOp.EXP: exp,
@@ -38,8 +38,7 @@ _FUNCTIONS: dict[UnaryOp, Callable[[Expr], Expr]] = {
 
 
 def expand_math(func: Func) -> Func:
-    memo: Memo = {}
-    return func.with_body(map_exprs(func.body, lambda e: transform_values(e, expand, memo)))
+    return func.with_body(rewrite_where(func.body, FUNCTIONS, expand))
 
 
 def expand(e: Expr) -> Expr | None:

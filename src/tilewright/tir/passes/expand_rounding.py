@@ -8,10 +8,20 @@ ceil(-0.5) are -0.0. NaN fails the comparison and passes through.
 """
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Binary, BinaryOp, Bitcast, Expr, Unary, UnaryOp, const, select, unary
-from tilewright.ir.rewrite import transform_values
+from tilewright.ir.expr import (
+    Binary,
+    BinaryOp,
+    Bitcast,
+    Expr,
+    Unary,
+    UnaryOp,
+    const,
+    select,
+    unary,
+)
+from tilewright.ir.traits import FUNCTIONS
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs
+from tilewright.tir.rewrite import rewrite_where
 
 # The least power of two from which on all values are integers, and the integer type of the bits.
 _WHOLE = {DType.F32: 2.0**23, DType.F64: 2.0**52}
@@ -20,14 +30,12 @@ _ROUNDINGS = frozenset({UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.ROUND, UnaryOp.TRUN
 
 
 def expand_rounding(func: Func) -> Func:
-    memo: dict[Expr, Expr] = {}
-
     def rule(n: Expr) -> Expr | None:
         if isinstance(n, Unary) and n.op in _ROUNDINGS and n.dtype in _WHOLE:
             return _rounded(n.op, n.a)
         return None
 
-    return func.with_body(map_exprs(func.body, lambda e: transform_values(e, rule, memo)))
+    return func.with_body(rewrite_where(func.body, FUNCTIONS, rule))
 
 
 def _rounded(op: UnaryOp, x: Expr) -> Expr:

@@ -8,14 +8,13 @@ shows in the numbers. Of the functions of `tir.math` none loses its special valu
 """
 
 from tilewright.ir.expr import Expr, Fma
-from tilewright.ir.rewrite import Memo, transform_values
+from tilewright.ir.traits import FMAS
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs
+from tilewright.tir.rewrite import rewrite_where
 
 
 def without_fma(func: Func) -> Func:
-    memo: Memo = {}
-    return func.with_body(map_exprs(func.body, lambda e: transform_values(e, split, memo)))
+    return func.with_body(rewrite_where(func.body, FMAS, split))
 
 
 def split(e: Expr) -> Expr | None:
