@@ -18,7 +18,7 @@ from tilewright.cost.work import block_seconds
 from tilewright.driver.decisions import Join
 from tilewright.driver.passes import Context, State, run_passes
 from tilewright.families.gemm.space import gemm_space
-from tilewright.families.recurrent.recipe import carried_nests
+from tilewright.families.recurrent.match import carried_nests
 from tilewright.families.space import Space
 from tilewright.families.winograd.recipe import find_stages
 from tilewright.graph.external import ExternalRegion, make_region

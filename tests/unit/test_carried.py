@@ -9,7 +9,7 @@ from native import BEST, every_target, run_native
 from tilewright.codegen.kernel import parts
 from tilewright.codegen.kernel import steps as steps_of
 from tilewright.codegen.legalize import legalize
-from tilewright.families.recurrent.recipe import carried_nests
+from tilewright.families.recurrent.match import carried_nests
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scope, as_index, const, maximum, select
 from tilewright.schedule.schedule import Schedule
@@ -277,6 +277,44 @@ def _stores(loop: For, buffer: str) -> bool:
     return any(isinstance(n, Store) and n.buffer.name == buffer for n in walk(loop))
 
 
-def test_it_has_no_design_space() -> None:
-    """Rules would look for one reduction and what is around it."""
+def test_no_other_family_is_for_it() -> None:
+    """Their rules would look for one reduction and what is around it."""
     assert [s.family for s in spaces(recurrence(1, 3, 2, 8), AVX2)] == ["recurrent"]
+
+
+def test_rows_or_columns_are_divided_in_any_way_that_is_possible() -> None:
+    (rows,), (columns,) = spaces(recurrence(1, 10, 24, 32), BEST), spaces(gated(5, 1, 128), BEST)
+    of = {k.name: k.choices for k in rows.knobs}
+    assert (of["row_part"], of["column_part"]) == ((0, 1, 2, 3, 4, 6, 8, 12), (0,))
+    of = {k.name: k.choices for k in columns.knobs}
+    assert (of["row_part"], of["column_part"], of["rows"]) == ((0,), (0, 64), (1,))
+    (neither,) = spaces(recurrence(1, 3, 1, 256), BEST)  # a step begins with a copy of the whole state
+    assert {k.name: k.choices for k in neither.knobs}["column_part"] == (0,)
+
+
+@pytest.mark.parametrize("func", [recurrence(1, 10, 24, 32), gated(5, 1, 128)], ids=lambda f: f.name)
+def test_every_division_and_every_tile_gives_the_same(func: Func, sound: Sound) -> None:
+    (space,) = spaces(func, BEST)
+    points, costs = space.ranked()
+    assert len(points) == len(space.points()) and (np.diff(costs) >= 0).all()
+    arrays = integers(func)
+    want = run_func(func, *arrays)[0]
+    seen: set[tuple[str, int]] = set()
+    for point in points:
+        decisions = space.decisions(point)
+        if seen >= decisions.items():
+            continue  # the others of this point were tried with other neighbours
+        seen |= decisions.items()
+        s = space.build(decisions)
+        parallel = max((n.extent for n in loops(s.func.body) if n.kind is LoopKind.PARALLEL), default=1)
+        assert parallel > 1 or not decisions["row_part"] + decisions["column_part"]
+        got = run_native(sound(s.func), arrays, BEST)[0]
+        np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max(), err_msg=str(decisions))
+
+
+def test_dividing_rows_costs_one_core_the_weights_again() -> None:
+    """16 rows of 512 columns: weights of a MiB, which are read anew by every part."""
+    (space,) = spaces(recurrence(1, 8, 16, 512), BEST)
+    points = np.array([(part, 0, 2, 4, 64) for part in (8, 4, 2)], np.int64)
+    costs = space.cost(points)
+    assert costs[0] < costs[1] < costs[2]

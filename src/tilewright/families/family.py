@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 from tilewright.families.ordered.recipe import is_ordered
 from tilewright.families.prepare import prepared
-from tilewright.families.recurrent.recipe import carried_nests
+from tilewright.families.recurrent.match import carried_nests
 from tilewright.families.space import Space
 from tilewright.families.winograd.recipe import find_stages
 from tilewright.schedule.draft import Draft

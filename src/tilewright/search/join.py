@@ -12,7 +12,7 @@ from tilewright.families.bands.match import try_chain
 from tilewright.families.bands.space import try_form
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.prepare import prepared
-from tilewright.families.recurrent.recipe import carried_nests
+from tilewright.families.recurrent.match import carried_nests
 from tilewright.families.window.recipe import operands
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.support.errors import ScheduleError

@@ -8,12 +8,18 @@ from collections.abc import Callable, Collection
 from math import prod
 from typing import TypeAlias
 
-from tilewright.cost.machine import Machine, machine_of
+import numpy as np
+
+from tilewright.cost.machine import machine_of
+from tilewright.cost.parallel import PART_SECONDS, few_parts
 from tilewright.cost.work import domain
 from tilewright.families.elementwise.cost import KERNEL_SECONDS, alone_seconds, pass_seconds, spatial_seconds
+from tilewright.families.gemm.panel_tile import panel_seconds
+from tilewright.families.gemm.recipe import try_contraction
+from tilewright.families.recurrent.match import Carried
+from tilewright.families.space import Costs, Points
 from tilewright.ir.expr import loads
 from tilewright.schedule.moves import top_level
-from tilewright.schedule.nest import chain
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, Stmt, blocks
@@ -21,33 +27,54 @@ from tilewright.tir.stmt import Block, For, Stmt, blocks
 # Of a nest before, between or after: what the cheapest family for it needs; None if none is for it.
 NestSeconds: TypeAlias = Callable[[set[str]], float | None]
 
-_OF_PEAK = 0.87  # of the multiply-adds of a core, that a good register tile does
+
+def carried_seconds(nest: Carried, points: Points, target: Target) -> Costs:
+    """Of a nest, by (rows of a part, columns of a part, rows, vectors and unroll of the register tile); parts are 0
+    where it is not divided.
+    """
+    m, lanes = machine_of(target), target.lanes(4)
+    total = np.full(len(points), sum(spatial_seconds(b, lanes, m) for b in nest.every if not b.is_reduction))
+    for row_part, column_part in np.unique(points[:, :2], axis=0).tolist():
+        here = (points[:, 0] == row_part) & (points[:, 1] == column_part)
+        tiles = points[here, 2:]
+        row_parts = nest.rows[0].extent // row_part if row_part in nest.row_sizes else 1
+        column_parts = nest.columns[-1].extent // column_part if column_part in nest.column_sizes else 1
+        for block in nest.every:
+            if block.is_reduction:
+                passes = nest.iterations * row_parts
+                total[here] += _sum_seconds(block, passes, row_part, column_part, tiles, target)
+        parts = nest.outer_parts * row_parts * column_parts
+        total[here] *= few_parts(parts)
+        total[here] += PART_SECONDS * (parts if column_parts == 1 else parts * nest.iterations)
+    return KERNEL_SECONDS + total
 
 
-def recurrent_seconds(
+def _sum_seconds(
+    block: Block, passes: int, row_part: int, column_part: int, tiles: Points, target: Target
+) -> Costs:
+    """Of all iterations of all parts, each of which passes over the largest operand anew."""
+    m, made, c = machine_of(target), block.store.buffer, try_contraction(block)
+    operands = [ld.buffer.bytes for ld in loads(block.store.value) if ld.buffer is not made]
+    again = passes * pass_seconds(
+        min(max(operands, default=0), domain(block) // passes * made.dtype.bytes), m
+    )
+    if c is None:
+        return np.full(len(tiles), max(again, domain(block) / m.lanes / m.hertz))
+    rows = row_part or (c.rows[-1].extent if c.rows else 1)
+    cols = min(column_part or c.cols[-1].extent, c.cols[-1].extent)
+    times = domain(block) / (rows * cols * prod(it.extent for it in c.reduce))
+    return np.maximum(again, panel_seconds(c, rows, tiles, target, cols) * times)
+
+
+def around_carried_seconds(
     func: Func, carried: Collection[For], alone: NestSeconds, target: Target, constants: frozenset[str]
 ) -> float:
-    total = sum(_carried_seconds(nest, target) for nest in carried)
-    for nest in top_level(func):
-        if nest not in carried and not _is_constant(nest, constants):
-            total += _nest_seconds(nest, alone, target)
-    return total
-
-
-def _carried_seconds(nest: For, target: Target) -> float:
-    m, lanes = machine_of(target), target.lanes(4)
-    times = prod(loop.extent for loop in chain(nest))
-    every = list(blocks(nest))
-    sums = sum(_sum_seconds(b, times, m) for b in every if b.is_reduction)
-    return KERNEL_SECONDS + sums + sum(spatial_seconds(b, lanes, m) for b in every if not b.is_reduction)
-
-
-def _sum_seconds(block: Block, times: int, m: Machine) -> float:
-    """Of all iterations, each of which reads the largest operand anew."""
-    busy = domain(block) / (m.lanes * m.fma_per_cycle * _OF_PEAK) / m.hertz
-    made = block.store.buffer
-    largest = max((ld.buffer.bytes for ld in loads(block.store.value) if ld.buffer is not made), default=0)
-    return max(busy, times * pass_seconds(min(largest, domain(block) // times * made.dtype.bytes), m))
+    """Of the nests before, between and after."""
+    return sum(
+        _nest_seconds(nest, alone, target)
+        for nest in top_level(func)
+        if nest not in carried and not _is_constant(nest, constants)
+    )
 
 
 def _nest_seconds(nest: Stmt, alone: NestSeconds, target: Target) -> float:

@@ -12,12 +12,9 @@ has it, and parts of the rows, which are moved there. If there is none of these,
 iteration, and meet after it: each has its part of all blocks, and so its part of the weights stays in its cache.
 """
 
-import math
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple
 
-from tilewright.cost.work import domain
 from tilewright.families.elementwise.recipe import schedule_own
 from tilewright.families.gemm.panels import lay_out_panels
 from tilewright.families.gemm.recipe import (
@@ -29,11 +26,11 @@ from tilewright.families.gemm.recipe import (
 from tilewright.families.gemm.register_tile import Nest, tile_nest
 from tilewright.families.gemm.tiles import Tile
 from tilewright.families.inline import single_consumer
-from tilewright.families.parallel import is_worth_sharing
+from tilewright.families.recurrent.match import Carried
 from tilewright.ir.expr import Scope, Var, free_vars
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.moves import holds, top_level
-from tilewright.schedule.nest import chain, find_block, find_loop, loops_above
+from tilewright.schedule.moves import holds
+from tilewright.schedule.nest import find_block, find_loop, loops_above
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.steps.merge import Merge
@@ -43,124 +40,71 @@ from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.independence import dependence
-from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, IterKind, Seq, blocks
-
-# The register tile of so many rows and columns of a contraction in such a loop: its size, and the multiply-adds written
-# out in a step.
-ChooseTile: TypeAlias = Callable[[Contraction, int, int], tuple[Tile, int]]
-
-# Rows of a part, at least: while they are computed, what all parts read comes from a near cache, or from a far one.
-_ROWS_NEAR, _ROWS_FAR = 6, 16
-# Reduction steps of a part of an iteration, at least: several times what claiming it and meeting afterwards cost.
-_COLUMN_STEPS = 16384
-_COLUMN_VECTORS = 4  # of a part, at least: fewer sums than that wait for each other
+from tilewright.tir.stmt import For
 
 
-def carried_nests(func: Func) -> list[For]:
-    """The nests around several blocks in which a loop depends on its own earlier iterations, or has a single one: so
-    much does a recurrent network in which every step is a call of its own have of its loop.
+class Plan(NamedTuple):
+    """How the nests of a Func are scheduled."""
+
+    row_part: int  # rows of a part that does all iterations; 0: rows are not divided
+    column_part: int  # columns of a part of each iteration; 0: columns are not divided
+    tile: Tile
+    unroll: int  # multiply-adds written out in a step
+
+
+def schedule_carried(s: Draft, nest: Carried, plan: Plan, target: Target) -> None:
+    """Schedule the blocks of such a nest, divided as planned where that is possible. One that a step refuses stays as
+    it is written.
     """
-    found = [n for n in top_level(func) if isinstance(n, For) and isinstance(chain(n)[-1].body, Seq)]
-    return [n for n in found if any(_is_carried(func, loop) for loop in chain(n))]
-
-
-def _is_carried(func: Func, loop: For) -> bool:
-    return loop.extent == 1 or dependence(func, loop) is not None
-
-
-def schedule_carried(s: Draft, nest: For, choose: ChooseTile, target: Target) -> None:
-    """Schedule the blocks of such a nest. One that a step refuses stays as it is written."""
-    shared = [n.var.name for n in chain(nest)]
-    every = list(blocks(nest))
-    is_long = is_worth_sharing(target.lanes(4), *every)
-    columns = ""
-    if is_long:
-        shared = _divide_rows(s, every, shared, target)
-        if all(s.loop(n).extent == 1 for n in shared[:-1]):
-            columns = _divide_columns(s, every, shared, target)
+    shared = [n.var.name for n in nest.shared]
+    if plan.row_part in nest.row_sizes:
+        shared = divide_rows(s, nest, plan.row_part)
+    columns = divide_columns(s, nest, plan.column_part) if plan.column_part in nest.column_sizes else ""
     if columns:
         shared = [*shared, columns]
     followers: set[str] = set()
-    for block in every:
+    for block in nest.every:
         if block.is_reduction:
             with suppress(ScheduleError), s.transaction():
-                followers.add(_tile(s, block.name, shared, choose, target))
-    for block in every:
+                followers.add(_tile(s, block.name, shared, plan, target))
+    for block in nest.every:
         if not block.is_reduction and block.name not in followers:
             with suppress(ScheduleError), s.transaction():
                 schedule_own(s, block.name, _own(s, block.name, shared), target, is_shared=False)
     if columns:
         s.attempt(Parallel(columns))
-    elif is_long:
+    elif nest.is_long:
         _share(s, shared)
 
 
-def _divide_rows(s: Draft, every: list[Block], shared: list[str], target: Target) -> list[str]:
-    """Put a loop over parts of the first loop that all blocks have around the dependence, if nothing is carried along
-    it; the loops that blocks share then.
+def divide_rows(s: Draft, nest: Carried, size: int) -> list[str]:
+    """Put a loop over parts of the rows around the dependence; the loops that blocks share then. ScheduleError if
+    something is carried along it.
     """
-    rows = [next(iter(_own(s, b.name, shared)), "") for b in every]
-    extents = {s.loop(n).extent if n else 1 for n in rows}
-    again = sum(domain(b) * _bytes(b) for b in every if b.is_reduction)
-    for extent in (*extents, *(s.loop(n).extent for n in shared)):
-        again //= extent
-    least = _ROWS_NEAR if again <= target.l2_bytes // 2 else _ROWS_FAR
-    sizes = [n for n in range(least, min(extents) // 2 + 1) if min(extents) % n == 0]
-    if len(extents) > 1 or not sizes:
-        return shared
-    try:
-        with s.transaction():
-            parts = tuple(s.apply(Split(n, (None, sizes[0]))).names[0] for n in rows)
-            s.apply(Merge(parts))
-            s.apply(Reorder((parts[0], shared[-1])))
-    except ScheduleError:
-        return shared
-    return [*shared[:-1], parts[0], shared[-1]]
+    *outer, carried = (n.var.name for n in nest.shared)
+    with s.transaction():
+        parts = tuple(s.apply(Split(n.var.name, (None, size))).names[0] for n in nest.rows)
+        s.apply(Merge(parts))
+        s.apply(Reorder((parts[0], carried)))
+    return [*outer, parts[0], carried]
 
 
-def _divide_columns(s: Draft, every: list[Block], shared: list[str], target: Target) -> str:
-    """Put a loop over parts of the columns around all blocks of an iteration, and return it; "" if they are no parts
-    of all. Columns are those of the last block; others may have several times as many (the gates of a cell).
+def divide_columns(s: Draft, nest: Carried, size: int) -> str:
+    """Put a loop over parts of the columns around all blocks of an iteration, and return it. ScheduleError if a part
+    needs what another makes in the same iteration.
     """
-    loops = [_column_loop(s, b, shared) for b in every]
-    if "" in loops or len(every) < 2:
-        return ""
-    extents = [s.loop(n).extent for n in loops]
-    columns, lanes = extents[-1], target.lanes(4)
-    work = sum(domain(b) for b in every if b.is_reduction) // math.prod(s.loop(n).extent for n in shared)
-    sizes = [
-        n
-        for n in range(_COLUMN_VECTORS * lanes, columns // 2 + 1, lanes)
-        if columns % n == 0 and work * n // columns >= _COLUMN_STEPS
-    ]
-    if not sizes or any(e % columns for e in extents):
-        return ""
+    columns, shared = nest.columns[-1].extent, [n.var.name for n in nest.shared]
     parts: list[str] = []
-    try:
-        with s.transaction():
-            for block, loop, extent in zip(every, loops, extents, strict=True):
-                own = _own(s, block.name, shared)
-                times = (extent // columns,) if extent > columns else ()
-                names = s.apply(Split(loop, (*times, columns // sizes[0], sizes[0]))).names
-                parts.append(names[-2])
-                rest = [m for n in own for m in (names if n == loop else (n,)) if m != names[-2]]
-                s.apply(Reorder((names[-2], *rest)))
-            s.apply(Merge(tuple(parts)))
-    except ScheduleError:
-        return ""
+    with s.transaction():
+        for block, loop in zip(nest.every, nest.columns, strict=True):
+            own, name = _own(s, block.name, shared), loop.var.name
+            times = (loop.extent // columns,) if loop.extent > columns else ()
+            names = s.apply(Split(name, (*times, columns // size, size))).names
+            parts.append(names[-2])
+            rest = [m for n in own for m in (names if n == name else (n,)) if m != names[-2]]
+            s.apply(Reorder((names[-2], *rest)))
+        s.apply(Merge(tuple(parts)))
     return parts[0]
-
-
-def _column_loop(s: Draft, block: Block, shared: list[str]) -> str:
-    """The loop of the block's last iterator that is no reduction; "" if that is not one loop of its own."""
-    last = [b for it, b in zip(block.iters, block.bindings, strict=True) if it.kind is IterKind.SPATIAL][-1]
-    return last.name if isinstance(last, Var) and last.name in _own(s, block.name, shared) else ""
-
-
-def _bytes(block: Block) -> int:
-    return block.store.buffer.dtype.bytes if block.try_store is not None else 0
 
 
 def _share(s: Draft, shared: list[str]) -> None:
@@ -177,7 +121,7 @@ def _own(s: Draft, name: str, shared: list[str]) -> list[str]:
     return [n.var.name for n in loops_above(s.func, find_block(s.func, name)) if n.var.name not in shared]
 
 
-def _tile(s: Draft, name: str, shared: list[str], choose: ChooseTile, target: Target) -> str:
+def _tile(s: Draft, name: str, shared: list[str], plan: Plan, target: Target) -> str:
     """Make register tiles of a contraction; returns the block that takes them up."""
     c = try_contraction(find_block(s.func, name))
     if c is None:
@@ -194,14 +138,14 @@ def _tile(s: Draft, name: str, shared: list[str], choose: ChooseTile, target: Ta
     rows += [n for n in own if n not in (*rows, *cols, *reduce, *outer) and s.loop(n).extent == 1]
     if not rows or not cols or not reduce or len(rows + cols + reduce + outer) < len(own):
         raise ScheduleError(f"{name} has no rows, columns or steps of its own")
-    tile, unroll = choose(c, s.loop(rows[-1]).extent, s.loop(cols[-1]).extent)
+    tile = Tile(min(plan.tile.rows, s.loop(rows[-1]).extent), plan.tile.columns)
     s.apply(SetScope(c.store.buffer.name, Scope.REGISTER))
     _lay_out(s, c, find_loop(s.func, shared[0]), min(tile.columns, s.loop(cols[-1]).extent))
     # A panel of columns stays near while all rows pass it.
     outside = (*outer, *cols[:-1], *rows[:-1], cols[-1], rows[-1])
     nest = Nest(name, follower, outside, rows[-1], cols[-1], tuple(reduce))
     lanes = target.lanes(c.b.dtype.bytes)
-    tile_nest(s, nest, tile, lanes, unroll, register_tiles(target, c.b.dtype), is_shared=False)
+    tile_nest(s, nest, tile, lanes, plan.unroll, register_tiles(target, c.b.dtype), is_shared=False)
     return follower
 
 

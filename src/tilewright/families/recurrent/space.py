@@ -6,36 +6,70 @@ that know one reduction and what is around it apply to each.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
+import numpy as np
+
+from tilewright.cost.work import domain
 from tilewright.families.excerpt import buffers_of, excerpt
-from tilewright.families.family import Alone, Request
-from tilewright.families.gemm.panel_tile import best_tile
+from tilewright.families.family import Request
+from tilewright.families.gemm.panel_tile import panel_tiles
 from tilewright.families.gemm.space import gemm_space
-from tilewright.families.recurrent.cost import recurrent_seconds
-from tilewright.families.recurrent.recipe import carried_nests, schedule_carried
-from tilewright.families.space import OnePoint
+from tilewright.families.gemm.tiles import Tile
+from tilewright.families.recurrent.cost import around_carried_seconds, carried_seconds
+from tilewright.families.recurrent.match import Carried, carried_nests
+from tilewright.families.recurrent.recipe import Plan, divide_columns, divide_rows, schedule_carried
+from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.ir.expr import Buffer
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.moves import top_level
 from tilewright.support.errors import ScheduleError
-from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
 from tilewright.tir.stmt import Stmt, blocks
 
 _log = logging.getLogger(__name__)
 
 
-class RecurrentSpace(OnePoint):
+_KNOBS = ("row_part", "column_part", "rows", "vectors", "unroll")
+
+
+class RecurrentSpace(Space):
+    """How a step's rows, or its columns, are divided among workers, and the register tile of its products. Workers that
+    divide columns find their part of the weights in their caches again in the next step; those that divide rows meet
+    only once, and each reads all weights in every step.
+    """
+
     family = "recurrent"
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._nests = [Carried(request.func, nest, request.target) for nest in carried_nests(request.func)]
+        largest = max(self._nests, key=lambda n: sum(domain(b) for b in n.every))
+        rows = _allowed(request.func, largest, largest.row_sizes, divide_rows)
+        columns = _allowed(request.func, largest, largest.column_sizes, divide_columns)
+        divided = [(0, 0), *((n, 0) for n in rows), *((0, n) for n in columns)]
+        height = largest.rows[0].extent if largest.rows else 1
+        self._points = np.array(
+            [(*d, *t) for d in divided for t in panel_tiles(d[0] or height, request.target).tolist()],
+            np.int64,
+        )
+        self.knobs = tuple(
+            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
+        )
 
-    def seconds(self) -> float:
-        r = self._request
-        return recurrent_seconds(r.func, carried_nests(r.func), self._alone_seconds, r.target, r.constants)
+    def points(self) -> Points:
+        return self._points
+
+    def cost(self, points: Points) -> Costs:
+        nests = sum(carried_seconds(nest, points, self._request.target) for nest in self._nests)
+        return np.add(nests, self._around)
+
+    @cached_property
+    def _around(self) -> float:
+        r, nests = self._request, [n.nest for n in self._nests]
+        return around_carried_seconds(r.func, nests, self._alone_seconds, r.target, r.constants)
 
     def _alone_seconds(self, run: set[str]) -> float | None:
         space = gemm_space(replace(self._request, func=excerpt(self._request.func, run)))
@@ -44,28 +78,40 @@ class RecurrentSpace(OnePoint):
         _, costs = space.ranked()
         return float(costs[0]) if len(costs) else None
 
-    def schedule(self) -> Draft:
-        return schedule_around_carried(self._request.func, self._request.target, self._request.alone)
+    def build(self, decisions: Decisions) -> Draft:
+        target = self._request.target
+        tile = Tile(decisions["rows"], decisions["vectors"] * target.lanes(4))
+        plan = Plan(decisions["row_part"], decisions["column_part"], tile, decisions["unroll"])
+        s = Draft(single(self._request.func))
+        for nest in self._nests:
+            schedule_carried(s, nest, plan, target)
+        for run in _runs(self._request.func, [n.nest for n in self._nests]):
+            self._schedule_run(s, run)
+        return s
+
+    def _schedule_run(self, s: Draft, run: set[str]) -> None:
+        try:
+            with s.transaction():
+                for step in self._request.alone(excerpt(s.func, run)).trace:
+                    s.apply(step)
+        except ScheduleError as e:
+            _log.debug("%s: %s stays as it is: %s", s.func.name, ", ".join(sorted(run)), e)
 
 
 def recurrent_space(request: Request) -> RecurrentSpace | None:
     return RecurrentSpace(request) if carried_nests(request.func) else None
 
 
-def schedule_around_carried(func: Func, target: Target, alone: Alone) -> Draft:
-    """Schedule a Func with such nests; `alone` schedules what is before, between and after them."""
-    s, nests = Draft(single(func)), carried_nests(func)
-    runs = _runs(func, nests)
-    for nest in nests:
-        schedule_carried(s, nest, lambda c, rows, cols: best_tile(c, rows, target, cols)[:2], target)
-    for run in runs:
-        try:
-            with s.transaction():
-                for step in alone(excerpt(s.func, run)).trace:
-                    s.apply(step)
-        except ScheduleError as e:
-            _log.debug("%s: %s stays as it is: %s", func.name, ", ".join(sorted(run)), e)
-    return s
+def _allowed(
+    func: Func, nest: Carried, sizes: tuple[int, ...], divide: Callable[[Draft, Carried, int], object]
+) -> tuple[int, ...]:
+    """All of the sizes, if what is divided needs nothing of its other parts; that is so for all of them or none."""
+    try:
+        if sizes:
+            divide(Draft(single(func)), nest, sizes[0])
+    except ScheduleError:
+        return ()
+    return sizes
 
 
 def _runs(func: Func, nests: Sequence[Stmt]) -> list[set[str]]:
