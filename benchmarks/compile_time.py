@@ -2,7 +2,7 @@
 
 Each figure is of a fresh process. The models are those of the benchmark suite that take longest (a convolutional
 network, a transformer, and one of many different layers), in `$BENCH_HOME/models`; or those of `examples`; or those
-given.
+given. `--chains` also compiles networks of 10, 100 and 1,000 equal layers; `--before` compares with another checkout.
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import click
 
+from benchmarks.chains import KINDS, chain
 from benchmarks.results import ROOT, table, write
 from examples.models import mlp, resnet18, transformer_encoder
 from tilewright.cli.output import progress_bar
@@ -29,8 +30,10 @@ nothing cached, by stage, with worker processes on the other cores; *llvm* is th
 objects, *CPU* is user and system time, workers included, *memory* is what this process takes at its peak. *warm*:
 `import tilewright`, and then `tilewright.load` and a first run of a model that was compiled before, with {threads}
 thread(s); *memory* is resident at its peak, up to the end of that run, above what the imported libraries take. ONNX
-Runtime's likewise, on the same file. A time on the clock grows on a busy machine; so does CPU time, if less."""
+Runtime's likewise, on the same file. *Of linear*: 1,000 layers over what they would take if each took what one of the
+layers between 10 and 100 does. A time on the clock grows on a busy machine; so does CPU time, if less."""
 
+LAYERS = (10, 100, 1000)
 SLOW = ("resnet50", "bert_base", "yolo")
 Numbers: TypeAlias = dict[str, float]
 
@@ -53,25 +56,31 @@ print(json.dumps({"import": time.perf_counter() - start}))
 """
 
 
-def run(code: str, *arguments: str, **env: str) -> Numbers:
+def run(code: str, *arguments: str, source: Path = ROOT / "src", **env: str) -> Numbers:
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        env={**os.environ, "PYTHONPATH": str(source), **env},
         stdout=subprocess.PIPE,
         check=True,
     )
     return json.loads(done.stdout)
 
 
-def measure_model(model: Path, cache: Path, repeats: int) -> dict[str, Numbers]:
+def compile_cold(model: Path, source: Path = ROOT / "src") -> Numbers:
+    workers = str(default_threads() - 1)
+    return run(_COMPILE, str(model), source=source, TILEWRIGHT_CACHE="off", TILEWRIGHT_WORKERS=workers)
+
+
+def measure_model(model: Path, cache: Path, repeats: int, before: Path | None) -> dict[str, Numbers]:
     """Medians of compiling, of a warm start of ours, and of one of ONNX Runtime (nothing if it cannot)."""
     threads = default_threads()
     env = {**os.environ, "TILEWRIGHT_CACHE": str(cache)}
     run_probe(model, engine="tilewright", threads=threads, env=env)
-    runs: dict[str, list[Numbers]] = {"compile": [], "warm": [], "ort": []}
+    runs: dict[str, list[Numbers]] = {"compile": [], "before": [], "warm": [], "ort": []}
     for _ in range(repeats):  # in turns: the machine drifts
-        workers = str(default_threads() - 1)
-        runs["compile"].append(run(_COMPILE, str(model), TILEWRIGHT_CACHE="off", TILEWRIGHT_WORKERS=workers))
+        runs["compile"].append(compile_cold(model))
+        if before is not None:
+            runs["before"].append(compile_cold(model, before / "src"))
         ours = run_probe(model, engine="tilewright", threads=threads, env=env)
         runs["warm"].append({**run(_IMPORT), **asdict(ours)})
         try:
@@ -82,6 +91,23 @@ def measure_model(model: Path, cache: Path, repeats: int) -> dict[str, Numbers]:
         label: {name: statistics.median(r[name] for r in found) for name in found[0]} if found else {}
         for label, found in runs.items()
     }
+
+
+CHAIN = ("CPU seconds for layers", *(f"{n:,}" for n in LAYERS), "of linear")
+
+
+def chain_row(kind: str, folder: Path, repeats: int) -> list[str]:
+    """What each length takes, and the longest over what it would if each further layer took what those of the middle
+    one do.
+    """
+    seconds: list[float] = []
+    for layers in LAYERS:
+        model = folder / f"{layers}.onnx"
+        model.write_bytes(chain(kind, layers).SerializeToString())
+        seconds.append(statistics.median(compile_cold(model)["CPU"] for _ in range(repeats)))
+    few, some, many = LAYERS
+    linear = seconds[1] + (many - some) * (seconds[1] - seconds[0]) / (some - few)
+    return [kind, *(f"{s:.2f}" for s in seconds), f"{seconds[2] / linear:.2f}"]
 
 
 def default_models(folder: Path) -> list[Path]:
@@ -121,23 +147,37 @@ WARM = (
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1))
+@click.option("--chains", is_flag=True, help="Also networks of 10, 100 and 1,000 equal layers.")
+@click.option(
+    "--before",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Another checkout: its CPU seconds, in turns with these.",
+)
 @click.option("--save/--no-save", default=True, show_default=True, help="Write docs/results/compile-time.md.")
-def main(files: tuple[Path, ...], repeats: int, save: bool) -> None:
+def main(files: tuple[Path, ...], repeats: int, chains: bool, before: Path | None, save: bool) -> None:
     """Measure FILES (ONNX; some of the suite in $BENCH_HOME, or of the examples, unless given)."""
     compiled: list[list[str]] = []
     loaded: list[list[str]] = []
+    lengths: list[list[str]] = []
     stages: list[str] = []
     with tempfile.TemporaryDirectory() as folder, progress_bar() as progress:
         models = list(files) or default_models(Path(folder))
         for number, model in enumerate(models):
             if progress is not None:
                 progress(model.stem, number, len(models))
-            found = measure_model(model, Path(folder) / f"cache-{number}", repeats)
+            found = measure_model(model, Path(folder) / f"cache-{number}", repeats, before)
             *times, memory = found["compile"].items()
             stages = [name for name, _ in (*times, memory)]
-            compiled.append([model.stem, *(f"{seconds:.2f}" for _, seconds in times), f"{memory[1]:.0f}"])
+            row = [model.stem, *(f"{seconds:.2f}" for _, seconds in times), f"{memory[1]:.0f}"]
+            compiled.append(row if before is None else [*row, f"{found['before']['CPU']:.2f}"])
             loaded.append(warm_row(model.stem, found["warm"], found["ort"]))
+        for number, kind in enumerate(KINDS if chains else ()):
+            if progress is not None:
+                progress(kind, number, len(KINDS))
+            lengths.append(chain_row(kind, Path(folder), repeats))
+    stages += ["CPU before"] if before is not None else []
     texts = [table(("compile, in seconds", *stages), compiled), table(WARM, loaded)]
+    texts += [table(CHAIN, lengths)] if chains else []
     click.echo("\n\n".join(texts))
     if save:
         method = METHOD.format(repeats=repeats, threads=default_threads())
