@@ -52,12 +52,12 @@ def _load() -> str:
     return f"- load average: {os.getloadavg()[0]:.1f} at the end ({busy})"
 
 
-def current_commit() -> str:
+def current_commit(checkout: Path = ROOT) -> str:
     """With a plus sign if the sources were not those of the commit."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+            ["git", *arguments], cwd=checkout, capture_output=True, text=True, check=False
         ).stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no", "--", "src")
