@@ -60,4 +60,5 @@ def chain(kind: str, layers: int) -> onnx.ModelProto:
 
 
 def _weight(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32) / np.sqrt(np.prod(shape[1:]))
+    values = np.random.default_rng(0).standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+    return values.astype(np.float32)
