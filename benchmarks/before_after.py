@@ -23,7 +23,7 @@ from benchmarks.options import turn_options
 from benchmarks.results import ROOT, current_commit, table, write
 from benchmarks.suite_results import geometric_mean
 from tilewright.cli.output import progress_bar
-from tilewright.turns import Ratio, speedup, take_turns
+from tilewright.support.turns import Ratio, speedup, take_turns
 
 METHOD = """*Before* is {before}, *after* {after}: each compiles the model itself, in a process of its own, pinned to as
 many cores as it has threads, and they take turns in {rounds} rounds of {seconds} s on the same random inputs. *After

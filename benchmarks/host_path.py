@@ -14,7 +14,7 @@ from benchmarks.results import table, write
 from tilewright.api import load
 from tilewright.cli.machine import pinned
 from tilewright.cli.peers import OnnxRuntime
-from tilewright.turns import take_turns
+from tilewright.support.turns import take_turns
 
 TIMES = 1000  # iterations
 _F32, _I64, _BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

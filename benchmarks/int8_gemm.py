@@ -28,11 +28,11 @@ from tilewright.runtime.loader import Code
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.search.default import schedule_func
+from tilewright.support.turns import speedup
 from tilewright.target.target import Target, native
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower
-from tilewright.turns import speedup
 
 METHOD = """u8 · s8 → s32 of {size} x {size} x {size} on one core, both operands inputs and both packed in every call,
 against our own float32 product of the same size (untuned, B packed in every call). The two take turns in {rounds}

@@ -23,7 +23,7 @@ from benchmarks.suite_tables import (
     threads_text,
 )
 from benchmarks.svg import bar_chart
-from tilewright.turns import Ratio
+from tilewright.support.turns import Ratio
 
 METHOD = f"""float32, random weights, untuned: no cache, no database, no kernel timed. Each engine runs in a process of
 its own, pinned to as many cores as threads; all are loaded, and then take turns. Times are medians in milliseconds;

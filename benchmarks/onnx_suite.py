@@ -23,7 +23,7 @@ import click
 from benchmarks.onnx_node_cases import load_cases, op_of, pack_case
 from benchmarks.results import write
 from tilewright.cli.output import progress_bar
-from tilewright.pool import Pool, ProcessLate, Request, module_command
+from tilewright.support.pool import Pool, ProcessLate, Request, module_command
 
 WORKER = "benchmarks.onnx_node_worker"
 WORKERS = 2

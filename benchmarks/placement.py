@@ -24,11 +24,11 @@ from benchmarks.results import ROOT, current_commit, write
 from examples.models import mlp, resnet18
 from tilewright.cli.machine import check_cores
 from tilewright.cli.output import note
+from tilewright.placement.options import NATIVE as NO_WISH
+from tilewright.placement.options import Wish
 from tilewright.plugins.registry import find_plugins, register_plugin
 from tilewright.runtime.machine import default_threads
 from tilewright.support.policy import Policy
-from tilewright.wish import NATIVE as NO_WISH
-from tilewright.wish import Wish
 
 
 def suite_networks() -> list[Path]:

@@ -24,13 +24,13 @@ from tilewright.compiler import CompiledModel, compile_for
 from tilewright.graph.external import Answer, No, Plugin, Region, Run, Unit
 from tilewright.ops.accuracy import Accuracy
 from tilewright.ops.opdef import Array
+from tilewright.placement.options import NATIVE as NO_WISH
+from tilewright.placement.options import Wish
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.session import Session
 from tilewright.support.artifact import Artifact
 from tilewright.support.policy import Policy
 from tilewright.target.names import resolve_target
-from tilewright.wish import NATIVE as NO_WISH
-from tilewright.wish import Wish
 
 
 class Nothing(Plugin):

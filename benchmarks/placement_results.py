@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.turns import Ratio, median_of_rounds
+from tilewright.support.turns import Ratio, median_of_rounds
 
 NATIVE, MEASURED = "native", "measured"
 ALLOWED = 1.02  # of the time of native code, or of a plugin alone, beyond what measurements differ

@@ -13,7 +13,7 @@ from benchmarks.placement_results import (
 )
 from benchmarks.results import table
 from benchmarks.suite_tables import threads_text
-from tilewright.turns import Ratio
+from tilewright.support.turns import Ratio
 
 METHOD = f"""float32 unless it says otherwise, random weights, untuned. All programs of a model are loaded into one
 process, pinned to as many cores as threads, and take turns in rounds. Times are medians in milliseconds. A ratio is

@@ -25,7 +25,6 @@ from rich.progress import track
 from benchmarks.fingerprint import find_models
 from benchmarks.results import table, write
 from benchmarks.suite_results import geometric_mean
-from tilewright.candidate import Maker, Task, tensor_spec
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import lowered
@@ -35,7 +34,8 @@ from tilewright.search.default import Chosen, choose_schedule, spaces
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
-from tilewright.trial import Bench, Candidate
+from tilewright.tuning.candidate import Maker, Task, tensor_spec
+from tilewright.tuning.trial import Bench, Candidate
 
 METHOD = """Every distinct Func of the benchmark models (networks, operators, transformers) is scheduled by default,
 compiled and run alone with one thread, on random inputs, with warm caches. *Measured* is the CPU time of a run, the

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.turns import Ratio, bootstrap_medians
+from tilewright.support.turns import Ratio, bootstrap_medians
 
 OURS, PEAK = "tilewright", "peak"
 SUITE_NAMES = {"inductor": "inductor_fz", "xla": "jax"}  # of engines that `tilewright bench` calls otherwise

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from benchmarks.suite_results import OURS, Results, Row, geometric_mean
 from tilewright.cli.catalogue import PEERS
-from tilewright.turns import Ratio
+from tilewright.support.turns import Ratio
 
 
 def threads_text(threads: int) -> str:

@@ -11,7 +11,7 @@ from benchmarks.svg import step_chart
 from tilewright.cli.output import milliseconds, note
 from tilewright.cli.tune import failures_text
 from tilewright.search.database import Database
-from tilewright.tuning import TaskResult, TuneResult, Tuning
+from tilewright.tuning.tune import TaskResult, TuneResult, Tuning
 
 METHOD = """One operator as an ONNX model, float32, tuned for {budget} on {threads} thread(s) with an empty database.
 *default* and *tuned* are medians of the last comparison, in which the default schedule and the best candidates take

@@ -35,9 +35,9 @@ from tilewright.ir.expr import (
     walk,
 )
 from tilewright.ir.rewrite import transform
+from tilewright.support.turns import speedup
 from tilewright.tir.passes.expand_math import expand
 from tilewright.tir.passes.split_fma import split
-from tilewright.turns import speedup
 
 Array: TypeAlias = NDArray[Any]
 Reference: TypeAlias = Callable[..., Array]

@@ -2,7 +2,7 @@
 
 What is named here is imported when it is first asked for. A machine that only runs compiled programs needs neither
 LLVM nor onnx; a program that was compiled before is loaded without the compiler; and a process that only compiles IR
-(`tilewright.worker`) is ready without either.
+(`tilewright.driver.worker`) is ready without either.
 """
 
 import sys
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from tilewright.tir.words import min_ as min
     from tilewright.tir.words import pow_ as pow
     from tilewright.tir.words import round_ as round
-    from tilewright.tuning import TuneResult, tune
+    from tilewright.tuning.tune import TuneResult, tune
 
 __all__ = [
     "Bound",
@@ -160,13 +160,13 @@ _HOMES = {
     "Session": "tilewright.runtime.session",
     "Timing": "tilewright.build",
     "auto_tensorize": "tilewright.families.tensor.tensorize",
-    "TuneResult": "tilewright.tuning",
+    "TuneResult": "tilewright.tuning.tune",
     "build": "tilewright.build",
     "compile": "tilewright.compiler",
     "func": "tilewright.tir.script",
     "interpret": "tilewright.build",
     "load": "tilewright.api",
-    "tune": "tilewright.tuning",
+    "tune": "tilewright.tuning.tune",
 }
 _WORDS = "tilewright.tir.words"  # all others
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
-from tilewright.keys import (
+from tilewright.driver.keys import (
     external_files,
     file_digest,
     file_state,
@@ -27,6 +27,7 @@ from tilewright.keys import (
     target_digest,
 )
 from tilewright.ops.accuracy import EXACT, Accuracy, AccuracyLike
+from tilewright.placement.options import Sample, Wish
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
@@ -36,15 +37,14 @@ from tilewright.support.errors import Hint, MultipleProgramsError, UserError
 from tilewright.support.indices import are_checked
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.wish import Sample, Wish
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from tilewright.compiler import CompiledModel
     from tilewright.driver.trace import ProgramTrace
-    from tilewright.dynamic import DynamicSession
     from tilewright.graph.graph import Graph
+    from tilewright.sessions.dynamic import DynamicSession
 
 _log = logging.getLogger("tilewright")
 
@@ -152,7 +152,7 @@ class _Loader:
 
     def dynamic(self, shapes: Shapes, variants: int) -> "DynamicSession":
         """Several programs, compiled when their types are known."""
-        home = import_module("tilewright.dynamic")
+        home = import_module("tilewright.sessions.dynamic")
         later = replace(self, wish=replace(self.wish, is_open=True))
         session: DynamicSession = home.DynamicSession(
             home.OnnxModel(

@@ -24,8 +24,8 @@ from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly, compile_object
+from tilewright.driver.kernels import Kernel
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Kernel
 from tilewright.runtime.memory import empty_aligned
 from tilewright.runtime.session import Bound, Session
 from tilewright.schedule.schedule import Schedule

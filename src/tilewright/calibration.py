@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 
 from tilewright.compiler import compile_graph
 from tilewright.graph.graph import Graph
-from tilewright.observed import watched
 from tilewright.ops.opdef import Array
+from tilewright.placement.observed import watched
+from tilewright.placement.options import Sample
 from tilewright.runtime.cache import default_cache
 from tilewright.target.names import resolve_target
-from tilewright.wish import Sample
 
 
 def values_of(graph: Graph, samples: Iterable[Sample]) -> Iterator[dict[str, Array]]:

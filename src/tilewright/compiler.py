@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from tilewright.assembly import Assembly, Item, placed, specs_of, touched
 from tilewright.codegen.objects import LLVM_VERSION
-from tilewright.decision import decide
+from tilewright.driver.assembly import Assembly, Item, placed, specs_of, touched
+from tilewright.driver.kernels import Compiled, ConstantFolder, KernelCompiler
+from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.passes import Context, Scheduled, State, run_passes, task_key
 from tilewright.driver.trace import ProgramTrace
-from tilewright.estimate import Estimated
+from tilewright.driver.tuned import Tuned
+from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx import OnnxModel, load_graph
 from tilewright.frontend.onnx_stage import HostNodes
 from tilewright.graph.external import Plugin
@@ -32,16 +34,17 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.fold_natively import Run as RunConstants
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Compiled, ConstantFolder, KernelCompiler
-from tilewright.keys import compiler_digest, model_digest, target_digest
-from tilewright.lab import Workbench
-from tilewright.measured import Assignment
-from tilewright.observed import Observed
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
-from tilewright.placement import NOTHING_PLACED, Placement, Placing, RegionLost, place, region_codes
+from tilewright.placement.estimate import Estimated
+from tilewright.placement.measured import Assignment
+from tilewright.placement.observed import Observed
+from tilewright.placement.options import NATIVE, Sample, Wish
+from tilewright.placement.place import NOTHING_PLACED, Placement, Placing, RegionLost, place, region_codes
+from tilewright.placement.policies import decide
+from tilewright.placement.regions import NativeRegion, externals_of
+from tilewright.placement.workbench import Workbench
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
-from tilewright.regions import NativeRegion, externals_of
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.machine import default_threads, runs_here
@@ -60,10 +63,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.program import renamed
-from tilewright.tuned import Tuned
 from tilewright.version import __version__
-from tilewright.wish import NATIVE, Sample, Wish
-from tilewright.workers import Workers
 
 _log = logging.getLogger("tilewright")
 

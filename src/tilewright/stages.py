@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from tilewright.codegen.objects import compile_assembly
+from tilewright.driver.kernels import Compiled, Kernel
 from tilewright.driver.trace import ProgramTrace
 from tilewright.frontend.onnx_stage import HostCall
 from tilewright.graph.graph import Graph
-from tilewright.kernels import Compiled, Kernel
-from tilewright.placement import NOTHING_PLACED, Placement
+from tilewright.placement.place import NOTHING_PLACED, Placement
 from tilewright.search.layout_choice import Component
 from tilewright.support.artifact import Artifact
 from tilewright.target.target import Target

@@ -12,7 +12,7 @@ from tilewright.cli import bench
 from tilewright.cli.main import main
 from tilewright.cli.measure import Measured, Plugins, Report
 from tilewright.cli.status import Status
-from tilewright.turns import Series
+from tilewright.support.turns import Series
 
 pytest.importorskip("onnxruntime")
 

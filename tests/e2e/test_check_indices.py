@@ -18,12 +18,12 @@ from tests.onnx_cases import Array
 from tilewright.cli.main import main
 from tilewright.cli.status import Status
 from tilewright.compiler import compile_for
-from tilewright.dynamic import DynamicSession
+from tilewright.driver.keys import program_key
 from tilewright.frontend.onnx import load_graph
-from tilewright.keys import program_key
 from tilewright.ops.accuracy import DEFAULT
 from tilewright.runtime import file
 from tilewright.runtime.session import Session
+from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.errors import UserError
 from tilewright.target.target import AVX2, BASELINE
 

@@ -19,10 +19,10 @@ from tilewright.cli.main import main
 from tilewright.cli.status import Status
 from tilewright.compiler import lowered
 from tilewright.driver.passes import task_key
+from tilewright.driver.tuned import tuning_scope
 from tilewright.search.database import Database, Measurement
 from tilewright.target.target import native
-from tilewright.tuned import tuning_scope
-from tilewright.tuner import TaskTuner
+from tilewright.tuning.tuner import TaskTuner
 
 
 @pytest.fixture(autouse=True)

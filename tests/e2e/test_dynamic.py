@@ -10,7 +10,7 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 import tilewright as tw
-from tilewright.dynamic import DynamicSession
+from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.errors import UserError
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

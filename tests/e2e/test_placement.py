@@ -17,11 +17,11 @@ from tilewright.compiler import stages
 from tilewright.graph.external import YES, Answer, No, Region, Unit
 from tilewright.graph.graph import Node
 from tilewright.graph.passes.prune import MOST
+from tilewright.placement.options import Wish
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 from tilewright.stages import Stages
 from tilewright.support.errors import UserError
 from tilewright.support.policy import Policy
-from tilewright.wish import Wish
 
 RNG = np.random.default_rng(7)
 POLICIES = [p.value for p in Policy]

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
-from tilewright.dynamic import DynamicSession
 from tilewright.runtime.session import Session
+from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.errors import UserError
 
 

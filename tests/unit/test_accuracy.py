@@ -14,8 +14,8 @@ from tests.onnx_cases import Model
 from tilewright import api
 from tilewright.cli.main import main
 from tilewright.compiler import CompiledModel, compile, compile_graph, lowered, stages
+from tilewright.driver.keys import program_key
 from tilewright.driver.passes import task_key
-from tilewright.keys import program_key
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime import file
 from tilewright.support.errors import UserError

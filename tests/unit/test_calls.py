@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from tilewright.driver.kernels import Kernel, calls_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Kernel, calls_of
 from tilewright.support.artifact import Place, Slot
 from tilewright.tir.build import FuncBuilder
 

@@ -16,8 +16,8 @@ from tilewright.cli.output import milliseconds, print_table
 from tilewright.cli.peak import fma_loop, read_loop
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
+from tilewright.support.turns import Series, median_of_rounds, speedup
 from tilewright.target.target import BASELINE, native
-from tilewright.turns import Series, median_of_rounds, speedup
 
 # --------------------------------------------------------------------------------------------------------- statistics
 

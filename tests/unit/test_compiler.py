@@ -12,10 +12,11 @@ import onnx
 import pytest
 
 from examples.models import mlp
-from tilewright import api, keys
+from tilewright import api
 from tilewright.compiler import CompiledModel, compile, compile_for
+from tilewright.driver import keys
+from tilewright.driver.keys import compiler_digest, file_digest, model_digest, program_key
 from tilewright.driver.passes import PASSES
-from tilewright.keys import compiler_digest, file_digest, model_digest, program_key
 from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.runtime import file
 from tilewright.runtime.cache import Cache

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 from graph_cases import WINDOW, f32, floats
 
-from tilewright.estimate import Estimated, native_seconds, node_seconds
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph
 from tilewright.ops.activation import Relu
@@ -14,6 +13,7 @@ from tilewright.ops.contraction import MatMul
 from tilewright.ops.conv import Conv
 from tilewright.ops.outside import Outside
 from tilewright.ops.pointwise import Exp
+from tilewright.placement.estimate import Estimated, native_seconds, node_seconds
 from tilewright.target.names import resolve_target
 
 TARGET = resolve_target("x86-64-v3")

@@ -1,6 +1,6 @@
 """Why candidates failed, in few lines."""
 
-from tilewright.failures import Failure, by_reason, by_status
+from tilewright.tuning.failures import Failure, by_reason, by_status
 
 SPLIT = "Split(loop='k0_i_1', factors=(None, (2))): 12 does not divide 30\n  at: for k0_i_1\n  try: 5"
 

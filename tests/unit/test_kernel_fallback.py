@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tilewright import compiler, kernels
+from tilewright import compiler
+from tilewright.driver import kernels
 from tilewright.support.errors import InternalError
 from tilewright.tir import pipeline
 from tilewright.tir.func import Func

@@ -9,11 +9,11 @@ from tilewright.graph.external import YES, Answer, No, Part, Pattern, Plugin, Re
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.partition import offer
 from tilewright.graph.passes.prune import MOST
-from tilewright.measured import MEASURED_PIECES, Chosen, choose
-from tilewright.modelled import Modelled
 from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
 from tilewright.ops.pointwise import Exp
+from tilewright.placement.measured import MEASURED_PIECES, Chosen, choose
+from tilewright.placement.modelled import Modelled
 
 OURS = 1e-3  # seconds that native code takes for each node
 

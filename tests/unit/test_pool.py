@@ -8,9 +8,9 @@ from math import inf
 
 import pytest
 
-from tilewright.pool import Pool, ProcessDied, ProcessFailure, ProcessLate, Request, module_command
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
+from tilewright.support.pool import Pool, ProcessDied, ProcessFailure, ProcessLate, Request, module_command
 
 COMMAND = module_command("tests.dying_worker")
 NEVER_READY = (sys.executable, "-c", "import time; time.sleep(100)")

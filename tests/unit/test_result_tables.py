@@ -20,7 +20,7 @@ from tilewright.cli.measure import Absent, Measured, Report
 from tilewright.cli.peak import Limits
 from tilewright.cli.profile import KernelProfile, Profile
 from tilewright.cli.profile_table import show_profile
-from tilewright.turns import Series
+from tilewright.support.turns import Series
 
 Golden = Callable[[str, str], None]
 

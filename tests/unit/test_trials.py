@@ -12,14 +12,14 @@ import pytest
 
 from tests.native import BEST
 from tests.tile_space import product, tile_spaces
-from tilewright.candidate import DEFAULT, PLAIN, Maker, Task, tensor_spec
-from tilewright.candidates import Candidates
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
 from tilewright.tir.func import Func
-from tilewright.trial import Candidate, Experiment, Status, find_difference, random_array
-from tilewright.trials import Trials
+from tilewright.tuning.candidate import DEFAULT, PLAIN, Maker, Task, tensor_spec
+from tilewright.tuning.candidates import Candidates
+from tilewright.tuning.trial import Candidate, Experiment, Status, find_difference, random_array
+from tilewright.tuning.trials import Trials
 
 FUNC = product(16, 16, 16)
 TASK = Task("task", FUNC, frozenset(), BEST, tile_spaces)

@@ -20,18 +20,18 @@ from examples.models import mlp
 from tests.tile_space import product, tile_spaces
 from tilewright import api, compiler
 from tilewright.driver.passes import task_key
-from tilewright.failures import Failure
+from tilewright.driver.tuned import Tuned, tuning_scope
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.database import Choice, Database, Measurement
 from tilewright.support.budget import parse_budget
 from tilewright.support.errors import UserError
+from tilewright.support.turns import Series
 from tilewright.target.target import native, x86_64
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import loops
-from tilewright.tuned import Tuned, tuning_scope
-from tilewright.tuner import iterations, tolerance, winner
-from tilewright.tuning import Progress, TaskResult, TuneResult, Tuning
-from tilewright.turns import Series
+from tilewright.tuning.failures import Failure
+from tilewright.tuning.tune import Progress, TaskResult, TuneResult, Tuning
+from tilewright.tuning.tuner import iterations, tolerance, winner
 
 SCOPE = tuning_scope(native())
 

@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from tilewright.turns import (
+from tilewright.support.turns import (
     LEAST_ROUNDS,
     MOST_ROUNDS,
     Series,
@@ -24,7 +24,7 @@ from tilewright.turns import (
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.turns.time.sleep", lambda _: None)
+    monkeypatch.setattr("tilewright.support.turns.time.sleep", lambda _: None)
 
 
 def for_ever() -> bool:

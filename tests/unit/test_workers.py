@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tilewright.codegen.objects import compile_object
+from tilewright.driver.worker import Server, target_from_json, target_to_json
+from tilewright.driver.workers import Workers, default_workers
 from tilewright.support.errors import UserError
 from tilewright.support.frames import unpack
 from tilewright.target.target import BASELINE
-from tilewright.worker import Server, target_from_json, target_to_json
-from tilewright.workers import Workers, default_workers
 
 CRASHES = (sys.executable, "-c", "import os; os.read(0, 100000); os._exit(3)")
 HANGS = (sys.executable, "-c", "import time; time.sleep(100)")
@@ -53,7 +53,7 @@ def test_objects_are_the_same_with_and_without_workers(limit: int, expected: lis
 def test_a_worker_does_the_work(monkeypatch: pytest.MonkeyPatch, expected: list[bytes]) -> None:
     with Workers(BASELINE, 1) as pool:
         jobs = [pool.submit(module(n)) for n in range(2)]  # as many as a worker holds: none is left for us
-        monkeypatch.setattr("tilewright.workers.compile_object", None)
+        monkeypatch.setattr("tilewright.driver.workers.compile_object", None)
         assert [pool.result(j) for j in jobs] == expected[:2]
 
 
@@ -115,7 +115,7 @@ def test_workers_end_with_the_pool() -> None:
 INTERRUPTED = """
 import sys, time
 from tilewright.target.target import BASELINE
-from tilewright.workers import Workers
+from tilewright.driver.workers import Workers
 with Workers(BASELINE, 1) as pool:
     pool.result(pool.submit("define void @f() {\\n  ret void\\n}\\n"))
     print(*pool.pids, flush=True)
@@ -164,7 +164,7 @@ def test_a_worker_answers_modules_once_it_has_its_target(expected: list[bytes]) 
 
 
 def test_a_worker_imports_no_more_than_it_needs() -> None:
-    code = "import sys, tilewright.worker; print(*(m for m in ('numpy', 'onnx') if m in sys.modules))"
+    code = "import sys, tilewright.driver.worker; print(*(m for m in ('numpy', 'onnx') if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
@@ -177,7 +177,7 @@ def test_busy_cores_get_no_worker(
 ) -> None:
     monkeypatch.delenv("TILEWRIGHT_WORKERS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr("tilewright.workers.default_threads", lambda: 4)
+    monkeypatch.setattr("tilewright.driver.workers.default_threads", lambda: 4)
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "loadavg").write_text(f"0.50 0.60 0.70 {running} 4242\n" if running else "")
     assert default_workers(tmp_path) == workers

@@ -11,8 +11,8 @@ from tilewright.cli.measure import Measured, Plugins, Report, measure
 from tilewright.cli.output import milliseconds, note, print_json, print_table, progress_bar
 from tilewright.cli.status import Status
 from tilewright.ops.accuracy import Accuracy
+from tilewright.placement.options import Wish
 from tilewright.runtime.machine import default_threads
-from tilewright.wish import Wish
 
 
 def bench(

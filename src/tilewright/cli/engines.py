@@ -20,7 +20,7 @@ from tilewright.graph.interp import interpret
 from tilewright.ops.accuracy import Accuracy
 from tilewright.ops.hostop import HostValue
 from tilewright.runtime.session import Session
-from tilewright.staged import Staged
+from tilewright.sessions.staged import Staged
 from tilewright.support.errors import UserError
 
 Model: TypeAlias = Path | ModelProto

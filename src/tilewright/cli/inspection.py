@@ -15,15 +15,15 @@ from tilewright.cli.profile_table import show_profile
 from tilewright.cli.summary import summary_of
 from tilewright.cli.views import pick
 from tilewright.compiler import stages
+from tilewright.driver.kernels import Kernel
 from tilewright.graph.printer import print_graph
-from tilewright.kernels import Kernel
+from tilewright.placement.options import Wish
 from tilewright.runtime.file import load as read_program
 from tilewright.runtime.machine import default_threads
 from tilewright.stages import Stages
 from tilewright.target.target import native
 from tilewright.tir.func import Module
 from tilewright.tir.printer import print_func, print_module
-from tilewright.wish import Wish
 
 MODULES: dict[str, Callable[[Stages], Module]] = {"tir": lambda s: s.tir, "scheduled": lambda s: s.scheduled}
 KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {

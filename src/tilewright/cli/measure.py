@@ -28,10 +28,10 @@ from tilewright.cli.machine import check_cores
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import OnProgress
 from tilewright.ops.accuracy import Accuracy
+from tilewright.placement.options import NATIVE, Wish
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import InternalError, UserError
-from tilewright.turns import Ratio, Series, speedup, take_turns
-from tilewright.wish import NATIVE, Wish
+from tilewright.support.turns import Ratio, Series, speedup, take_turns
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
 NO_FILES: Mapping[str, str] = {}

@@ -16,16 +16,16 @@ from tilewright.cli.guest.job import Job
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import OnProgress
 from tilewright.compiler import compile_for
-from tilewright.dynamic import DynamicSession
 from tilewright.ops.accuracy import Accuracy
+from tilewright.placement.options import NATIVE, Wish
 from tilewright.runtime import file
 from tilewright.runtime.session import Session
+from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import MultipleProgramsError
 from tilewright.support.indices import are_checked
 from tilewright.target.names import resolve_target
 from tilewright.version import __version__
-from tilewright.wish import NATIVE, Wish
 
 
 class OwnEngine:

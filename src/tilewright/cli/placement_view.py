@@ -14,7 +14,7 @@ import click
 from tilewright.cli.output import print_json, print_table
 from tilewright.graph.graph import Graph, Node, producers
 from tilewright.graph.passes.partition import name_of
-from tilewright.placement import Verdict
+from tilewright.placement.place import Verdict
 from tilewright.stages import Stages
 from tilewright.support.errors import UserError
 

@@ -21,9 +21,9 @@ from tilewright.cli.machine import pinned
 from tilewright.cli.peak import Limits, measure_limits
 from tilewright.cli.summary import kernel_calls
 from tilewright.cli.traffic import count_bytes
+from tilewright.driver.kernels import Compiled, Kernel
 from tilewright.ir.expr import Binary, BinaryOp, Fma, Load, Scope, Unary
 from tilewright.ir.expr import walk as walk_expr
-from tilewright.kernels import Compiled, Kernel
 from tilewright.runtime.feeds import Signature
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants

@@ -14,12 +14,12 @@ from tilewright.cli.machine import machine, versions
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import milliseconds, note, print_json, print_table
 from tilewright.cli.status import Status
-from tilewright.failures import Failure
 from tilewright.ops.accuracy import Accuracy
 from tilewright.search.database import database_path
 from tilewright.support.errors import UserError
-from tilewright.tuning import OnProgress, TaskResult, TuneResult, Tuning
-from tilewright.tuning import Progress as Now
+from tilewright.tuning.failures import Failure
+from tilewright.tuning.tune import OnProgress, TaskResult, TuneResult, Tuning
+from tilewright.tuning.tune import Progress as Now
 
 
 def tune(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tilewright.keys import (
+from tilewright.driver.keys import (
     external_files,
     file_digest,
     file_state,

@@ -3,7 +3,7 @@
 A plugin claims parts of a model. It is asked about *units*: a node of the graph, a node of the model that the importer
 has written as several (a whole attention, say), or a match of one of the plugin's own patterns. It answers yes, or why
 not. Neighbouring units become regions, as large as they can be without a path that leaves one and comes back. Which
-regions are left to whom is decided by time (`tilewright.placement`).
+regions are left to whom is decided by time (`tilewright.placement.place`).
 
     class Mine(Plugin):
         name = "mine"

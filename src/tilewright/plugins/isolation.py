@@ -19,9 +19,9 @@ from tilewright.graph.external import No, Plugin, Region
 from tilewright.graph.passes.partition import offer
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import by_reference, reference
-from tilewright.pool import Pool, ProcessLate, module_command
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
+from tilewright.support.pool import Pool, ProcessLate, module_command
 
 TIMEOUT = 600.0  # seconds for one region
 

@@ -1,4 +1,4 @@
-"""The other end of `tilewright.pool`: a process that another one of ours has started to answer its packets."""
+"""The other end of `tilewright.support.pool`: a process that another one of ours has started to answer its packets."""
 
 import contextlib
 import ctypes

@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilewright.candidate import DEFAULT, PLAIN, Task, tensor_spec
-from tilewright.candidates import Built, Candidates
 from tilewright.codegen.objects import LLVM_VERSION
-from tilewright.failures import Failure
 from tilewright.ir.expr import Buffer
 from tilewright.search.database import DEFAULT_RULE, Database, Measurement, Scope
 from tilewright.search.evolve import Evolution, Proposal
 from tilewright.support.errors import UserError
+from tilewright.support.turns import Series, median_of_rounds, speedup
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret, unwritten
 from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, blocks
-from tilewright.trial import SHORT, Candidate, Experiment, Status, random_array, tensor_bytes
-from tilewright.trials import Outcome, Trials
-from tilewright.turns import Series, median_of_rounds, speedup
+from tilewright.tuning.candidate import DEFAULT, PLAIN, Task, tensor_spec
+from tilewright.tuning.candidates import Built, Candidates
+from tilewright.tuning.failures import Failure
+from tilewright.tuning.trial import SHORT, Candidate, Experiment, Status, random_array, tensor_bytes
+from tilewright.tuning.trials import Outcome, Trials
 from tilewright.version import __version__
 
 _log = logging.getLogger("tilewright")

@@ -1,4 +1,4 @@
-"""A process that compiles LLVM IR for `workers`: `python -m tilewright.worker`.
+"""A process that compiles LLVM IR for `workers`: `python -m tilewright.driver.worker`.
 
 It is told of the target once, and then gets one module of LLVM IR after the other; it answers with objects, or with a
 message of error. Only what compiles IR is imported, so that it is ready soon.

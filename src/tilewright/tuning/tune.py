@@ -21,13 +21,11 @@ from typing import TypeAlias
 
 from onnx import ModelProto
 
-from tilewright.candidate import Task
-from tilewright.candidates import Candidates
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import SPACES, Model, Shapes, lowered
 from tilewright.driver.passes import task_key
-from tilewright.failures import Failure, by_reason, by_status
+from tilewright.driver.tuned import tuning_scope
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.schedule.decisions import sampling_steps
@@ -41,9 +39,11 @@ from tilewright.support.program import leaves
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func
-from tilewright.trials import Trials
-from tilewright.tuned import tuning_scope
-from tilewright.tuner import BATCH, FIRST_BATCH, TaskTuner, Tools
+from tilewright.tuning.candidate import Task
+from tilewright.tuning.candidates import Candidates
+from tilewright.tuning.failures import Failure, by_reason, by_status
+from tilewright.tuning.trials import Trials
+from tilewright.tuning.tuner import BATCH, FIRST_BATCH, TaskTuner, Tools
 
 _NEGLIGIBLE = 0.003  # of a run: a kernel below is not tuned
 _REFERENCE_SHARE = 0.05  # of the time to find out what is right

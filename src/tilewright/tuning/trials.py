@@ -1,4 +1,4 @@
-"""Timing candidates in a process that may be ended at any time (`tilewright.trial`).
+"""Timing candidates in a process that may be ended at any time (`tilewright.tuning.trial`).
 
 Whatever a candidate does, `run` returns: with its times, or with the way in which it failed. The process is kept from
 one candidate to the next; after a crash or a kill a new one is started and the experiment set up again.
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from tilewright.pool import Pool, ProcessDied, ProcessLate, Request, describe_exit, module_command
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
-from tilewright.trial import Candidate, Experiment, Status
-from tilewright.turns import Series
+from tilewright.support.pool import Pool, ProcessDied, ProcessLate, Request, describe_exit, module_command
+from tilewright.support.turns import Series
+from tilewright.tuning.trial import Candidate, Experiment, Status
 
 _log = logging.getLogger("tilewright")
 
@@ -44,7 +44,7 @@ class Trials:
     """One experiment at a time. Use it as a context manager: its process ends with it."""
 
     def __init__(self) -> None:
-        self._pool = Pool(module_command("tilewright.trial"))
+        self._pool = Pool(module_command("tilewright.tuning.trial"))
         self._setup: bytes = b""
         self._prepared: list[int] = []  # the process that has the experiment
 

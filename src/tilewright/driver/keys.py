@@ -33,7 +33,7 @@ from tilewright.version import __version__
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parents[1]  # the package
 _LARGE = 8 << 20  # smaller files are hashed sooner than a note is read and checked
 _SERIALISED = 64 << 20  # a larger ModelProto is not turned into bytes only to be looked up
 _NO_RULES = frozenset({"database.py", "evolve.py"})

@@ -20,9 +20,10 @@ from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION
+from tilewright.driver.keys import source_digest
 from tilewright.driver.passes import Scheduled
+from tilewright.driver.workers import Job, Workers
 from tilewright.ir.expr import Buffer
-from tilewright.keys import source_digest
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Shelf
@@ -33,7 +34,6 @@ from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower
-from tilewright.workers import Job, Workers
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The process in which candidates run while they are timed: `python -m tilewright.trial`.
+"""The process in which candidates run while they are timed: `python -m tilewright.tuning.trial`.
 
 A candidate is native code that nobody has run before: it may be wrong, crash, never end or ask for too much memory.
 So it runs here, under a limit of address space, and whoever started this process watches the clock and may end it at
@@ -40,7 +40,7 @@ from tilewright.support.artifact import (
 )
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
-from tilewright.turns import take_turns
+from tilewright.support.turns import take_turns
 
 Array: TypeAlias = NDArray[Any]
 

@@ -22,7 +22,7 @@ from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import Array
 from tilewright.runtime.feeds import Buffers, as_array, check_by_name, signature_text
 from tilewright.runtime.session import Bound, Session
-from tilewright.staged import Build, Staged
+from tilewright.sessions.staged import Build, Staged
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 

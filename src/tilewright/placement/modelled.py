@@ -14,8 +14,8 @@ from tilewright.graph.passes.partition import Offer, make_region, offer
 from tilewright.graph.passes.prune import NativeSeconds, has_stranger, prune, stated_seconds
 from tilewright.graph.segments import segments, subgraph
 from tilewright.graph.surroundings import Surroundings
-from tilewright.measured import MEASURED_PIECES, NATIVE_NAME, Assignment
 from tilewright.ops.outside import Outside
+from tilewright.placement.measured import MEASURED_PIECES, NATIVE_NAME, Assignment
 
 _FINE = 400  # pieces: estimates cost little
 _UNSAID = 2.0  # times as long as native code

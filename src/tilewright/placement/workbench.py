@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.graph.graph import Graph
-from tilewright.measured import MEASURED_PIECES, NATIVE_NAME, Assignment
 from tilewright.ops.opdef import Array, TensorType
+from tilewright.placement.measured import MEASURED_PIECES, NATIVE_NAME, Assignment
 from tilewright.runtime.session import Session
 from tilewright.search.database import OK, Database, Measurement, Scope
-from tilewright.turns import brief_turn, quickest
+from tilewright.support.turns import brief_turn, quickest
 
 _log = logging.getLogger("tilewright")
 

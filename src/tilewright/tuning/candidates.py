@@ -1,4 +1,4 @@
-"""Building candidates on all cores at once, in processes that may be ended at any time (`tilewright.candidate`).
+"""Building candidates on all cores at once, in processes that may be ended at any time (`tilewright.tuning.candidate`).
 
 A batch is handed out point by point, and all of it is waited for: nothing is built while candidates are timed. A
 process that dies or takes too long costs the point that it was at.
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeAlias
 
-from tilewright.candidate import Task
 from tilewright.families.space import Decisions
-from tilewright.pool import Pool, ProcessLate, Request, module_command
 from tilewright.support.frames import pack
-from tilewright.trial import Candidate, Status
+from tilewright.support.pool import Pool, ProcessLate, Request, module_command
+from tilewright.tuning.candidate import Task
+from tilewright.tuning.trial import Candidate, Status
 
 Point: TypeAlias = tuple[str, Decisions]  # the name of a rule, and its knobs
 
@@ -34,7 +34,10 @@ class Candidates:
     """Up to `limit` processes. Use it as a context manager: they end with it."""
 
     def __init__(self, limit: int, timeout: float = _TIMEOUT) -> None:
-        self._pool, self._timeout = Pool(module_command("tilewright.candidate"), max(1, limit)), timeout
+        self._pool, self._timeout = (
+            Pool(module_command("tilewright.tuning.candidate"), max(1, limit)),
+            timeout,
+        )
         self._tasks: dict[str, bytes] = {}
 
     def __enter__(self) -> "Candidates":

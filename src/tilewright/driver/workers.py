@@ -1,7 +1,7 @@
 """Object code from several processes at once.
 
-LLVM holds one lock per process, so its work is handed to workers (`tilewright.worker`) while this process goes on
-making IR. Nothing here waits but `result`: IR is queued, and pipes are served in passing. Whoever waits for a result
+LLVM holds one lock per process, so its work is handed to workers (`tilewright.driver.worker`) while this process goes
+on making IR. Nothing here waits but `result`: IR is queued, and pipes are served in passing. Whoever waits for a result
 compiles what is still queued, so that no core is idle; without workers that is all that happens.
 
 A worker that dies or takes too long is replaced, once; its module is compiled here, and a warning says so. No answer
@@ -18,16 +18,16 @@ from pathlib import Path
 from types import TracebackType
 
 from tilewright.codegen.objects import compile_object
-from tilewright.pool import Pool, Request, module_command
+from tilewright.driver.worker import compiled, target_to_json
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack, unpack
+from tilewright.support.pool import Pool, Request, module_command
 from tilewright.target.target import Target
-from tilewright.worker import compiled, target_to_json
 
 _log = logging.getLogger("tilewright")
 
-_COMMAND = module_command("tilewright.worker")
+_COMMAND = module_command("tilewright.driver.worker")
 _MAX_WORKERS = 7
 _BACKLOG = 2  # modules that wait before another worker is worth starting
 _TIMEOUT = 60.0  # seconds for a module: they take tens of milliseconds

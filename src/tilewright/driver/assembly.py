@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+from tilewright.driver.kernels import Kernel, calls_of
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Kernel, calls_of
 from tilewright.support.artifact import ArtifactProgram, ExternalCall, Segment, Slot, TensorSpec
 from tilewright.support.program import Branch, Program, While, map_program
 from tilewright.tir.func import External

@@ -1,4 +1,4 @@
-"""A process that makes candidates: `python -m tilewright.candidate`.
+"""A process that makes candidates: `python -m tilewright.tuning.candidate`.
 
 It is told of tasks once (a Func as text, the target, which params are constants, where its design spaces come from),
 and then gets one point after the other: the name of a rule and its decisions. It schedules the Func, lowers it, makes
@@ -17,9 +17,10 @@ from typing import Any
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
+from tilewright.driver.kernels import Compiled, Kernel, constant_kernels
+from tilewright.driver.worker import target_from_json, target_to_json
 from tilewright.families.space import Decisions, Space
 from tilewright.ir.expr import Buffer
-from tilewright.kernels import Compiled, Kernel, constant_kernels
 from tilewright.schedule.decisions import Sampling
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
@@ -36,8 +37,7 @@ from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower
 from tilewright.tir.printer import print_func
-from tilewright.trial import Candidate, Status
-from tilewright.worker import target_from_json, target_to_json
+from tilewright.tuning.trial import Candidate, Status
 
 DEFAULT = "default"  # the rule that stands for what an untuned compilation does
 PLAIN = "plain"  # no step at all: the Func as it is written, which is what it means

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph, Value
 from tilewright.ops.opdef import Array, TensorType
+from tilewright.placement.options import Sample
 from tilewright.runtime.session import Session
 from tilewright.support.errors import UserError
-from tilewright.wish import Sample
 
 _log = logging.getLogger("tilewright")
 

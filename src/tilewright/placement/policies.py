@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import offer
-from tilewright.lab import Workbench
-from tilewright.measured import Lab, Tell, choose
-from tilewright.modelled import Modelled
-from tilewright.placement import Placement, Placing, place, with_passed_over
+from tilewright.placement.measured import Lab, Tell, choose
+from tilewright.placement.modelled import Modelled
+from tilewright.placement.options import Wish
+from tilewright.placement.place import Placement, Placing, place, with_passed_over
+from tilewright.placement.workbench import Workbench
 from tilewright.support.policy import Policy
-from tilewright.wish import Wish
 
 _log = logging.getLogger("tilewright")
 

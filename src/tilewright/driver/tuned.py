@@ -4,7 +4,7 @@ A choice is the name of a family and the values of its knobs. If the family no l
 is scheduled as it would be without: a choice can make code slower or faster, never wrong.
 """
 
-from tilewright.keys import rules_digest, target_digest
+from tilewright.driver.keys import rules_digest, target_digest
 from tilewright.search.database import Choice, Database, Scope, choices_digest, default_database
 from tilewright.target.target import Target
 
