@@ -29,7 +29,7 @@ from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.codegen.legalize import legalize
 from tilewright.driver.decisions import Kernel
 from tilewright.driver.passes import Context, State, run_passes
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.passes.fold_natively import without_values
 from tilewright.ops.accuracy import DEFAULT
 from tilewright.target.names import resolve_target

@@ -12,10 +12,10 @@ from tilewright.graph.passes.group import Group, group
 from tilewright.graph.passes.lower import lower
 from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
-from tilewright.ops.activation import Relu
-from tilewright.ops.contraction import MatMul
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import Array, TensorType
-from tilewright.ops.window import Window
 from tilewright.support.program import leaves
 from tilewright.tir.func import Module
 from tilewright.tir.interp import interpret_module

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from tilewright.frontend.onnx import load_graph
-from tilewright.frontend.onnx_export import to_model
+from tilewright.frontend.onnx.export import to_model
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, Run, Unit
 from tilewright.graph.interp import interpret
 from tilewright.ir.dtype import DType

@@ -157,7 +157,7 @@ class _Loader:
         session: DynamicSession = home.DynamicSession(
             home.OnnxModel(
                 self.model,
-                strangers=_compiler().strangers(self.wish),
+                custom_ops=_compiler().custom_op_plugins(self.wish),
                 check_indices=self.check_indices,
             ),
             later.program,

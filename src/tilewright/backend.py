@@ -16,9 +16,9 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, defs, helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from tilewright.api import load
-from tilewright.frontend.onnx import OnnxModel
-from tilewright.frontend.onnx_scope import OPSETS
-from tilewright.frontend.onnx_values import type_of
+from tilewright.frontend.onnx.load import OnnxModel
+from tilewright.frontend.onnx.scope import OPSETS
+from tilewright.frontend.onnx.values import type_of
 from tilewright.runtime.session import Session
 from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.errors import UserError

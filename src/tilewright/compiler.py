@@ -27,8 +27,8 @@ from tilewright.driver.passes import Context, Scheduled, State, run_passes, task
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned
 from tilewright.driver.workers import Workers
-from tilewright.frontend.onnx import OnnxModel, load_graph
-from tilewright.frontend.onnx_stage import HostNodes
+from tilewright.frontend.onnx.load import OnnxModel, load_graph
+from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.externalise import externalise, outside_regions
@@ -209,7 +209,9 @@ def stages(
 ) -> Stages:
     """Compile, and keep what each stage has made."""
     machine, cache = resolve_target(target), default_cache()
-    with OnnxModel(model, strangers=strangers(wish), check_indices=are_checked(check_indices)) as found:
+    with OnnxModel(
+        model, custom_ops=custom_op_plugins(wish), check_indices=are_checked(check_indices)
+    ) as found:
         try:
             graph, hosts, later = found.whole(shapes or {}), (), 0
         except HostNodes:
@@ -229,7 +231,7 @@ def stages(
     )
 
 
-def strangers(wish: Wish) -> Sequence[Plugin]:
+def custom_op_plugins(wish: Wish) -> Sequence[Plugin]:
     """Who is asked about operators that we do not know."""
     return find_plugins(wish.plugins)
 
@@ -292,8 +294,8 @@ class _Compilation:
         start = time.perf_counter()
         self._tell("import", 0, 1)
         opened: list[str] = []
-        others = strangers(self.wish)
-        graph = load_graph(model, shapes, opened=opened, strangers=others, check_indices=check_indices)
+        others = custom_op_plugins(self.wish)
+        graph = load_graph(model, shapes, opened=opened, custom_ops=others, check_indices=check_indices)
         self.seconds["import"] = time.perf_counter() - start
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tilewright.codegen.objects import compile_assembly
 from tilewright.driver.kernels import Compiled, Kernel
 from tilewright.driver.trace import ProgramTrace
-from tilewright.frontend.onnx_stage import HostCall
+from tilewright.frontend.onnx.stage import HostCall
 from tilewright.graph.graph import Graph
 from tilewright.placement.place import NOTHING_PLACED, Placement
 from tilewright.search.layout_choice import Component

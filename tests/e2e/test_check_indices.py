@@ -19,7 +19,7 @@ from tilewright.cli.main import main
 from tilewright.cli.status import Status
 from tilewright.compiler import compile_for
 from tilewright.driver.keys import program_key
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.ops.accuracy import DEFAULT
 from tilewright.runtime import file
 from tilewright.runtime.session import Session

@@ -14,7 +14,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 from tests.onnx_cases import Array
 from tilewright.compiler import compile
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.interp import interpret
 
 HALVES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}

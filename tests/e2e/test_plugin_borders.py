@@ -24,7 +24,7 @@ from tests.toy_plugin import (
     registered,
 )
 from tilewright.calibration import values_of
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.interp import interpret
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import register_plugin, unregister_plugin

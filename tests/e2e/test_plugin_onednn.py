@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
 from tilewright.graph.interp import interpret
 from tilewright.graph.passes.partition import Offer, offer

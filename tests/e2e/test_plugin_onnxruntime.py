@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
 from tilewright.graph.passes.partition import offer
 from tilewright.plugins.registry import find_plugin
@@ -82,7 +82,7 @@ def test_it_says_what_it_has_no_kernel_for() -> None:
     assert isinstance(answer, No) and "no CPU kernel" in answer.reason
 
 
-def stranger(op_type: str, **attributes: int) -> ModelProto:
+def custom_op(op_type: str, **attributes: int) -> ModelProto:
     """An operator of ONNX Runtime's own that native code does not know, before some that it does."""
     w = RNG.standard_normal((8, 6)).astype(np.float32)
     nodes = [
@@ -105,7 +105,7 @@ def stranger(op_type: str, **attributes: int) -> ModelProto:
 
 @pytest.mark.parametrize("placement", ["greedy", "measured"])
 def test_a_model_runs_with_an_operator_that_only_it_knows(placement: str) -> None:
-    m = stranger("MurmurHash3", positive=0)
+    m = custom_op("MurmurHash3", positive=0)
     x = {"x": RNG.standard_normal((4, 8)).astype(np.float32)}
     with pytest.raises(tw.UserError, match="1 nodes of the model are not supported"):
         tw.load(m)

@@ -11,7 +11,7 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.frontend.onnx_values import type_of
+from tilewright.frontend.onnx.values import type_of
 from tilewright.graph.external import No
 from tilewright.plugins.onnxruntime import OnnxRuntime
 

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from examples.models import resnet18, transformer_encoder
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.plugins import openvino

@@ -6,7 +6,7 @@ from onnx import ModelProto, TensorProto, helper
 
 import tilewright as tw
 from tests.onnx_cases import Array, Model, check_model, check_outputs, run_onnxruntime
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.tir.stmt import Store, blocks

@@ -13,8 +13,8 @@ import tilewright as tw
 from tests.onnx_cases import Model
 from tilewright.cli.main import main
 from tilewright.ops.accuracy import AccuracyLike
-from tilewright.ops.conv import Conv
-from tilewright.ops.window import Window
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.window import Window
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, TypeProto, ValueInfoProto, helper
 
 import tilewright as tw
-from tilewright.ops.strings import compiled
+from tilewright.ops.host.strings import compiled
 from tilewright.support.errors import UserError
 
 F32 = TensorProto.FLOAT

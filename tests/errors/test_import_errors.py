@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.api import load
-from tilewright.frontend.onnx import load_graph
-from tilewright.frontend.onnx_file import LIMITS, Limits
-from tilewright.frontend.onnx_functions import Functions
+from tilewright.frontend.onnx.file import LIMITS, Limits
+from tilewright.frontend.onnx.functions import Functions
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.support.errors import UserError
 
 FLOAT = TensorProto.FLOAT

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.constant import Eye, Fill, FillOfAnyType
-from tilewright.ops.depth import SpaceToDepth
-from tilewright.ops.gather import GatherElements, GatherND, OneHot
+from tilewright.ops.core.constant import Eye, Fill, FillOfAnyType
+from tilewright.ops.core.depth import SpaceToDepth
+from tilewright.ops.core.gather import GatherElements, GatherND, OneHot
+from tilewright.ops.core.pieces import Pad
+from tilewright.ops.core.reverse import ReverseSequence
+from tilewright.ops.core.scan import CumSum
+from tilewright.ops.core.scatter import ScatterElements, ScatterElementsOfAnyType, ScatterND
+from tilewright.ops.core.topk import TopK
+from tilewright.ops.host.suppression import NonMaxSuppression
 from tilewright.ops.hostop import HostOp, HostValue
 from tilewright.ops.opdef import Array, Op, TensorType
-from tilewright.ops.pieces import Pad
-from tilewright.ops.reverse import ReverseSequence
-from tilewright.ops.scan import CumSum
-from tilewright.ops.scatter import ScatterElements, ScatterElementsOfAnyType, ScatterND
-from tilewright.ops.suppression import NonMaxSuppression
-from tilewright.ops.topk import TopK
 from tilewright.support.errors import UserError
 
 

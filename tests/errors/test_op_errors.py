@@ -6,36 +6,36 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.activation import Bound, Clip, Gelu, PRelu
-from tilewright.ops.arithmetic import Add, Pow
-from tilewright.ops.attention_cache import TensorScatter
-from tilewright.ops.bits import BitShift
-from tilewright.ops.cast import Cast
-from tilewright.ops.cast_host import CastOnHost
-from tilewright.ops.constant import Fill, Range
-from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.conv import Conv, ConvTranspose
-from tilewright.ops.depth import DepthToSpace
-from tilewright.ops.determinant import Det
-from tilewright.ops.dropout import Dropout
-from tilewright.ops.einsum import Einsum
-from tilewright.ops.gather import Gather
-from tilewright.ops.integer import MatMulInteger
-from tilewright.ops.logic import Where
-from tilewright.ops.lrn import LRN
-from tilewright.ops.movement import Expand, Reshape, Transpose
-from tilewright.ops.norm import BatchNormalization, GroupNormalization, LayerNormalization
-from tilewright.ops.norm_lp import LpNormalization
+from tilewright.ops.contrib.training import Adam, Momentum
+from tilewright.ops.core.activation import Bound, Clip, Gelu, PRelu
+from tilewright.ops.core.arithmetic import Add, Pow
+from tilewright.ops.core.attention_cache import TensorScatter
+from tilewright.ops.core.bits import BitShift
+from tilewright.ops.core.cast import Cast
+from tilewright.ops.core.constant import Fill, Range
+from tilewright.ops.core.contraction import Gemm, MatMul
+from tilewright.ops.core.conv import Conv, ConvTranspose
+from tilewright.ops.core.depth import DepthToSpace
+from tilewright.ops.core.dropout import Dropout
+from tilewright.ops.core.einsum import Einsum
+from tilewright.ops.core.gather import Gather
+from tilewright.ops.core.integer import MatMulInteger
+from tilewright.ops.core.logic import Where
+from tilewright.ops.core.lrn import LRN
+from tilewright.ops.core.movement import Expand, Reshape, Transpose
+from tilewright.ops.core.norm import BatchNormalization, GroupNormalization, LayerNormalization
+from tilewright.ops.core.norm_lp import LpNormalization
+from tilewright.ops.core.pieces import Concat, Pad, Slice, Split, Tile
+from tilewright.ops.core.pool import MaxPool
+from tilewright.ops.core.quantize import QuantizeLinear
+from tilewright.ops.core.reduce import ReduceMean
+from tilewright.ops.core.resize import Resize
+from tilewright.ops.core.softmax import Hardmax, Softmax
+from tilewright.ops.core.window import Window
+from tilewright.ops.host.cast import CastOnHost
+from tilewright.ops.host.determinant import Det
+from tilewright.ops.host.random import Multinomial
 from tilewright.ops.opdef import Array, OnHost, OnnxNode, Op, TensorType
-from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
-from tilewright.ops.pool import MaxPool
-from tilewright.ops.quantize import QuantizeLinear
-from tilewright.ops.random import Multinomial
-from tilewright.ops.reduce import ReduceMean
-from tilewright.ops.resize import Resize
-from tilewright.ops.softmax import Hardmax, Softmax
-from tilewright.ops.training import Adam, Momentum
-from tilewright.ops.window import Window
 from tilewright.support.errors import UserError
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtype import DType
+from tilewright.ops.core.recurrent import Recurrent
+from tilewright.ops.core.recurrent_cells import GRU, LSTM, RNN
 from tilewright.ops.opdef import Array, TensorType
-from tilewright.ops.recurrent import Recurrent
-from tilewright.ops.recurrent_cells import GRU, LSTM, RNN
 from tilewright.support.errors import UserError
 
 X, W, R = (4, 2, 3), (1, 20, 3), (1, 20, 5)  # of an LSTM with 5 units

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from tilewright.ops.col2im import Col2Im
-from tilewright.ops.deform import DeformConv
-from tilewright.ops.dft import DFT, STFT, Transform
-from tilewright.ops.grid_sample import GridSample
-from tilewright.ops.image import ImageDecoder
-from tilewright.ops.lp_pool import LpPool
+from tilewright.ops.core.col2im import Col2Im
+from tilewright.ops.core.deform import DeformConv
+from tilewright.ops.core.dft import DFT, STFT, Transform
+from tilewright.ops.core.grid_sample import GridSample
+from tilewright.ops.core.lp_pool import LpPool
+from tilewright.ops.core.resize import Resize
+from tilewright.ops.core.roi import RoiAlign
+from tilewright.ops.core.taps import Edge, Kernel
+from tilewright.ops.host.image import ImageDecoder
 from tilewright.ops.opdef import TensorType
-from tilewright.ops.resize import Resize
-from tilewright.ops.roi import RoiAlign
-from tilewright.ops.taps import Edge, Kernel
 from tilewright.support.errors import UserError
 
 

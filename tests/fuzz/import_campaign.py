@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from tests.fuzz.mutated_models import mutated, seeds
-from tilewright.frontend.onnx import OnnxModel
+from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.support.errors import MultipleProgramsError, UserError
 
 SECONDS = 20.0  # for one file

@@ -6,7 +6,7 @@ import pytest
 from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import Value, evaluate
 from tilewright.ir.expr import Expr, Load, Var
-from tilewright.ops.arithmetic import Mod, Pow
+from tilewright.ops.core.arithmetic import Mod, Pow
 from tilewright.ops.opdef import Array
 
 

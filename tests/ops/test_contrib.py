@@ -15,9 +15,10 @@ from onnx import helper
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNotImplemented
 
 import tilewright as tw
+from tilewright.frontend.onnx.write import attribute
+from tilewright.ops.core.pointwise import erf
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import Array
-from tilewright.ops.pointwise import erf
 from tilewright.ops.registry import COMPOSITES, by_onnx, composite_by_onnx, host_by_onnx, qualified
 from tilewright.support.errors import UserError
 
@@ -41,7 +42,8 @@ def is_float(sample: HostSample) -> bool:
 def model_of(sample: HostSample) -> onnx.ModelProto:
     names = [f"x{i}" if v is not None else "" for i, v in enumerate(sample.inputs)]
     outputs = [f"y{i}" for i in range(sample.outputs)]
-    node = helper.make_node(sample.op_type, names, outputs, domain=sample.domain, **sample.attrs)
+    attrs = {name: attribute(value) for name, value in sample.attrs.items()}
+    node = helper.make_node(sample.op_type, names, outputs, domain=sample.domain, **attrs)
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
         for n, v in zip(names, sample.inputs, strict=True)

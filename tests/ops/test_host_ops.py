@@ -14,6 +14,7 @@ from onnx import TypeProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
+from tilewright.frontend.onnx.write import attribute
 from tilewright.ops.hostop import HostSample, HostValue
 from tilewright.ops.registry import HOST_OPS, host_by_onnx, qualified
 
@@ -51,7 +52,8 @@ def type_of(value: HostValue) -> TypeProto:
 def model_of(sample: HostSample) -> onnx.ModelProto:
     names = [f"x{i}" if v is not None else "" for i, v in enumerate(sample.inputs)]
     outputs = [f"y{i}" for i in range(sample.outputs)]
-    node = helper.make_node(sample.op_type, names, outputs, domain=sample.domain, **sample.attrs)
+    attrs = {name: attribute(value) for name, value in sample.attrs.items()}
+    node = helper.make_node(sample.op_type, names, outputs, domain=sample.domain, **attrs)
     graph = helper.make_graph(
         [node],
         "sample",

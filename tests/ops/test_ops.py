@@ -21,9 +21,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNot
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Var
 from tilewright.ops.catalog import catalog
-from tilewright.ops.conv import Conv, ConvTranspose
-from tilewright.ops.movement import Reshape, reshape_index
-from tilewright.ops.norm import BatchNormalization
+from tilewright.ops.core.conv import Conv, ConvTranspose
+from tilewright.ops.core.movement import Reshape, reshape_index
+from tilewright.ops.core.norm import BatchNormalization
 from tilewright.ops.opdef import Array, Kind, Sample, TensorType
 from tilewright.ops.registry import OPS, by_onnx
 from tilewright.search.default import schedule_func

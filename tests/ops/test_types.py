@@ -12,9 +12,9 @@ from onnx import defs
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import ANY, FLOATS
-from tilewright.ops.elementwise import Elementwise
+from tilewright.ops.core.elementwise import Elementwise
+from tilewright.ops.core.reduce import Reduction
 from tilewright.ops.opdef import Array, Op, Sample, TensorType
-from tilewright.ops.reduce import Reduction
 from tilewright.ops.registry import OPS, host_by_onnx
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder

@@ -11,7 +11,7 @@ from native import BEST, every_target, run_native
 from onnx import TensorProto, helper
 
 from tilewright.families.attention.space import AttentionSpace
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes import prepare
@@ -20,15 +20,15 @@ from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
-from tilewright.ops.activation import Relu
-from tilewright.ops.arithmetic import Add, Div, Mul
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.logic import Equal, Where
-from tilewright.ops.movement import Reshape, Transpose
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.arithmetic import Add, Div, Mul
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.logic import Equal, Where
+from tilewright.ops.core.movement import Reshape, Transpose
+from tilewright.ops.core.reduce import ReduceMax
+from tilewright.ops.core.softmax import Softmax
+from tilewright.ops.core.softmax_parts import SoftmaxParts
 from tilewright.ops.opdef import Array, TensorType
-from tilewright.ops.reduce import ReduceMax
-from tilewright.ops.softmax import Softmax
-from tilewright.ops.softmax_parts import SoftmaxParts
 from tilewright.schedule.trace import replay
 from tilewright.search.default import schedule_func, spaces
 from tilewright.support.errors import UserError

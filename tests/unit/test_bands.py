@@ -25,9 +25,9 @@ from tilewright.ir.expr import (
     maximum,
     select,
 )
-from tilewright.ops.activation import Relu
-from tilewright.ops.conv import Conv
-from tilewright.ops.window import Window
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.window import Window
 from tilewright.schedule.nest import find_block, loops_above
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.fill_border import FillBorder

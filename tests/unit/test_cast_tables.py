@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.ops.cast_host import convert_array
+from tilewright.ops.host.cast import convert_array
 
 NAN, INF = float("nan"), float("inf")
 E4M3FN, E4M3FNUZ = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz

@@ -11,9 +11,9 @@ from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
-from tilewright.ops.arithmetic import Add
-from tilewright.ops.hide_following import HideFollowing
-from tilewright.ops.logic import GreaterOrEqual, Not, Where
+from tilewright.ops.core.arithmetic import Add
+from tilewright.ops.core.causal_mask import HideFollowing
+from tilewright.ops.core.logic import GreaterOrEqual, Not, Where
 from tilewright.support.errors import UserError
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import If, walk

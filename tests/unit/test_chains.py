@@ -7,9 +7,9 @@ from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import YES, Unit
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.surroundings import Surroundings
-from tilewright.ops.activation import Gelu, Relu, Sigmoid, Swish
-from tilewright.ops.arithmetic import Add, Mul, Sub
-from tilewright.ops.contraction import MatMul
+from tilewright.ops.core.activation import Gelu, Relu, Sigmoid, Swish
+from tilewright.ops.core.arithmetic import Add, Mul, Sub
+from tilewright.ops.core.contraction import MatMul
 from tilewright.plugins.chains import chain_patterns, read_chain
 from tilewright.support.errors import UserError
 

@@ -9,7 +9,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import constant_value
 from tilewright.ir.expr import Binary, Expr, Fma, Select, Var, as_index, const, walk
 from tilewright.ir.rewrite import substitute
-from tilewright.ops.cook_toom import Matrix, combine, pick, scheme, transform
+from tilewright.ops.core.cook_toom import Matrix, combine, pick, scheme, transform
 
 SIZES = [(2, 3), (4, 3), (2, 5), (3, 2), (5, 2), (3, 4), (1, 1)]
 F64 = DType.F64

@@ -7,12 +7,12 @@ from graph_cases import WINDOW, f32, floats
 
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph
-from tilewright.ops.activation import Relu
-from tilewright.ops.arithmetic import Add
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.conv import Conv
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.arithmetic import Add
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.pointwise import Exp
 from tilewright.ops.outside import Outside
-from tilewright.ops.pointwise import Exp
 from tilewright.placement.estimate import Estimated, native_seconds, node_seconds
 from tilewright.target.names import resolve_target
 

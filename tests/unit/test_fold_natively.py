@@ -10,15 +10,15 @@ from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
 from tilewright.graph.passes.fold_natively import fold_natively
-from tilewright.ops.arithmetic import Add
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.movement import Expand, Transpose
+from tilewright.ops.core.arithmetic import Add
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.movement import Expand, Transpose
+from tilewright.ops.core.pieces import Split
+from tilewright.ops.core.pointwise import Exp, Neg
+from tilewright.ops.core.pool import MaxPool
+from tilewright.ops.core.reduce import ReduceSum
+from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import Array
-from tilewright.ops.pieces import Split
-from tilewright.ops.pointwise import Exp, Neg
-from tilewright.ops.pool import MaxPool
-from tilewright.ops.reduce import ReduceSum
-from tilewright.ops.window import Window
 from tilewright.target.target import native
 
 N = 512  # a product of matrices of this size is over the budget of `fold_constants`

@@ -12,13 +12,13 @@ from tilewright.graph.interp import interpret
 from tilewright.graph.printer import print_graph
 from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
-from tilewright.ops.activation import Relu
-from tilewright.ops.arithmetic import Add
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.movement import Transpose
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.arithmetic import Add
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.movement import Transpose
+from tilewright.ops.core.pieces import Split
+from tilewright.ops.core.softmax import Softmax
 from tilewright.ops.opdef import TensorType
-from tilewright.ops.pieces import Split
-from tilewright.ops.softmax import Softmax
 from tilewright.support.errors import InternalError, UserError
 
 F32 = DType.F32

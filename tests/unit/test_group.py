@@ -13,21 +13,21 @@ from tilewright.graph.passes import prepare
 from tilewright.graph.passes.group import group
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.dtype import DType
-from tilewright.ops.activation import Relu, Sigmoid
-from tilewright.ops.arithmetic import Add, Div, Max, Mul, Sub
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.conv import Conv
-from tilewright.ops.gather import Gather
-from tilewright.ops.movement import Reshape, Transpose
-from tilewright.ops.norm import LayerNormalization
+from tilewright.ops.core.activation import Relu, Sigmoid
+from tilewright.ops.core.arithmetic import Add, Div, Max, Mul, Sub
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.gather import Gather
+from tilewright.ops.core.movement import Reshape, Transpose
+from tilewright.ops.core.norm import LayerNormalization
+from tilewright.ops.core.pieces import Concat, Split
+from tilewright.ops.core.pointwise import Erf, Exp, Neg
+from tilewright.ops.core.pool import MaxPool
+from tilewright.ops.core.reduce import ReduceMean, ReduceSum
+from tilewright.ops.core.scan import CumSum
+from tilewright.ops.core.softmax import Softmax
+from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import TensorType
-from tilewright.ops.pieces import Concat, Split
-from tilewright.ops.pointwise import Erf, Exp, Neg
-from tilewright.ops.pool import MaxPool
-from tilewright.ops.reduce import ReduceMean, ReduceSum
-from tilewright.ops.scan import CumSum
-from tilewright.ops.softmax import Softmax
-from tilewright.ops.window import Window
 from tilewright.support.errors import UserError
 from tilewright.tir.stmt import blocks
 

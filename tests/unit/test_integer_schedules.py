@@ -4,7 +4,7 @@ they compute."""
 import numpy as np
 import pytest
 
-from tilewright.ops.integer import ConvInteger, MatMulInteger
+from tilewright.ops.core.integer import ConvInteger, MatMulInteger
 from tilewright.ops.opdef import Op, Sample, TensorType
 from tilewright.search.default import choose_schedule
 from tilewright.target.target import AVX2

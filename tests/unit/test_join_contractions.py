@@ -10,11 +10,11 @@ from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.join_contractions import join_contractions
-from tilewright.ops.activation import Relu, Swish
-from tilewright.ops.arithmetic import Add, Mul
-from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.movement import Reshape, Transpose
-from tilewright.ops.softmax import Softmax
+from tilewright.ops.core.activation import Relu, Swish
+from tilewright.ops.core.arithmetic import Add, Mul
+from tilewright.ops.core.contraction import Gemm, MatMul
+from tilewright.ops.core.movement import Reshape, Transpose
+from tilewright.ops.core.softmax import Softmax
 
 
 def joined(graph: Graph) -> Graph:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.onnx_cases import Model, random_feeds
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower
 from tilewright.ir.layout import Reorder

@@ -16,10 +16,10 @@ from tilewright.graph.graph import Graph, Node
 from tilewright.graph.segments import segments, subgraph, work
 from tilewright.graph.surroundings import Surroundings
 from tilewright.graph.verify import verify_graph
-from tilewright.ops.activation import Relu
-from tilewright.ops.arithmetic import Add
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.pointwise import Exp
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.arithmetic import Add
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.pointwise import Exp
 from tilewright.placement.measured import Assignment, choose
 from tilewright.placement.workbench import Workbench, digest
 from tilewright.runtime.session import Session

@@ -9,9 +9,9 @@ from tilewright.graph.external import YES, Answer, No, Part, Pattern, Plugin, Re
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.partition import offer
 from tilewright.graph.passes.prune import MOST
+from tilewright.ops.core.pointwise import Exp
 from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
-from tilewright.ops.pointwise import Exp
 from tilewright.placement.measured import MEASURED_PIECES, Chosen, choose
 from tilewright.placement.modelled import Modelled
 

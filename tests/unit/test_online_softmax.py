@@ -13,10 +13,10 @@ from tilewright.families.space import Decisions
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.ir.expr import Scope
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.logic import Where
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.logic import Where
+from tilewright.ops.core.softmax import Softmax
 from tilewright.ops.opdef import Array
-from tilewright.ops.softmax import Softmax
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.online_softmax import OnlineSoftmax
 from tilewright.schedule.trace import replay

@@ -7,14 +7,14 @@ from graph_cases import f32, floats
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.toy_plugin import Numpy
-from tilewright.frontend.onnx import load_graph
-from tilewright.frontend.onnx_export import region_model, to_model
+from tilewright.frontend.onnx.export import region_model, to_model
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import YES, Answer, No, Unit
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
 from tilewright.graph.passes.partition import offer
-from tilewright.ops.pointwise import Exp
+from tilewright.ops.core.pointwise import Exp
 from tilewright.support.errors import UserError
 
 

@@ -8,10 +8,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.frontend import onnx_weights
-from tilewright.frontend.onnx import load_graph
-from tilewright.frontend.onnx_file import LIMITS, read_model
-from tilewright.frontend.onnx_weights import LARGE, cut_weights
+from tilewright.frontend.onnx import weights as onnx_weights
+from tilewright.frontend.onnx.file import LIMITS, read_model
+from tilewright.frontend.onnx.load import load_graph
+from tilewright.frontend.onnx.weights import LARGE, cut_weights
 from tilewright.support.errors import UserError
 
 RNG = np.random.default_rng(0)

@@ -14,12 +14,12 @@ from tilewright.graph.interp import interpret
 from tilewright.graph.passes.externalise import externalise, first_order, last_order, outside_regions
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.graph.verify import verify_graph
-from tilewright.ops.activation import Relu
-from tilewright.ops.arithmetic import Add, Mul
-from tilewright.ops.contraction import MatMul
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.arithmetic import Add, Mul
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.pointwise import Exp, Neg, Sqrt
 from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
-from tilewright.ops.pointwise import Exp, Neg, Sqrt
 from tilewright.support.errors import UserError
 
 
@@ -79,7 +79,7 @@ def test_a_region_has_its_constants_by_name_and_the_values_that_cross_its_border
 
 
 def test_regions_do_not_wait_for_each_other() -> None:
-    """Both sides of a diamond with a stranger on one: taking both ends would close a circle."""
+    """Both sides of a diamond with a custom op on one: taking both ends would close a circle."""
     b = GraphBuilder()
     x = b.input("x", f32(4))
     first = b.apply(Exp(), x)

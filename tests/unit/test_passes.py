@@ -18,21 +18,21 @@ from tilewright.graph.passes.fuse_padding import fuse_padding
 from tilewright.graph.passes.simplify import simplify
 from tilewright.graph.passes.trim_windows import trim_windows
 from tilewright.graph.verify import verify_graph
-from tilewright.ops.activation import Clip, Relu
-from tilewright.ops.arithmetic import Add, Div, Mul, Pow, Sub
-from tilewright.ops.cast import Cast
-from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.conv import Conv, ConvTranspose
-from tilewright.ops.einsum import Einsum
-from tilewright.ops.gather import GatherElements
-from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
-from tilewright.ops.norm import BatchNormalization, LayerNormalization
+from tilewright.ops.core.activation import Clip, Relu
+from tilewright.ops.core.arithmetic import Add, Div, Mul, Pow, Sub
+from tilewright.ops.core.cast import Cast
+from tilewright.ops.core.contraction import Gemm, MatMul
+from tilewright.ops.core.conv import Conv, ConvTranspose
+from tilewright.ops.core.einsum import Einsum
+from tilewright.ops.core.gather import GatherElements
+from tilewright.ops.core.movement import Expand, Identity, Reshape, Transpose
+from tilewright.ops.core.norm import BatchNormalization, LayerNormalization
+from tilewright.ops.core.pieces import Concat, Pad, Slice, Split, Tile
+from tilewright.ops.core.pointwise import Exp, Sqrt
+from tilewright.ops.core.pool import MaxPool
+from tilewright.ops.core.reduce import ReduceMean, ReduceSum
+from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import Array, Op, TensorType
-from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
-from tilewright.ops.pointwise import Exp, Sqrt
-from tilewright.ops.pool import MaxPool
-from tilewright.ops.reduce import ReduceMean, ReduceSum
-from tilewright.ops.window import Window
 
 # ------------------------------------------------------------------------------------------- fold_constants
 

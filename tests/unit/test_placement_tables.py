@@ -10,7 +10,7 @@ from benchmarks.placement_composed import choose_parts, compose
 from benchmarks.placement_parts import FLOATS, PARTS, model_of
 from benchmarks.placement_results import MEASURED, NATIVE, Composed, Program, Results, Row
 from benchmarks.placement_tables import pages
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 
 Golden = Callable[[str, str], None]
 

@@ -11,10 +11,10 @@ from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plug
 from tilewright.graph.graph import Node
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.graph.passes.prune import FEW, MOST, prune, stated_seconds
-from tilewright.ops.activation import Relu
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.pointwise import Exp
 from tilewright.ops.opdef import Array, TensorType
 from tilewright.ops.outside import Outside
-from tilewright.ops.pointwise import Exp
 
 Hint = Callable[[Region], float | None]
 

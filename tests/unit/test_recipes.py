@@ -14,7 +14,7 @@ from schedule_programs import backwards
 
 from examples.models import mlp, resnet18, transformer_encoder
 from tilewright.driver.passes import Context, State, run_passes
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Expr, Scope, const, maximum, select
 from tilewright.schedule import draft

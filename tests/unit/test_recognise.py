@@ -14,13 +14,13 @@ from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
 from tilewright.graph.passes.recognise_activations import recognise_activations
 from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.ir.dtype import DType
-from tilewright.ops.activation import Clip, Gelu, HardSigmoid, HardSwish, Sigmoid, Swish
-from tilewright.ops.arithmetic import Add, Div, Mul, Pow, Sub
-from tilewright.ops.norm import LayerNormalization
+from tilewright.ops.core.activation import Clip, Gelu, HardSigmoid, HardSwish, Sigmoid, Swish
+from tilewright.ops.core.arithmetic import Add, Div, Mul, Pow, Sub
+from tilewright.ops.core.norm import LayerNormalization
+from tilewright.ops.core.pointwise import Erf, Exp, Log, Neg, Reciprocal, Sqrt, Tanh
+from tilewright.ops.core.reduce import ReduceMax, ReduceMean, ReduceSum
+from tilewright.ops.core.softmax import Softmax
 from tilewright.ops.opdef import Op, TensorType
-from tilewright.ops.pointwise import Erf, Exp, Log, Neg, Reciprocal, Sqrt, Tanh
-from tilewright.ops.reduce import ReduceMax, ReduceMean, ReduceSum
-from tilewright.ops.softmax import Softmax
 
 ROOT = math.sqrt(2 / math.pi)
 

@@ -8,11 +8,11 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.simplify import simplify
 from tilewright.graph.passes.sink_reshapes import sink_reshapes
-from tilewright.ops.activation import Gelu, Relu
-from tilewright.ops.arithmetic import Add, Mul
-from tilewright.ops.contraction import Gemm
-from tilewright.ops.movement import Reshape
-from tilewright.ops.norm import LayerNormalization
+from tilewright.ops.core.activation import Gelu, Relu
+from tilewright.ops.core.arithmetic import Add, Mul
+from tilewright.ops.core.contraction import Gemm
+from tilewright.ops.core.movement import Reshape
+from tilewright.ops.core.norm import LayerNormalization
 
 
 def sunk(graph: Graph) -> Graph:

@@ -17,8 +17,8 @@ from tilewright.families.tensor.operand_plan import is_in_place
 from tilewright.families.tensor.tensorize import Tensorization, auto_tensorize, rank, tensorize_candidates
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Fma, Load, loads, maximum
-from tilewright.ops.conv import ConvTranspose
-from tilewright.ops.window import Window
+from tilewright.ops.core.conv import ConvTranspose
+from tilewright.ops.core.window import Window
 from tilewright.schedule.nest import loops_above
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace, replay

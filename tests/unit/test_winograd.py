@@ -11,7 +11,7 @@ from native import run_native
 from tilewright.families.choosing import choosing
 from tilewright.families.winograd.recipe import find_stages
 from tilewright.ir.expr import Scope
-from tilewright.ops.conv import Conv
+from tilewright.ops.core.conv import Conv
 from tilewright.ops.opdef import Algorithm, Array, Sample, TensorType
 from tilewright.schedule.validate import check_valid
 from tilewright.search.algorithms import algorithm_seconds, choose_algorithms

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.accuracy import DEFAULT
-from tilewright.ops.conv import Conv
-from tilewright.ops.cook_toom import Scheme, scheme
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.cook_toom import Scheme, scheme
+from tilewright.ops.core.window import Window
+from tilewright.ops.core.winograd import Winograd, algorithms
+from tilewright.ops.core.winograd_error import winograd_error
 from tilewright.ops.opdef import TensorType
-from tilewright.ops.window import Window
-from tilewright.ops.winograd import Winograd, algorithms
-from tilewright.ops.winograd_error import winograd_error
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.interp import run_func
 

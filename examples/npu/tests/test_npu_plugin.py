@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
 import tilewright_npu
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import Region
 from tilewright.graph.passes.partition import offer
 from tilewright.plugins.registry import register_plugin, unregister_plugin

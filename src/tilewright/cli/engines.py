@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tilewright.api import load
 from tilewright.cli.peers import OnnxRuntime
-from tilewright.frontend.onnx import OnnxModel
+from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
 from tilewright.ops.accuracy import Accuracy

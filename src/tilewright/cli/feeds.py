@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from tilewright.frontend.onnx_file import LIMITS, TensorReader
-from tilewright.frontend.onnx_interface import InputSpec
-from tilewright.frontend.onnx_weights import StoredWeights
+from tilewright.frontend.onnx.file import LIMITS, TensorReader
+from tilewright.frontend.onnx.interface import InputSpec
+from tilewright.frontend.onnx.weights import StoredWeights
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError

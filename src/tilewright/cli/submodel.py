@@ -29,9 +29,9 @@ from onnx import (
 )
 
 from tilewright.backend import type_of
-from tilewright.frontend.onnx_file import read_model
-from tilewright.frontend.onnx_interface import sorted_nodes
-from tilewright.frontend.onnx_names import free_names, subgraphs
+from tilewright.frontend.onnx.file import read_model
+from tilewright.frontend.onnx.interface import sorted_nodes
+from tilewright.frontend.onnx.names import free_names, subgraphs
 from tilewright.ops.hostop import HostValue
 from tilewright.support.errors import UserError
 

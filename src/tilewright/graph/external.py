@@ -30,10 +30,8 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import ClassVar, TypeAlias
 
-from onnx import NodeProto
-
 from tilewright.graph.graph import Graph, Node, Value
-from tilewright.graph.origin import Origin
+from tilewright.graph.origin import ModelNode, Origin
 from tilewright.graph.surroundings import Surroundings
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostValue
@@ -105,12 +103,12 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stranger:
+class CustomNode:
     """A node of the model whose operator native code does not know, with the types of its inputs (None: left out) and
     those of their values that are known at compile time.
     """
 
-    node: NodeProto
+    node: ModelNode
     opsets: Mapping[str, int]
     inputs: tuple[TensorType | None, ...]
     constants: tuple[Array | None, ...]
@@ -192,12 +190,12 @@ class Plugin(ABC):
     @abstractmethod
     def supports(self, unit: Unit) -> Answer: ...
 
-    def infer(self, node: Stranger) -> Sequence[TensorType] | No:
+    def infer(self, node: CustomNode) -> Sequence[TensorType] | No:
         """The types that an operator gives that native code does not know. A model with one can be loaded only if a
         plugin says."""
         return No(f"{self.name} does not say what {node.node.op_type} gives")
 
-    def host(self, node: NodeProto, opsets: Mapping[str, int]) -> HostRun | No:
+    def host(self, node: ModelNode, opsets: Mapping[str, int]) -> HostRun | No:
         """What runs a node whose results are known only when it runs, or that native code does not know and `infer`
         has nothing to say about. It is called between native programs, with values as the host holds them.
         """

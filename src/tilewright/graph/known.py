@@ -13,17 +13,17 @@ import numpy as np
 
 from tilewright.graph.graph import Node, Value
 from tilewright.graph.work import multiplications
-from tilewright.ops.col2im import Col2Im
-from tilewright.ops.conv import Conv, ConvTranspose
-from tilewright.ops.deform import DeformConv
-from tilewright.ops.dft import DFT, STFT
-from tilewright.ops.einsum import Einsum
-from tilewright.ops.lp_pool import LpPool
+from tilewright.ops.core.col2im import Col2Im
+from tilewright.ops.core.conv import Conv, ConvTranspose
+from tilewright.ops.core.deform import DeformConv
+from tilewright.ops.core.dft import DFT, STFT
+from tilewright.ops.core.einsum import Einsum
+from tilewright.ops.core.lp_pool import LpPool
+from tilewright.ops.core.pool import AveragePool, MaxPool
+from tilewright.ops.core.resize import Resize
+from tilewright.ops.core.roi import RoiAlign
 from tilewright.ops.opdef import Array, Kind
 from tilewright.ops.outside import Outside
-from tilewright.ops.pool import AveragePool, MaxPool
-from tilewright.ops.resize import Resize
-from tilewright.ops.roi import RoiAlign
 
 _WEIGHT = {Kind.MOVEMENT: 1, Kind.ELEMENTWISE: 4, Kind.REDUCTION: 16, Kind.CONTRACTION: 16}
 

@@ -8,13 +8,25 @@ these know it as the `whole` that they are parts of.
 A graph has origins for the nodes that were imported; a pass that makes another node does not know of any.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from onnx import NodeProto
+from typing import Protocol
 
 from tilewright.graph.value import Value
 from tilewright.ops.opdef import Array
+
+
+class ModelNode(Protocol):
+    """A node as the model's format has it: frontends and plugins that speak the format know more of it."""
+
+    @property
+    def op_type(self) -> str: ...
+    @property
+    def domain(self) -> str: ...
+    @property
+    def input(self) -> Sequence[str]: ...
+    @property
+    def output(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +35,7 @@ class Origin:
     the order of its inputs and outputs, None where one is left out. An array is an input that became an attribute.
     """
 
-    node: NodeProto
+    node: ModelNode
     opsets: Mapping[str, int]
     operands: tuple[Value | Array | None, ...]
     results: tuple[Value | None, ...]
@@ -42,6 +54,6 @@ class Origin:
         return origin_name(self.node)
 
 
-def origin_name(node: NodeProto) -> str:
+def origin_name(node: ModelNode) -> str:
     """The operator with its domain, unless that is ONNX's own."""
     return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type

@@ -3,9 +3,9 @@
 from tilewright.graph.graph import Node, Value
 from tilewright.graph.rewrite import Sweep
 from tilewright.ir.dtype import DType
-from tilewright.ops.arithmetic import Div, Mul, Pow
+from tilewright.ops.core.arithmetic import Div, Mul, Pow
+from tilewright.ops.core.pointwise import Reciprocal, Sqrt
 from tilewright.ops.opdef import Op
-from tilewright.ops.pointwise import Reciprocal, Sqrt
 
 # The distance from 1 to the next number.
 _EPSILON = {DType.F64: 2.0**-52, DType.F32: 2.0**-23, DType.F16: 2.0**-10, DType.BF16: 2.0**-7}

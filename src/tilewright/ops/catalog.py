@@ -3,7 +3,7 @@
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from tilewright.ops.composite import Composite
+from tilewright.ops.compositeop import Composite
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Kind, Op
 from tilewright.ops.registry import COMPOSITES, HOST_OPS, OPS

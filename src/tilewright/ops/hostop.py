@@ -45,7 +45,7 @@ def _no_bodies() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSample:
-    """A case of the numerics tests: a one-node model. `attrs` may hold an onnx GraphProto."""
+    """A case of the numerics tests: a one-node model. `attrs` are as in `ops/spec.py`."""
 
     op_type: str
     inputs: tuple[HostValue, ...]

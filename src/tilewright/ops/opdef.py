@@ -44,6 +44,9 @@ ONNX_DTYPES: Mapping[int, DType] = {
 }
 
 
+ONNX_NUMBERS: Mapping[DType, int] = {dtype: number for number, dtype in ONNX_DTYPES.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     dtype: DType

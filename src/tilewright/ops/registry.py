@@ -1,4 +1,4 @@
-"""All ops. They are found, not listed: a class that is declared in a module of this package is one.
+"""All ops. They are found, not listed: a class that is declared in a module of one of its rooms is one.
 
 `docs/adding-an-op.md` says how to add one.
 """
@@ -9,20 +9,23 @@ from importlib import import_module
 from typing import TypeVar
 
 import tilewright.ops
-from tilewright.ops.composite import Composite
+from tilewright.ops.compositeop import Composite
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Op
 
 C = TypeVar("C", Op, HostOp, Composite)
 
-_NO_OPS = ("catalog", "registry")  # they need the others
+_ROOMS = ("core", "composite", "host", "contrib", "ml")
 
 
 def _declared(base: type[C]) -> tuple[type[C], ...]:
     """The classes below `base` that name ONNX operators, by module and then in the order they stand there."""
-    package = tilewright.ops
-    names = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in _NO_OPS]
-    modules = [import_module(f"{package.__name__}.{name}") for name in names]
+    rooms = [import_module(f"{tilewright.ops.__name__}.{name}") for name in _ROOMS]
+    modules = [
+        import_module(f"{room.__name__}.{m.name}")
+        for room in rooms
+        for m in pkgutil.iter_modules(room.__path__)
+    ]
     return tuple(
         c
         for module in modules

@@ -11,7 +11,7 @@ from tilewright.graph.border import border_seconds, crossing_seconds
 from tilewright.graph.external import Plugin, Region
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.partition import Offer, make_region, offer
-from tilewright.graph.passes.prune import NativeSeconds, has_stranger, prune, stated_seconds
+from tilewright.graph.passes.prune import NativeSeconds, has_custom_op, prune, stated_seconds
 from tilewright.graph.segments import segments, subgraph
 from tilewright.graph.surroundings import Surroundings
 from tilewright.ops.outside import Outside
@@ -61,7 +61,7 @@ class Modelled:
 
     def seconds(self, part: Graph, plugins: Sequence[str]) -> dict[str, float]:
         found = {name: self._part(part, self._offers[name]) for name in plugins}
-        found[NATIVE_NAME] = None if _has_stranger(part.nodes) else self._native_part(part)
+        found[NATIVE_NAME] = None if _has_custom_op(part.nodes) else self._native_part(part)
         times = {name: t for name, t in found.items() if t is not None}
         self._asked.append((part, plugins, times))
         return times
@@ -80,7 +80,7 @@ class Modelled:
         slower than native code, so that the plugin gets no more than it must.
         """
         told = stated_seconds(plugin, region, self._threads)
-        if told is None and has_stranger(region):
+        if told is None and has_custom_op(region):
             return _UNSAID * self._native(region.graph.nodes)
         return told
 
@@ -97,7 +97,7 @@ class Modelled:
             if units:
                 regions.append(make_region(self._around, region.key, units, plugin))
         rest = inside.difference(n for r in regions for n in r.graph.nodes)
-        if _has_stranger(rest):
+        if _has_custom_op(rest):
             return None
         told = [self._stated(plugin, r) for r in regions]
         if None in told:
@@ -123,7 +123,7 @@ class Modelled:
         placed = self.regions(graph, choice)
         told = [self._stated(plugin, r) for plugin, r in placed]
         rest = set(graph.nodes).difference(n for _, r in placed for n in r.graph.nodes)
-        if None in told or _has_stranger(rest):
+        if None in told or _has_custom_op(rest):
             return math.inf
         borders = sum(border_seconds(r) for _, r in placed)
         return sum(t for t in told if t is not None) + borders + self._native(rest)
@@ -140,8 +140,8 @@ class Modelled:
             total += times.get(hand, math.inf)
             before = hand
             rest.difference_update(part.nodes)
-        return math.inf if _has_stranger(rest) else total + self._native(rest)
+        return math.inf if _has_custom_op(rest) else total + self._native(rest)
 
 
-def _has_stranger(nodes: Iterable[Node]) -> bool:
+def _has_custom_op(nodes: Iterable[Node]) -> bool:
     return any(isinstance(n.op, Outside) for n in nodes)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from tilewright.frontend.onnx_export import to_model
+from tilewright.frontend.onnx.export import to_model
 from tilewright.graph.external import No, Order, Plugin, Region, Unit
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import Offer, offer

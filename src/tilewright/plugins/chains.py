@@ -13,7 +13,7 @@ from tilewright.graph.graph import Node, Value
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.recognise_activations import recognise_activations
 from tilewright.graph.segments import cut_out
-from tilewright.ops.arithmetic import Add, Mul
+from tilewright.ops.core.arithmetic import Add, Mul
 from tilewright.ops.opdef import Op
 from tilewright.support.errors import UserError
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from tilewright.frontend.onnx import load_graph
-from tilewright.frontend.onnx_export import to_model
+from tilewright.frontend.onnx.export import to_model
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No, Plugin, Region
 from tilewright.graph.passes.partition import offer
 from tilewright.ops.opdef import Array
@@ -85,7 +85,7 @@ def compile_request(head: Any, blobs: list[bytes]) -> bytes:
 
 def read_region(plugin: Plugin, key: str, model: ModelProto, constants: Mapping[str, Array]) -> Region:
     """The region that a model is, with its constants, as the plugin has taken it."""
-    graph = load_graph(with_weights(model, constants), strangers=(plugin,))
+    graph = load_graph(with_weights(model, constants), custom_ops=(plugin,))
     regions: Sequence[Region] = offer(graph, plugin).regions
     if len(regions) != 1:
         raise UserError(f"the plugin {plugin.name} takes {len(regions)} parts of what it had taken as one")

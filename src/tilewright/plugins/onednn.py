@@ -15,12 +15,12 @@ import numpy as np
 from tilewright.graph.external import YES, Answer, No, Pattern, Plugin, Region, Run, Unit
 from tilewright.graph.graph import Node, Value
 from tilewright.ir.dtype import DType
-from tilewright.ops import activation, movement, pieces, pointwise, pool, reduce
-from tilewright.ops.arithmetic import Add, Mul
-from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.conv import Conv
+from tilewright.ops.core import activation, movement, pieces, pointwise, pool, reduce
+from tilewright.ops.core.arithmetic import Add, Mul
+from tilewright.ops.core.contraction import Gemm, MatMul
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import Array, Op
-from tilewright.ops.window import Window
 from tilewright.plugins import onednn_library as dnnl
 from tilewright.plugins.chains import Link, chain_patterns, read_chain
 from tilewright.plugins.onednn_library import INFERENCE, PACKAGE, Algorithm, Layout, Primitive

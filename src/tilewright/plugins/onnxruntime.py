@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from tilewright.frontend.onnx_export import brought_names, onnx_number, region_model
-from tilewright.frontend.onnx_names import free_names, subgraphs
-from tilewright.frontend.onnx_values import type_of
-from tilewright.graph.external import YES, Answer, HostRun, No, Plugin, Region, Run, Stranger, Unit
+from tilewright.frontend.onnx.export import brought_names, onnx_node, onnx_number, region_model
+from tilewright.frontend.onnx.names import free_names, subgraphs
+from tilewright.frontend.onnx.values import type_of
+from tilewright.graph.external import YES, Answer, CustomNode, HostRun, No, Plugin, Region, Run, Unit
 from tilewright.graph.graph import Value
-from tilewright.graph.origin import Origin
+from tilewright.graph.origin import ModelNode, Origin
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import Array, TensorType
@@ -88,16 +88,16 @@ class OnnxRuntime(Plugin):
         origin = unit.origin
         if origin is None:
             return No(f"{unit.name} is not a node of the model")
-        reason = _lack(origin.node, origin.opsets)
+        reason = _lack(onnx_node(origin.node), origin.opsets)
         if not reason and not any(
             isinstance(n.op, Outside) for n in unit.nodes
         ):  # of those it has given the types
             reason = _misfit(origin)
         return No(reason) if reason else YES
 
-    def infer(self, node: Stranger) -> Sequence[TensorType] | No:
+    def infer(self, node: CustomNode) -> Sequence[TensorType] | No:
         """ONNX Runtime loads a model of this one node, and says what comes out."""
-        reason = _lack(node.node, node.opsets)
+        reason = _lack(onnx_node(node.node), node.opsets)
         if reason:
             return No(reason)
         inputs: dict[str, ValueInfoProto] = {}
@@ -107,7 +107,7 @@ class OnnxRuntime(Plugin):
                 constants[name] = numpy_helper.from_array(value, name)
             elif type is not None:
                 inputs[name] = helper.make_tensor_value_info(name, onnx_number(type.dtype), type.shape)
-        model = _alone(node.node, node.opsets, inputs.values(), constants.values())
+        model = _alone(onnx_node(node.node), node.opsets, inputs.values(), constants.values())
         try:
             outputs = _session(model, 1).get_outputs()
         except Exception as e:  # its errors have no common class
@@ -122,9 +122,10 @@ class OnnxRuntime(Plugin):
             found.append(TensorType(dtype, tuple(shape)))
         return found
 
-    def host(self, node: NodeProto, opsets: Mapping[str, int]) -> HostRun | No:
-        reason = _lack(node, opsets)
-        return No(reason) if reason else _NodeRun(node, opsets)
+    def host(self, node: ModelNode, opsets: Mapping[str, int]) -> HostRun | No:
+        proto = onnx_node(node)
+        reason = _lack(proto, opsets)
+        return No(reason) if reason else _NodeRun(proto, opsets)
 
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         return region_model(region).SerializeToString()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, ModelProto, helper
 
-from tilewright.frontend.onnx_export import brought_names, region_model, to_model
+from tilewright.frontend.onnx.export import brought_names, onnx_node, region_model, to_model
 from tilewright.graph.external import YES, Answer, No, Plugin, Region, Run, Unit
 from tilewright.graph.segments import cut_out
 from tilewright.ir.dtype import DType
@@ -139,7 +139,7 @@ def _loss(unit: Unit) -> str:
         return "OpenVINO's CPU shifts signed integers otherwise"
     if unit.name == "LSTM" and unit.origin is not None and len(unit.origin.node.input) > 7:
         return "OpenVINO does not heed peepholes"
-    attributes = () if unit.origin is None else unit.origin.node.attribute
+    attributes = () if unit.origin is None else onnx_node(unit.origin.node).attribute
     if any(a.name == _UNHEEDED.get(unit.name) and (a.i or a.s not in (b"", b"DCR")) for a in attributes):
         return f"OpenVINO does not heed {_UNHEEDED[unit.name]}"
     return ""

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from tilewright.frontend.onnx import OnnxModel
-from tilewright.frontend.onnx_interface import InputSpec, OpenDims
-from tilewright.frontend.onnx_stage import HostNodes
+from tilewright.frontend.onnx.interface import InputSpec, OpenDims
+from tilewright.frontend.onnx.load import OnnxModel
+from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import Array
 from tilewright.runtime.feeds import Buffers, as_array, check_by_name, signature_text

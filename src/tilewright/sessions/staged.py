@@ -21,13 +21,13 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from onnx import ValueInfoProto
 
-from tilewright.frontend.onnx_file import HOST_TYPES
-from tilewright.frontend.onnx_host import is_native
-from tilewright.frontend.onnx_import import StageImporter
-from tilewright.frontend.onnx_names import free_names, subgraphs
-from tilewright.frontend.onnx_nodes import Step, nonsense
-from tilewright.frontend.onnx_scope import Scope, graph_scope
-from tilewright.frontend.onnx_stage import OPAQUE, Given, HostCall, Stage
+from tilewright.frontend.onnx.file import HOST_TYPES
+from tilewright.frontend.onnx.host import is_native
+from tilewright.frontend.onnx.importer import StageImporter
+from tilewright.frontend.onnx.names import free_names, subgraphs
+from tilewright.frontend.onnx.nodes import Step, nonsense
+from tilewright.frontend.onnx.scope import Scope, graph_scope
+from tilewright.frontend.onnx.stage import OPAQUE, Given, HostCall, Stage
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
 from tilewright.ops.hostop import HostValue

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tilewright as tw
-from tilewright.frontend.onnx import load_graph
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph
 from tilewright.plugins.registry import register_plugin

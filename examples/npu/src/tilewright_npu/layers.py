@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from tilewright.graph.external import YES, Answer, No, Part, Pattern, Unit
 from tilewright.graph.graph import Node, Value
 from tilewright.ir.dtype import DType
-from tilewright.ops.activation import Relu
-from tilewright.ops.arithmetic import Add
-from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.conv import Conv
+from tilewright.ops.core.activation import Relu
+from tilewright.ops.core.arithmetic import Add
+from tilewright.ops.core.contraction import Gemm, MatMul
+from tilewright.ops.core.conv import Conv
 from tilewright_npu.machine import Machine
 from tilewright_npu.tiling import Place, Work, smallest
 

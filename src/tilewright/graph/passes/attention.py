@@ -27,15 +27,15 @@ from tilewright.graph.graph import Graph, Node, Value, producers, users
 from tilewright.graph.pattern import number
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ir.dtype import DType
-from tilewright.ops.arithmetic import Add, Div, Mul
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.hide_following import HideFollowing
-from tilewright.ops.logic import And, Comparison, Not, Where
-from tilewright.ops.movement import Reshape, Transpose
+from tilewright.ops.core.arithmetic import Add, Div, Mul
+from tilewright.ops.core.causal_mask import HideFollowing
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.logic import And, Comparison, Not, Where
+from tilewright.ops.core.movement import Reshape, Transpose
+from tilewright.ops.core.reduce import Reduction
+from tilewright.ops.core.softmax import Softmax
+from tilewright.ops.core.softmax_parts import SoftmaxParts
 from tilewright.ops.opdef import Array, Kind
-from tilewright.ops.reduce import Reduction
-from tilewright.ops.softmax import Softmax
-from tilewright.ops.softmax_parts import SoftmaxParts
 
 _MOST_NODES = 24  # of a chain; what models have is less than ten
 _WIDE = (DType.F32, DType.F64)

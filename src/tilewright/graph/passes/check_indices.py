@@ -11,7 +11,7 @@ there. Indices that are constants are examined now.
 from dataclasses import replace
 
 from tilewright.graph.graph import Graph, Node, Value
-from tilewright.ops.reduce import ReduceMax, ReduceMin
+from tilewright.ops.core.reduce import ReduceMax, ReduceMin
 from tilewright.support.indices import IndexCheck
 
 _LABEL_CHARS = 200

@@ -14,9 +14,9 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.contraction import MatMul
-from tilewright.ops.gather import GatherElements
-from tilewright.ops.movement import Expand
+from tilewright.ops.core.contraction import MatMul
+from tilewright.ops.core.gather import GatherElements
+from tilewright.ops.core.movement import Expand
 from tilewright.ops.opdef import Array
 
 _GRAIN = 16  # columns: two vectors of floats, so that what is left of them is no remainder

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from tilewright.graph.external import ExternalRegion, Order, Region
 from tilewright.graph.graph import Graph, Node, Value
-from tilewright.ops.cast import Cast
-from tilewright.ops.movement import Transpose
+from tilewright.ops.core.cast import Cast
+from tilewright.ops.core.movement import Transpose
 from tilewright.ops.opdef import TensorType
 from tilewright.ops.outside import Outside
 from tilewright.support.errors import InternalError, UserError

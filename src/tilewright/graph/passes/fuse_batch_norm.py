@@ -13,9 +13,9 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.contraction import Gemm
-from tilewright.ops.conv import Conv, ConvTranspose
-from tilewright.ops.norm import BatchNormalization
+from tilewright.ops.core.contraction import Gemm
+from tilewright.ops.core.conv import Conv, ConvTranspose
+from tilewright.ops.core.norm import BatchNormalization
 from tilewright.ops.opdef import Array, Op
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.pattern import exponent, made_by, number, quotients, root_of, square_of
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.arithmetic import Add, Mul, Pow, Sub
-from tilewright.ops.norm import LayerNormalization
-from tilewright.ops.reduce import ReduceMean
+from tilewright.ops.core.arithmetic import Add, Mul, Pow, Sub
+from tilewright.ops.core.norm import LayerNormalization
+from tilewright.ops.core.reduce import ReduceMean
 
 
 def fuse_layer_norm(graph: Graph) -> Graph:

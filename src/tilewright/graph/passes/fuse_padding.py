@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.conv import Conv
-from tilewright.ops.pieces import Pad
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.pieces import Pad
 
 
 def fuse_padding(graph: Graph) -> Graph:

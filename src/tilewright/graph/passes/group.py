@@ -25,7 +25,7 @@ from typing import TypeAlias
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node, Value, producers, users
 from tilewright.graph.passes.attention import attention_chains
-from tilewright.ops.movement import Reshape, Transpose
+from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.opdef import Kind
 from tilewright.support.errors import InternalError, UserError
 

@@ -23,11 +23,11 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.contraction import Gemm, MatMul
-from tilewright.ops.elementwise import Elementwise
-from tilewright.ops.movement import Reshape, Transpose
+from tilewright.ops.core.contraction import Gemm, MatMul
+from tilewright.ops.core.elementwise import Elementwise
+from tilewright.ops.core.movement import Reshape, Transpose
+from tilewright.ops.core.pieces import Slice
 from tilewright.ops.opdef import Array
-from tilewright.ops.pieces import Slice
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,7 +32,7 @@ _MUCH = 2.0  # times as quick
 
 def prune(found: Offer, threads: int, native: NativeSeconds, *, by_hints: bool = True) -> Offer:
     """The offer without the regions that do not pay. Not `by_hints`: what plugins say of themselves does not count."""
-    known = [r for r in found.regions if not has_stranger(r)]
+    known = [r for r in found.regions if not has_custom_op(r)]
     if len(known) <= FEW:
         return found
     judged = [
@@ -90,6 +90,6 @@ def stated_seconds(plugin: Plugin, region: Region, threads: int) -> float | None
     return told if told is not None and math.isfinite(told) and told >= 0 else None
 
 
-def has_stranger(region: Region) -> bool:
+def has_custom_op(region: Region) -> bool:
     """Is there something in the region that native code does not know?"""
     return any(isinstance(n.op, Outside) for n in region.graph.nodes)

@@ -20,10 +20,10 @@ from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.pattern import exponent, is_close, made_by, number
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ir.dtype import DType
-from tilewright.ops.activation import Clip, Gelu, HardSigmoid, HardSwish, Sigmoid, Swish
-from tilewright.ops.arithmetic import Add, Div, Mul, Pow, Sub
+from tilewright.ops.core.activation import Clip, Gelu, HardSigmoid, HardSwish, Sigmoid, Swish
+from tilewright.ops.core.arithmetic import Add, Div, Mul, Pow, Sub
+from tilewright.ops.core.pointwise import Erf, Neg, Tanh
 from tilewright.ops.opdef import Op
-from tilewright.ops.pointwise import Erf, Neg, Tanh
 
 Term: TypeAlias = tuple[int, int]  # powers of x and of f
 Polynomial: TypeAlias = dict[Term, float]

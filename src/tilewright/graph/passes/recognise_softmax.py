@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.pattern import made_by, quotients
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.arithmetic import Sub
-from tilewright.ops.pointwise import Exp, Log
-from tilewright.ops.reduce import ReduceMax, ReduceSum
-from tilewright.ops.softmax import Softmax
+from tilewright.ops.core.arithmetic import Sub
+from tilewright.ops.core.pointwise import Exp, Log
+from tilewright.ops.core.reduce import ReduceMax, ReduceSum
+from tilewright.ops.core.softmax import Softmax
 
 
 def recognise_softmax(graph: Graph) -> Graph:

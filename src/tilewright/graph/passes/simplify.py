@@ -16,11 +16,11 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.activation import Clip
-from tilewright.ops.arithmetic import Div, Mul, Sub
-from tilewright.ops.cast import Cast
-from tilewright.ops.movement import Expand, Identity, Reshape, Transpose
-from tilewright.ops.pieces import Concat, Pad, Slice, Split, Tile
+from tilewright.ops.core.activation import Clip
+from tilewright.ops.core.arithmetic import Div, Mul, Sub
+from tilewright.ops.core.cast import Cast
+from tilewright.ops.core.movement import Expand, Identity, Reshape, Transpose
+from tilewright.ops.core.pieces import Concat, Pad, Slice, Split, Tile
 
 _MOST_PARTS = 32  # of a concatenation, which is a choice nested as deeply
 

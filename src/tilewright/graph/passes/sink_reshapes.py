@@ -15,8 +15,8 @@ from math import prod
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.pattern import made_by
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.elementwise import Elementwise
-from tilewright.ops.movement import Reshape
+from tilewright.ops.core.elementwise import Elementwise
+from tilewright.ops.core.movement import Reshape
 from tilewright.ops.opdef import Kind
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
-from tilewright.ops.conv import Conv
-from tilewright.ops.window import Window
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.window import Window
 
 
 def trim_windows(graph: Graph) -> Graph:
