@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.schedule.nest import find_block, replace_stmt
+from tilewright.schedule.edit import replace_stmt
+from tilewright.schedule.find import find_block
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     ComputeAt,

@@ -9,7 +9,7 @@ import pytest
 from tilewright.ir import layout as lay
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Scope, Var, as_index, const, maximum
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.find import find_block, loops_above
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     CacheRead,

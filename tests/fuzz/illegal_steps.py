@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from tilewright.ir import layout as layouts
 from tilewright.ir.expr import Scope, free_vars
 from tilewright.ir.layout import Layout
-from tilewright.schedule.nest import path_to
+from tilewright.schedule.find import path_to
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     Bind,

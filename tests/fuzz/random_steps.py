@@ -15,7 +15,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Load, Scope, free_vars
 from tilewright.ir.expr import loads as loads_of
 from tilewright.ir.layout import Layout
-from tilewright.schedule.nest import path_to
+from tilewright.schedule.find import path_to
 from tilewright.schedule.sampling import SamplingStep
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import STEPS

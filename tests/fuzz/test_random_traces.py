@@ -19,7 +19,7 @@ from tests.fuzz.random_funcs import random_func
 from tests.fuzz.random_steps import FIELDS, random_step
 from tests.native import bits, run_native
 from tilewright.ir.expr import Scope, const, free_vars
-from tilewright.schedule.nest import path_to
+from tilewright.schedule.find import path_to
 from tilewright.schedule.sampling import SamplingStep
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step

@@ -8,7 +8,8 @@ from native import run_native
 from schedule_programs import matmul, run
 
 from tilewright.codegen.kernel import kernel_ir
-from tilewright.schedule.nest import find_block, find_loop, replace_stmt
+from tilewright.schedule.edit import replace_stmt
+from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.steps import DecomposeReduction, Distribute, Parallel, Reorder, Split
 from tilewright.schedule.trace import replay
 from tilewright.support.errors import InternalError, UserError

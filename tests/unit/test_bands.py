@@ -28,7 +28,7 @@ from tilewright.ir.expr import (
 from tilewright.ops.core.activation import Relu
 from tilewright.ops.core.conv import Conv
 from tilewright.ops.core.window import Window
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.find import find_block, loops_above
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.fill_border import FillBorder
 from tilewright.schedule.steps.join_funcs import JoinFuncs

@@ -8,7 +8,7 @@ from native import TARGETS, run_native
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.einsum import Einsum
 from tilewright.ops.core.resize import Resize, Sampling
-from tilewright.schedule.nest import loops_above
+from tilewright.schedule.find import loops_above
 from tilewright.search.default import schedule_func
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.stmt import blocks

@@ -6,7 +6,8 @@ import pytest
 from schedule_programs import elementwise, matmul
 
 from tilewright.ir.expr import as_index
-from tilewright.schedule.nest import find_block, find_loop, replace_stmt
+from tilewright.schedule.edit import replace_stmt
+from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import InternalError, ScheduleError

@@ -8,7 +8,7 @@ import pytest
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.simplify import Interval
-from tilewright.schedule.nest import path_to
+from tilewright.schedule.find import path_to
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.default import schedule_func
 from tilewright.target.target import AVX2

@@ -14,7 +14,7 @@ from tilewright.families.split_k.recipe import divide_reduction, divided_iter
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, UnaryOp, unary
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.trace import replay
 from tilewright.search.default import schedule_func, spaces
 from tilewright.target.target import AVX2, Target

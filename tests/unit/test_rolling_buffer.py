@@ -15,7 +15,7 @@ from tilewright.ir.expr import (
     const,
     select,
 )
-from tilewright.schedule.nest import find_block, find_loop
+from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.rolled import try_rolled
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step

@@ -4,7 +4,7 @@ from schedule_programs import check, check_native, conv, elementwise, matmul, ou
 
 from tilewright.ir.layout import Fuse, Layout, Reorder, Split
 from tilewright.schedule import steps
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps import Blockize, Parallel, TransformBlockLayout
 from tilewright.tir.func import single

@@ -7,7 +7,7 @@ from schedule_programs import check, check_native, conv, inputs_of, matmul, outl
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Scope
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (

@@ -23,7 +23,7 @@ from tilewright.ir.expr import (
     maximum,
     select,
 )
-from tilewright.schedule.nest import chain, find_block, find_loop, loops_above
+from tilewright.schedule.find import chain, find_block, find_loop, loops_above
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     CacheRead,

@@ -6,7 +6,7 @@ from schedule_programs import check, conv, matmul, outline, row_sum
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FALSE, TRUE, Scope, Var
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.steps import (
     AddUnitLoop,
     CacheWrite,

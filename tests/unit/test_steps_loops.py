@@ -10,7 +10,7 @@ from schedule_programs import check, conv, matmul, outline, row_sum, softmax
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Var
 from tilewright.schedule import steps
-from tilewright.schedule.nest import find_block, find_loop
+from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (

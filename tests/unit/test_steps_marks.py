@@ -3,7 +3,7 @@
 import pytest
 from schedule_programs import check, check_native, matmul, outline, softmax
 
-from tilewright.schedule.nest import find_block, find_loop
+from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps import Annotate, Bind, ComputeAt, Fuse, ReverseComputeAt, Split, Vectorize
 from tilewright.tir.func import single

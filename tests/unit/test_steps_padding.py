@@ -9,7 +9,7 @@ from schedule_programs import check, conv, matmul, outline, row_sum
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Var, as_index, cast
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from schedule_programs import PROGRAMS, check
 
 from tilewright.ir import layout
-from tilewright.schedule.nest import find_block, find_loop, path_to
+from tilewright.schedule.find import find_block, find_loop, path_to
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (

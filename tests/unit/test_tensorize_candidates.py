@@ -19,7 +19,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Fma, Load, loads, maximum
 from tilewright.ops.core.conv import ConvTranspose
 from tilewright.ops.core.window import Window
-from tilewright.schedule.nest import loops_above
+from tilewright.schedule.find import loops_above
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace, replay
 from tilewright.support.errors import ScheduleError

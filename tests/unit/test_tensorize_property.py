@@ -7,7 +7,7 @@ from native import BEST, bits, run_native
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scope, cast
-from tilewright.schedule.nest import chain, find_loop
+from tilewright.schedule.find import chain, find_loop
 from tilewright.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder

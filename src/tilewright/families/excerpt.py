@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tilewright.ir.expr import Buffer, loads
-from tilewright.schedule.moves import top_level
+from tilewright.schedule.find import top_level
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Stmt, Store, blocks, seq, stmt_exprs, walk
 

@@ -13,7 +13,7 @@ from tilewright.cost.work import domain
 from tilewright.families.choosing import choosing
 from tilewright.ir.expr import Buffer, Fma, Load, loads, walk
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs

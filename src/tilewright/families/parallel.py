@@ -10,7 +10,7 @@ import re
 from tilewright.cost.parallel import ENOUGH_PARTS, LEAST_SHARED
 from tilewright.cost.work import block_seconds
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.moves import top_level
+from tilewright.schedule.find import top_level
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.tir.func import Func

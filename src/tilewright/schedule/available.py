@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from tilewright.ir.expr import Buffer, Var, as_index
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import check_settled
-from tilewright.schedule.nest import path_to
+from tilewright.schedule.find import path_to
+from tilewright.schedule.preconditions import check_settled
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import (
     Region,

@@ -22,7 +22,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.cover import Writer, filled
-from tilewright.schedule.nest import starts_at_zero
+from tilewright.schedule.find import starts_at_zero
 from tilewright.schedule.sites import Site, extents
 from tilewright.schedule.verdict import HOLDS, Verdict, fails, unknown
 from tilewright.tir.analysis.bijection import Image, Unrecognised, image

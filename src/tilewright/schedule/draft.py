@@ -1,6 +1,6 @@
 """A Func being scheduled by a recipe."""
 
-from tilewright.schedule.nest import find_loop
+from tilewright.schedule.find import find_loop
 from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step

@@ -8,7 +8,7 @@ would leave the buffer.
 from tilewright.ir.expr import Expr, Load, Select, loads
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import nest_of
+from tilewright.schedule.find import nest_of
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.func import Func
 from tilewright.tir.printer import print_expr

@@ -6,7 +6,7 @@
 """
 
 from tilewright.ir.expr import TRUE
-from tilewright.schedule.nest import path_to
+from tilewright.schedule.find import path_to
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.printer import print_expr

@@ -5,8 +5,9 @@ blocks again.
 """
 
 from tilewright.ir.expr import TRUE, Expr, Var
+from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import path_to, replace_stmt
+from tilewright.schedule.find import path_to
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, LoopKind, Stmt
 

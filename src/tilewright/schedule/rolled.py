@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Indices, Var, as_index, is_const, loads
 from tilewright.ir.simplify import Simplifier
-from tilewright.schedule.moves import holds
-from tilewright.schedule.nest import find_block, find_loop, loops_above
+from tilewright.schedule.find import find_block, find_loop, holds, loops_above
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, Span, accesses, box, contains, loop_extents
 from tilewright.tir.func import Func

@@ -35,11 +35,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import (
-    find_block,
-    loops_on,
-    path_to,
-)
+from tilewright.schedule.find import find_block, loops_on, path_to
 from tilewright.tir.build import identity
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import (

@@ -4,7 +4,7 @@ A buffer that some kernel pads is left alone: a border around it (`FoldPadding`)
 """
 
 from tilewright.ir.expr import Buffer, Expr, Load, Select, loads
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.fold_padding import try_padding

@@ -36,9 +36,8 @@ from tilewright.ir.layout import Layout, Pad
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.moves import top_level
-from tilewright.schedule.nest import chain as chain_of
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.find import chain as chain_of
+from tilewright.schedule.find import find_block, loops_above, top_level
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.fuse import Fuse

@@ -32,8 +32,7 @@ from tilewright.ir.layout import Layout
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.moves import loop_names
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.find import find_block, loop_names, loops_above
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.compute_inline import ComputeInline

@@ -11,7 +11,7 @@ from tilewright.cost.machine import Machine, machine_of
 from tilewright.cost.work import domain, instructions
 from tilewright.families.gemm.recipe import address_steps, strides_along
 from tilewright.ir.expr import Buffer, Expr, Load, Select, Var, free_vars, loads, walk
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks, stmt_exprs

@@ -32,7 +32,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.find import find_block, loops_above
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.fuse import Fuse

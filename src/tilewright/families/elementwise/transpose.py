@@ -13,7 +13,7 @@ from tilewright.ir.expr import Load, Scope, Var, free_vars, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.find import find_block, loops_above
 from tilewright.schedule.steps.cache_read import CacheRead
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.loop_kind import Unroll, Vectorize

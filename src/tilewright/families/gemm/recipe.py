@@ -26,7 +26,7 @@ from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.fuse_iters import FuseIters
 from tilewright.schedule.steps.loop_kind import Vectorize

@@ -22,8 +22,7 @@ from tilewright.ir.expr import Buffer, Scope, Var, free_vars
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.moves import top_level
-from tilewright.schedule.nest import chain, find_block, loops_above
+from tilewright.schedule.find import chain, find_block, loops_above, top_level
 from tilewright.schedule.steps.annotate import Annotate
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction

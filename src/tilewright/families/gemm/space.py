@@ -30,7 +30,7 @@ from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.ir.expr import Load, Var, loads
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, blocks
 

@@ -12,7 +12,7 @@ from tilewright.families.parallel import is_worth_sharing, parallel_prefix
 from tilewright.ir.expr import Indices, Var, free_vars, loads
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.loop_kind import Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.split import Split

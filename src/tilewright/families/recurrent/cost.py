@@ -19,7 +19,7 @@ from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.recurrent.match import Carried
 from tilewright.families.space import Costs, Points
 from tilewright.ir.expr import loads
-from tilewright.schedule.moves import top_level
+from tilewright.schedule.find import top_level
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, Stmt, blocks

@@ -7,8 +7,7 @@ from functools import cached_property
 from tilewright.cost.work import domain
 from tilewright.families.parallel import is_worth_sharing
 from tilewright.ir.expr import Var
-from tilewright.schedule.moves import top_level
-from tilewright.schedule.nest import chain, loops_above
+from tilewright.schedule.find import chain, loops_above, top_level
 from tilewright.target.target import Target
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func

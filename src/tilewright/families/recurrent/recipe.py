@@ -29,8 +29,7 @@ from tilewright.families.inline import single_consumer
 from tilewright.families.recurrent.match import Carried
 from tilewright.ir.expr import Scope, Var, free_vars
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.moves import holds
-from tilewright.schedule.nest import find_block, find_loop, loops_above
+from tilewright.schedule.find import find_block, find_loop, holds, loops_above
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.steps.merge import Merge

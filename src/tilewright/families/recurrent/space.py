@@ -24,7 +24,7 @@ from tilewright.families.recurrent.recipe import Plan, divide_columns, divide_ro
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.ir.expr import Buffer
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.moves import top_level
+from tilewright.schedule.find import top_level
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, single
 from tilewright.tir.stmt import Stmt, blocks

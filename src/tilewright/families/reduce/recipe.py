@@ -16,7 +16,7 @@ from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.ir.expr import Scope, Var, free_vars, loads
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.find import find_block, loops_above
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.compute_at import ComputeAt

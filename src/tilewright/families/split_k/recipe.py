@@ -13,7 +13,7 @@ from tilewright.ir.expr import Load, loads
 from tilewright.ir.layout import Layout
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.rfactor import Rfactor
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout

@@ -29,7 +29,7 @@ from tilewright.families.split_k.recipe import divide_reduction, divided_iter
 from tilewright.families.window.space import window_space
 from tilewright.ir.expr import loads
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks

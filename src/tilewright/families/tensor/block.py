@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tilewright.families.tensor.mapping import Group, Mapping
 from tilewright.ir.expr import Var
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError

@@ -24,7 +24,7 @@ from tilewright.ir.layout import Fuse as FuseDims
 from tilewright.ir.layout import Layout, Primitive
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
-from tilewright.schedule.nest import find_block, find_loop
+from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.cache_write import CacheWrite

@@ -21,7 +21,7 @@ from tilewright.families.tensor.mapping import Choice, Mappings, mappings
 from tilewright.families.tensor.materialize import apply_mapping
 from tilewright.ir.expr import free_vars
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.intrinsics import intrinsics_of

@@ -19,7 +19,7 @@ from tilewright.families.tensor.mapping import Choice, Mapping, NoMapping, mappi
 from tilewright.families.tensor.materialize import apply_mapping
 from tilewright.families.tensor.operand_plan import is_in_place
 from tilewright.ir.expr import Expr, Load, loads
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic

@@ -19,7 +19,7 @@ from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import is_worth_sharing
 from tilewright.families.tensor.block import Axis, TensorBlock, is_all_free
 from tilewright.ir.expr import Buffer, Load, Scope, Var, free_vars, loads
-from tilewright.schedule.nest import find_block, find_loop, loops_above
+from tilewright.schedule.find import find_block, find_loop, loops_above
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.fuse import Fuse

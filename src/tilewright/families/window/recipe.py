@@ -13,7 +13,7 @@ from tilewright.families.gemm.tiles import Tile
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, free_vars, loads
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.target.target import Target

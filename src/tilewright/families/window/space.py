@@ -28,7 +28,7 @@ from tilewright.families.window.cost import (
 from tilewright.families.window.recipe import is_lane_reduction, lane_and_rows, operands, schedule_lanes
 from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, walk
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.target.target import Target
 from tilewright.tir.stmt import IterKind, blocks
 

@@ -21,7 +21,7 @@ from tilewright.families.inline import single_consumer
 from tilewright.families.winograd.straight_line import schedule_straight_line
 from tilewright.ir.expr import Scope, Var, loads
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.cache_write import CacheWrite
 from tilewright.schedule.steps.iterate_over import IterateOver
 from tilewright.schedule.steps.loop_kind import Parallel

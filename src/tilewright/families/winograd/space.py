@@ -23,7 +23,7 @@ from tilewright.families.winograd.cost import StraightLine, staged_seconds
 from tilewright.families.winograd.recipe import Stages, find_stages, schedule_transformed
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, blocks

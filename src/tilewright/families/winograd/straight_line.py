@@ -16,7 +16,7 @@ from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import parallel_prefix
 from tilewright.ir.expr import Var
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition

@@ -10,7 +10,9 @@ So that a vector and a matrix can be tiled by one recipe.
 from dataclasses import dataclass
 
 from tilewright.ir.expr import Var
-from tilewright.schedule.nest import check_fresh, find_block, replace_stmt
+from tilewright.schedule.edit import replace_stmt
+from tilewright.schedule.find import find_block
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func

@@ -11,8 +11,9 @@ numbers.
 import math
 from dataclasses import dataclass, replace
 
+from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import find_block, find_loop, replace_stmt
+from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func

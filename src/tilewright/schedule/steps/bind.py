@@ -12,8 +12,9 @@ launch together (`tir/thread_axes.py`): loops on one axis have one extent, and n
 
 from dataclasses import dataclass, replace
 
+from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import find_loop, replace_stmt
+from tilewright.schedule.find import find_loop
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.loop_kind import check_independent, serial_loop
 from tilewright.tir.func import Func

@@ -48,18 +48,10 @@ from tilewright.ir.expr import (
     free_vars,
 )
 from tilewright.ir.simplify import Interval, Linear, Simplifier
+from tilewright.schedule.edit import replace_stmt, simplify_nest, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import (
-    bound_names,
-    chain,
-    check_fresh,
-    find_loop,
-    loop_vars,
-    replace_stmt,
-    simplify_nest,
-    starts_at_zero,
-    wrap,
-)
+from tilewright.schedule.find import chain, find_loop, loop_vars, starts_at_zero
+from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.decompose_reduction import check_init_apart, elements, init_nest
 from tilewright.tir.analysis.affine import determined

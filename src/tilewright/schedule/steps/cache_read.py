@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Buffer, Scope
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.cover import made_before
+from tilewright.schedule.edit import insert_nest, replace_stmt
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import check_free, check_leaf, find_buffer, insert_nest, nest_of
-from tilewright.schedule.nest import find_block, replace_stmt
+from tilewright.schedule.find import find_block, find_buffer, nest_of
+from tilewright.schedule.names import check_free
+from tilewright.schedule.preconditions import check_leaf
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.cache_write import copy_nest
 from tilewright.tir.analysis.dataflow import Dataflow

@@ -16,19 +16,11 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Scope, Var
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.edit import insert_nest, replace_stmt
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import (
-    check_free,
-    check_leaf,
-    check_not_in_place,
-    check_sole_writer,
-    find_buffer,
-    holds,
-    insert_nest,
-    nest_of,
-    top_level,
-)
-from tilewright.schedule.nest import find_block, replace_stmt
+from tilewright.schedule.find import find_block, find_buffer, holds, nest_of, top_level
+from tilewright.schedule.names import check_free
+from tilewright.schedule.preconditions import check_leaf, check_not_in_place, check_sole_writer
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Region, accesses, box, loop_extents, region

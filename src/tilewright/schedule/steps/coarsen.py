@@ -11,8 +11,10 @@ so that parts are equal. Iterations of a parallel loop are independent, so they 
 from dataclasses import dataclass
 
 from tilewright.ir.expr import Var
+from tilewright.schedule.edit import replace_nest
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import check_fresh, find_loop, replace_nest
+from tilewright.schedule.find import find_loop
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.available import available, missing
+from tilewright.schedule.edit import under_new_loops, with_loop_body, without_block
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import (
+from tilewright.schedule.find import domain_of, find_block, find_loop, holds, path_to, simplifier_at
+from tilewright.schedule.preconditions import (
     check_inputs_stay,
     check_leaf,
     check_local,
@@ -25,14 +27,7 @@ from tilewright.schedule.moves import (
     check_parallel,
     check_scope,
     check_sole_writer,
-    domain_of,
-    holds,
-    simplifier_at,
-    under_new_loops,
-    with_loop_body,
-    without_block,
 )
-from tilewright.schedule.nest import find_block, find_loop, path_to
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, region

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Expr, Load
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.edit import without_block
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import (
+from tilewright.schedule.find import find_block
+from tilewright.schedule.preconditions import (
     check_inputs_stay,
     check_leaf,
     check_local,
@@ -22,9 +24,7 @@ from tilewright.schedule.moves import (
     check_not_read_before,
     check_single_store,
     check_sole_writer,
-    without_block,
 )
-from tilewright.schedule.nest import find_block
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.solve import try_solve

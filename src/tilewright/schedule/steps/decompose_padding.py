@@ -36,17 +36,10 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.domain import inside_domain, other_conditions
+from tilewright.schedule.edit import replace_nest, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import (
-    bound_names,
-    chain,
-    check_fresh,
-    find_block,
-    find_loop,
-    rename,
-    replace_nest,
-    wrap,
-)
+from tilewright.schedule.find import chain, find_block, find_loop
+from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute

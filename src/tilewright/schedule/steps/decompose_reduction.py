@@ -22,22 +22,18 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Buffer, Expr, Indices, Var, as_index, loads
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.edit import replace_nest, swap_stmt, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import (
-    bound_names,
-    check_fresh,
+from tilewright.schedule.find import (
     find_block,
     find_loop,
     loop_vars,
     loops_above,
     loops_on,
     path_to,
-    rename,
-    replace_nest,
     starts_at_zero,
-    swap_stmt,
-    wrap,
 )
+from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.affine import determined
 from tilewright.tir.analysis.independence import accesses

@@ -14,8 +14,10 @@ so that each can be reordered on its own.
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Var
+from tilewright.schedule.edit import replace_nest
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import check_fresh, find_loop, replace_nest
+from tilewright.schedule.find import find_loop
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func

@@ -15,7 +15,7 @@ from tilewright.ir.expr import Expr, Load, Var, as_index
 from tilewright.ir.rewrite import transform
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func

@@ -29,7 +29,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.layout import Layout, Pad
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.transform_layout import TransformLayout

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.ir.expr import Expr, Var
+from tilewright.schedule.edit import replace_nest
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import check_fresh, find_loop, replace_nest
+from tilewright.schedule.find import find_loop
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError

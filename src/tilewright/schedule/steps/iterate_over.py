@@ -22,7 +22,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import check_fresh, find_block
+from tilewright.schedule.find import find_block
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.invert import try_invert

@@ -12,8 +12,9 @@ needs no proof.
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import free_vars
+from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import find_loop, path_to, replace_stmt
+from tilewright.schedule.find import find_loop, path_to
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.independence import dependence, instances
 from tilewright.tir.func import Func

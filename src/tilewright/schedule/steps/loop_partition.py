@@ -33,17 +33,10 @@ from tilewright.ir.expr import (
     Var,
 )
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.edit import replace_stmt, simplify_nest
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import (
-    bound_names,
-    check_fresh,
-    find_loop,
-    path_to,
-    ranges_above,
-    rename,
-    replace_stmt,
-    simplify_nest,
-)
+from tilewright.schedule.find import find_loop, path_to, ranges_above
+from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func

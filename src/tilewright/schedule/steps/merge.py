@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.ir.expr import Expr, Var
+from tilewright.schedule.edit import replace_nest, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import find_loop, path_to, replace_nest, wrap
+from tilewright.schedule.find import find_loop, path_to
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError

@@ -56,18 +56,10 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.rewrite import transform
 from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.edit import replace_nest, swap_stmt, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import check_free
-from tilewright.schedule.nest import (
-    bound_names,
-    check_fresh,
-    path_to,
-    ranges_above,
-    rename,
-    replace_nest,
-    swap_stmt,
-    wrap,
-)
+from tilewright.schedule.find import path_to, ranges_above
+from tilewright.schedule.names import bound_names, check_free, check_fresh, rename
 from tilewright.schedule.softmax_chain import Nest, Softmax, find_softmax, hidden_from, matched, power_of
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.build import identity

@@ -42,10 +42,12 @@ from tilewright.ir.expr import (
     select,
 )
 from tilewright.ir.rewrite import transform as transform_expr
+from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import check_free, check_not_in_place, check_sole_writer, top_level
-from tilewright.schedule.nest import bound_names, find_block, replace_stmt
+from tilewright.schedule.find import find_block, top_level
+from tilewright.schedule.names import bound_names, check_free
 from tilewright.schedule.own_nest import own_nest, under_own_loops
+from tilewright.schedule.preconditions import check_not_in_place, check_sole_writer
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.func import Func

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.edit import replace_stmt, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import chain, find_loop, path_to, replace_stmt, starts_at_zero, wrap
+from tilewright.schedule.find import chain, find_loop, path_to, starts_at_zero
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.affine import determined

@@ -15,8 +15,10 @@ from tilewright.ir.expr import loads as loads_of
 from tilewright.ir.rewrite import Memo
 from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.edit import swap_stmt, without_block
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import (
+from tilewright.schedule.find import find_block, is_done_before, path_to
+from tilewright.schedule.preconditions import (
     check_leaf,
     check_local,
     check_not_in_place,
@@ -26,10 +28,7 @@ from tilewright.schedule.moves import (
     check_parallel,
     check_single_store,
     check_sole_writer,
-    is_done_before,
-    without_block,
 )
-from tilewright.schedule.nest import find_block, path_to, swap_stmt
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, accesses, box

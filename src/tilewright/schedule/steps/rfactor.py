@@ -44,19 +44,10 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.edit import replace_stmt, swap_stmt, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import (
-    bound_names,
-    check_fresh,
-    find_block,
-    find_loop,
-    loop_vars,
-    loops_on,
-    path_to,
-    replace_stmt,
-    swap_stmt,
-    wrap,
-)
+from tilewright.schedule.find import find_block, find_loop, loop_vars, loops_on, path_to
+from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.independence import accesses

@@ -36,27 +36,16 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.domain import inside_domain, other_conditions
+from tilewright.schedule.edit import replace_stmt, simplify_nest, swap_stmt, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import (
+from tilewright.schedule.find import find_block, find_buffer, holds, path_to, ranges_above
+from tilewright.schedule.names import bound_names, check_fresh, rename
+from tilewright.schedule.preconditions import (
     check_leaf,
     check_local,
     check_not_in_place,
     check_not_nested,
     check_sole_writer,
-    find_buffer,
-    holds,
-)
-from tilewright.schedule.nest import (
-    bound_names,
-    check_fresh,
-    find_block,
-    path_to,
-    ranges_above,
-    rename,
-    replace_stmt,
-    simplify_nest,
-    swap_stmt,
-    wrap,
 )
 from tilewright.schedule.rolled import Rolled, going_round, try_rolled
 from tilewright.schedule.step import FuncStep

@@ -11,7 +11,7 @@ which ComputeAt is, in program order. (A loop that is itself called `root` or `i
 
 from dataclasses import dataclass, replace
 
-from tilewright.schedule.nest import find_block, loops_above
+from tilewright.schedule.find import find_block, loops_above
 from tilewright.schedule.sampling import SamplingStep
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.compute_at import ComputeAt

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tilewright.schedule.nest import find_loop
+from tilewright.schedule.find import find_loop
 from tilewright.schedule.sampling import SamplingStep
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.split import Split

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Scope
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.moves import holds
+from tilewright.schedule.find import holds
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow

@@ -18,8 +18,10 @@ from tilewright.ir.expr import (
     Var,
     as_index,
 )
+from tilewright.schedule.edit import replace_nest
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import check_fresh, find_loop, replace_nest
+from tilewright.schedule.find import find_loop
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func

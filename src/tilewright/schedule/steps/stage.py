@@ -20,7 +20,8 @@ from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, cast, free_vars, 
 from tilewright.ir.rewrite import substitute
 from tilewright.schedule.early_read import check_early_read
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import check_fresh, find_block
+from tilewright.schedule.find import find_block
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.reindex import insert_before

@@ -19,7 +19,7 @@ from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import find_block
+from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest, under_own_loops
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError

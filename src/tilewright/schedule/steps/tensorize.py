@@ -32,8 +32,10 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import TRUE, Expr, Load, Var, as_index
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Simplifier
+from tilewright.schedule.edit import replace_nest, wrap
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import chain, check_fresh, find_block, find_loop, path_to, replace_nest, wrap
+from tilewright.schedule.find import chain, find_block, find_loop, path_to
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError

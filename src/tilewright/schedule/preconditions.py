@@ -1,4 +1,4 @@
-"""What the steps that move a block have in common: its preconditions, its old place, its new loops.
+"""What steps that move blocks ask of a Func before they do: each condition refuses with the place and the reason.
 
 The steps rely on what a block promises: its instances cover the domains of its iterators, and its predicate only keeps
 them inside (a split that does not divide makes such predicates). So a block can be taken out of its nest and put
@@ -7,49 +7,35 @@ shares the writing of a buffer with another (the parts of a partitioned loop, th
 covers only its own part: such blocks stay where they are.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from tilewright.ir.condition import logical_and
 from tilewright.ir.expr import (
-    TRUE,
     Buffer,
     Const,
-    Expr,
-    Indices,
     Load,
     Scope,
     Var,
-    as_index,
     free_vars,
 )
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.nest import path_to
-from tilewright.support.errors import ScheduleError
+from tilewright.schedule.find import holds, path_to
 from tilewright.tir.analysis.affine import is_injective
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.regions import Access, Region, Span, accesses, span_of
-from tilewright.tir.analysis.solve import solve
+from tilewright.tir.analysis.regions import Access, accesses
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_children
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
     Block,
     For,
     IterKind,
-    Seq,
     Stmt,
     Store,
     blocks,
-    children,
-    seq,
     stmt_exprs,
     walk,
 )
-
-# ------------------------------------------------------------------------------------------------- preconditions
 
 
 def check_leaf(func: Func, block: Block) -> None:
@@ -277,125 +263,3 @@ def check_parallel(func: Func, moved: Stmt, above: Sequence[Stmt], simplify: Sim
                     f"{access.buffer.name}",
                     f"move the block before {loop.var.name!r} is made {loop.kind.value}",
                 )
-
-
-# --------------------------------------------------------------------------------------------------------- places
-
-
-def top_level(func: Func) -> tuple[Stmt, ...]:
-    return func.body.stmts if isinstance(func.body, Seq) else (func.body,)
-
-
-def nest_of(func: Func, block: Block) -> int:
-    """Which top-level statement holds `block`."""
-    return next(n for n, s in enumerate(top_level(func)) if holds(s, block))
-
-
-def holds(s: Stmt, block: Block) -> bool:
-    return any(b is block for b in blocks(s))
-
-
-def insert_nest(func: Func, at: int, nest: Stmt) -> Func:
-    """`nest` as the top-level statement number `at`."""
-    stmts = top_level(func)
-    return func.with_body(seq(*stmts[:at], nest, *stmts[at:]))
-
-
-def without_block(s: Stmt, block: Block) -> Stmt | None:
-    """`s` without `block` and the loops that are empty then; None if nothing is left."""
-    if s is block:
-        return None
-    if isinstance(s, Seq):
-        kept = [c for c in (without_block(c, block) for c in s.stmts) if c is not None]
-        return seq(*kept) if kept else None
-    if isinstance(s, For):
-        body = without_block(s.body, block)
-        return s if body is s.body else None if body is None else replace(s, body=body)
-    return map_children(s, lambda c: without_block(c, block) or Seq(()))
-
-
-def with_loop_body(s: Stmt, var: Var, fn: Callable[[Stmt], Stmt]) -> Stmt:
-    """`s` with the body of the loop over `var` rewritten."""
-    if isinstance(s, For) and s.var is var:
-        return replace(s, body=fn(s.body))
-    return map_children(s, lambda c: with_loop_body(c, var, fn))
-
-
-def is_done_before(func: Func, writer: Block, place: Stmt) -> bool:
-    """Is `writer` in another nest, one that comes before that of `place`?"""
-    mine, theirs = path_to(func.body, writer), path_to(func.body, place)
-    shared = [a for a, b in zip(mine, theirs, strict=False) if a is b]
-    if not shared or any(isinstance(s, For) for s in shared):
-        return False
-    order = children(shared[-1])
-    first, second = mine[len(shared)], theirs[len(shared)]
-    return next(s for s in order if s is first or s is second) is first
-
-
-def check_free(func: Func, *names: str) -> None:
-    """The names that a step is about to make are not in use."""
-    taken, buffers = func.names, {b.name for b in (*func.params, *func.locals)}
-    for name in names:
-        if name in taken or name in buffers:
-            raise ScheduleError(
-                f"the new name {name!r} is taken in {func.name}", hint="was this step applied before?"
-            )
-
-
-def find_buffer(func: Func, name: str) -> Buffer:
-    for b in (*func.locals, *func.params):
-        if b.name == name:
-            return b
-    known = ", ".join(b.name for b in (*func.params, *func.locals))
-    raise ScheduleError(f"{func.name} has no buffer {name!r}", hint=f"its buffers are: {known}")
-
-
-# ---------------------------------------------------------------------------------------------------- new loops
-
-
-def loop_names(block: Block) -> tuple[str, ...]:
-    """The loops that a moved block is under, one per iterator."""
-    return tuple(f"{block.name}_{n}" for n in range(len(block.iters)))
-
-
-def simplifier_at(rest: Stmt, block: Block) -> Simplifier:
-    """Knows the loops and iterators of a Func whose body is `rest` without `block`, and the iterators of `block`."""
-    return Simplifier(ranges(rest) | {it.var: Interval(0, it.extent - 1) for it in block.iters})
-
-
-def domain_of(block: Block, indices: Indices, part: Region, simplify: Simplifier) -> list[Span | None]:
-    """Per iterator of `block`, the values with which `indices` (over the iterators) can be inside `part`. None: all,
-    as for every reduction iterator.
-    """
-    places = [Var(f"{block.name}.{d}") for d in range(len(part))]  # no name in a program has a dot
-    simplify.learn({p: Interval(0, s.extent - 1) for p, s in zip(places, part, strict=True)})
-    values = [s.min + p for p, s in zip(places, part, strict=True)]
-    spatial = [it for it in block.iters if it.kind is IterKind.SPATIAL]
-    solved = solve(indices, values, spatial, simplify)
-    ranging = {p: s.extent for p, s in zip(places, part, strict=True)}
-    return [span_of(solved[it.var], ranging, simplify) if it.var in solved else None for it in block.iters]
-
-
-def under_new_loops(
-    func: Func, rest: Stmt, block: Block, spans: Sequence[Span | None], simplify: Simplifier
-) -> Stmt:
-    """`block` under loops that run its iterators over `spans` (None: the whole domain), cut to their domains; `rest` is
-    the body of `func` without it.
-    """
-    names = loop_names(block)
-    check_free(func.with_body(rest), *names)
-    extents: list[int] = []
-    bindings: list[Expr] = []
-    for name, it, span in zip(names, block.iters, spans, strict=True):
-        start, extent = span if span is not None else Span(as_index(0), it.extent)
-        extents.append(extent)
-        bindings.append(start + Var(name))
-        simplify.learn({Var(name): Interval(0, extent - 1)})
-    predicate: Expr = TRUE
-    for it, binding in zip(block.iters, bindings, strict=True):
-        for inside in (as_index(0) <= binding, binding < it.extent):
-            predicate = logical_and(predicate, simplify(inside))
-    nest: Stmt = replace(block, bindings=tuple([simplify(b) for b in bindings]), predicate=predicate)
-    for name, extent in zip(reversed(names), reversed(extents), strict=True):
-        nest = For(Var(name), extent, nest)
-    return nest
