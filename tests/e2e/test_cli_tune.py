@@ -31,7 +31,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEWRIGHT_DB", str(path))
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for module in ("compiler", "tuning"):
+    for module in ("compiler", "tuning.tune"):
         monkeypatch.setattr(f"tilewright.{module}.SPACES", tile_spaces)
     return path
 

@@ -122,7 +122,7 @@ def test_external_data_that_has_changed_is_read_again(tmp_path: Path, compilatio
 def test_tuning_makes_other_views(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: list[Any]
 ) -> None:
-    for module in ("compiler", "tuning"):
+    for module in ("compiler", "tuning.tune"):
         monkeypatch.setattr(f"tilewright.{module}.SPACES", tile_spaces)
     model = write(tmp_path / "m.onnx", mlp((16, 16)))
     call("inspect", model)

@@ -10,7 +10,7 @@ There is one tree, generic over its leaves and over what names a condition. A mo
 | a plan of the runtime | prepared segments, external calls | a Slot |
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar, cast
 
@@ -60,12 +60,19 @@ def conditions(program: Program[L, C]) -> Iterator[C]:
                 yield from conditions(part)
 
 
+def is_sequence(program: Program[L, C]) -> bool:
+    """Has it neither branches nor loops?"""
+    return {Branch, While}.isdisjoint(map(type, program))  # steps of schedules ask this of thousands of calls
+
+
 def map_program(
     program: Program[L, C], run: Callable[[list[L]], Iterable[L2]], cond: Callable[[C], C2]
 ) -> Program[L2, C2]:
     """The program with other leaves and conditions. `run` is given all leaves that run one after the other, up to the
     next branch or loop, so it may also join or drop some.
     """
+    if is_sequence(program):
+        return tuple(run(list(cast("Sequence[L]", program)))) if program else ()
     out: list[Step[L2, C2]] = []
     pending: list[L] = []
 

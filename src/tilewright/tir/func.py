@@ -174,7 +174,7 @@ class Module:
         changed = {names[name]: f for name, f in new.items()}
         gone = [names[name] for name in without]
         made = Module(
-            tuple([changed.get(f, f) for f in self.funcs if f not in gone]),
+            self._replaced(changed, gone),
             self.program if program is None else program,
             self.inputs,
             self.outputs,
@@ -184,6 +184,15 @@ class Module:
         if not single:
             object.__setattr__(made, "known_index", self._index.changed((*changed, *gone), new.values()))
         return made
+
+    def _replaced(self, changed: Mapping[Func, Func], gone: Collection[Func]) -> tuple[Func, ...]:
+        """A step changes few of many: only these are looked at."""
+        funcs = list(self.funcs)
+        for old, new in changed.items():
+            funcs[funcs.index(old)] = new
+        for old in gone:
+            funcs.remove(old)
+        return tuple(funcs)
 
     def __str__(self) -> str:
         return print_module(self)

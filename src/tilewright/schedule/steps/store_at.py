@@ -23,7 +23,7 @@ from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest, under_own_loops
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
-from tilewright.support.program import Branch, While, map_program
+from tilewright.support.program import is_sequence, map_program
 from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
@@ -127,7 +127,7 @@ def _conflict(
     """Why `source` cannot be the part of `whole` at `offsets`, which `func` makes of it; None if it can."""
     if whole not in module.temps:
         return f"{whole.name} is not a buffer between kernels"
-    if any(isinstance(step, Branch | While) for step in module.program):
+    if not is_sequence(module.program):
         return "the program is not a sequence of calls"
     if not module.outside.isdisjoint((source, whole)):
         return "external code uses one of the buffers"

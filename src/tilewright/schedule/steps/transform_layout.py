@@ -40,7 +40,7 @@ class TransformLayout(Step):
         return module.with_funcs(
             {f.name: self._rewrite(f, old, new) for f in users},
             program=self._program(module, old, new, {f.name for f in users}),
-            constants=tuple([self._constant(c, old, new) for c in module.constants]),
+            constants=self._constants(module, old, new),
             temps=_swapped(module.temps, old, new),
         )
 
@@ -86,8 +86,12 @@ class TransformLayout(Step):
             outputs=_swapped(func.outputs, old, new),
         )
 
-    def _constant(self, c: Constant, old: Buffer, new: Buffer) -> Constant:
-        return Constant(new, self.layout.array(c.value)) if c.buffer is old else c
+    def _constants(self, module: Module, old: Buffer, new: Buffer) -> tuple[Constant, ...]:
+        if old in module.temps:
+            return module.constants
+        return tuple(
+            [Constant(new, self.layout.array(c.value)) if c.buffer is old else c for c in module.constants]
+        )
 
     def _program(self, module: Module, old: Buffer, new: Buffer, users: set[str]) -> Program:
         if old in module.outside:
