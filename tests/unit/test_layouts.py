@@ -107,6 +107,19 @@ def test_what_is_computed_from_images_follows() -> None:
     assert set(channels_last(build)) == {16, 32}
 
 
+def test_the_order_of_images_is_that_of_the_program() -> None:
+    """Buffers hash by where they are in memory: a set of them has another order in every process."""
+    names = ("Sigmoid", "Tanh", "Relu", "Exp", "Neg", "Abs", "Softplus", "Sqrt")
+
+    def build(m: Model) -> str:
+        x = m.input(1, 8, 6, 6)
+        return conv(m, m.op("Sum", *(m.op(name, x) for name in names)), 8, 8)
+
+    found = [b.name for b in find_images(module_of(build))]
+    at = [next(n for n, image in enumerate(found) if name.lower() in image) for name in names]
+    assert at == sorted(at)
+
+
 def test_depthwise_convolutions_between_others() -> None:
     def build(m: Model) -> str:
         y = conv(m, m.input(1, 3, 6, 6), 3, 16, kernel=1)

@@ -228,7 +228,7 @@ def _spread(module: Module, found: dict[Buffer, int], fixed: set[Buffer]) -> Non
                     changed = changed or bool(new)
 
 
-def _same_channel(func: Func) -> Iterator[set[tuple[Buffer, int]]]:
+def _same_channel(func: Func) -> Iterator[Collection[tuple[Buffer, int]]]:
     """For each all-spatial block, its output and the buffers that it reads at the output's channel, and which of their
     dimensions that is. Those of another rank (sums that are yet to be put together) have it anywhere.
     """
@@ -237,8 +237,9 @@ def _same_channel(func: Func) -> Iterator[set[tuple[Buffer, int]]]:
         if block.is_reduction or store is None or len(store.indices) < 3:
             continue
         channel = store.indices[1]
-        group = {(store.buffer, 1)}
+        group = {(store.buffer, 1): None}  # in order: buffers hash by where they are
         for ld in loads(store.value):
             same = len(ld.indices) == len(store.indices)
-            group |= {(ld.buffer, d) for d, i in enumerate(ld.indices) if i is channel and (d == 1) == same}
+            found = [d for d, i in enumerate(ld.indices) if i is channel and (d == 1) == same]
+            group.update(dict.fromkeys((ld.buffer, d) for d in found))
         yield group
