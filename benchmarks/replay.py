@@ -1,6 +1,6 @@
 """Do traces replay to the same program, byte for byte? Each model is compiled, and its trace printed, read and replayed.
 
-    python -m benchmarks.replay            # all models of `benchmarks.fingerprint` (NAMES: some of them)
+python -m benchmarks.replay            # all models of `benchmarks.fingerprint` (NAMES: some of them)
 """
 
 import hashlib

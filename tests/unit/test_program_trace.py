@@ -145,6 +145,26 @@ def test_a_group_that_a_value_leaves_and_enters_again_is_refused() -> None:
         compile(m.finish(c), trace=ProgramTrace({"groups": (Group(c, (a, c)),)}))
 
 
+def test_a_view_that_readers_repeat_does_not_leave_its_group() -> None:
+    """Rows beside their neighbours: both slices read what was gathered, and are stored nowhere."""
+    m = Model()
+    x = m.op("Gather", m.weight(20, 8), m.constant(np.arange(6, dtype=np.int64)[None] % 5), axis=0)
+    i = m.input(1, 6, 8)
+    x = m.op("Mul", i, x)
+
+    def rows(first: int, end: int) -> str:
+        return m.op("Slice", x, *(m.constant(np.array([n], np.int64)) for n in (first, end, 1)))
+
+    pads = m.constant(np.array([0, 0, 0, 0, 1, 0], np.int64))
+    y = m.op("Concat", m.op("Pad", rows(1, 6), pads), x, m.op("Pad", rows(0, 5), pads), axis=2)
+    model = m.finish(m.op("MatMul", y, m.weight(24, 4)))
+    made = compile(model)
+    assert program(compile(model, trace=ProgramTrace.parse(str(made.trace)))) == program(made)
+    joined = Group(y, (x, y))
+    forced = compile(model, trace=ProgramTrace({"groups": (joined,)}))
+    assert np.allclose(run(model, forced), run(model, made))
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

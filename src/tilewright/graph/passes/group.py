@@ -103,12 +103,24 @@ class Grouping:
         taken = next((n for n in nodes if n in self._draft), None)
         if taken is not None:
             raise UserError(f"{taken!r} is in another group already")
-        if self._comes_back(set(nodes)):
+        if self._comes_back(self._with_repeated_views(nodes)):
             raise UserError(
                 "a value leaves the group and comes back into it",
                 hint="take the nodes on its way into the group, or divide the group there",
             )
         self._settle(_Draft(Kind.MOVEMENT, nodes))
+
+    def _with_repeated_views(self, nodes: Sequence[Node]) -> set[Node]:
+        """The nodes, and the views of their results that are in no group: whoever reads these repeats them, so what
+        comes back through them has not left.
+        """
+        found, stack = set(nodes), list(nodes)
+        while stack:
+            for u in (u for v in stack.pop().outputs for u in self._users[v]):
+                if u not in found and u not in self._draft and _is_view(u):
+                    found.add(u)
+                    stack.append(u)
+        return found
 
     def finish(self) -> Grouped:
         """The groups that were taken. A node in none of them has one of its own, or is a view that readers repeat."""

@@ -1,0 +1,140 @@
+"""How the code is laid out: docs/results/house.md, this checkout beside another.
+
+    python -m benchmarks.house ../before
+
+Counts come from the sources, and for the way from `tilewright.load` to a running kernel from a run: which package
+calls which.
+"""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from benchmarks.results import ROOT, current_commit, table, write
+from examples.models import mlp
+
+METHOD = """*Before* is {before}, *after* {after}. *Homonyms* are public names of classes, functions and type aliases that
+several modules of the package define. *Steps from package to package* are the distinct pairs of packages of which one
+calls the other between `tilewright.load` of a small model, with nothing cached, and the end of its first run, as
+`sys.setprofile` sees them; classes and functions that are handed over count where they are called."""
+
+_WALK = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import tilewright
+tilewright.load
+root = str(Path(tilewright.__file__).parent) + "/"
+seen = set()
+def package(code):
+    name = code.co_filename
+    if not name.startswith(root):
+        return None
+    first, _, rest = name[len(root):].partition("/")
+    return first if rest else first.removesuffix(".py")
+def watch(frame, event, arg):
+    if event == "call" and frame.f_back is not None:
+        here, there = package(frame.f_back.f_code), package(frame.f_code)
+        if here and there and here != there:
+            seen.add((here, there))
+sys.setprofile(watch)
+session = tilewright.load(sys.argv[1])
+session.run({i.name: np.zeros(i.shape, i.dtype) for i in session.inputs})
+sys.setprofile(None)
+print(json.dumps(sorted(seen)))
+"""
+
+
+def package(checkout: Path) -> Path:
+    return checkout / "src" / "tilewright"
+
+
+def sources(checkout: Path) -> Iterator[Path]:
+    yield from sorted(package(checkout).rglob("*.py"))
+
+
+def root_modules(checkout: Path) -> list[str]:
+    return sorted(p.stem for p in package(checkout).glob("*.py") if not p.stem.startswith("__"))
+
+
+def lines(checkout: Path) -> Counter[str]:
+    """By package; modules of the root together."""
+    found: Counter[str] = Counter()
+    for path in sources(checkout):
+        first, *rest = path.relative_to(package(checkout)).parts
+        found[first if rest else "(root)"] += len(path.read_text(encoding="utf-8").splitlines())
+    return found
+
+
+def public_names(path: Path) -> Iterator[str]:
+    """Of the classes, functions and type aliases that a module defines."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="TypeAlias")):
+                yield name
+            case _:
+                pass
+
+
+def homonyms(checkout: Path) -> dict[str, int]:
+    """Public names with several definitions, and how many they have."""
+    count = Counter(
+        name for path in sources(checkout) for name in set(public_names(path)) if not name.startswith("_")
+    )
+    return {name: n for name, n in count.most_common() if n > 1}
+
+
+def crossings(checkout: Path) -> list[tuple[str, str]]:
+    with tempfile.TemporaryDirectory() as name:
+        model = Path(name) / "mlp.onnx"
+        model.write_bytes(mlp((24, 16, 8)).SerializeToString())
+        env = {**os.environ, "PYTHONPATH": str(checkout / "src"), "TILEWRIGHT_CACHE": "off"}
+        command = [sys.executable, "-c", _WALK, str(model)]
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
+    return [(a, b) for a, b in json.loads(done.stdout)]
+
+
+@click.command()
+@click.argument("before", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--save/--no-save", default=True, show_default=True, help="Write docs/results/house.md.")
+def main(before: Path, save: bool) -> None:
+    """Compare the layout of the code with that of the checkout BEFORE."""
+    both = (before, ROOT)
+    counts = [lines(c) for c in both]
+    roots, names, calls = ([of(c) for c in both] for of in (root_modules, homonyms, crossings))
+    facts = table(
+        ("", "before", "after"),
+        [
+            ["modules in the package's root", *(str(len(r)) for r in roots)],
+            ["homonyms", *(str(len(n)) for n in names)],
+            ["steps from package to package, `load` to first run", *(str(len(c)) for c in calls)],
+            ["lines in the wheel", *(f"{c.total():,}" for c in counts)],
+        ],
+    )
+    rows = [[f, *(f"{c[f]:,}" if c[f] else "" for c in counts)] for f in sorted(counts[0] | counts[1])]
+    left = ", ".join(f"`{n}` ({k})" for n, k in names[1].items()) or "none"
+    way = ", ".join(f"{a} → {b}" for a, b in calls[1])
+    texts = [
+        facts,
+        table(("lines by package", "before", "after"), rows),
+        f"Homonyms that are left: {left}.",
+        f"From package to package: {way}.",
+    ]
+    click.echo("\n\n".join(texts))
+    if save:
+        method = METHOD.format(before=current_commit(before), after=current_commit())
+        click.echo(f"\nwritten to {write('house', 'The layout of the code', method, *texts)}")
+
+
+if __name__ == "__main__":
+    main()
