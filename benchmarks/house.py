@@ -2,8 +2,7 @@
 
     python -m benchmarks.house ../before
 
-Counts come from the sources, and for the way from `tilewright.load` to a running kernel from a run: which package
-calls which.
+Counts come from the sources, and for the way from `tilewright.load` to a running kernel from a run.
 """
 
 import ast
@@ -22,9 +21,8 @@ from benchmarks.results import ROOT, current_commit, table, write
 from examples.models import mlp
 
 METHOD = """*Before* is {before}, *after* {after}. *Homonyms* are public names of classes, functions and type aliases that
-several modules of the package define. *Steps from package to package* are the distinct pairs of packages of which one
-calls the other between `tilewright.load` of a small model, with nothing cached, and the end of its first run, as
-`sys.setprofile` sees them; classes and functions that are handed over count where they are called."""
+several modules define. *Packages on the way* are the folders and root modules that code runs in between
+`tilewright.load` of a small model, with nothing cached, and the end of its first run."""
 
 _WALK = """
 import json, sys
@@ -33,23 +31,17 @@ import numpy as np
 import tilewright
 tilewright.load
 root = str(Path(tilewright.__file__).parent) + "/"
-seen = set()
-def package(code):
-    name = code.co_filename
-    if not name.startswith(root):
-        return None
-    first, _, rest = name[len(root):].partition("/")
-    return first if rest else first.removesuffix(".py")
+seen = {}
 def watch(frame, event, arg):
-    if event == "call" and frame.f_back is not None:
-        here, there = package(frame.f_back.f_code), package(frame.f_code)
-        if here and there and here != there:
-            seen.add((here, there))
+    name = frame.f_code.co_filename
+    if event == "call" and name.startswith(root):
+        first = name[len(root):].partition("/")[0]
+        seen[first.removesuffix(".py")] = None
 sys.setprofile(watch)
 session = tilewright.load(sys.argv[1])
 session.run({i.name: np.zeros(i.shape, i.dtype) for i in session.inputs})
 sys.setprofile(None)
-print(json.dumps(sorted(seen)))
+print(json.dumps(list(seen)))
 """
 
 
@@ -94,14 +86,15 @@ def homonyms(checkout: Path) -> dict[str, int]:
     return {name: n for name, n in count.most_common() if n > 1}
 
 
-def crossings(checkout: Path) -> list[tuple[str, str]]:
+def packages_on_the_way(checkout: Path) -> list[str]:
+    """In the order in which they are entered first."""
     with tempfile.TemporaryDirectory() as name:
         model = Path(name) / "mlp.onnx"
         model.write_bytes(mlp((24, 16, 8)).SerializeToString())
         env = {**os.environ, "PYTHONPATH": str(checkout / "src"), "TILEWRIGHT_CACHE": "off"}
         command = [sys.executable, "-c", _WALK, str(model)]
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
-    return [(a, b) for a, b in json.loads(done.stdout)]
+    return json.loads(done.stdout)
 
 
 @click.command()
@@ -111,24 +104,24 @@ def main(before: Path, save: bool) -> None:
     """Compare the layout of the code with that of the checkout BEFORE."""
     both = (before, ROOT)
     counts = [lines(c) for c in both]
-    roots, names, calls = ([of(c) for c in both] for of in (root_modules, homonyms, crossings))
+    roots, names = [root_modules(c) for c in both], [homonyms(c) for c in both]
+    ways = [packages_on_the_way(c) for c in both]
     facts = table(
         ("", "before", "after"),
         [
             ["modules in the package's root", *(str(len(r)) for r in roots)],
             ["homonyms", *(str(len(n)) for n in names)],
-            ["steps from package to package, `load` to first run", *(str(len(c)) for c in calls)],
+            ["packages on the way from `load` to the first run", *(str(len(w)) for w in ways)],
             ["lines in the wheel", *(f"{c.total():,}" for c in counts)],
         ],
     )
     rows = [[f, *(f"{c[f]:,}" if c[f] else "" for c in counts)] for f in sorted(counts[0] | counts[1])]
     left = ", ".join(f"`{n}` ({k})" for n, k in names[1].items()) or "none"
-    way = ", ".join(f"{a} → {b}" for a, b in calls[1])
     texts = [
         facts,
         table(("lines by package", "before", "after"), rows),
         f"Homonyms that are left: {left}.",
-        f"From package to package: {way}.",
+        f"The way, in order of first entry: {', '.join(ways[1])}.",
     ]
     click.echo("\n\n".join(texts))
     if save:
