@@ -20,8 +20,8 @@ import click
 from benchmarks.results import ROOT, current_commit, table, write
 from examples.models import mlp
 
-METHOD = """*Before* is {before}, *after* {after}. *Homonyms* are public names of classes, functions and type aliases that
-several modules define. *Packages on the way* are the folders and root modules that code runs in between
+METHOD = """*Before* is {before}, *after* {after}. *Homonyms* are public names of classes, functions and type
+aliases that several modules define. *Packages on the way* are the folders and root modules that code runs in between
 `tilewright.load` of a small model, with nothing cached, and the end of its first run."""
 
 _WALK = """

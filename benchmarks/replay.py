@@ -1,4 +1,4 @@
-"""Do traces replay to the same program, byte for byte? Each model is compiled, and its trace printed, read and replayed.
+"""Do traces replay to the same program, byte for byte? Models are compiled, their traces printed, read and replayed.
 
 python -m benchmarks.replay            # all models of `benchmarks.fingerprint` (NAMES: some of them)
 """
