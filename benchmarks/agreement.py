@@ -23,9 +23,9 @@ import numpy as np
 from rich.progress import track
 
 import tilewright as tw
+from benchmarks.onnx_runtime import BoundOnnxRuntime
 from benchmarks.results import table, write
 from tilewright.cli.difference import compare, worst
-from tilewright.cli.peers import OnnxRuntime
 
 TOLERANCE = 1e-4
 PACKAGES = ("magika", "nudenet", "silero-vad")
@@ -111,13 +111,13 @@ def wheel_feeds(path: Path) -> Iterator[tuple[str, Feeds]]:
 
 
 def _input_names(model: Path) -> list[str]:
-    return [i.name for i in OnnxRuntime(str(model), 1).inputs]
+    return [i.name for i in BoundOnnxRuntime(str(model), 1).inputs]
 
 
 def check(case: Case, plugins: Sequence[str] = ()) -> Row:
     started = time.perf_counter()
     try:
-        wanted = OnnxRuntime(str(case.model), 1)(case.feeds)
+        wanted = BoundOnnxRuntime(str(case.model), 1)(case.feeds)
         with tw.load(case.model, plugins=plugins, placement="greedy") as ours:
             got = ours.run(case.feeds)
             again = ours.run(case.feeds)

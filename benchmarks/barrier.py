@@ -7,9 +7,9 @@ from collections.abc import Callable
 import click
 import numpy as np
 
+from benchmarks.interleave import interleave
 from benchmarks.results import table, write
 from tilewright.cli.machine import pinned
-from tilewright.cli.measure import interleave
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import LLVM_VERSION, compile_object
 from tilewright.runtime.machine import check_threads, default_threads

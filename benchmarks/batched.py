@@ -12,8 +12,8 @@ import click
 import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto, numpy_helper, shape_inference
 
+from benchmarks.onnx_runtime import BoundOnnxRuntime
 from tilewright.cli.feeds import make_feeds
-from tilewright.cli.peers import OnnxRuntime
 
 
 def with_batch(model: ModelProto, batch: int) -> ModelProto:
@@ -76,7 +76,7 @@ def main(models: tuple[Path, ...], batch: int, out: Path) -> None:
     for path in models:
         target = out / f"{path.stem}_batch{batch}.onnx"
         write_batched(path, batch, target)
-        engine = OnnxRuntime(str(target), threads=1)
+        engine = BoundOnnxRuntime(str(target), threads=1)
         feeds = make_feeds(engine.inputs, {})
         results = engine(feeds)
         arrays = {f"in{n}": v for n, v in enumerate(feeds.values())}

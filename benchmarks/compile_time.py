@@ -18,10 +18,10 @@ from typing import TypeAlias
 import click
 
 from benchmarks.chains import KINDS, chain
+from benchmarks.probe import run_probe
 from benchmarks.results import ROOT, table, write
 from examples.models import mlp, resnet18, transformer_encoder
 from tilewright.cli.output import progress_bar
-from tilewright.cli.probe import run_probe
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import TilewrightError
 

@@ -10,10 +10,10 @@ import click
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
+from benchmarks.onnx_runtime import BoundOnnxRuntime
 from benchmarks.results import table, write
 from tilewright.api import load
 from tilewright.cli.machine import pinned
-from tilewright.cli.peers import OnnxRuntime
 from tilewright.support.turns import take_turns
 
 TIMES = 1000  # iterations
@@ -62,7 +62,7 @@ def main(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pinned(1):
         path = Path(folder) / "loop.onnx"
         path.write_bytes(loop().SerializeToString())
-        peer = OnnxRuntime(str(path), 1)
+        peer = BoundOnnxRuntime(str(path), 1)
         with load(path, threads=1) as session, load(alone(), threads=1) as program:
 
             def calls() -> None:

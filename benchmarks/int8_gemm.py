@@ -12,9 +12,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.interleave import interleave
 from benchmarks.results import table, write
 from tilewright.cli.machine import pinned
-from tilewright.cli.measure import interleave
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object

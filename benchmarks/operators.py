@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.catalogue import ENGINES
 from benchmarks.operator_cases import CASES
 from benchmarks.operator_tables import METHOD, pages
 from benchmarks.options import page_options, results_option, turn_options
@@ -18,7 +19,6 @@ from benchmarks.results import ROOT, current_commit, write
 from benchmarks.suite_measure import Cells, measure_all
 from benchmarks.suite_results import read_results
 from benchmarks.suite_tables import versions_text
-from tilewright.cli.catalogue import PEERS
 
 
 def measure_cases(
@@ -35,7 +35,7 @@ def measure_cases(
         models.append(folder / f"{name}.onnx")
         models[-1].write_bytes(CASES[name].build().SerializeToString())
     engines = [*peers, PEAK.name]
-    catalogue = {**PEERS, PEAK.name: PEAK}
+    catalogue = {**ENGINES, PEAK.name: PEAK}
     found = measure_all(models, thread_counts, engines, rounds, seconds, folder, catalogue)
     for name, by_threads in found.items():
         for threads, cells in by_threads.items():

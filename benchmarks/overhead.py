@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from benchmarks.interleave import interleave
+from benchmarks.onnx_runtime import BoundOnnxRuntime
 from benchmarks.results import table, write
 from examples.models import Net
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
-from tilewright.cli.measure import interleave
-from tilewright.cli.peers import OnnxRuntime
 from tilewright.compiler import compile as compile_model
 
 CALLS = 1000  # of a timed batch: the clock costs as much as a tenth of a call
@@ -41,7 +41,7 @@ def main(rounds: int) -> None:
         path.write_bytes(model.SerializeToString())
         session = compile_model(path).session(1)
         feeds = make_feeds(session.inputs, {})
-        peer = OnnxRuntime(str(path), 1)
+        peer = BoundOnnxRuntime(str(path), 1)
         measured = interleave(
             {
                 "tilewright, bound": batch(session.bind(feeds).run),

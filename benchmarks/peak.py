@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 
+from benchmarks.interleave import interleave
 from benchmarks.results import table, write
 from tilewright.cli.machine import machine
-from tilewright.cli.measure import interleave
 from tilewright.cli.peak import PeakLoop, fma_loop, read_loop
 from tilewright.target.target import native
 

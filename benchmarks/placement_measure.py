@@ -13,13 +13,13 @@ from typing import Any
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from benchmarks.interleave import interleave
 from benchmarks.placement_results import MEASURED, NATIVE, Program, Row
 from benchmarks.suite_measure import stored_inputs
 from benchmarks.suite_results import failure_text
 from tilewright.cli.difference import compare, worst
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
-from tilewright.cli.measure import interleave
 from tilewright.compiler import CompiledModel, compile_for
 from tilewright.graph.external import Answer, No, Plugin, Region, Run, Unit
 from tilewright.ops.accuracy import Accuracy

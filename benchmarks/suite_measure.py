@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import ModelProto
 
+from benchmarks.catalogue import ENGINES
 from benchmarks.suite_results import OURS, SUITE_NAMES
-from tilewright.cli.catalogue import PEERS, Peer
+from tilewright.cli.catalogue import Peer
 from tilewright.cli.measure import Report, measure
 from tilewright.cli.output import note
 from tilewright.support.errors import TilewrightError
@@ -66,7 +67,7 @@ def measure_all(
     rounds: int,
     seconds: float,
     folder: Path,
-    catalogue: Mapping[str, Peer] = PEERS,
+    catalogue: Mapping[str, Peer] = ENGINES,
 ) -> dict[str, dict[str, Cells]]:
     """By model, number of threads and engine; untuned."""
     os.environ["TILEWRIGHT_DB"] = "off"

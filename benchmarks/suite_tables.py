@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from benchmarks.catalogue import ENGINES
 from benchmarks.suite_results import OURS, Results, Row, geometric_mean
-from tilewright.cli.catalogue import PEERS
 from tilewright.support.turns import Ratio
 
 
@@ -14,7 +14,7 @@ def threads_text(threads: int) -> str:
 def engines_of(rows: Iterable[Row]) -> list[str]:
     """Ours first, then those of the catalogue in its order, then others by name."""
     seen = {e for row in rows for e in row}
-    order = [OURS, *PEERS]
+    order = [OURS, *ENGINES]
     return sorted(seen, key=lambda e: (order.index(e) if e in order else len(order), e))
 
 

@@ -11,11 +11,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.interleave import interleave
+from benchmarks.onnx_runtime import BoundOnnxRuntime
 from benchmarks.results import table, write
 from examples.models import Net
 from tilewright.cli.machine import pinned
-from tilewright.cli.measure import interleave
-from tilewright.cli.peers import OnnxRuntime
 from tilewright.compiler import compile as compile_model
 from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import evaluate
@@ -206,7 +206,7 @@ def time_row(op_type: str, rounds: int, seconds: float) -> list[str]:
         path = Path(folder) / "function.onnx"
         path.write_bytes(net.model(op_type, dict(inputs), {"z": shape}).SerializeToString())
         session = compile_model(path).session(1)
-        peer = OnnxRuntime(str(path), 1)
+        peer = BoundOnnxRuntime(str(path), 1)
         engines = {"ours": session.bind(feeds).run, "ort": peer.bind(feeds)}
         measured = interleave(engines, rounds=rounds, seconds=seconds)
     ratio = speedup(measured["ours"], measured["ort"])

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import click
 
+from benchmarks.probe import run_probe
 from examples.models import resnet18
-from tilewright.cli.catalogue import PEERS
+from tilewright.cli.catalogue import ORT
 from tilewright.cli.defaults import TOLERANCE
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.measure import measure
 from tilewright.cli.output import milliseconds, print_table, progress_bar
-from tilewright.cli.probe import run_probe
 from tilewright.cli.status import Status
 
 
@@ -42,13 +42,15 @@ def demo(threads: int | None, size: int, rounds: int, seconds: float) -> None:
         path.write_bytes(resnet18(size=size).SerializeToString())
         with progress_bar() as progress:
             report = measure(
-                path, threads=threads, against=("ort",), rounds=rounds, seconds=seconds, progress=progress
+                path, threads=threads, against=(ORT.name,), rounds=rounds, seconds=seconds, progress=progress
             )
+        if absent := report.absent.get(ORT.name):
+            raise click.ClickException(f"{ORT.title}: {absent}")
         env = {**os.environ, "TILEWRIGHT_CACHE": str(Path(folder) / "cache")}
         cold, warm = (run_probe(path, engine="tilewright", threads=threads, env=env) for _ in range(2))
         peer = run_probe(path, engine="ort", threads=threads, env=env)
-    ours, theirs = report.ours.series, report.peer("ort").series
-    name, ratio = PEERS["ort"].title, report.speedup["ort"]
+    ours, theirs = report.ours.series, report.engines[ORT.name].series
+    name, ratio = ORT.title, report.speedup[ORT.name]
     assert report.error is not None
     print_table(
         ("", "tilewright", name),

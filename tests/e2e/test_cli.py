@@ -270,7 +270,7 @@ def test_doctor_reports_a_broken_compiler(monkeypatch: pytest.MonkeyPatch) -> No
 def test_probe_measures_a_fresh_process(model: str) -> None:
     for engine in ("tilewright", "ort"):
         # A process of its own: one that has run before may need no more memory than it has.
-        command = [sys.executable, "-m", "tilewright", "probe", model, "--engine", engine, "--threads", "1"]
+        command = [sys.executable, "-m", "benchmarks.probe", model, "--engine", engine, "--threads", "1"]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         assert found["load_seconds"] > 0
         assert found["peak_mb"] > 0
@@ -348,7 +348,6 @@ def test_ctrl_c_ends_with_130(model: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_help_is_no_error() -> None:
     for command in ([], ["run"], ["compile"], ["inspect"], ["bench"], ["compare"], ["doctor"]):
         assert "Usage:" in call(*command, "--help").stdout
-    assert "probe" not in call("--help").stdout
 
 
 def test_no_progress_bar_when_nobody_watches() -> None:

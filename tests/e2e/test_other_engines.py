@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from benchmarks.catalogue import ENGINES
 from examples.models import mlp, resnet18, transformer_encoder
-from tilewright.cli.catalogue import PEERS, interpreter
+from tilewright.cli.catalogue import interpreter
 from tilewright.cli.difference import compare, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import Job, read_array
@@ -33,7 +34,7 @@ MODELS = {
 def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
     """The engine's results are those of ONNX Runtime."""
     python = interpreter(engine, {})
-    if python == sys.executable and not all(map(find_spec, PEERS[engine].packages)):
+    if python == sys.executable and not all(map(find_spec, ENGINES[engine].packages)):
         pytest.skip(f"{engine} is not installed")
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
@@ -47,12 +48,12 @@ def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
         "threads": 1,
         "folder": job.folder,
         "shared": job.shared,
-        "packages": PEERS[engine].packages,
+        "packages": ENGINES[engine].packages,
         "feeds": job.write_feeds(feeds),
         "outputs": list(wanted),
     }
     core = min(os.sched_getaffinity(0))
-    with EngineProcess(PEERS[engine], python, 1, [core], own, timeout=300) as process:
+    with EngineProcess(ENGINES[engine], python, 1, [core], own, timeout=300) as process:
         try:
             kinds: list[str] = process.ask(command)["results"]
         except EngineFailure as e:
@@ -68,7 +69,7 @@ def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("engine", PEERS)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_agrees_with_onnx_runtime(engine: str, name: str, tmp_path: Path) -> None:
     model = MODELS[name]()
     rng = np.random.default_rng(0)

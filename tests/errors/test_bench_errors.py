@@ -26,11 +26,17 @@ def stderr(*arguments: object, status: Status) -> str:
 
 def test_unknown_engine(model: str) -> None:
     text = stderr("bench", model, "--against", "ort,tensorflow", status=Status.USAGE)
-    assert "'tensorflow' is none of ort, openvino, mnn" in text
+    assert "'tensorflow' is none of ort, native, nor a class of your own such as my_engines:Engine" in text
+
+
+def test_two_engines_of_one_name(model: str) -> None:
+    text = stderr("bench", model, "--against", "ort,my_engines:Ort", status=Status.USAGE)
+    assert "two engines are called 'ort'" in text
 
 
 def test_interpreter_of_an_unknown_engine(model: str) -> None:
-    assert "'jax' is none of" in stderr("bench", model, "--python", "jax=/bin/python", status=Status.USAGE)
+    text = stderr("bench", model, "--python", "jax=/bin/python", status=Status.USER_ERROR)
+    assert "'jax', which an interpreter is given for, is none of native, ort, tilewright" in text
 
 
 @pytest.mark.parametrize("threads", ["0", "1,", "two", "1,-2"])

@@ -6,11 +6,11 @@ import click
 import numpy as np
 import pytest
 
+from benchmarks.interleave import interleave
 from tilewright.cli.difference import compare, worst
 from tilewright.cli.feeds import make_feeds, read_array, write_array
 from tilewright.cli.guest.turn import MIN_RUNS, WARM_UP_RUNS
 from tilewright.cli.machine import machine, memory_mb, pinned, versions
-from tilewright.cli.measure import interleave
 from tilewright.cli.options import parse_assignments, parse_shapes
 from tilewright.cli.output import milliseconds, print_table
 from tilewright.cli.peak import fma_loop, read_loop

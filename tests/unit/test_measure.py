@@ -1,5 +1,7 @@
 """Engines in processes of their own: pinned alike, in turns, and whatever goes wrong with one is told of that one."""
 
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 from fake_engines import Chatty, Dying, Flat, Hanging, Refusing, Right, Slow, Tiring, Wrong
 from onnx import TensorProto, helper
 
-from tilewright.cli.catalogue import NATIVE, PEERS, Peer, interpreter
+from benchmarks.catalogue import ENGINES
+from tilewright.cli.catalogue import NATIVE, Peer, interpreter
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import Job, read_array
 from tilewright.cli.guest.serve import Server
@@ -125,8 +128,6 @@ def test_types_that_numpy_has_not_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_the_interpreter_is_that_of_the_option_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys  # noqa: PLC0415
-
     monkeypatch.delenv("TILEWRIGHT_PYTHON_ORT", raising=False)
     assert interpreter("ort", {}) == sys.executable
     monkeypatch.setenv("TILEWRIGHT_PYTHON_ORT", "/bin/sh")
@@ -136,12 +137,42 @@ def test_the_interpreter_is_that_of_the_option_or_the_environment(monkeypatch: p
         interpreter("ort", {"ort": "/no/python"})
 
 
-def test_every_peer_has_code_and_a_way_to_install_it() -> None:
-    import tilewright.cli.guest.engines as engines  # noqa: PLC0415
+def test_a_class_of_another_package_is_an_engine(model: Path) -> None:
+    """Told by its place on the path; it is called after the class."""
+    report = measure(model, threads=1, against=["fake_engines:Right"], rounds=1, seconds=0, timeout=60)
+    assert list(report.engines) == ["tilewright", "right"]
+    assert report.error == 0
 
-    for name, peer in PEERS.items():
+
+def test_another_interpreter_finds_a_class_in_pythonpath_or_in_the_folder_that_the_engine_names(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts in another folder than ours, and has nothing of our path."""
+    tests = Path(__file__).parents[1]
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    pythons = {"right": str(other)}
+
+    def engines(peer: Peer | None) -> list[str]:
+        catalogue = {} if peer is None else {"right": peer}
+        name = "fake_engines:Right" if peer is None else "right"
+        options: dict[str, Any] = {"rounds": 1, "seconds": 0, "timeout": 60, "catalogue": catalogue}
+        return list(measure(model, threads=1, against=[name], pythons=pythons, **options).engines)
+
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert engines(None) == ["tilewright"]
+    source = Peer("right", "Right", "fake_engines:Right", (), "", str(tests))
+    assert engines(source) == ["tilewright", "right"]
+    monkeypatch.chdir(tests)
+    monkeypatch.setenv("PYTHONPATH", ".")
+    assert engines(None) == ["tilewright", "right"]
+
+
+def test_every_engine_of_the_benchmarks_has_code_and_a_way_to_install_it() -> None:
+    for name, peer in ENGINES.items():
         if peer is NATIVE:  # there with us
             continue
-        package, _, kind = peer.source.partition(":")
-        assert package == "tilewright_guest.engines" and hasattr(engines, kind), name
+        module, _, kind = peer.source.replace("tilewright_guest", "tilewright.cli.guest").partition(":")
+        assert hasattr(import_module(module), kind), name
         assert peer.install.startswith("pip install ") and peer.packages

@@ -60,7 +60,7 @@ def test_readme_names_its_two_commands() -> None:
 
 
 def test_dev_install_is_light() -> None:
-    """`make test` must not download a framework; torch is an extra of its own."""
+    """`make test` must not download a framework."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert not [r for r in extras["dev"] if r.startswith(("torch", "ray", "tilewright"))]
 

@@ -1,5 +1,5 @@
 """The engines that `tilewright bench --against` knows: where their code is, what they need, how to get it. Ours without
-plugins is one of them.
+plugins is one of them; any other is told as `module:Class` (`tilewright.cli.guest` says what the class must have).
 
 An engine runs in the interpreter given by `--python ENGINE=PATH`, by the environment variable
 `TILEWRIGHT_PYTHON_<ENGINE>`, or in ours.
@@ -8,7 +8,7 @@ An engine runs in the interpreter given by `--python ENGINE=PATH`, by the enviro
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tilewright.support.errors import UserError
@@ -17,7 +17,8 @@ from tilewright.support.errors import UserError
 @dataclass(frozen=True, slots=True)
 class Peer:
     """`source` is the class (module:name) that the engine's process makes; `packages` are imported before, so that a
-    missing one is told by its name.
+    missing one is told by its name. `folder` is where another interpreter than ours finds the module, if that is not
+    installed there nor in PYTHONPATH.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Peer:
     source: str
     packages: tuple[str, ...]
     install: str
+    folder: str = ""
 
     @property
     def hint(self) -> str:
@@ -34,27 +36,38 @@ class Peer:
         )
 
 
-def _peer(name: str, title: str, kind: str, packages: tuple[str, ...], install: str) -> Peer:
-    return Peer(name, title, f"tilewright_guest.engines:{kind}", packages, f"pip install {install}")
-
-
 OURS = Peer("tilewright", "Tilewright", "tilewright.cli.own_engine:OwnEngine", (), "")
 NATIVE = Peer("native", "Tilewright without plugins", OURS.source, (), "")
 
-PEERS: Mapping[str, Peer] = {
-    p.name: p
-    for p in (
-        _peer("ort", "ONNX Runtime", "OnnxRuntime", ("onnxruntime",), "'tilewright[ort]'"),
-        _peer("openvino", "OpenVINO", "OpenVino", ("openvino",), "openvino"),
-        _peer("mnn", "MNN", "Mnn", ("MNN",), "MNN"),
-        _peer("ncnn", "ncnn", "Ncnn", ("ncnn",), "ncnn pnnx"),
-        _peer("torch", "PyTorch", "Torch", ("torch", "onnx2torch"), "torch onnx2torch"),
-        _peer("inductor", "PyTorch Inductor", "Inductor", ("torch", "onnx2torch"), "torch onnx2torch"),
-        _peer("xla", "XLA", "Xla", ("jax", "onnx"), "jax onnx"),
-        _peer("tvm", "TVM", "Tvm", ("tvm", "onnx"), "apache-tvm onnx"),
-        NATIVE,
-    )
-}
+ORT = Peer(
+    "ort",
+    "ONNX Runtime",
+    "tilewright_guest.ort:OnnxRuntime",
+    ("onnxruntime",),
+    "pip install 'tilewright[ort]'",
+)
+
+PEERS: Mapping[str, Peer] = {p.name: p for p in (ORT, NATIVE)}
+
+
+def find_peers(names: Iterable[str], catalogue: Mapping[str, Peer] = PEERS) -> dict[str, Peer]:
+    """Engines by their names. One that is told as `module:Class` is called after the class, in small letters."""
+    found: dict[str, Peer] = {}
+    for name in dict.fromkeys(names):
+        peer = catalogue.get(name) or _told(name, catalogue)
+        if peer.name in found or peer.name == OURS.name:
+            raise UserError(f"two engines are called {peer.name!r}", hint="give a class another name")
+        found[peer.name] = peer
+    return found
+
+
+def _told(source: str, catalogue: Mapping[str, Peer]) -> Peer:
+    module, _, kind = source.partition(":")
+    if not (kind.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise UserError(
+            f"{source!r} is none of {', '.join(catalogue)}, nor a class of your own such as my_engines:Engine"
+        )
+    return Peer(kind.lower(), kind, source, (), f"install what {module} imports")
 
 
 def python_variable(engine: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tilewright.cli.catalogue import OURS, PEERS
+from tilewright.cli.catalogue import PEERS, find_peers
 from tilewright.cli.command import Command
 from tilewright.cli.defaults import TIMEOUT, TOLERANCE
 from tilewright.cli.options import (
@@ -26,6 +26,7 @@ from tilewright.cli.options import (
     parse_assignments,
 )
 from tilewright.support.budget import DEFAULT_BUDGET
+from tilewright.support.errors import UserError
 
 STAGES = ("graph", "tir", "scheduled", "lowered", "llvm", "asm")
 
@@ -33,21 +34,13 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 
 def parse_engines(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """`ort,openvino`; the option may be repeated, and an engine counts once."""
+    """`ort,native`; the option may be repeated, and an engine counts once."""
     names = tuple(dict.fromkeys(n.strip() for v in values for n in v.split(",") if n.strip()))
-    unknown = [n for n in names if n not in PEERS]
-    if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(PEERS)}.", ctx, param)
+    try:
+        find_peers(names)
+    except UserError as e:
+        raise click.BadParameter(f"{e.message}.", ctx, param) from e
     return names
-
-
-def parse_pythons(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """`ort=/path/python`."""
-    found = parse_assignments(ctx, param, values)
-    unknown = [n for n in found if n not in PEERS and n != OURS.name]
-    if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(PEERS)}.", ctx, param)
-    return found
 
 
 def parse_thread_counts(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -214,12 +207,13 @@ BENCH = Command(
             multiple=True,
             callback=parse_engines,
             metavar="ENGINE[,…]",
-            help=f"Other engines to take turns with: {', '.join(PEERS)}.",
+            help=f"Other engines to take turns with: {', '.join(PEERS)}, or classes of your own as module:Class"
+            " (found in PYTHONPATH; docs/cli.md says what they must have).",
         ),
         click.Option(
             ["--python", "pythons"],
             multiple=True,
-            callback=parse_pythons,
+            callback=parse_assignments,
             metavar="ENGINE=PATH",
             help="Interpreter that an engine is installed in [default: this one]; may be repeated.",
         ),
@@ -357,22 +351,4 @@ DOCTOR = Command(
     ],
 )
 
-PROBE = Command(
-    "probe",
-    "probe:probe",
-    "Load MODEL and run it once; print seconds and memory as JSON.",
-    [
-        MODEL,
-        click.Option(
-            ["--engine"],
-            type=click.Choice(["tilewright", "ort"]),
-            default="tilewright",
-            show_default=True,
-        ),
-        THREADS,
-        SEED,
-    ],
-    hidden=True,
-)
-
-COMMANDS = (RUN, COMPILE, INSPECT, BENCH, COMPARE, TUNE, DOCTOR, PROBE)
+COMMANDS = (RUN, COMPILE, INSPECT, BENCH, COMPARE, TUNE, DOCTOR)

@@ -68,7 +68,7 @@ class EngineProcess:
                 stderr=self._log,
                 bufsize=0,
                 cwd=folder,
-                env=_environment(python, threads),
+                env=_environment(peer, python, threads),
                 process_group=0,  # a Ctrl-C at the terminal is for the one who started it
             )
         except OSError as e:
@@ -127,10 +127,11 @@ class EngineProcess:
         self.close()
 
 
-def _environment(python: str, threads: int) -> dict[str, str]:
+def _environment(peer: Peer, python: str, threads: int) -> dict[str, str]:
     """OMP_WAIT_POLICY is left as it is: `passive` would slow engines that use OpenMP, `active` their neighbours."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     if python == sys.executable:  # what we can import it can
-        here = str(Path(guest.__file__).resolve().parents[3])
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys((here, *(p for p in sys.path if p))))
-    return environment
+        paths = [str(Path(guest.__file__).resolve().parents[3]), *sys.path]
+    else:  # it starts in another folder
+        paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    found = os.pathsep.join(p for p in dict.fromkeys((peer.folder, *paths)) if p)
+    return {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": found}

@@ -1,5 +1,5 @@
 """One model measured: every phase on the way to a running engine, then steady state, alone or in turns with others.
-`tilewright bench`, the demo and the benchmarks all measure through here.
+`tilewright bench`, the demo and the benchmarks of whole models measure through here.
 
 Each engine has a process of its own, ours too. All are loaded before the first turn, so that none runs on a quieter
 machine than the others. An engine that is not installed, or cannot run the model, is told and left out; only ours must
@@ -8,7 +8,7 @@ work.
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cli.catalogue import OURS, PEERS, Peer, interpreter
+from tilewright.cli.catalogue import OURS, PEERS, Peer, find_peers, interpreter
 from tilewright.cli.defaults import TIMEOUT
 from tilewright.cli.difference import compare, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import read_array
-from tilewright.cli.guest.turn import take_turn
 from tilewright.cli.machine import check_cores
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import OnProgress
@@ -121,13 +120,6 @@ class Report:
             if name != OURS.name
         }
 
-    def peer(self, name: str) -> Measured:
-        """The figures of an engine that there must be."""
-        if name in self.absent:
-            found = self.absent[name]
-            raise UserError(f"{PEERS[name].title}: {found.why}", hint=found.hint)
-        return self.engines[name]
-
     def as_json(self) -> dict[str, Any]:
         return {
             "threads": self.threads,
@@ -164,7 +156,8 @@ def measure(
     available = sorted(os.sched_getaffinity(0))
     check_cores(threads)
     _check_readable(model, against)
-    peers = [catalogue[name] for name in dict.fromkeys(against)]
+    peers = list(find_peers(against, catalogue).values())
+    _check_engines(pythons, {OURS.name, *catalogue, *(p.name for p in peers)})
     homes = {p.name: interpreter(p.name, pythons) for p in (OURS, *peers)}
     options = {
         "shapes": shapes,
@@ -207,6 +200,15 @@ def _plugins(told: Mapping[str, Any] | None) -> Plugins | None:
     regions: list[tuple[str, str, str]] | None = told["regions"]
     placed = None if regions is None else {key: (name, version) for key, name, version in regions}
     return Plugins(tuple(told["names"]), told["policy"], placed)
+
+
+def _check_engines(pythons: Mapping[str, str], known: set[str]) -> None:
+    for name in pythons:
+        if name not in known:
+            raise UserError(
+                f"{name!r}, which an interpreter is given for, is none of {', '.join(sorted(known))}",
+                hint="name it in --against too",
+            )
 
 
 def _check_readable(model: Path, against: Sequence[str]) -> None:
@@ -334,10 +336,3 @@ def _ours_failed(e: EngineFailure) -> Exception:
     if e.is_users_fault:
         return UserError(e.answer["message"], where=e.answer["where"], hint=e.answer["hint"])
     return InternalError(e.answer.get("trace") or str(e))
-
-
-def interleave(
-    engines: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float
-) -> dict[str, Series]:
-    """As `measure` times engines, in this process: each runs for `seconds` in each of `rounds`."""
-    return take_turns({name: partial(take_turn, run, seconds) for name, run in engines.items()}, rounds)

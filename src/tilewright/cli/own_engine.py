@@ -1,4 +1,6 @@
-"""Ours as an engine among others: it runs in a process of its own, behind the methods that `guest.engines` lists."""
+"""Ours as an engine among others: it runs in a process of its own, behind the methods that
+`tilewright.cli.guest` lists.
+"""
 
 import os
 import time

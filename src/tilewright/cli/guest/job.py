@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Progress = Callable[[str, int, int], None]  # stage, how much of it is done, of how much
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`tilewright probe`: load a model and run it once, in a process of its own.
+"""`python -m benchmarks.probe MODEL`: load a model, run it once, print seconds and memory as JSON.
 
 Start-up time and memory can only be measured in a fresh process; benchmarks start one for each figure. Memory is
 counted from the moment before loading, with every library already imported, so it is the model's and not Python's.
@@ -11,11 +11,15 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import click
+
+from benchmarks.catalogue import ROOT
+from benchmarks.onnx_runtime import BoundOnnxRuntime
 from tilewright.api import load
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import memory_mb, pinned, reset_peak_memory
 from tilewright.cli.output import print_json
-from tilewright.cli.peers import OnnxRuntime, import_onnxruntime
+from tilewright.cli.peers import import_onnxruntime
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import InternalError
 
@@ -28,8 +32,12 @@ class Probe:
     peak_mb: float  # at the worst moment up to the end of the first run, more than before
 
 
-def probe(model: Path, engine: str, threads: int | None, seed: int) -> None:
-    threads = threads or default_threads()
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--engine", type=click.Choice(["tilewright", "ort"]), default="tilewright", show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=default_threads)
+@click.option("--seed", default=0, show_default=True)
+def probe(model: Path, engine: str, threads: int, seed: int) -> None:
     with pinned(threads):
         print_json(
             asdict(_probe_ort(model, threads, seed) if engine == "ort" else _probe_ours(model, threads, seed))
@@ -51,7 +59,7 @@ def _probe_ort(model: Path, threads: int, seed: int) -> Probe:
     import_onnxruntime()
     base = _start()
     start = time.perf_counter()
-    engine = OnnxRuntime(str(model), threads)
+    engine = BoundOnnxRuntime(str(model), threads)
     loaded, after = time.perf_counter(), memory_mb()[0]
     run = engine.bind(make_feeds(engine.inputs, {}, seed))
     ready = time.perf_counter()
@@ -66,18 +74,13 @@ def _start() -> float:
 
 def run_probe(model: Path, *, engine: str, threads: int, env: dict[str, str]) -> Probe:
     """Probe in a new process with this environment."""
-    command = [
-        sys.executable,
-        "-m",
-        "tilewright",
-        "probe",
-        str(model),
-        "--engine",
-        engine,
-        "--threads",
-        str(threads),
-    ]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    options = ["--engine", engine, "--threads", str(threads)]
+    command = [sys.executable, "-m", "benchmarks.probe", str(model.resolve()), *options]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InternalError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
     return Probe(**json.loads(done.stdout))
+
+
+if __name__ == "__main__":
+    probe()

@@ -1,0 +1,66 @@
+"""ncnn, as an engine of the benchmarks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tilewright.cli.guest.job import Job, Progress
+
+Array = NDArray[Any]
+
+
+class Ncnn:
+    """Converted by pnnx, in float32. A first dimension of one is left out, as ncnn knows no batches."""
+
+    def __init__(self, job: Job, progress: Progress) -> None:
+        ncnn: Any = import_module("ncnn")
+        self.version = ncnn.__version__
+        self._ncnn = ncnn
+        model = os.path.join(job.folder, "model.onnx")  # pnnx writes beside its input
+        os.symlink(job.model, model)
+        beside = os.path.join(os.path.dirname(sys.executable), "pnnx")
+        pnnx = os.environ.get("PNNX") or (beside if os.path.exists(beside) else "pnnx")
+        try:
+            done = subprocess.run([pnnx, model, "fp16=0"], capture_output=True, text=True, cwd=job.folder)
+        except FileNotFoundError:
+            raise RuntimeError("ncnn needs pnnx to read ONNX files: pip install pnnx, or set PNNX") from None
+        if done.returncode != 0:
+            raise RuntimeError(f"pnnx ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+        self._net = ncnn.Net()
+        options = self._net.opt
+        options.num_threads = job.threads
+        options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = False
+        options.use_bf16_storage = False
+        stem = os.path.join(job.folder, "model.ncnn")
+        if self._net.load_param(f"{stem}.param") or self._net.load_model(f"{stem}.bin"):
+            raise RuntimeError("ncnn cannot load what pnnx has made of the model")
+
+    def bind(self, feeds: dict[str, Array]) -> None:
+        arrays = [v.astype(np.int32) if v.dtype == np.int64 else v for v in feeds.values()]
+        self._feeds = [
+            np.ascontiguousarray(v[0] if v.ndim > 1 and v.shape[0] == 1 else v) for v in arrays
+        ]  # a Mat does not keep them
+        self._inputs = [
+            (n, self._ncnn.Mat(v)) for n, v in zip(self._net.input_names(), self._feeds, strict=True)
+        ]
+        self._names = sorted(self._net.output_names())
+
+    def run(self) -> None:
+        extractor = self._net.create_extractor()
+        for name, value in self._inputs:
+            extractor.input(name, value)
+        found = [extractor.extract(name) for name in self._names]
+        if any(code for code, _ in found):
+            raise RuntimeError(f"ncnn cannot compute {self._names}")
+        self._outputs = [value for _, value in found]
+
+    def results(self) -> list[Array]:
+        return [np.array(o) for o in self._outputs]

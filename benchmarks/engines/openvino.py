@@ -1,0 +1,42 @@
+"""OpenVINO, as an engine of the benchmarks."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tilewright.cli.guest.job import Job, Progress
+
+Array = NDArray[Any]
+
+
+class OpenVino:
+    """One stream, tuned for latency, in float32."""
+
+    def __init__(self, job: Job, progress: Progress) -> None:
+        openvino: Any = import_module("openvino")
+        self.version = openvino.__version__.split("-")[0]
+        self._openvino = openvino
+        config = {
+            "INFERENCE_NUM_THREADS": job.threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        self._compiled = openvino.Core().compile_model(job.model, "CPU", config)
+        self._request = self._compiled.create_infer_request()
+
+    def bind(self, feeds: dict[str, Array]) -> None:
+        self._feeds = [np.ascontiguousarray(v) for v in feeds.values()]  # the request does not keep them
+        for n, value in enumerate(self._feeds):
+            self._request.set_input_tensor(n, self._openvino.Tensor(value, shared_memory=True))
+
+    def run(self) -> None:
+        self._request.infer()
+
+    def results(self) -> list[Array]:
+        return [t.data.copy() for t in self._request.output_tensors]
