@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from examples.models import mlp
 from tests.tile_space import tile_spaces
 from tilewright.cli import inspection
-from tilewright.cli.commands import STAGES
+from tilewright.cli.commands.inspect import STAGES
 from tilewright.cli.main import main
 from tilewright.cli.status import Status
 from tilewright.compiler import lowered

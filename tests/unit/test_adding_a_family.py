@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from native import HAS_AVX2, run_native
 
-from tilewright.families.families import FAMILIES
+from tilewright.families import families
 from tilewright.families.space import Decisions
 from tilewright.ir.dtype import DType
-from tilewright.search import default
 from tilewright.search.default import choose_schedule, schedule_as, spaces
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2
@@ -27,7 +26,8 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     (code,) = re.findall(r"```python\n(.*?)```", DOC.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)
-    monkeypatch.setattr(default, "FAMILIES", (*FAMILIES, names["written_out_space"]))
+    monkeypatch.setattr(families.ADDED, "items", {})
+    families.register_family("written_out", names["written_out_space"])
     return names
 
 

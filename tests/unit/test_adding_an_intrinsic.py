@@ -28,7 +28,8 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     )
     names: dict[str, Any] = {}
     exec(family + instruction, names)
-    monkeypatch.setattr(intrinsics, "FAMILIES", (*intrinsics.FAMILIES, names["FAMILY"]))
+    monkeypatch.setattr(intrinsics.ADDED, "items", {})
+    intrinsics.register_intrinsics(*names["FAMILY"])
     exec(program, names)
     return names
 

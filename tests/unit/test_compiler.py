@@ -15,7 +15,7 @@ from examples.models import mlp
 from tilewright import api
 from tilewright.compiler import CompiledModel, compile, compile_for
 from tilewright.driver import keys
-from tilewright.driver.keys import compiler_digest, file_digest, model_digest, program_key
+from tilewright.driver.keys import compiler_digest, file_digest, model_digest, own_digest, program_key
 from tilewright.driver.passes import PASSES
 from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.runtime import file
@@ -273,7 +273,7 @@ def test_any_source_file_changes_the_digest_of_the_compiler(
     monkeypatch.setattr(keys, "_FOLDER", tmp_path)
 
     def digest() -> str:
-        compiler_digest.cache_clear()
+        own_digest.cache_clear()
         return compiler_digest()
 
     try:
@@ -285,7 +285,7 @@ def test_any_source_file_changes_the_digest_of_the_compiler(
         (tmp_path / "ir" / "expr.py").rename(tmp_path / "ir" / "stmt.py")
         assert len({first, second, digest()}) == 3
     finally:
-        compiler_digest.cache_clear()
+        own_digest.cache_clear()
 
 
 def test_digest_of_a_large_file_is_noted_once_it_has_settled(

@@ -185,7 +185,8 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         frozenset(),
         emitter=_write,
     )
-    monkeypatch.setattr(intrinsics, "FAMILIES", (*intrinsics.FAMILIES, (made,)))
+    monkeypatch.setattr(intrinsics.ADDED, "items", {})
+    intrinsics.register_intrinsics(made)
     yield
 
 

@@ -18,7 +18,7 @@ from tilewright.ir.expr import Scope
 from tilewright.support.errors import UserError
 from tilewright.target import intrinsics
 from tilewright.target.intrinsic import Intrinsic
-from tilewright.target.intrinsics import FAMILIES, find_intrinsic, intrinsics_of, register_family
+from tilewright.target.intrinsics import INTRINSICS, find_intrinsic, intrinsics_of, register_intrinsics
 from tilewright.target.target import AARCH64, AVX2, BASELINE
 from tilewright.tir.compare import same_func
 from tilewright.tir.interp import run_func
@@ -26,7 +26,7 @@ from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
 from tilewright.tir.verify import verify_func
 
-ALL = [i for family in FAMILIES for i in family]
+ALL = list(INTRINSICS)
 
 
 def scopes_of(intrinsic: Intrinsic) -> list[Scope]:
@@ -110,11 +110,12 @@ def test_names_are_unique_and_families_belong_to_one_target() -> None:
 
 
 def test_a_family_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intrinsics, "registered", [])
+    monkeypatch.setattr(intrinsics.ADDED, "items", {})
     family = (replace(ALL[0], name="vendor.tile"),)
-    register_family(family)
-    register_family(family)
+    register_intrinsics(*family)
+    register_intrinsics(*family)
     assert find_intrinsic("vendor.tile") is family[0]
-    assert intrinsics.registered == [family]
-    with pytest.raises(UserError, match=r"there is an intrinsic 'vendor\.tile' already"):
-        register_family((replace(ALL[0], name="vendor.tile"), ALL[0]))
+    assert intrinsics.ADDED.items == {"vendor.tile": family[0]}
+    with pytest.raises(UserError, match=r"there is another intrinsic"):
+        register_intrinsics(replace(ALL[0], name="vendor.other"), ALL[0])
+    assert list(intrinsics.ADDED.items) == ["vendor.tile"]

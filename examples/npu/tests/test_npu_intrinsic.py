@@ -24,7 +24,7 @@ RNG = np.random.default_rng(2)
 
 @pytest.fixture
 def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
-    monkeypatch.setattr(intrinsics, "registered", [])
+    monkeypatch.setattr(intrinsics.ADDED, "items", {})
     yield declare()
 
 
@@ -103,4 +103,4 @@ def test_other_targets_do_not_have_it() -> None:
 
 def test_it_is_declared_once(npu: Target) -> None:
     assert declare() == npu
-    assert intrinsics.registered == [FAMILY]
+    assert tuple(intrinsics.ADDED.items.values()) == FAMILY

@@ -14,24 +14,24 @@ import click
 
 from tilewright.cli.interrupts import raising_interrupts
 from tilewright.support.errors import UserError
+from tilewright.support.extensions import load_extensions
 
 
 class Command(click.Command):
-    """`work` is `module:function`, with the module named from the folder of the command line. The function takes the
-    values of `params` by their names, and returns the status to end with, or None.
+    """`work` is `module:function`. The function takes the values of `params` by their names, and returns the status to
+    end with, or None.
     """
 
-    def __init__(
-        self, name: str, work: str, help: str, params: Sequence[click.Parameter], *, hidden: bool = False
-    ) -> None:
-        super().__init__(name, help=help, params=list(params), hidden=hidden)
+    def __init__(self, name: str, work: str, help: str, params: Sequence[click.Parameter]) -> None:
+        super().__init__(name, help=help, params=list(params))
         self.work = work
 
     def invoke(self, ctx: click.Context) -> Any:
         if isinstance(model := ctx.params.get("model"), Path):
             check_exists(model)
+        load_extensions()
         module, _, function = self.work.partition(":")
-        work = getattr(import_module(f"tilewright.cli.{module}"), function)
+        work = getattr(import_module(module), function)
         with raising_interrupts():
             return work(**ctx.params)
 

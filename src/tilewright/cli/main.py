@@ -17,20 +17,30 @@ from typing import Any, NoReturn
 
 import click
 
-from tilewright.cli.commands import COMMANDS
+from tilewright.cli import commands
 from tilewright.cli.interrupts import is_interrupt
 from tilewright.cli.status import Status
 from tilewright.support.errors import UserError
+from tilewright.support.extensions import load_extensions
 from tilewright.version import __version__
 
 
 class Program(click.Group):
-    """A group whose failures end in the documented exit statuses, whoever calls it."""
+    """Our commands and those of other packages; failures end in the documented exit statuses, whoever calls it."""
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         sys.exit(
             self._status(*args, **{**extra, "standalone_mode": False})
         )  # click gives every failure status 1
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        load_extensions()
+        return [*commands.COMMANDS, *sorted(commands.ADDED.items)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in commands.COMMANDS:
+            load_extensions()
+        return commands.COMMANDS.get(cmd_name) or commands.ADDED.items.get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -57,11 +67,7 @@ class Program(click.Group):
             return Status.INTERNAL_ERROR
 
 
-@click.group(
-    cls=Program,
-    commands={str(c.name): c for c in COMMANDS},
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tilewright")
 def main() -> None:
     """Compile models to native programs, run them, look inside, measure and tune."""

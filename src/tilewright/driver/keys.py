@@ -26,6 +26,7 @@ import numpy as np
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.cache import Cache
 from tilewright.support.artifact import FORMAT_VERSION
+from tilewright.support.extensions import extensions_digest
 from tilewright.support.regular_file import open_regular
 from tilewright.target.target import Target
 from tilewright.version import __version__
@@ -40,9 +41,13 @@ _NO_RULES = frozenset({"database.py", "evolve.py"})
 _SETTLED_NS = 2_000_000_000  # coarser than the clock of any file system in use
 
 
-@lru_cache(maxsize=1)
 def compiler_digest() -> str:
-    """Of the sources of this package and of the packages that decide what it makes."""
+    """Of the sources of this package, of the packages that decide what it makes, and of those that have added to it."""
+    return own_digest() + extensions_digest()
+
+
+@lru_cache(maxsize=1)
+def own_digest() -> str:
     h = hashlib.sha256(f"{__version__} {FORMAT_VERSION} numpy {np.__version__}".encode())
     for path in sorted(_sources(str(_FOLDER))):
         h.update(f"\n{path.removeprefix(str(_FOLDER))}\n".encode())
@@ -59,9 +64,13 @@ def source_digest(name: str) -> str:
     return hashlib.sha256(_contents(str(_FOLDER / name))).hexdigest()
 
 
-@lru_cache(maxsize=1)
 def rules_digest() -> str:
     """Of the sources that decide what a stored choice of a schedule means: the design spaces and the steps."""
+    return _own_rules() + extensions_digest()
+
+
+@lru_cache(maxsize=1)
+def _own_rules() -> str:
     h = hashlib.sha256()
     for folder in ("schedule", "families", "search"):
         for path in sorted(_sources(str(_FOLDER / folder))):

@@ -21,7 +21,8 @@ from typing import cast
 
 from tilewright.driver.decisions import Algorithm, ChannelsLast, Decision, Group, Join, Kernel
 from tilewright.schedule.step import Step
-from tilewright.schedule.trace import STEP_CLASSES, bad_trace, parse_value
+from tilewright.schedule.steps import step_classes
+from tilewright.schedule.trace import bad_trace, parse_value
 from tilewright.schedule.trace_file import TraceFormat, load_text, save_text
 from tilewright.support.errors import UserError
 
@@ -94,8 +95,9 @@ def _decision(node: ast.Call, section: str) -> Decision:
     if not isinstance(node.func, ast.Name) or node.func.id != cls.__name__:
         raise bad_trace(node, f"[{section}] has only {cls.__name__} decisions")
     names = [f.name for f in fields(cls)]
-    values = {name: parse_value(a, STEP_CLASSES) for name, a in zip(names, node.args, strict=False)}
-    values |= {k.arg or "**": parse_value(k.value, STEP_CLASSES) for k in node.keywords}
+    steps = step_classes()
+    values = {name: parse_value(a, steps) for name, a in zip(names, node.args, strict=False)}
+    values |= {k.arg or "**": parse_value(k.value, steps) for k in node.keywords}
     if cls is Kernel:
         values["knobs"] = tuple((n, v) for n, v in values.items() if n not in names)
         values = {n: v for n, v in values.items() if n in names}

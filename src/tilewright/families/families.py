@@ -16,6 +16,7 @@ from tilewright.families.split_k.space import split_k_space
 from tilewright.families.tensor.space import tensor_space
 from tilewright.families.window.space import window_space
 from tilewright.families.winograd.space import winograd_space
+from tilewright.support.extensions import Additions
 
 FAMILIES: tuple[Family, ...] = (
     recurrent_space,
@@ -31,3 +32,14 @@ FAMILIES: tuple[Family, ...] = (
     elementwise_space,
     tensor_space,
 )
+ADDED: Additions[Family] = Additions("kernel family")
+
+
+def register_family(name: str, family: Family) -> None:
+    """Make a family of another package known. `name` is that of its spaces (`Space.family`)."""
+    ADDED.add({name: family}, ())
+
+
+def all_families() -> tuple[Family, ...]:
+    """Ours, then those of others, which so know what there is to beat (`Request.limit`)."""
+    return (*FAMILIES, *ADDED.items.values())

@@ -5,11 +5,12 @@ The text of a trace has one step per line, as it is written in Python:
     Split(loop='C_i', factors=(None, 6))
     Reorder(loops=('C_k', 'C_i_1'))
 
-It is data, not code: `parse_trace` reads it without evaluating anything, and knows only the classes in `STEPS` and in
-`VALUES`. Blank lines and comments are skipped.
+It is data, not code: `parse_trace` reads it without evaluating anything, and knows only steps (`schedule/steps/`) and
+the classes in `VALUES`. Blank lines and comments are skipped.
 """
 
 import ast
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
 from typing import TypeAlias
@@ -18,7 +19,7 @@ from tilewright.ir import layout
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import STEPS, SampleCategorical
+from tilewright.schedule.steps import SampleCategorical, step_classes
 from tilewright.support.errors import UserError
 from tilewright.tir.func import Module
 
@@ -29,7 +30,6 @@ VALUES: tuple[type, ...] = (layout.Layout, layout.Split, layout.Reorder, layout.
 ENUMS: tuple[type[Enum], ...] = (Scope, DType)
 HOLD_STEPS: tuple[type[Step], ...] = (SampleCategorical,)  # inside these stand steps
 
-STEP_CLASSES: dict[str, type] = {c.__name__: c for c in STEPS}
 _VALUES = {c.__name__: c for c in VALUES}
 _ENUMS = {c.__name__: c for c in ENUMS}
 
@@ -57,19 +57,19 @@ def parse_trace(text: str) -> Trace:
 def _step(node: ast.stmt) -> Step:
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         raise bad_trace(node, "a trace has one step per line")
-    step = _call(node.value, STEP_CLASSES)
+    step = _call(node.value, step_classes())
     assert isinstance(step, Step)
     return step
 
 
-def _call(node: ast.Call, classes: dict[str, type]) -> object:
+def _call(node: ast.Call, classes: Mapping[str, type]) -> object:
     if not isinstance(node.func, ast.Name) or node.func.id not in classes:
         raise bad_trace(
             node, f"{ast.unparse(node.func)} is not known here", f"known are: {', '.join(classes)}"
         )
     cls = classes[node.func.id]
     names = [f.name for f in fields(cls)]
-    inside = STEP_CLASSES if cls in HOLD_STEPS else _VALUES
+    inside = step_classes() if cls in HOLD_STEPS else _VALUES
     args = {name: parse_value(a, inside) for name, a in zip(names, node.args, strict=False)}
     args |= {k.arg or "**": parse_value(k.value, inside) for k in node.keywords}
     try:
@@ -78,7 +78,7 @@ def _call(node: ast.Call, classes: dict[str, type]) -> object:
         raise bad_trace(node, f"{cls.__name__}: {e}", f"its fields are: {', '.join(names)}") from None
 
 
-def parse_value(node: ast.expr, classes: dict[str, type]) -> object:
+def parse_value(node: ast.expr, classes: Mapping[str, type]) -> object:
     """A value that stands in a trace; `classes` may be called by name."""
     match node:
         case ast.Constant():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from tilewright.families.families import FAMILIES
+from tilewright.families.families import all_families
 from tilewright.families.family import Request
 from tilewright.families.ordered.recipe import schedule_each
 from tilewright.families.prepare import prepared
@@ -48,7 +48,7 @@ def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) 
 
 
 def _spaces(request: Request) -> Iterator[Space]:
-    for family in FAMILIES:
+    for family in all_families():
         found = family(request)
         if found is not None:
             yield found

@@ -1,20 +1,32 @@
-"""Targets by name."""
+"""Targets by name. A new one is a line here; a package of somebody else's registers its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from tilewright.support.errors import UserError
+from tilewright.support.extensions import Additions
 from tilewright.target.target import AVX2, BASELINE, Target, native
+
+MakeTarget: TypeAlias = Callable[[], Target]
+
+TARGETS: Mapping[str, MakeTarget] = {
+    "native": native,
+    "x86-64": lambda: BASELINE,  # any
+    "x86-64-v3": lambda: AVX2,  # with AVX2 and FMA
+}
+ADDED: Additions[MakeTarget] = Additions("target")
+
+
+def register_target(name: str, make: MakeTarget) -> None:
+    """Make a target of another package known by name; `make` is called whenever it is asked for."""
+    ADDED.add({name: make}, TARGETS)
 
 
 def resolve_target(target: str | Target) -> Target:
-    """ "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target itself."""
+    """A target by its name (those in `TARGETS`, and registered ones), or a Target itself."""
     if isinstance(target, Target):
         return target
-    known: dict[str, Callable[[], Target]] = {
-        "native": native,
-        "x86-64": lambda: BASELINE,
-        "x86-64-v3": lambda: AVX2,
-    }
+    known = {**TARGETS, **ADDED.items}
     if target not in known:
         raise UserError(f"unknown target {target!r}", hint=f"one of {', '.join(known)}")
     return known[target]()

@@ -30,6 +30,7 @@ from tilewright.support.answering import answer_requests
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
 from tilewright.support.compiling import compiling
 from tilewright.support.errors import TilewrightError, UserError
+from tilewright.support.extensions import load_extensions
 from tilewright.support.frames import pack
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
@@ -205,6 +206,7 @@ class Server:
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard))
+    load_extensions()
     gc.freeze()
     with compiling():
         answer_requests(Server().answer)

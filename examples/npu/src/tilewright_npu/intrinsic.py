@@ -11,7 +11,7 @@ from dataclasses import replace
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Var, cast
 from tilewright.target.intrinsic import MEMORY, BodyLoop, Intrinsic, Operand, state
-from tilewright.target.intrinsics import register_family
+from tilewright.target.intrinsics import register_intrinsics
 from tilewright.target.target import BASELINE, Target
 from tilewright_npu.machine import NPU
 
@@ -38,5 +38,5 @@ FAMILY = (MATMUL,)
 
 def declare() -> Target:
     """Add the array to the intrinsics that Tilewright knows in this process; the target that has it."""
-    register_family(FAMILY)
+    register_intrinsics(*FAMILY)
     return replace(BASELINE, features=BASELINE.features | {FEATURE})

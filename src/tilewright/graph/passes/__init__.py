@@ -1,7 +1,7 @@
 """What happens to a graph between import and lowering, as one list.
 
-Each pass is a function from graph to graph in a file of its own. `group` and `lower`, which end the graph's life, are
-called by the compiler afterwards: they take the external regions too.
+Each pass is a function from graph to graph in a file of its own, with a line here. `group` and `lower`, which end the
+graph's life, are called by the compiler afterwards: they take the external regions too.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,8 @@ from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.graph.passes.simplify import simplify
 from tilewright.graph.passes.sink_reshapes import sink_reshapes
 from tilewright.graph.passes.trim_windows import trim_windows
+from tilewright.support.errors import UserError
+from tilewright.support.extensions import Additions
 
 Pass: TypeAlias = Callable[[Graph], Graph]
 
@@ -42,11 +44,30 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind
 )
+ADDED: Additions[tuple[Pass, Pass]] = Additions("graph pass")  # each with the one that it runs before
+
+
+def register_pass(run: Pass, before: Pass = eliminate_common) -> None:
+    """Make a pass of another package known. It runs before the (first) one of ours that is named."""
+    if before not in PIPELINE:
+        raise UserError(
+            f"{before.__name__} is no pass of ours",
+            hint=f"one of {', '.join(dict.fromkeys(p.__name__ for p in PIPELINE))}",
+        )
+    ADDED.add({run.__name__: (run, before)}, {p.__name__ for p in PIPELINE})
+
+
+def all_passes() -> tuple[Pass, ...]:
+    """Ours and those of others, in order."""
+    passes = list(PIPELINE)
+    for run, before in ADDED.items.values():
+        passes.insert(passes.index(before), run)
+    return tuple(passes)
 
 
 def prepare(graph: Graph, after: Callable[[str, Graph], None] | None = None) -> Graph:
     """Run the passes in order. `after(name, graph)` sees the graph after each, for printing and checking."""
-    for step in PIPELINE:
+    for step in all_passes():
         graph = step(graph)
         if after is not None:
             after(step.__name__, graph)

@@ -1,0 +1,77 @@
+"""`tilewright inspect`: its options."""
+
+from pathlib import Path
+
+import click
+
+from tilewright.cli.command import Command
+from tilewright.cli.options import (
+    ACCURACY,
+    CHECK_INDICES,
+    INPUT,
+    JSON,
+    MODEL,
+    PLUGINS,
+    SEED,
+    SHAPE,
+    TARGET,
+    THREADS,
+)
+
+STAGES = ("graph", "tir", "scheduled", "lowered", "llvm", "asm")
+
+
+COMMAND = Command(
+    "inspect",
+    "tilewright.cli.inspect:inspect",
+    """Show what MODEL becomes: a summary (.onnx or .tw), its text at one stage (.onnx), or its profile (.onnx or .tw).
+
+    \b
+    graph      operators, after import
+    tir        loops and blocks, as lowered from the graph
+    scheduled  the same after layouts and loops were chosen
+    lowered    kernels as plain loops
+    llvm, asm  kernels as LLVM IR and as machine code
+    """,
+    [
+        MODEL,
+        click.Option(
+            ["--ir"],
+            type=click.Choice(STAGES),
+            help="Print the program at this stage instead of a summary.",
+        ),
+        click.Option(
+            ["--kernel"], metavar="NAME", help="Only this kernel of the stage, by its name or a part of it."
+        ),
+        click.Option(
+            ["--trace"], is_flag=True, help="Print all decisions that make the program (.onnx or .tw)."
+        ),
+        click.Option(
+            ["--placement"],
+            is_flag=True,
+            help="Show what plugins (--plugin) were asked, and what they run.",
+        ),
+        click.Option(
+            ["--svg"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Draw the placement: the graph, coloured by who runs what.",
+        ),
+        click.Option(["--profile"], is_flag=True, help="Run the model, and show where its time goes."),
+        click.Option(
+            ["--seconds"],
+            default=1.0,
+            show_default=True,
+            type=click.FloatRange(0),
+            help="How long --profile runs it.",
+        ),
+        THREADS,
+        INPUT,
+        SEED,
+        SHAPE,
+        TARGET,
+        ACCURACY,
+        CHECK_INDICES,
+        *PLUGINS,
+        JSON,
+    ],
+)

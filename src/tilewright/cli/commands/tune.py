@@ -1,0 +1,37 @@
+"""`tilewright tune`: its options."""
+
+import click
+
+from tilewright.cli.command import Command
+from tilewright.cli.options import ACCURACY, JSON, MODEL, SHAPE, TARGET
+from tilewright.support.budget import DEFAULT_BUDGET
+
+COMMAND = Command(
+    "tune",
+    "tilewright.cli.tune:tune",
+    """Measure schedules for the kernels of MODEL (.onnx). What is found is used whenever it is compiled again.
+
+    Every measurement goes to the database of the user at once. Ctrl-C ends the search and keeps what was found.
+    """,
+    [
+        MODEL,
+        click.Option(
+            ["--budget"], default=DEFAULT_BUDGET, show_default=True, help="How long: 60s, 5m, 1.5h."
+        ),
+        click.Option(["--trials"], type=click.IntRange(1), help="At most so many candidates."),
+        click.Option(
+            ["--threads"],
+            default=1,
+            show_default=True,
+            type=click.IntRange(1),
+            help="That a candidate runs on.",
+        ),
+        click.Option(
+            ["--seed"], default=0, show_default=True, help="Of the search and of the random tensors."
+        ),
+        SHAPE,
+        TARGET,
+        ACCURACY,
+        JSON,
+    ],
+)
