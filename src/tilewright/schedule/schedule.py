@@ -10,8 +10,8 @@
     s.save("gemm.trace")    # and Schedule.load(func, "gemm.trace") does it again
     s.undo()                # takes the last step back
 
-`apply` takes any step; ours have methods beside it, for editors, which return the names that the step makes. A refused
-step raises a `ScheduleError` that shows the loops and marks the place, and changes nothing: it can be caught and another tried.
+`apply` takes any step; ours have methods too, which return the names that the step makes. A refused step raises a
+`ScheduleError` that shows the loops and marks the place, and changes nothing: it can be caught and another tried.
 Several steps that make sense only together go into a transaction:
 
     try:
