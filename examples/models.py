@@ -53,6 +53,10 @@ class Net:
         self._nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attrs))
         return name
 
+    def spare_output(self) -> None:
+        """The last node has one more output, which nobody reads."""
+        self._nodes[-1].output.append(self._fresh("spare"))
+
     def model(
         self, name: str, inputs: dict[str, Sequence[int]], outputs: dict[str, Sequence[int]]
     ) -> ModelProto:

@@ -122,6 +122,11 @@ class Executable:
         self._session.run(self._feeds(given), self._results(results))
         return results[0] if len(results) == 1 else tuple(results)
 
+    def bind(self, *inputs: Array, out: Array | Sequence[Array] | None = None) -> Bound:
+        """The program on these arrays, or on random ones: `run` as often as you like, without looking at them again."""
+        given, results = _arrays(self.func, inputs or self._random(), out)
+        return self._session.bind(self._feeds(given), self._results(results))
+
     def time(self, *inputs: Array, repeat: int = 7, seconds: float = 0.02) -> Timing:
         """How long a run takes. Each of `repeat` measurements is one native call, of so many runs that it takes about
         `seconds`: Python has no part in it. Without inputs, on random ones.
