@@ -20,6 +20,9 @@ from tilewright.ops.core.winograd_error import winograd_error
 
 Array: TypeAlias = NDArray[Any]
 
+SHOWS = """What Winograd's algorithms lose against the plain float32 sum: a factor of a few, which grows with the tile
+and with the square root of the channels."""
+
 METHOD = """An error is the largest difference from the same sum in float64, over the largest output.
 
 *Measured* figures are those that compilation compares with `accuracy=`: with the layer's weights and normal noise, for
@@ -155,7 +158,7 @@ def main(seeds: int) -> None:
         NOTES,
     ]
     click.echo("\n\n".join(parts))
-    path = write("accuracy", "Errors of algorithms", METHOD.format(seeds=seeds), *parts)
+    path = write("accuracy", "Errors of algorithms", SHOWS, METHOD.format(seeds=seeds), *parts)
     click.echo(f"\nwritten to {path}")
 
 

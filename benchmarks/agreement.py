@@ -156,14 +156,16 @@ def main() -> int:
 
 
 def _write(rows: list[Row]) -> None:
+    shows = f"{sum(r.is_fine for r in rows)} of {len(rows)} models agree with ONNX Runtime."
     method = (
-        f"{sum(r.is_fine for r in rows)} of {len(rows)} agree with ONNX Runtime: the error is at most {TOLERANCE:g} "
-        "of the largest magnitude, NaN are in the same places, integers are equal, and a second run gives equal bits."
+        f"A model agrees if the error is at most {TOLERANCE:g} of the largest magnitude, NaN are in the same places, "
+        "integers are equal, and a second run gives equal bits."
     )
     cells = [(r.case.name, r.case.group, f"{r.error:.1e}", r.problem) for r in rows]
     write(
         "agreement",
         "Agreement with ONNX Runtime",
+        shows,
         method,
         table(("model", "from", "error", "problem"), cells),
     )

@@ -103,7 +103,13 @@ def main(threads: int | None, rounds: int) -> None:
     text = table(("", "µs", "noise"), rows)
     click.echo(text)
     method = METHOD.format(threads=workers, kernels=KERNELS, rounds=rounds)
-    click.echo(f"written to {write('barrier', 'What the runtime costs', method, text)}")
+    took = {kind: cost for kind, cost, _ in rows}
+    shows = (
+        f"A barrier and the kernel before it take {took['kernel and barrier']} µs, a call of a bound program "
+        f"{took['call']} µs, with an awake team {took['team call']} µs; a team that sleeps takes "
+        f"{took['team call, asleep']} µs."
+    )
+    click.echo(f"written to {write('barrier', 'What the runtime costs', shows, method, text)}")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,9 @@ for _ in sys.stdin:
 """
 
 
+_MEAN = "geometric mean"
+
+
 class Side:
     """A process that runs a model with the code of a checkout."""
 
@@ -126,14 +129,18 @@ def main(
                 rows.append(
                     [model.stem, str(threads), f"{one:.2f}", f"{two:.2f}", f"{ratio.value:.3f}", interval]
                 )
-            rows.append(["geometric mean", str(threads), "", "", f"{geometric_mean(ratios):.3f}", ""])
+            rows.append([_MEAN, str(threads), "", "", f"{geometric_mean(ratios):.3f}", ""])
     text = table(("network", "threads", "before, ms", "after, ms", "after over before", "95 %"), rows)
     click.echo(text)
     if save:
         method = METHOD.format(
             before=current_commit(before), after=current_commit(), rounds=rounds, seconds=seconds
         )
-        click.echo(f"\nwritten to {write('before-after', 'Speed after over before', method, text)}")
+        means = [f"{row[4]} with {row[1]} thread(s)" for row in rows if row[0] == _MEAN]
+        shows = (
+            f"Networks run at {' and '.join(means)} times the speed they had before, on the geometric mean."
+        )
+        click.echo(f"\nwritten to {write('before-after', 'Speed after over before', shows, method, text)}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
@@ -129,6 +130,11 @@ def warm_row(name: str, ours: Numbers, theirs: Numbers) -> list[str]:
     return [name, f"{ours['import']:.3f}", *cells(ours), *cells(theirs)]
 
 
+def _span(cells: Iterable[str]) -> str:
+    numbers = sorted(map(float, cells))
+    return f"{numbers[0]:g} to {numbers[-1]:g}"
+
+
 WARM = (
     "warm, in seconds",
     "import",
@@ -177,8 +183,10 @@ def main(files: tuple[Path, ...], repeats: int, chains: bool, before: Path | Non
     texts += [table(CHAIN, lengths)] if chains else []
     click.echo("\n\n".join(texts))
     if save:
+        shows = f"Compiling takes {_span(c[-3 if before else -2] for c in compiled)} CPU seconds, loading "
+        shows += f"what was compiled before {_span(c[2] for c in loaded)} seconds."
         method = METHOD.format(repeats=repeats, threads=default_threads())
-        click.echo(f"\nwritten to {write('compile-time', 'Compiling and loading', method, *texts)}")
+        click.echo(f"\nwritten to {write('compile-time', 'Compiling and loading', shows, method, *texts)}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.runtime.session import Session
 from tilewright.runtime.team import shared_team
 
+SHOWS = """How much longer runs take while threads of another library spin on the same cores."""
+
 METHOD = """Ours and ONNX Runtime's session of a model, in one process, {threads} threads each. *alone*: runs follow
 each other, after a pause in which ONNX Runtime's threads fall asleep. *in turns*: each run follows one of ONNX Runtime,
 whose threads still spin. *a patient caller* waits for a worker that has lost its core; otherwise the caller summons it.
@@ -111,7 +113,7 @@ def main(models: tuple[Path, ...], threads: int | None, rounds: int, runs: int) 
         parts += [f"## {model.stem}", text]
     cores = 1 + (count - 1) / 2  # all workers share theirs
     method = METHOD.format(threads=count, cores=cores, fair=count / cores, rounds=rounds, runs=runs)
-    click.echo(f"written to {write('contention', 'Beside threads that spin', method, *parts)}")
+    click.echo(f"written to {write('contention', 'Beside threads that spin', SHOWS, method, *parts)}")
 
 
 if __name__ == "__main__":

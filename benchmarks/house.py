@@ -125,8 +125,12 @@ def main(before: Path, save: bool) -> None:
     ]
     click.echo("\n\n".join(texts))
     if save:
+        shows = (
+            f"The package's root has {len(roots[1])} modules (before: {len(roots[0])}), and a model passes "
+        )
+        shows += f"{len(ways[1])} packages (before: {len(ways[0])}) on its way to a running kernel."
         method = METHOD.format(before=current_commit(before), after=current_commit())
-        click.echo(f"\nwritten to {write('house', 'The layout of the code', method, *texts)}")
+        click.echo(f"\nwritten to {write('house', 'The layout of the code', shows, method, *texts)}")
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def main(size: int, rounds: int, seconds: float, save: bool) -> None:
     ratio = f"int8 over float32: {best:.2f} at their best, {speedup(measured['int8'], measured['float32'])} by rounds."
     click.echo(f"{text}\n\n{ratio}")
     if save:
-        write("int8_gemm", "A product of bytes", METHOD.format(size=size, rounds=rounds), text, ratio)
+        write("int8_gemm", "A GEMM of bytes", ratio, METHOD.format(size=size, rounds=rounds), text)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ from benchmarks.suite_tables import (
     versions_text,
 )
 
+SHOWS = """How close memory-bound groups come to the speed of memory, and to the best other engine."""
+
 METHOD = """float32, random inputs, untuned. Each engine runs in a process of its own, pinned to as many cores as
 threads; all take turns. Times are medians in milliseconds; in brackets: that time over ours, above 1 is slower than
 ours. *best / ours* is that of the quickest other engine, with its 95 % interval over rounds. *limit / ours*: a loop
@@ -148,7 +150,7 @@ def main(
     click.echo("\n\n".join(parts))
     if save:
         title = "Memory-bound groups against other engines and memory"
-        path = write("memory-bound", title, METHOD, *parts, measured_at=measured_at)
+        path = write("memory-bound", title, SHOWS, METHOD, *parts, measured_at=measured_at)
         click.echo(f"\nwritten to {path.relative_to(ROOT)}")
 
 

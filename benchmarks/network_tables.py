@@ -12,6 +12,7 @@ from benchmarks.suite_results import (
     against,
     best_peer,
     counts,
+    geometric_mean,
     split_batch,
 )
 from benchmarks.suite_tables import (
@@ -31,6 +32,18 @@ in brackets: that time over ours, above 1 is slower than ours. *best / ours* is 
 its 95 % bootstrap interval over rounds. A result of ours counts if its error is at most {OUR_ERROR:g} of the largest
 output, one of the others at {PEER_ERROR:g} (marked † beyond). `inductor` is PyTorch's, with frozen weights;
 `xla` is JAX's."""
+
+
+def shows(results: Results) -> str:
+    """The geometric means of single inputs, in a sentence."""
+    alone = {name: found for name, found in results.items() if split_batch(name)[1] == 1}
+    means: list[str] = []
+    for threads in sorted({t for found in alone.values() for t in found}):
+        ratios = [_best_ratio(found[threads]) for found in alone.values() if threads in found]
+        mean = geometric_mean(r.value for r in ratios if r is not None)
+        means.append(f"{mean:.2f} times ({threads_text(threads).lower()})")
+    text = " and ".join(means)
+    return f"Untuned, {len(alone)} networks run at {text} the speed of the best other engine for each."
 
 
 def comparison(rows: Mapping[str, Row]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from benchmarks.batched import write_batched
-from benchmarks.network_tables import METHOD, pages
+from benchmarks.network_tables import METHOD, pages, shows
 from benchmarks.options import page_options, results_option, turn_options
 from benchmarks.results import FOLDER, ROOT, current_commit, write
 from benchmarks.suite_measure import measure_all
@@ -94,7 +94,7 @@ def main(
         for file, text in charts.items():
             (FOLDER / file).write_text(text, encoding="utf-8")
         title = "Networks against other engines"
-        path = write("networks", title, METHOD, *parts, measured_at=measured_at)
+        path = write("networks", title, shows(results), METHOD, *parts, measured_at=measured_at)
         click.echo(f"\nwritten to {path.relative_to(ROOT)}")
 
 

@@ -13,6 +13,8 @@ from benchmarks.suite_tables import (
     threads_text,
 )
 
+SHOWS = """How single operators compare with the best other engine, and how much of the multiply-add peak they use."""
+
 METHOD = f"""One operator as an ONNX model, float32. Each engine runs in a process of its own, pinned to as many cores
 as threads; all are loaded, and then take turns. Times are medians in milliseconds. *of peak* is our rate over that of a
 loop of multiply-adds on registers, which takes its turns like an engine, times the threads; a convolution counts the

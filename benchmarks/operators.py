@@ -12,7 +12,7 @@ import click
 
 from benchmarks.catalogue import ENGINES
 from benchmarks.operator_cases import CASES
-from benchmarks.operator_tables import METHOD, pages
+from benchmarks.operator_tables import METHOD, SHOWS, pages
 from benchmarks.options import page_options, results_option, turn_options
 from benchmarks.peak_engine import GFLOP, PEAK
 from benchmarks.results import ROOT, current_commit, write
@@ -76,7 +76,9 @@ def main(
     parts = [versions_text(results), *pages(*results)]
     click.echo("\n\n".join(parts))
     if save:
-        path = write("operators", "Operators against other engines", METHOD, *parts, measured_at=measured_at)
+        path = write(
+            "operators", "Operators against other engines", SHOWS, METHOD, *parts, measured_at=measured_at
+        )
         click.echo(f"\nwritten to {path.relative_to(ROOT)}")
 
 

@@ -52,7 +52,13 @@ def main(rounds: int) -> None:
             rows.append([f"{kind}, {cores} core(s)", f"{best:.1f} {unit}", f"{usual:.1f} {unit}"])
     text = table(("", "best", "median"), rows)
     click.echo(text)
-    click.echo(f"written to {write('peak', 'The limits of the machine', METHOD.format(rounds=rounds), text)}")
+    best = {row[0]: row[1] for row in rows}
+    shows = (
+        f"One core does {best['arithmetic, 1 core(s)']} of multiply-adds and reads "
+        f"{best['reads from memory, 1 core(s)']} from memory."
+    )
+    path = write("peak", "The limits of the machine", shows, METHOD.format(rounds=rounds), text)
+    click.echo(f"written to {path}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from benchmarks.placement_composed import measure_composed, measure_part
 from benchmarks.placement_measure import Nothing, race, wishes
 from benchmarks.placement_parts import PARTS
 from benchmarks.placement_results import NATIVE, Results, Row
-from benchmarks.placement_tables import METHOD, pages
+from benchmarks.placement_tables import METHOD, SHOWS, pages
 from benchmarks.results import ROOT, current_commit, write
 from examples.models import mlp, resnet18
 from tilewright.cli.machine import check_cores
@@ -143,7 +143,7 @@ def main(
     shown = pages(results)
     click.echo("\n\n".join(shown))
     if save:
-        written = write("plugins", "Plugins, and who runs what", METHOD, *shown)
+        written = write("plugins", "Plugins, and who runs what", SHOWS, METHOD, *shown)
         click.echo(f"\nwritten to {written.relative_to(ROOT)}")
     sys.exit(1 if broken_promises(results) else 0)
 

@@ -15,6 +15,8 @@ from benchmarks.results import table
 from benchmarks.suite_tables import threads_text
 from tilewright.support.turns import Ratio
 
+SHOWS = """Whether placement by measurement is as quick as the best choice, and what it costs to ask."""
+
 METHOD = f"""float32 unless it says otherwise, random weights, untuned. All programs of a model are loaded into one
 process, pinned to as many cores as threads, and take turns in rounds. Times are medians in milliseconds. A ratio is
 taken round by round, with its 95 % bootstrap interval. *{NATIVE}* is native code alone; a plugin's name is that plugin

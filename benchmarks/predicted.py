@@ -37,6 +37,8 @@ from tilewright.tir.func import Func
 from tilewright.tuning.candidate import Maker, Task, tensor_spec
 from tilewright.tuning.trial import Bench, Candidate
 
+SHOWS = """How well costs in closed form predict what kernels take, family by family."""
+
 METHOD = """Every distinct Func of the benchmark models (networks, operators, transformers) is scheduled by default,
 compiled and run alone with one thread, on random inputs, with warm caches. *Measured* is the CPU time of a run, the
 least of {samples} samples of at least {sample:.0f} ms: CPU time, because others may use the machine. *Predicted* is
@@ -191,7 +193,7 @@ def main(names: tuple[str, ...], no_write: bool, measured: Path | None, as_json:
         print(*tables, sep="\n\n")
         return
     method = METHOD.format(samples=_SAMPLES, sample=_SAMPLE_SECONDS * 1e3, least=_LEAST_SECONDS * 1e6)
-    write("predicted", "Predicted and measured times", method, *tables)
+    write("predicted", "Predicted and measured times", SHOWS, method, *tables)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def write(name: str, title: str, method: str, *parts: str, measured_at: str | None = None) -> Path:
-    """docs/results/NAME.md: heading, provenance, how it was measured, and `parts` separated by blank lines.
+def write(
+    name: str, title: str, shows: str, method: str, *parts: str, measured_at: str | None = None
+) -> Path:
+    """docs/results/NAME.md: heading, what it `shows` in a sentence, `parts`; below, how it was measured and when.
 
     `measured_at` is the commit of figures that were measured before; what is known of this moment is left out then.
     """
@@ -42,7 +44,9 @@ def write(name: str, title: str, method: str, *parts: str, measured_at: str | No
     path = FOLDER / f"{name}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
-        "\n\n".join((f"# {title}", "\n".join(provenance), method, *parts)) + "\n", encoding="utf-8"
+        "\n\n".join((f"# {title}", shows, *parts, "## How this was measured", method, "\n".join(provenance)))
+        + "\n",
+        encoding="utf-8",
     )
     return path
 

@@ -13,6 +13,10 @@ from tilewright.cli.tune import failures_text
 from tilewright.search.database import Database
 from tilewright.tuning.tune import TaskResult, TuneResult, Tuning
 
+SHOWS = (
+    """What a short search finds beyond the default schedule of single operators, and how fast it tries."""
+)
+
 METHOD = """One operator as an ONNX model, float32, tuned for {budget} on {threads} thread(s) with an empty database.
 *default* and *tuned* are medians of the last comparison, in which the default schedule and the best candidates take
 turns; where nothing was better beyond doubt, the default stays and both are the same. *trials* is the number of
@@ -104,7 +108,7 @@ def main(names: tuple[str, ...], budget: str, threads: int, seed: int, save: boo
         (schedules / f"{name}.txt").write_text(schedule_text(name, main_task(result)), encoding="utf-8")
     (FOLDER / "tuning.svg").write_text(chart, encoding="utf-8")
     method = METHOD.format(budget=budget, threads=threads)
-    path = write("tuning", "Tuning of single operators", method, text, "![Tuning](tuning.svg)")
+    path = write("tuning", "Tuning of single operators", SHOWS, method, text, "![Tuning](tuning.svg)")
     click.echo(f"\nwritten to {path}")
 
 

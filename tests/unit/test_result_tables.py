@@ -173,10 +173,11 @@ def test_a_page_says_where_it_comes_from_and_not_where_files_lie(
 ) -> None:
     monkeypatch.setattr("benchmarks.results.FOLDER", tmp_path)
     monkeypatch.setattr("sys.argv", ["networks.py", "--from", "/home/me/a.json", "--from=/home/me/b.json"])
-    text = write("page", "Title", "Method.", "Part.", measured_at="1234567").read_text()
+    text = write("page", "Title", "It is fast.", "Method.", "Part.", measured_at="1234567").read_text()
     assert "`python -m benchmarks.networks --from a.json --from=b.json`" in text
     assert "- commit: 1234567" in text and "load average" not in text
-    assert "load average" in write("page", "Title", "Method.").read_text()
+    assert text.index("It is fast.") < text.index("Part.") < text.index("Method.") < text.index("- commit")
+    assert "load average" in write("page", "Title", "It is fast.", "Method.").read_text()
 
 
 def test_a_bar_chart_has_a_bar_for_each_value() -> None:
