@@ -18,15 +18,15 @@ from tilewright.graph.external import No
 from tilewright.graph.interp import interpret
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.ops.opdef import Array
-from tilewright.plugins import foreign, onednn_library
 from tilewright.plugins.onednn import OneDnn
-from tilewright.plugins.primitives import Program
+from tilewright.plugins.onednn import library as dnnl
+from tilewright.plugins.onednn.program import Program
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 from tilewright.support.artifact import ExternalCall
 from tilewright.support.errors import UserError
 
 try:
-    distribution(onednn_library.PACKAGE)
+    distribution(dnnl.PACKAGE)
 except PackageNotFoundError:
     pytest.skip("oneDNN is not installed", allow_module_level=True)
 
@@ -333,7 +333,7 @@ def test_tensors_lie_as_the_library_wants_between_primitives_and_weights_are_pac
 
     def is_plain(name: str) -> bool:
         held = program.held[name]
-        return held.layout.is_like(onednn_library.plain(held.shape))
+        return held.layout.is_like(dnnl.plain(held.shape))
 
     assert [name for name in ("r0", "p0", "r1", "r2") if is_plain(name)] == []
     assert is_plain("x") and is_plain("y")
@@ -428,7 +428,7 @@ def test_runs_at_the_same_time_do_not_meet() -> None:
 
 
 def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
-    openmp = onednn_library.library().functions
+    openmp = dnnl.functions()
     before = openmp.omp_get_max_threads()
     program = loaded(perceptron(), threads=before + 1)
     program([normal(4, 8)], [np.empty((4, 32), np.float32)])
@@ -445,9 +445,9 @@ def test_without_the_library_native_code_runs_the_region(
     def missing(package: str) -> Any:
         raise PackageNotFoundError(package)
 
-    for cached in (onednn_library.library, onednn_library.engine):
+    for cached in (dnnl.functions, dnnl.engine):
         cached.cache_clear()
-    monkeypatch.setattr(foreign, "distribution", missing)
+    monkeypatch.setattr(dnnl, "distribution", missing)
     try:
         answer = OneDnn().is_available()
         assert isinstance(answer, No) and "pip install 'tilewright[onednn]'" in answer.reason
@@ -457,10 +457,10 @@ def test_without_the_library_native_code_runs_the_region(
         with pytest.raises(UserError, match="is not installed"):
             made.session(1, strict=True)
     finally:
-        for cached in (onednn_library.library, onednn_library.engine):
+        for cached in (dnnl.functions, dnnl.engine):
             cached.cache_clear()
 
 
 def test_a_status_of_the_library_is_an_error_in_words() -> None:
-    with pytest.raises(foreign.ForeignError, match="dnnl_memory_desc_create_with_tag: invalid arguments"):
-        onednn_library.free([-5])
+    with pytest.raises(dnnl.LibraryError, match="dnnl_memory_desc_create_with_tag: invalid arguments"):
+        dnnl.free([-5])

@@ -10,7 +10,7 @@ from tilewright.graph.surroundings import Surroundings
 from tilewright.ops.core.activation import Gelu, Relu, Sigmoid, Swish
 from tilewright.ops.core.arithmetic import Add, Mul, Sub
 from tilewright.ops.core.contraction import MatMul
-from tilewright.plugins.chains import chain_patterns, read_chain
+from tilewright.plugins.onednn.chains import chain_patterns, read_chain
 from tilewright.support.errors import UserError
 
 

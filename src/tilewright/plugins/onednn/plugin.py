@@ -5,10 +5,9 @@ A unit becomes one primitive. The code of a region describes its primitives, as 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import c_float, c_void_p
 from dataclasses import asdict, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +20,11 @@ from tilewright.ops.core.contraction import Gemm, MatMul
 from tilewright.ops.core.conv import Conv
 from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import Array, Op
-from tilewright.plugins import onednn_library as dnnl
-from tilewright.plugins.chains import Link, chain_patterns, read_chain
-from tilewright.plugins.onednn_library import INFERENCE, PACKAGE, Algorithm, Layout, Primitive
+from tilewright.plugins.onednn import library as dnnl
+from tilewright.plugins.onednn.chains import Link, chain_patterns, read_chain
+from tilewright.plugins.onednn.library import INFERENCE, PACKAGE, Algorithm
+from tilewright.plugins.onednn.program import Operand, Program, Step
 from tilewright.plugins.packages import installed_version
-from tilewright.plugins.primitives import Operand, Program
 from tilewright.support.errors import UserError
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -43,38 +42,6 @@ _FUNCTIONS: Mapping[type[Op], Callable[[Any], tuple[int, float, float]]] = {
 }
 _CONTRACTIONS = ("convolution_forward", "inner_product_forward", "matmul")
 _OPERATIONS: Mapping[type[Op], Algorithm] = {Add: Algorithm.ADD, Mul: Algorithm.MUL}
-
-
-class Step(NamedTuple):
-    """A primitive by its name in C, and what it takes there: numbers, tensors, extents of windows, parameters. `posts`:
-    what is done to each element of the result, with two numbers or an operand. A "reshape" takes nothing.
-    """
-
-    kind: str
-    numbers: Sequence[int]
-    tensors: Sequence[Operand | None]
-    result: Operand
-    window: Sequence[Sequence[int]] = ()
-    parameters: Sequence[float] = ()
-    posts: Sequence[tuple[int, float, float, Operand | None]] = ()
-
-    @property
-    def reads(self) -> list[Operand]:
-        return [o for o in (*self.tensors, *(p[3] for p in self.posts)) if o is not None]
-
-    def described(self, held: Callable[[Operand], Layout]) -> Primitive | None:
-        def wanted(o: Operand | None) -> Layout | None:
-            return o and (dnnl.free(o.shape) if o.is_free else held(o))
-
-        if self.kind == "reshape":
-            return None
-        result, tensors = wanted(self.result), [wanted(o) for o in self.tensors]
-        if self.kind == "concat":
-            sources = (c_void_p * len(tensors))(*(t and t.address for t in tensors))
-            return Primitive(self.kind, dnnl.engine(), result, len(tensors), *self.numbers, sources)
-        posts = [(algorithm, alpha, beta, wanted(o)) for algorithm, alpha, beta, o in self.posts]
-        rest = (*map(dnnl.dims, self.window), *map(c_float, self.parameters))
-        return Primitive(self.kind, dnnl.engine(), *self.numbers, *tensors, result, *rest, posts=posts)
 
 
 class OneDnn(Plugin):
@@ -111,7 +78,7 @@ class OneDnn(Plugin):
 
     def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
         steps, ends = json.loads(blob, object_hook=Operand.read)
-        return Program(dnnl, [Step(*s) for s in steps], ends, constants, threads)
+        return Program([Step(*s) for s in steps], ends, constants, threads)
 
 
 def _bound(value: float | None, otherwise: float) -> float:

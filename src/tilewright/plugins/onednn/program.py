@@ -1,28 +1,28 @@
-"""Programs of primitives: for plugins whose library has one for each unit, and layouts of its own.
+"""Programs of primitives, one for each unit.
 
 A tensor stays as the primitive left it that made it, and is reordered only for one that wants it otherwise: if it is
 a constant once and for all, when the program is made. On the border of the region tensors are row-major. Memory in
 between is planned ahead; runs at the same time have memory of their own.
-
-A plugin describes a region as `Step`s, and its library as a `Kit`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from ctypes import c_float, c_void_p
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.ops.opdef import Array
+from tilewright.plugins.onednn import library as dnnl
+from tilewright.plugins.onednn.library import Bound, Layout, Primitive
 from tilewright.runtime.memory import Region, address_of
 from tilewright.tir.memory_plan import MemoryPlan, plan_memory
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor as a primitive sees it; `role` is what it is to it, in numbers of the library's. `is_turned`: the last
+    """A tensor as a primitive sees it; `role` is what it is to it (`library.SOURCE`, …). `is_turned`: the last
     two dimensions are exchanged in memory. `is_free`: the library may choose how it lies.
     """
 
@@ -39,68 +39,36 @@ class Operand:
         return Operand(**given)
 
 
-class Layout(Protocol):
-    """The shape of a tensor, and how it lies in memory."""
+class Step(NamedTuple):
+    """A primitive by its name in C, and what it takes there: numbers, tensors, extents of windows, parameters. `posts`:
+    what is done to each element of the result, with two numbers or an operand. A "reshape" takes nothing.
+    """
+
+    kind: str
+    numbers: Sequence[int]
+    tensors: Sequence[Operand | None]
+    result: Operand
+    window: Sequence[Sequence[int]] = ()
+    parameters: Sequence[float] = ()
+    posts: Sequence[tuple[int, float, float, Operand | None]] = ()
 
     @property
-    def nbytes(self) -> int: ...
+    def reads(self) -> list[Operand]:
+        return [o for o in (*self.tensors, *(p[3] for p in self.posts)) if o is not None]
 
-    def is_like(self, other: Any) -> bool: ...
+    def described(self, held: Callable[[Operand], Layout]) -> Primitive | None:
+        def wanted(o: Operand | None) -> Layout | None:
+            return o and (dnnl.free(o.shape) if o.is_free else held(o))
 
-
-class Bound(Protocol):
-    """A primitive with its tensors."""
-
-    def move(self, i: int, address: int) -> None:
-        """Tensor i is there from now on."""
-        ...
-
-    def run(self) -> None: ...
-
-
-class Primitive(Protocol):
-    """Code for one operation on tensors of known layouts."""
-
-    def layout(self, role: int) -> Any:
-        """How a tensor has to lie. Scratch memory is a tensor too."""
-        ...
-
-    def bind(self, tensors: Sequence[tuple[int, Any, int]]) -> Bound:
-        """To tensors by role, layout and address (0: not known yet)."""
-        ...
-
-
-class Kit(Protocol):
-    """A library. `SOURCE` and `RESULT` are roles in a reordering, `SCRATCHPAD` is that of scratch memory."""
-
-    @property
-    def SOURCE(self) -> int: ...
-
-    @property
-    def RESULT(self) -> int: ...
-
-    @property
-    def SCRATCHPAD(self) -> int: ...
-
-    def plain(self, shape: Sequence[int], is_turned: bool = False) -> Any: ...
-
-    def reordering(self, source: Any, result: Any) -> Primitive: ...
-
-    def using_threads(self, count: int) -> AbstractContextManager[None]: ...
-
-
-class Step(Protocol):
-    """One primitive. If there is none to be `described`, its result is what it reads in another shape."""
-
-    @property
-    def reads(self) -> Sequence[Operand]: ...
-
-    @property
-    def result(self) -> Operand: ...
-
-    def described(self, held: Callable[[Operand], Any]) -> Primitive | None:
-        """`held` says how an operand lies now."""
-        ...
+        if self.kind == "reshape":
+            return None
+        result, tensors = wanted(self.result), [wanted(o) for o in self.tensors]
+        if self.kind == "concat":
+            sources = (c_void_p * len(tensors))(*(t and t.address for t in tensors))
+            return Primitive(self.kind, dnnl.engine(), result, len(tensors), *self.numbers, sources)
+        posts = [(algorithm, alpha, beta, wanted(o)) for algorithm, alpha, beta, o in self.posts]
+        rest = (*map(dnnl.dims, self.window), *map(c_float, self.parameters))
+        return Primitive(self.kind, dnnl.engine(), *self.numbers, *tensors, result, *rest, posts=posts)
 
 
 class Held(NamedTuple):
@@ -124,33 +92,32 @@ class Program:
 
     def __init__(
         self,
-        kit: Kit,
         steps: Sequence[Step],
         ends: Sequence[Sequence[Operand]],
         constants: Mapping[str, Array],
         threads: int,
     ) -> None:
-        self._kit, self._constants, self._threads, (inputs, outputs) = kit, constants, threads, ends
+        self._constants, self._threads, (inputs, outputs) = constants, threads, ends
         given = {o.name: (o.shape, ~i) for i, o in enumerate(inputs)}
         given |= {name: (a.shape or (1,), address_of(a)) for name, a in constants.items()}
-        self.held = {name: Held(shape, kit.plain(shape), place) for name, (shape, place) in given.items()}
+        self.held = {name: Held(shape, dnnl.plain(shape), place) for name, (shape, place) in given.items()}
         self._results = {o.name: ~i for i, o in enumerate(outputs, len(inputs))}
         self._copies: dict[tuple[str, bool], list[Held]] = {}
         self.packed: list[Region] = []
         self.reorderings = 0
         self._calls: list[_Call] = []
-        with kit.using_threads(threads):
+        with dnnl.using_threads(threads):
             for step in steps:
                 self._add(step)
             for name, place in self._results.items():
                 have = self.held[name]
                 if have.place != place:
-                    self._reorder(have, Held(have.shape, kit.plain(have.shape), place))
+                    self._reorder(have, Held(have.shape, dnnl.plain(have.shape), place))
             self.plan = _planned(self._calls)
             self._frames = [_Frame(self._calls, self.plan)]  # those that nobody runs in
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        with self._kit.using_threads(self._threads):
+        with dnnl.using_threads(self._threads):
             try:
                 frame = self._frames.pop()
             except IndexError:
@@ -159,14 +126,14 @@ class Program:
         self._frames.append(frame)
 
     def _add(self, step: Step) -> None:
-        out, kit = step.result, self._kit
-        primitive = step.described(lambda o: kit.plain(o.shape) if o is out else self._view(o).layout)
+        out = step.result
+        primitive = step.described(lambda o: dnnl.plain(o.shape) if o is out else self._view(o).layout)
         if primitive is None:
             self.held[out.name] = self._view(replace(step.reads[0], shape=out.shape))
             return
         tensors = [(o.role, self._fetch(o, primitive.layout(o.role))) for o in step.reads]
         layout, place = primitive.layout(out.role), self._results.get(out.name)
-        if place is None or not layout.is_like(kit.plain(out.shape)):
+        if place is None or not layout.is_like(dnnl.plain(out.shape)):
             place = _buffer(layout)
         self.held[out.name] = Held(out.shape, layout, place)
         self._calls.append(self._call(primitive, *tensors, (out.role, self.held[out.name])))
@@ -176,8 +143,8 @@ class Program:
         have = self.held[o.name]
         if have.shape == o.shape and not o.is_turned:
             return have
-        rows = self._fetch(replace(o, shape=have.shape, is_turned=False), self._kit.plain(have.shape))
-        return Held(o.shape, self._kit.plain(o.shape, o.is_turned), rows.place)
+        rows = self._fetch(replace(o, shape=have.shape, is_turned=False), dnnl.plain(have.shape))
+        return Held(o.shape, dnnl.plain(o.shape, o.is_turned), rows.place)
 
     def _fetch(self, o: Operand, layout: Layout) -> Held:
         """The operand in this layout."""
@@ -200,11 +167,11 @@ class Program:
         self.reorderings += 1
 
     def _move(self, source: Held, target: Held) -> _Call:
-        made = self._kit.reordering(source.layout, target.layout)
-        return self._call(made, (self._kit.SOURCE, source), (self._kit.RESULT, target))
+        made = dnnl.reordering(source.layout, target.layout)
+        return self._call(made, (dnnl.SOURCE, source), (dnnl.RESULT, target))
 
     def _call(self, primitive: Primitive, *tensors: tuple[int, Held]) -> _Call:
-        role = self._kit.SCRATCHPAD
+        role = dnnl.SCRATCHPAD
         scratch = primitive.layout(role)
         if scratch.nbytes:
             tensors = (*tensors, (role, Held((), scratch, _buffer(scratch))))

@@ -1,16 +1,23 @@
-"""oneDNN's C API (dnnl.h of version 3), as far as the plugin needs it. All tensors are float32."""
+"""oneDNN's C API (dnnl.h of version 3), as far as the plugin needs it. All tensors are float32.
 
+Its functions return a status, 0 if all is well; `thing_create` puts a handle where its first argument points, and
+`thing_destroy` frees it.
+"""
+
+import weakref
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from ctypes import Structure, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import CDLL, Structure, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from enum import IntEnum
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, distribution
 from math import prod
 from typing import Any
 
-from tilewright.plugins.foreign import Handle, Library
+from tilewright.support.errors import UserError
 
 PACKAGE = "onednn-cpu-gomp"  # of its wheels the one that needs nothing but libgomp
+_FILE = "libdnnl.so.3"
 INFERENCE = 96  # dnnl_forward_inference
 _CPU, _F32, _ANY_LAYOUT, _IN_ORDER, _CALLERS_SCRATCHPAD = 1, 3, 1, 1, 1
 _IMPLEMENTATION, _LAYOUT_OF_ARGUMENT = 8, 255  # what can be asked of a primitive
@@ -45,30 +52,61 @@ class Binding(Structure):
     _fields_ = (("role", c_int), ("tensor", c_void_p))
 
 
+class LibraryError(UserError):
+    """The library is not there, or refuses something."""
+
+
+class Handle(c_void_p):
+    """What the library has made. It is freed with this object."""
+
+
 @lru_cache(maxsize=1)
-def library() -> Library:
-    found = Library(PACKAGE, "libdnnl.so.3", "dnnl_", "onednn", _STATUS)
-    found.functions.dnnl_primitive_desc_query_md.restype = c_void_p
-    found.functions.dnnl_memory_desc_get_size.restype = c_size_t
+def functions() -> Any:
+    """Those of the library, and of OpenMP, which it is linked with."""
+    try:
+        files = distribution(PACKAGE).files or ()
+        found = CDLL(next(str(f.locate()) for f in files if f.name == _FILE))
+    except PackageNotFoundError:
+        raise LibraryError(f"{PACKAGE} is not installed: pip install 'tilewright[onednn]'") from None
+    except (OSError, StopIteration) as e:
+        raise LibraryError(f"{_FILE} of {PACKAGE} cannot be loaded: {e}") from None
+    found.dnnl_primitive_desc_query_md.restype = c_void_p
+    found.dnnl_memory_desc_get_size.restype = c_size_t
     return found
+
+
+def call(name: str, *args: Any) -> None:
+    """LibraryError if it fails."""
+    status: int = getattr(functions(), f"dnnl_{name}")(*args)
+    if status:
+        is_known = 0 <= status < len(_STATUS)
+        raise LibraryError(f"dnnl_{name}: {_STATUS[status] if is_known else status}")
+
+
+def make(kind: str, *args: Any, by: str = "") -> Handle:
+    """An object of this kind, by its usual function or another one."""
+    made = Handle()
+    call(by or f"{kind}_create", byref(made), *args)
+    free = getattr(functions(), f"dnnl_{kind}_destroy")
+    weakref.finalize(made, free, c_void_p(made.value)).atexit = False
+    return made
 
 
 @lru_cache(maxsize=1)
 def engine() -> Handle:
     """The CPU."""
-    return library().make("engine", _CPU, c_size_t(0))
+    return make("engine", _CPU, c_size_t(0))
 
 
 @contextmanager
 def using_threads(count: int) -> Generator[None]:
-    """For what this thread makes and runs meanwhile. OpenMP's functions are found through the library."""
-    openmp = library().functions
-    before: int = openmp.omp_get_max_threads()
-    openmp.omp_set_num_threads(count)
+    """For what this thread makes and runs meanwhile."""
+    before: int = functions().omp_get_max_threads()
+    functions().omp_set_num_threads(count)
     try:
         yield
     finally:
-        openmp.omp_set_num_threads(before)
+        functions().omp_set_num_threads(before)
 
 
 def dims(values: Sequence[int]) -> Any:
@@ -79,9 +117,7 @@ class Layout:
     """The shape of a tensor, and how it lies in memory."""
 
     def __init__(self, how: str, *args: Any) -> None:
-        self._as_parameter_ = library().make(
-            "memory_desc", *args, by=f"memory_desc_{how}"
-        )  # what ctypes passes
+        self._as_parameter_ = make("memory_desc", *args, by=f"memory_desc_{how}")  # what ctypes passes
 
     @property
     def address(self) -> int | None:
@@ -89,10 +125,10 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        return library().functions.dnnl_memory_desc_get_size(self)
+        return functions().dnnl_memory_desc_get_size(self)
 
     def is_like(self, other: "Layout") -> bool:
-        return bool(library().functions.dnnl_memory_desc_equal(self, other))
+        return bool(functions().dnnl_memory_desc_equal(self, other))
 
 
 def plain(shape: Sequence[int], is_turned: bool = False) -> Layout:
@@ -112,16 +148,16 @@ class Bound:
     """A primitive with its tensors, by role, layout and address."""
 
     def __init__(self, code: Handle, tensors: Sequence[tuple[int, Layout, int]]) -> None:
-        self._code, self._stream = code, library().make("stream", engine(), _IN_ORDER)
-        self._tensors = [library().make("memory", v, engine(), c_void_p(at)) for _, v, at in tensors]
+        self._code, self._stream = code, make("stream", engine(), _IN_ORDER)
+        self._tensors = [make("memory", v, engine(), c_void_p(at)) for _, v, at in tensors]
         roles = (role for role, *_ in tensors)
         self._bindings = (Binding * len(tensors))(*zip(roles, (t.value for t in self._tensors), strict=True))
 
     def move(self, i: int, address: int) -> None:
-        library().call("memory_set_data_handle", self._tensors[i], c_void_p(address))
+        call("memory_set_data_handle", self._tensors[i], c_void_p(address))
 
     def run(self) -> None:
-        library().call("primitive_execute", self._code, self._stream, len(self._tensors), self._bindings)
+        call("primitive_execute", self._code, self._stream, len(self._tensors), self._bindings)
 
 
 class Primitive:
@@ -132,7 +168,7 @@ class Primitive:
     def __init__(
         self, name: str, *args: Any, posts: Sequence[tuple[int, float, float, Layout | None]] = ()
     ) -> None:
-        attributes, chain, call = library().make("primitive_attr"), library().make("post_ops"), library().call
+        attributes, chain = make("primitive_attr"), make("post_ops")
         call("primitive_attr_set_scratchpad_mode", attributes, _CALLERS_SCRATCHPAD)
         for algorithm, alpha, beta, layout in posts:
             if layout is None:
@@ -141,19 +177,19 @@ class Primitive:
                 call("post_ops_append_binary", chain, algorithm, layout)
         call("primitive_attr_set_post_ops", attributes, chain)
         by = f"{name}_primitive_desc_create"
-        self._description = library().make("primitive_desc", *args, attributes, by=by)
+        self._description = make("primitive_desc", *args, attributes, by=by)
 
     def layout(self, role: int) -> Layout:
-        query = library().functions.dnnl_primitive_desc_query_md
+        query = functions().dnnl_primitive_desc_query_md
         return Layout("clone", c_void_p(query(self._description, _LAYOUT_OF_ARGUMENT, role)))
 
     def implementation(self) -> str:
         found = c_char_p()
-        library().call("primitive_desc_query", self._description, _IMPLEMENTATION, 0, byref(found))
+        call("primitive_desc_query", self._description, _IMPLEMENTATION, 0, byref(found))
         return (found.value or b"").decode()
 
     def bind(self, tensors: Sequence[tuple[int, Layout, int]]) -> Bound:
-        return Bound(library().make("primitive", self._description), tensors)
+        return Bound(make("primitive", self._description), tensors)
 
 
 def reordering(source: Layout, result: Layout) -> Primitive:
