@@ -1,6 +1,6 @@
 """A lowered Func as one LLVM function: `void name(ptr args, i64 part)`.
 
-Takes what `tir.pipeline.lower_func` gives: loops, conditions, allocations and stores; no blocks, no
+Takes what `tir.pipeline.lower` gives: loops, conditions, allocations and stores; no blocks, no
 unrolled loops left. An outermost PARALLEL loop is the part, with the serial loops over steps around it, if there are
 any; all other loops are serial. So is a VECTORIZED loop around another loop, an allocation or a tensor intrinsic:
 vectors are straight-line code. Loops are do-while with constant extents of at least one, and carry the register slots

@@ -1,4 +1,4 @@
-"""Iterators that choose among expressions: see `straight_line.py`."""
+"""Iterators that choose among expressions: see `winograd/straight_line.py`."""
 
 from math import prod
 

@@ -1,6 +1,6 @@
 """Dividing work among a team whose size is not known yet, where that pays.
 
-What a kernel costs on one core (`work.py`, or the closed form of a rule) is compared with what sharing it costs:
+What a kernel costs on one core (`cost/work.py`, or the closed form of a rule) is compared with what sharing it costs:
 workers meet afterwards, and fetch what they made from each other's caches. A meeting takes a tenth of a microsecond, a
 job of a team that is awake three tenths more than one without (`docs/results/barrier.md`).
 """

@@ -5,7 +5,7 @@ There is one tree, generic over its leaves and over what names a condition. A mo
 | of | leaves | a condition is |
 |---|---|---|
 | `tir.Module` | calls of Funcs and of external code | a Buffer |
-| the compiler (`assembly.py`) | calls of kernels and of external code | a Buffer |
+| the compiler (`driver/assembly.py`) | calls of kernels and of external code | a Buffer |
 | an `Artifact` | segments of kernel calls, external calls | a Slot |
 | a plan of the runtime | prepared segments, external calls | a Slot |
 """

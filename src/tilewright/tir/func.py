@@ -5,7 +5,7 @@ the shared buffers, so a layout is decided once for all kernels that touch a buf
 order kernels run; native segments are made of its maximal runs of Calls.
 
 While scheduling, a Func names Module buffers directly and is called once, so a step may change a buffer together
-with all its readers and writers. `outline_kernels` later makes Funcs that are equal up to renaming one kernel.
+with all its readers and writers. Funcs that are equal up to renaming later become one kernel (`driver/kernels.py`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,6 +1,6 @@
 """Windows in bands of rows: what a band of the result needs is computed just before it, and stays in a near cache.
 
-    acc, T, P: as in `window_chain`             for bands of rows of the result:
+    acc, T, P: as in `match.py`                 for bands of rows of the result:
     sum, D                           ──>            for blocks of channels:
     out                                                 fill the border of P
                                                         acc, and f of it into P, in register tiles

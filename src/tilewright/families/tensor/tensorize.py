@@ -4,7 +4,7 @@
     t = auto_tensorize(s, "C", "native")       # takes the steps, if there is a mapping
     print(t.explain())                         # what was chosen, what the others would have cost, what does not fit
 
-All intrinsics and all their mappings are ranked by a closed form (`mapping_cost`); then the cheapest is built. A
+All intrinsics and all their mappings are ranked by a closed form (`mapping_terms`); then the cheapest is built. A
 mapping that a step refuses is passed over and told. `docs/tensorization.md` explains the method and the text.
 """
 

@@ -1,4 +1,4 @@
-"""The nodes of a model become a stage (`frontend.onnx_stage`).
+"""The nodes of a model become a stage (`frontend.onnx.stage`).
 
 Each ONNX node becomes one node of the graph, through `from_onnx` and `infer` of the op that claims its name; nothing
 is simplified here but what cannot be expressed: constants, `Identity`, and the shape of a value, which is static.

@@ -1,11 +1,11 @@
 """ONNX models as graphs.
 
 `load_graph` makes one graph of a model whose shapes are all known. `OnnxModel` is a model that was read and checked,
-to be imported for one set of input types after the other, as a whole or stage by stage (`frontend.onnx_stage`).
+to be imported for one set of input types after the other, as a whole or stage by stage (`frontend.onnx.stage`).
 
 Every complaint is a UserError that names the node, its types and the cause. Nodes that nothing can run are reported all
-at once. How the file is read safely is in `frontend.onnx_file`, how names and types of inputs are settled in
-`frontend.onnx_interface`.
+at once. How the file is read safely is in `frontend.onnx.file`, how names and types of inputs are settled in
+`frontend.onnx.interface`.
 """
 
 from collections.abc import Sequence

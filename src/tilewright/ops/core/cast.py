@@ -1,5 +1,5 @@
 """Conversion of elements among the types of native code. What else ONNX has (strings, floats of 8 bits and fewer, the
-integers of 4 and 2 bits) is in `cast_host`.
+integers of 4 and 2 bits) is in `ops/host/cast.py`.
 """
 
 from collections.abc import Iterable, Sequence

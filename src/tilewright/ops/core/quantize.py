@@ -6,7 +6,7 @@ Rounding is half to even. Scales and zero points belong to the whole tensor, to 
 of an axis (`Granularity`). The expressions and the numpy functions below are what all quantised ops are made of; both
 compute in f32, operation by operation, so that their integers are equal.
 
-Types that native code does not have (4 and 2 bits, float8) are in `quantize_host`.
+Types that native code does not have (4 and 2 bits, float8) are in `ops/host/quantize.py`.
 """
 
 import math
