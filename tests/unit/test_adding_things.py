@@ -4,6 +4,7 @@ it were ours.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,6 +130,17 @@ def test_a_target_is_compiled_for_and_inspected(model: Path, tmp_path: Path) -> 
 def test_a_command_is_called_and_listed(model: Path) -> None:
     assert json.loads(call("toy", model, "--json")) == {"nodes": 2}
     assert "Count the nodes of MODEL." in call("--help")
+
+
+@pytest.mark.parametrize(
+    ("page", "files"),
+    [("pass", ["graph_pass"]), ("command", ["command", "count"]), ("target", ["target"])],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_the_code_of_a_page_is_that_of_the_toy(page: str, files: list[str]) -> None:
+    text = (TESTS.parent / "docs" / f"adding-a-{page}.md").read_text(encoding="utf-8")
+    for code, file in zip(re.findall(r"```python\n(.*?)```", text, re.DOTALL), files, strict=True):
+        assert (TESTS / "toy_extension" / f"{file}.py").read_text(encoding="utf-8").endswith(code)
 
 
 # ---------------------------------------------------------------------------------------------------- all from outside

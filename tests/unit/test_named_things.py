@@ -15,7 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "tilewright"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 PAGES = sorted(
-    [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "decisions").glob("*.md"), *ROOT.glob("*.md")]
+    [
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "decisions").glob("*.md"),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    ]
 )
 CODE = sorted(p for f in ("src", "benchmarks", "examples", "tests") for p in (ROOT / f).rglob("*.py"))
 
