@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import click
 import numpy as np
 import onnx
 import pytest
@@ -32,6 +34,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps import register_step
 from tilewright.schedule.trace import parse_trace, print_trace
 from tilewright.search.default import choose_schedule
+from tilewright.support import extensions
 from tilewright.support.errors import UserError
 from tilewright.target import intrinsics, names
 from tilewright.target.intrinsics import register_intrinsics
@@ -161,6 +164,18 @@ def test_the_command_line_finds_an_extension_by_itself(model: Path) -> None:
     assert json.loads(counted.stdout) == {"nodes": 2}, counted.stderr
     traced = outside("inspect", model, "--trace", "--target", "toy")
     assert "family='toy'" in traced.stdout, traced.stderr
+
+
+def test_an_installed_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("toy", "toy_extension.registered", extensions.GROUP)
+    monkeypatch.setattr(extensions, "entry_points", lambda group: [entry] if group == entry.group else [])
+    monkeypatch.delitem(sys.modules, "toy_extension.registered", raising=False)
+    monkeypatch.setattr(commands.ADDED, "items", {})
+    extensions.load_extensions.cache_clear()
+    try:
+        assert "toy" in main.list_commands(click.Context(main))
+    finally:
+        extensions.load_extensions.cache_clear()
 
 
 def test_an_extension_that_cannot_be_imported_is_named(model: Path) -> None:

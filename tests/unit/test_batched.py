@@ -6,8 +6,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from benchmarks.batched import with_batch
+from benchmarks.onnx_runtime import BoundOnnxRuntime
 from examples.models import mlp, resnet18
-from tilewright.cli.peers import OnnxRuntime
 
 
 @pytest.mark.parametrize("build", [lambda: mlp((8, 4)), lambda: resnet18(size=32, classes=10)])
@@ -15,7 +15,9 @@ def test_each_row_is_what_it_is_alone(build: object) -> None:
     assert callable(build)
     model = build()
     assert isinstance(model, ModelProto)
-    single, several = (OnnxRuntime(m.SerializeToString(), threads=1) for m in (model, with_batch(model, 3)))
+    single, several = (
+        BoundOnnxRuntime(m.SerializeToString(), threads=1) for m in (model, with_batch(model, 3))
+    )
     (spec,) = several.inputs
     x = np.random.default_rng(0).standard_normal(spec.shape).astype(np.float32)
     assert len(x) == 3

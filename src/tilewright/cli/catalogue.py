@@ -67,7 +67,7 @@ def _told(source: str, catalogue: Mapping[str, Peer]) -> Peer:
         raise UserError(
             f"{source!r} is none of {', '.join(catalogue)}, nor a class of your own such as my_engines:Engine"
         )
-    return Peer(kind.lower(), kind, source, (), f"install what {module} imports")
+    return Peer(kind.lower(), kind, source, (), f"put {module} into PYTHONPATH, and install what it imports")
 
 
 def python_variable(engine: str) -> str:
