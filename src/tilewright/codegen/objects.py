@@ -6,13 +6,11 @@ vectorisers and unroller would only undo decisions of the schedule.
 
 from functools import lru_cache
 
-import llvmlite
 import llvmlite.binding as llvm
 
 from tilewright.target.target import Target
 
 LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
-LLVMLITE_VERSION = llvmlite.__version__
 
 
 @lru_cache(maxsize=8)

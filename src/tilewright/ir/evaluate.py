@@ -209,11 +209,6 @@ def apply_bitcast(to: DType, a: Value) -> Value:
     return np.ascontiguousarray(a).view(to.numpy).reshape(np.shape(a))[()]
 
 
-def apply_select(cond: Value, a: Value, b: Value) -> Value:
-    """Both sides are at hand already."""
-    return np.where(np.asarray(cond), a, b)[()]
-
-
 def round_to(dtype: DType, x: NDArray[Any]) -> Value:
     """A float64 value in float type `dtype`, rounded once (half to even)."""
     if dtype is DType.BF16:  # the conversion goes through float32

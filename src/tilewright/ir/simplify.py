@@ -80,9 +80,6 @@ class Simplifier:
         """Inclusive bounds of an integer expression."""
         return self._bounds_of(self.linear(e))
 
-    def is_true(self, cond: Expr) -> bool:
-        return self(cond) is TRUE
-
     def linear(self, e: Expr) -> Linear:
         """The normal form of an integer expression."""
         out = self._linear.get(e)

@@ -77,11 +77,6 @@ class Evolution:
     def best(self) -> tuple[Proposal, float] | None:
         return (self._elite[0].proposal, self._elite[0].seconds) if self._elite else None
 
-    @property
-    def best_cost(self) -> float:
-        """What the cheapest point is predicted to take."""
-        return min((float(c[0]) for _, c in self._ranked if len(c)), default=float("inf"))
-
     def winners(self, count: int) -> list[Proposal]:
         """The best measured so far."""
         return [m.proposal for m in self._elite[:count]]
