@@ -48,7 +48,8 @@ def doctor(peak: bool, as_json: bool) -> int:
 
 
 def _target_facts(target: Target) -> list[Finding]:
-    caches = " / ".join(f"{size >> 10} KiB" for size in (target.l1_bytes, target.l2_bytes, target.l3_bytes))
+    m = target.machine
+    caches = " / ".join(f"{size >> 10} KiB" for size in (m.l1_bytes, m.l2_bytes, m.l3_bytes))
     return [
         Finding("caches", f"{caches} (L1, L2, L3)"),
         Finding("vectors", f"{target.vector_bytes} bytes, {target.vector_registers} registers"),
@@ -117,7 +118,7 @@ def _compile_and_run() -> str:
 
 def _peaks(target: Target) -> list[Finding]:
     arithmetic = fma_loop(target)
-    large = 4 * target.l3_bytes
+    large = 4 * target.machine.l3_bytes
     memory = read_loop(target, large)
     return [
         Finding(

@@ -85,7 +85,7 @@ def measure_limits(target: Target, cores: int, seconds: float = 0.2) -> Limits:
     best counts, so the loops are short: some of them will be left alone by other programs.
     """
     arithmetic = fma_loop(target, _SHORT)  # registers only: one will do for all
-    size = max(min(4 * target.l3_bytes, _MOST_READ) // cores, _LEAST_READ)
+    size = max(min(4 * target.machine.l3_bytes, _MOST_READ) // cores, _LEAST_READ)
     reads = [read_loop(target, size) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
         # Cores do not disturb each other at arithmetic: each has its own best.
