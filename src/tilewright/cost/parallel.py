@@ -38,9 +38,8 @@ def shared_seconds(alone: float, parts: int, threads: int, m: Machine) -> float:
 
 
 def team_seconds(alone: float, parts: int, m: Machine) -> float:
-    """What teams need on average; or those threads that the program is for."""
-    teams = TEAMS if m.threads == 1 else (m.threads,)
-    return sum(shared_seconds(alone, parts, n, m) for n in teams) / len(teams)
+    """What teams need on average."""
+    return sum(shared_seconds(alone, parts, n, m) for n in TEAMS) / len(TEAMS)
 
 
 def ranked_seconds(alone: Array, parts: Array | float, m: Machine) -> Array:

@@ -40,7 +40,6 @@ class Figures:
     l3_rates: tuple[float, ...]
     memory_rates: tuple[float, ...]
     meeting_seconds: float
-    part_seconds: float
 
     def check(self) -> None:
         """ValueError if a figure is none that a machine could have."""
@@ -64,7 +63,6 @@ class Figures:
             l3_rates=self.l3_rates,
             memory_rates=self.memory_rates,
             meeting_seconds=self.meeting_seconds,
-            part_seconds=self.part_seconds,
         )
 
 
@@ -79,7 +77,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "l3_rates": _RATE,
     "memory_rates": _RATE,
     "meeting_seconds": (1e-9, 1e-3),
-    "part_seconds": (1e-10, 1e-4),
 }
 
 

@@ -6,7 +6,7 @@ another value. Figures come from one of:
     peak        `python -m benchmarks.peak`, in docs/results/peak.md
     barrier     `python -m benchmarks.barrier`, in docs/results/barrier.md
     manual      Software Optimization Guide for the AMD EPYC 7003 Processors (Zen 3), publication 56665
-    calibrated  `tilewright doctor --calibrate` on this host (`driver/calibrate.py`), in place of the figure shipped
+    calibrated  `tilewright doctor --calibrate` on this host (`cli/calibrate.py`), in place of the figure shipped
 
 They rank schedules; they do not predict clocks. How wide vectors are, and how many registers there are, follows from
 the features of the target (`Target.lanes`, `Target.vector_registers`).
@@ -39,7 +39,7 @@ class Machine:
     meeting_seconds: float = (
         0.3e-6  # what a kernel that a team shares costs more than one without; barrier, calibrated
     )
-    part_seconds: float = 0.03e-6  # to claim a part, and until its operands stream; barrier, calibrated
+    part_seconds: float = 0.03e-6  # to claim a part, and until its operands stream; barrier
     # How many cores work at the same kernel. 1: programs that run with any number are made by one core's time.
     threads: int = 1
 

@@ -75,6 +75,12 @@ AVX2 = x86_64(X86_V3, cpu="znver3")
 AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
 
 
+def unused_features() -> tuple[str, ...]:
+    """What the machine we are on could do that programs do not make use of yet."""
+    has_wide = "avx512f" in cpu_features()
+    return ("AVX-512: programs have vectors of 32 bytes, in 16 registers",) if has_wide else ()
+
+
 def native() -> Target:
     """The machine we are on. UserError if our code does not run there."""
     here = os.uname()

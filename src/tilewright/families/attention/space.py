@@ -11,6 +11,7 @@ from itertools import product
 from math import inf, prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.cost.parallel import evenly, ranked_seconds
 from tilewright.families.attention.cost import Between, panels_seconds, scaling_seconds
@@ -44,6 +45,7 @@ _BEST = 4  # tiles of each contraction that are points
 _TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
 _KNOBS = ("block", "keys", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
 _TILE_SIZES = [n for n, name in enumerate(_KNOBS) if name.endswith(("rows", "vectors"))]
+_FLAGS = [n for n, name in enumerate(_KNOBS) if name.endswith(("pack", "columns_outside"))]
 
 
 class AttentionSpace(Space):
@@ -59,6 +61,20 @@ class AttentionSpace(Space):
 
     def points(self) -> Points:
         return self._points
+
+    def has_point(self, point: NDArray[np.int64]) -> bool:
+        """All tiles that fit; `points` are the best of them."""
+        block, keys = int(point[0]), int(point[1])
+        if not block:
+            return not point.any()
+        if (
+            block not in self._blocks()
+            or keys not in self._keys()
+            or (point[_FLAGS] > 1).any()
+            or (point < 0).any()
+        ):
+            return False
+        return bool(np.isfinite(self.cost(point[None, :]))[0])
 
     def cost(self, points: Points) -> Costs:
         out = np.full(len(points), inf)

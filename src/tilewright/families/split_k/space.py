@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.cost.parallel import ENOUGH_PARTS, few_parts, team_seconds
+from tilewright.cost.parallel import ENOUGH_PARTS, few_parts, shared_seconds, team_seconds
 from tilewright.cost.stream import stream_seconds
 from tilewright.cost.work import block_seconds, domain
 from tilewright.families.elementwise.cost import around_seconds
@@ -71,10 +71,9 @@ class _Time(NamedTuple):
         """One core's time, as other costs have it: too few parts are a little worse."""
         return self.alone * few_parts(self.parts)
 
-    def pays(self, whole: "_Time", threads: int) -> bool:
-        """If it is known how many threads there are, it does not matter what one would need."""
-        is_near = threads > 1 or self.alone <= _MOST_ALONE * whole.alone
-        return is_near and self.shared <= _MOST_SHARED * whole.shared
+    def pays(self, whole: "_Time") -> bool:
+        """It does not matter which threads the program is for: it may run with others."""
+        return self.alone <= _MOST_ALONE * whole.alone and self.shared <= _MOST_SHARED * whole.shared
 
 
 class _Whole(NamedTuple):
@@ -103,9 +102,13 @@ class SplitKSpace(Space):
         return np.array(list(self._times), dtype=np.int64)[:, None]
 
     def cost(self, points: Points) -> Costs:
-        shared = np.array([self._times[int(n)].shared if int(n) in self._times else inf for (n,) in points])
-        if self._target.machine.threads > 1:
-            return shared
+        m = self._target.machine
+        times = [self._times.get(int(n)) for (n,) in points]
+        if m.threads > 1:
+            return np.array(
+                [inf if t is None else shared_seconds(t.alone, t.parts, m.threads, m) for t in times]
+            )
+        shared = np.array([inf if t is None else t.shared for t in times])
         best = min(self._times.values(), key=lambda t: t.shared)
         level = self._whole.seconds * best.weighed / self._whole.time.weighed
         return shared / best.shared * level
@@ -155,9 +158,7 @@ def split_k_space(request: Request) -> Space | None:
     if whole is None:
         return None
     times = {n: ask.divided(n) for n in _CHUNKS if all(one.chunks(n) > 1 for one in sums)}
-    paying = {
-        n: t for n, t in times.items() if t is not None and t.pays(whole.time, request.target.machine.threads)
-    }
+    paying = {n: t for n, t in times.items() if t is not None and t.pays(whole.time)}
     return SplitKSpace(start, sums, paying, whole, request) if paying else None
 
 

@@ -69,6 +69,9 @@ class TensorSpace(Space):
     def points(self) -> Points:
         return self._points
 
+    def has_point(self, point: NDArray[np.int64]) -> bool:
+        return bool(np.isfinite(self._mapping_seconds(point[None, :]))[0])
+
     def cost(self, points: Points) -> Costs:
         alone = self._mapping_seconds(points) + self._beside
         return ranked_seconds(alone, self._tiles, self._target.machine)
