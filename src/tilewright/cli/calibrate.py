@@ -30,7 +30,11 @@ from tilewright.support.artifact import (
 from tilewright.target.figures import Figures
 from tilewright.target.target import Target
 
-_SECONDS = 0.25  # for a figure
+_SECONDS = 0.25  # for a figure, if nobody says
+_LONGEST, _ALL = (
+    1.0,
+    15.0,
+)  # seconds for a figure, and for all: the longer, the likelier is a moment without others
 _RUN_BYTES = 200_000_000  # that a run reads at least, so that starting it on all threads does not count
 _LEAST_MEMORY, _MOST_MEMORY = 16 << 20, 512 << 20  # bytes of a thread, and of all
 _EVERY = 4  # threads up to which each number is measured
@@ -45,25 +49,26 @@ define void @nothing(ptr %args, i64 %part) {{
 
 
 def calibrate(target: Target, threads: int, tell: Callable[[str], None] = lambda what: None) -> Figures:
-    """The figures of this host, for teams of up to so many threads. Takes a second or two, and a little more for each
-    thread.
+    """The figures of this host, for teams of up to so many threads. Takes no longer
+    than 20 seconds.
     """
+    counts = _counts(threads)
+    seconds = min(_LONGEST, _ALL / (6 + 3 * len(counts)))
     tell("clock and ports")
     clock, fma, chain = clock_loop(target), fma_loop(target), fma_loop(target, chains=1)
     l1 = read_loop(target, target.machine.l1_bytes // 2, passes=2000)
     lanes = target.lanes(4)
-    hertz = clock.cycles / best_seconds(clock.run, _SECONDS)
-    fma_rate = fma.flops / (2 * lanes) / best_seconds(fma.run, _SECONDS)
-    load_rate = l1.nbytes / target.vector_bytes / best_seconds(l1.run, _SECONDS)
-    latency = hertz * best_seconds(chain.run, _SECONDS) / (chain.flops / (2 * lanes))
-    counts = _counts(threads)
+    hertz = clock.cycles / best_seconds(clock.run, seconds)
+    fma_rate = fma.flops / (2 * lanes) / best_seconds(fma.run, seconds)
+    load_rate = l1.nbytes / target.vector_bytes / best_seconds(l1.run, seconds)
+    latency = hertz * best_seconds(chain.run, seconds) / (chain.flops / (2 * lanes))
     rates: dict[str, tuple[float, ...]] = {}
     for level, sizes in _sizes(target, counts).items():
         tell(f"reads from {level}")
-        measured = [read_rate(target, size, n) for n, size in zip(counts, sizes, strict=True)]
+        measured = [read_rate(target, size, n, seconds) for n, size in zip(counts, sizes, strict=True)]
         rates[level] = _filled(counts, measured, threads)
     tell("meetings")
-    meeting = target.machine.meeting_seconds if threads == 1 else meeting_seconds(target, threads)
+    meeting = target.machine.meeting_seconds if threads == 1 else meeting_seconds(target, threads, seconds)
     return Figures(
         hertz=_rounded(hertz),
         fma_per_cycle=_ports(fma_rate / hertz),

@@ -1,6 +1,7 @@
 """`tilewright doctor`: does everything that the compiler needs work here?"""
 
 import hashlib
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from tilewright.support.processor import cpu_model
 from tilewright.target.figures import figures_path, save_figures
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target, native, unused_features
+
+_BUSY = 0.5  # load average from which on others disturb what is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,9 @@ def _calibrated(here: Host) -> list[Finding]:
             "there is no place to keep figures",
             hint="TILEWRIGHT_FIGURES is off, or there is no home; TILEWRIGHT_FIGURES=FILE names a place",
         )
+    busy = os.getloadavg()[0]
+    if busy > _BUSY:
+        note(f"the load average is {busy:.1f}: figures are best measured while nothing else runs")
     start = time.perf_counter()
     figures = measure_figures(native(), here.threads, lambda what: note(f"measuring {what}"))
     path = save_figures(figures, cpu_model(), time.strftime("%Y-%m-%d"))

@@ -50,11 +50,11 @@ class Figures:
             if not values or not all(_is_within(v, low, high) for v in values):
                 raise ValueError(f"{f.name} = {value!r} is not between {low:g} and {high:g}")
 
-    def of(self, machine: Machine, when: str) -> Machine:
-        """The machine with these figures, which says so."""
+    def of(self, machine: Machine, name: str) -> Machine:
+        """The machine of this name with these figures."""
         return replace(
             machine,
-            name=f"{machine.name}, calibrated {when}",
+            name=name,
             hertz=self.hertz,
             fma_per_cycle=self.fma_per_cycle,
             loads_per_cycle=self.loads_per_cycle,
@@ -160,4 +160,4 @@ def _parsed(raw: bytes, shipped: Machine, model: str) -> Machine:
     values |= {n: tuple(v) for n, v in values.items() if n.endswith("_rates")}
     figures = Figures(**values)
     figures.check()
-    return figures.of(shipped, str(found["when"])[:40])
+    return figures.of(shipped, f"{model}, calibrated {str(found['when'])[:40]}")
