@@ -120,8 +120,7 @@ def compile(
     wish = Wish.of(plugins, placement, strict, calibration=calibration)
     given = ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
     machine, checked = resolve_target(target), are_checked(check_indices)
-    if threads is not None:
-        machine = machine.for_threads(check_threads(threads))
+    machine = machine if threads is None else machine.for_threads(check_threads(threads))
     return compile_for(machine, model, digest, shapes, bound, cache, progress, None, wish, checked, given)
 
 
@@ -449,11 +448,8 @@ class _Compilation:
 
     def _options(self, state: State) -> dict[str, str]:
         """What to say of the program: how accurate it is, what became of that, and all that was decided."""
-        found = {
-            "accuracy": str(self.accuracy),
-            "machine": str(self.target.machine),
-            "trace": str(state.trace),
-        }
+        made = state.trace
+        found = {"accuracy": str(self.accuracy), "machine": made.machine, "trace": str(made)}
         if state.graph.checks is not None:
             found["check_indices"] = "on"
         assert state.lowered is not None
