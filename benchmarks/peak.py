@@ -33,8 +33,8 @@ def together(loops: list[PeakLoop], pool: ThreadPoolExecutor) -> Callable[[], No
 def main(rounds: int) -> None:
     """Measure arithmetic and memory speed; writes docs/results/peak.md."""
     target = native()
-    large = 4 * target.l3_bytes
-    sizes = {"L2": target.l2_bytes // 2, "L3": target.l3_bytes // 4, "memory": large}
+    large = 4 * target.machine.l3_bytes
+    sizes = {"L2": target.machine.l2_bytes // 2, "L3": target.machine.l3_bytes // 4, "memory": large}
     rows: list[list[str]] = []
     for cores in range(1, len(machine().affinity) + 1):
         kinds = {"arithmetic": [fma_loop(target, seconds=0.02)] * cores}  # registers only: one will do

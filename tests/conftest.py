@@ -13,6 +13,7 @@ from tilewright.tir.printer import print_func
 from tilewright.tir.verify import verify_func
 
 os.environ["TILEWRIGHT_DB"] = "off"  # what the user has tuned does not decide what tests compile
+os.environ["TILEWRIGHT_FIGURES"] = "off"  # nor what was measured on this host
 
 GOLDEN = Path(__file__).parent / "golden"
 

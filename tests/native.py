@@ -18,14 +18,15 @@ from tilewright.codegen.objects import compile_object
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.runtime.loader import Code
-from tilewright.target.target import AVX2, BASELINE, X86_V3, Target, cpu_flags
+from tilewright.support.processor import cpu_features
+from tilewright.target.target import AVX2, BASELINE, X86_V3, Target
 from tilewright.tir.func import Func
 from tilewright.tir.interp import Array, interpret, unwritten
 from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower
 from tilewright.tir.verify import verify_func
 
-HAS_AVX2 = cpu_flags() >= X86_V3
+HAS_AVX2 = cpu_features() >= X86_V3
 TARGETS = [t for t, present in ((AVX2, HAS_AVX2), (BASELINE, True)) if present]
 BEST = TARGETS[0]
 

@@ -47,7 +47,7 @@ from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
-from tilewright.runtime.machine import default_threads, runs_here
+from tilewright.runtime.machine import check_threads, default_threads, runs_here
 from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
 from tilewright.search.database import Scope, default_database
@@ -100,6 +100,7 @@ def compile(
     model: Model,
     *,
     shapes: Shapes | None = None,
+    threads: int | None = None,
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
     check_indices: bool | None = None,
@@ -110,14 +111,16 @@ def compile(
     progress: Progress | None = None,
     trace: "ProgramTrace | str | Path | None" = None,
 ) -> CompiledModel:
-    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. What `trace`, or
-    the file of that name, decides is not decided again. The rest is as for `load`.
+    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. Kernels are
+    ranked by one core's time; with `threads`, by the time of so many: the program still runs with any number. What
+    `trace`, or the file of that name, decides is not decided again. The rest is as for `load`.
     """
     cache = default_cache()
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
     wish = Wish.of(plugins, placement, strict, calibration=calibration)
     given = ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
     machine, checked = resolve_target(target), are_checked(check_indices)
+    machine = machine if threads is None else machine.for_threads(check_threads(threads))
     return compile_for(machine, model, digest, shapes, bound, cache, progress, None, wish, checked, given)
 
 
@@ -371,7 +374,7 @@ class _Compilation:
         if self.placing is not None:
             return place(graph, plugins, wish, self.placing, self.assignment)
         threads = default_threads() if wish.threads is None else wish.threads
-        native = Estimated(graph, self.target, threads, self.accuracy)
+        native = Estimated(graph, self.target.for_threads(1), threads, self.accuracy)
         observed = Observed(graph, wish.calibration, self._native) if wish.calibration else None
         versions = {p.name: p.version for p in plugins}
         scope = Scope(target_digest(self.target), compiler_digest())
@@ -445,7 +448,8 @@ class _Compilation:
 
     def _options(self, state: State) -> dict[str, str]:
         """What to say of the program: how accurate it is, what became of that, and all that was decided."""
-        found = {"accuracy": str(self.accuracy), "trace": str(state.trace)}
+        made = state.trace
+        found = {"accuracy": str(self.accuracy), "machine": made.machine, "trace": str(made)}
         if state.graph.checks is not None:
             found["check_indices"] = "on"
         assert state.lowered is not None

@@ -3,11 +3,13 @@ of rows, or apart.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 import pytest
 from graph_cases import check_lowered, check_pass, f32, groups, names
 from native import BEST, every_target, run_native
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tilewright.families.attention.space import AttentionSpace
@@ -297,6 +299,35 @@ def test_a_block_without_tiles_takes_for_ever() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- how it is made
+
+
+def test_points_of_other_figures_can_be_built() -> None:
+    """Which tiles are the best depends on the machine; a trace that has others is not refused."""
+    space = space_of(func_of(attention((2, 64, 16), (2, 64, 16), (2, 64, 16))))
+    best = space.ranked()[0][0]
+    others = [p for p in _all_tiles(best) if not (space.points() == p).all(axis=1).any()]
+    assert sum(space.has_point(p) for p in others) > 3
+    assert all(space.has_point(p) for p in space.points())
+    for knob, value in (
+        ("block", 7),
+        ("keys", 3),
+        ("first_rows", 99),
+        ("second_pack", 2),
+        ("first_vectors", 0),
+    ):
+        wrong = best.copy()
+        wrong[[k.name for k in space.knobs].index(knob)] = value
+        assert not space.has_point(wrong), knob
+
+
+def _all_tiles(point: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The point with other tiles of its first product."""
+    found: list[NDArray[np.int64]] = []
+    for rows, vectors in product(range(1, 7), range(1, 4)):
+        other = point.copy()
+        other[2:4] = rows, vectors
+        found.append(other)
+    return found
 
 
 def test_scores_are_never_there_as_a_whole(sound: Callable[[Func], Func]) -> None:

@@ -7,7 +7,6 @@ import pytest
 from graph_cases import f32, floats
 from native import every_target, run_native
 
-from tilewright.cost.machine import machine_of
 from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, bands, gain, windows_cycles
 from tilewright.families.bands.match import try_chain
 from tilewright.families.bands.space import bands_space, try_form
@@ -219,28 +218,25 @@ def test_others_are_no_chain() -> None:
 
 
 def test_bands_pay_where_what_is_between_is_large() -> None:
-    machine = machine_of(AVX2)
     large = BandForm(1, 56, 96, 2, 3, 112, 112, 113, 16)
-    assert gain(large, machine) > 0.03
-    height, width = min(bands(large, machine), key=lambda p: banded_cycles(large, *p, machine))
-    assert large.block_bytes(height, width) < AVX2.l2_bytes
+    assert gain(large, AVX2) > 0.03
+    height, width = min(bands(large, AVX2), key=lambda p: banded_cycles(large, *p, AVX2))
+    assert large.block_bytes(height, width) < AVX2.machine.l2_bytes
     assert large.needed(height) < 1.1 * height * large.stride  # few rows twice
 
 
 def test_windows_of_few_channels_wait_for_their_sums() -> None:
-    machine = machine_of(AVX2)
     form = BandForm(1, 3, 88, 1, 5, 3, 3, 7, 16, columns=3, taps=(5, 5))
-    assert windows_cycles(form, 8, machine) > windows_cycles(form, 88, machine)
+    assert windows_cycles(form, 8, AVX2) > windows_cycles(form, 88, AVX2)
     wide = replace(form, columns=96)  # here neighbours fill the pipeline
-    assert windows_cycles(wide, 8, machine) == windows_cycles(wide, 88, machine)
+    assert windows_cycles(wide, 8, AVX2) == windows_cycles(wide, 88, AVX2)
 
 
 def test_rows_that_two_bands_need_cost_twice() -> None:
-    machine = machine_of(AVX2)
     form = BandForm(1, 16, 32, 1, 3, 16, 16, 18, 64)
-    costs = [banded_cycles(form, rows, 16, machine) for rows in (16, 8, 4, 2, 1)]
+    costs = [banded_cycles(form, rows, 16, AVX2) for rows in (16, 8, 4, 2, 1)]
     assert costs == sorted(costs)
-    assert apart_cycles(form, machine) < np.inf
+    assert apart_cycles(form, AVX2) < np.inf
 
 
 # ------------------------------------------------------------------------------------------------------------- join

@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 
-from tilewright.cost.machine import machine_of
 from tilewright.families.gemm.cost import Choices, vector_operations
 from tilewright.families.gemm.space import GemmSpace, gemm_space
 from tilewright.families.prepare import prepared
@@ -107,7 +106,7 @@ def test_the_cost_counts_what_is_built(func: Func) -> None:
         form = space.forms[tuple(point[0, :3])]
         p = point[:, 3:]
         choices = Choices(p[:, 0], p[:, 1], p[:, 2] > 0, p[:, 3] > 0, p[:, 4] > 0, p[:, 5], p[:, 6], p[:, 7])
-        (predicted,) = vector_operations(form, choices, machine_of(AVX2))
+        (predicted,) = vector_operations(form, choices, AVX2)
         phases, _ = lower(space.build(space.decisions(point[0])).func)
         assert sum(multiply_adds(phase.func.body) for phase in phases) == predicted, space.decisions(point[0])
 
@@ -158,8 +157,8 @@ def test_rows_of_constants_that_are_near_each_other_are_packed_too() -> None:
 
 def test_more_cores_want_balanced_parts() -> None:
     func = product(96, 512, 64)
-    one = GemmSpace(prepared(func), AVX2, frozenset(), threads=1)
-    two = GemmSpace(prepared(func), AVX2, frozenset(), threads=2)
+    one = GemmSpace(prepared(func), AVX2, frozenset())
+    two = GemmSpace(prepared(func), AVX2.for_threads(2), frozenset())
     assert two.ranked()[1][0] < 0.7 * one.ranked()[1][0]
 
 
@@ -211,4 +210,4 @@ def test_rows_that_lie_far_apart_are_read_again_from_near(size: int) -> None:
     space = gemm_space(make_request(product(size, size, size), AVX2, frozenset()))
     assert space is not None
     best = space.decisions(space.ranked()[0][0])
-    assert best["columns_outside"] and 0 < best["chunk"] * size * 4 < AVX2.l2_bytes
+    assert best["columns_outside"] and 0 < best["chunk"] * size * 4 < AVX2.machine.l2_bytes

@@ -17,6 +17,7 @@ from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.trace import replay
 from tilewright.search.default import schedule_func, spaces
+from tilewright.target.machine import SHIPPED
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
@@ -213,9 +214,9 @@ def test_a_sum_of_one_row_compiles() -> None:
 
 
 def test_the_slowest_of_a_team_decides() -> None:
-    assert shared_seconds(1.0, 1, 4) == 1.0
-    assert shared_seconds(1.0, 16, 1) == 1.0
-    assert 0.5 < shared_seconds(1.0, 64, 2) < 0.51
-    assert shared_seconds(1.0, 3, 2) > 0.66
-    assert team_seconds(1.0, 48) < team_seconds(1.0, 5) < team_seconds(1.0, 2)
+    assert shared_seconds(1.0, 1, 4, SHIPPED) == 1.0
+    assert shared_seconds(1.0, 16, 1, SHIPPED) == 1.0
+    assert 0.5 < shared_seconds(1.0, 64, 2, SHIPPED) < 0.51
+    assert shared_seconds(1.0, 3, 2, SHIPPED) > 0.66
+    assert team_seconds(1.0, 48, SHIPPED) < team_seconds(1.0, 5, SHIPPED) < team_seconds(1.0, 2, SHIPPED)
     assert few_parts(16) == 1.0 < few_parts(4)

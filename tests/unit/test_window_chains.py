@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from native import every_target, run_native
 
-from tilewright.cost.machine import machine_of
 from tilewright.families.bands import space as bands_rule
 from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, best_bands, gain
 from tilewright.families.bands.match import try_chain
@@ -363,34 +362,30 @@ def test_chains_by_numbers() -> None:
 
 
 def test_a_large_map_is_pooled_in_bands() -> None:
-    machine = machine_of(AVX2)
     stem = BandForm(1, 56, 64, 2, 3, 112, 112, 113, 147, row_reads=3 * 230 * 2, columns=56, is_pool=True)
-    assert gain(stem, machine) > 0
-    best = best_bands(stem, machine)
-    assert stem.block_bytes(best.rows, best.channels) < AVX2.l2_bytes
+    assert gain(stem, AVX2) > 0
+    best = best_bands(stem, AVX2)
+    assert stem.block_bytes(best.rows, best.channels) < AVX2.machine.l2_bytes
     assert stem.needed(best.rows) < 1.1 * best.rows * stem.stride
 
 
 def test_windows_that_overlap_much_are_not_worth_computing_again() -> None:
-    machine = machine_of(AVX2)
     deep = BandForm(1, 16, 64, 1, 13, 16, 16, 28, 2304, row_reads=18 * 256, columns=16)
-    assert banded_cycles(deep, 1, 64, machine) > 2 * apart_cycles(deep, machine)
-    assert best_bands(deep, machine).rows == 16
+    assert banded_cycles(deep, 1, 64, AVX2) > 2 * apart_cycles(deep, AVX2)
+    assert best_bands(deep, AVX2).rows == 16
 
 
 def test_weights_are_read_again_by_every_band() -> None:
-    machine = machine_of(AVX2)
     late = BandForm(1, 7, 960, 1, 3, 7, 7, 9, 0, columns=7, projected=320)
-    assert gain(late, machine) < 0
+    assert gain(late, AVX2) < 0
     early = BandForm(1, 112, 32, 1, 3, 112, 112, 114, 0, columns=112, projected=16)
-    assert gain(early, machine) > 0
+    assert gain(early, AVX2) > 0
 
 
 def test_a_projection_must_save_more_than_bands_without_it() -> None:
-    machine = machine_of(AVX2)
     form = BandForm(1, 56, 144, 1, 3, 56, 56, 58, 24, columns=56, projected=24)
     alone = replace(form, projected=0)
-    assert apart_cycles(form, machine) >= best_bands(alone, machine).cycles
+    assert apart_cycles(form, AVX2) >= best_bands(alone, AVX2).cycles
 
 
 # --------------------------------------------------------------------------------------------------------------- join

@@ -9,6 +9,7 @@ from tilewright.families.parallel import is_worth_sharing, parts_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, UnaryOp, unary
 from tilewright.search.default import schedule_func
+from tilewright.target.machine import SHIPPED
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -44,15 +45,15 @@ def power(x: Expr) -> Expr:
 
 
 def test_time_grows_with_elements_instructions_and_distance() -> None:
-    near, far = (block_seconds(only(elementwise(n, plus)), LANES) / n for n in (1 << 12, 1 << 24))
+    near, far = (block_seconds(only(elementwise(n, plus)), LANES, SHIPPED) / n for n in (1 << 12, 1 << 24))
     assert far > 2 * near  # in caches, and beyond
-    assert block_seconds(only(elementwise(4096, power)), LANES) > 2 * near * 4096
-    assert block_seconds(only(elementwise(4096, plus)), 1) > 4 * near * 4096  # one by one
+    assert block_seconds(only(elementwise(4096, power)), LANES, SHIPPED) > 2 * near * 4096
+    assert block_seconds(only(elementwise(4096, plus)), 1, SHIPPED) > 4 * near * 4096  # one by one
 
 
 def test_an_operand_that_is_read_again_comes_from_afar_once() -> None:
     """A product of 256³ is arithmetic: its operands are a hundredth of what it loads."""
-    seconds = block_seconds(only(product(256, 256, 256)), LANES)
+    seconds = block_seconds(only(product(256, 256, 256)), LANES, SHIPPED)
     assert seconds == pytest.approx(256**3 / LANES * 0.75 / 3.3e9, rel=0.5)
 
 

@@ -15,6 +15,7 @@ def compile_model(
     output: Path | None,
     trace: Path | None,
     trace_out: Path | None,
+    threads: int | None,
     shapes: dict[str, tuple[int, ...]],
     target: str,
     accuracy: Accuracy | None,
@@ -31,6 +32,7 @@ def compile_model(
         compiled = compile_to_artifact(
             model,
             shapes=shapes,
+            threads=threads,
             target=target,
             accuracy=accuracy,
             check_indices=check_indices,

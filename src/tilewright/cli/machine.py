@@ -17,7 +17,7 @@ PACKAGES = ("tilewright", "numpy", "ml_dtypes", "onnx", "llvmlite", "onnxruntime
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Host:
     cpu: str
     cores: int  # online
     affinity: tuple[int, ...]  # the cores we may use
@@ -30,9 +30,9 @@ class Machine:
         return f"{self.cpu}, {len(self.affinity)} cores, {self.memory_mb >> 10} GiB, {self.system}"
 
 
-def machine() -> Machine:
+def machine() -> Host:
     """The one we are on."""
-    return Machine(
+    return Host(
         cpu=_cpu_name(),
         cores=os.cpu_count() or 1,
         affinity=tuple(sorted(os.sched_getaffinity(0))),

@@ -8,7 +8,7 @@ import ctypes
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,19 +19,21 @@ from tilewright.target.target import Target
 
 CHAINS = 12  # independent sums: more than latency × units, and with two operands they still fit 16 registers
 LOADS = 8  # vectors read each step
+CLOCKED = 24  # operations of a step that take a cycle each: more than all multiply-adds of the step together
 _SHORT = 0.0005  # seconds of a loop of multiply-adds: less than a scheduler's turn
 _LEAST_READ, _MOST_READ = 16 << 20, 512 << 20  # bytes: beyond caches, within reason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeakLoop:
-    """A run does `flops` operations, or reads `nbytes` bytes, on one core. Owns its code and its data."""
+    """A run does `flops` operations, reads `nbytes` bytes, or takes `cycles`, on one core. Owns its code and data."""
 
     code: Code
     data: Region
     steps: int
     flops: int = 0
     nbytes: int = 0
+    cycles: int = 0
 
     def run(self) -> None:
         _FUNCTION(self.code.address("loop"))(self.data.address, self.steps)
@@ -49,14 +51,27 @@ class PeakLoop:
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
 
-def fma_loop(target: Target, seconds: float = 0.002) -> PeakLoop:
-    """Multiply-adds on registers only, for about `seconds` a run."""
-    lanes, trial_steps = target.lanes(4), 100_000
-    data = Region((CHAINS + 1) * target.vector_bytes)  # the sums, and x
+def fma_loop(target: Target, seconds: float = 0.002, *, chains: int = CHAINS) -> PeakLoop:
+    """Multiply-adds on registers only, for about `seconds` a run, in so many independent sums."""
+    loop = _arithmetic_loop(target, seconds, chains, 0)
+    return replace(loop, flops=2 * target.lanes(4) * chains * loop.steps)
+
+
+def clock_loop(target: Target, seconds: float = 0.002) -> PeakLoop:
+    """Operations of which each needs the last one, a cycle each, while multiply-adds keep the core busy: the only loop
+    of which we know how many cycles it takes.
+    """
+    loop = _arithmetic_loop(target, seconds, CHAINS, CLOCKED)
+    return replace(loop, cycles=CLOCKED * loop.steps)
+
+
+def _arithmetic_loop(target: Target, seconds: float, chains: int, clocked: int) -> PeakLoop:
+    trial_steps = 100_000
+    data = Region((CHAINS + 2) * target.vector_bytes)  # the sums, x, and what is counted
     data.array.view(np.float32)[:] = 0.5  # sums converge to 1: neither denormal nor infinite
-    code = _load(_fma_ir(lanes, target.has_fma), target)
+    code = _load(_fma_ir(target.lanes(4), target.has_fma, chains, clocked), target)
     steps = max(1, int(trial_steps * seconds / PeakLoop(code, data, trial_steps).seconds()))
-    return PeakLoop(code, data, steps, flops=2 * lanes * CHAINS * steps)
+    return PeakLoop(code, data, steps)
 
 
 def read_loop(target: Target, nbytes: int, passes: int = 1) -> PeakLoop:
@@ -85,22 +100,22 @@ def measure_limits(target: Target, cores: int, seconds: float = 0.2) -> Limits:
     best counts, so the loops are short: some of them will be left alone by other programs.
     """
     arithmetic = fma_loop(target, _SHORT)  # registers only: one will do for all
-    size = max(min(4 * target.l3_bytes, _MOST_READ) // cores, _LEAST_READ)
+    size = max(min(4 * target.machine.l3_bytes, _MOST_READ) // cores, _LEAST_READ)
     reads = [read_loop(target, size) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
         # Cores do not disturb each other at arithmetic: each has its own best.
-        alone = [pool.submit(_best_seconds, arithmetic.run, seconds) for _ in range(cores)]
+        alone = [pool.submit(best_seconds, arithmetic.run, seconds) for _ in range(cores)]
         flop_rate = sum(arithmetic.flops / best.result() for best in alone)
 
         def read_together() -> None:
             for done in [pool.submit(loop.run) for loop in reads]:
                 done.result()
 
-        byte_rate = sum(loop.nbytes for loop in reads) / _best_seconds(read_together, seconds)
+        byte_rate = sum(loop.nbytes for loop in reads) / best_seconds(read_together, seconds)
     return Limits(flop_rate, byte_rate)
 
 
-def _best_seconds(run: Callable[[], None], seconds: float) -> float:
+def best_seconds(run: Callable[[], None], seconds: float) -> float:
     """The quickest run of those that fit into `seconds`. ctypes lets go of the interpreter's lock."""
     best, end = float("inf"), time.perf_counter() + seconds
     while best == float("inf") or time.perf_counter() < end:
@@ -114,10 +129,13 @@ def _load(ir: str, target: Target) -> Code:
     return Code([compile_object(ir, target)], name="peak loop")
 
 
-def _fma_ir(lanes: int, has_fma: bool) -> str:
-    """sum_i = sum_i · x + x for every chain; the sums are stored at the end, or LLVM would drop them."""
+def _fma_ir(lanes: int, has_fma: bool, count: int = CHAINS, clocked: int = 0) -> str:
+    """sum_i = sum_i · x + x for every chain; the sums are stored at the end, or LLVM would drop them. Beside that,
+    c = (c + step) ^ step for so many operations, each of which takes a cycle and needs the last one.
+    """
     vector = f"<{lanes} x float>"
-    chains = range(CHAINS)
+    chains = range(count)
+    clock = "\n".join(f"  %c{n + 1} = {('add', 'xor')[n % 2]} i64 %c{n}, %step" for n in range(clocked))
     phis = "\n".join(f"  %s{c} = phi {vector} [ %start{c}, %entry ], [ %n{c}, %steps ]" for c in chains)
     if has_fma:
         ops = "\n".join(
@@ -138,18 +156,23 @@ define void @loop(ptr %data, i64 %count) {{
 entry:
   %x_at = getelementptr {vector}, ptr %data, i64 {CHAINS}
   %x = load {vector}, ptr %x_at, align 4
+  %clock_at = getelementptr {vector}, ptr %data, i64 {CHAINS + 1}
+  %step = load i64, ptr %clock_at, align 8
 {places}
 {starts}
   br label %steps
 steps:
   %i = phi i64 [ 0, %entry ], [ %next, %steps ]
+  %c0 = phi i64 [ %step, %entry ], [ %c{clocked}, %steps ]
 {phis}
 {ops}
+{clock}
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %count
   br i1 %more, label %steps, label %done
 done:
 {stores}
+  store i64 %c{clocked}, ptr %clock_at, align 8
   ret void
 }}
 """

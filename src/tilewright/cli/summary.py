@@ -16,6 +16,7 @@ from tilewright.support.artifact import (
     TensorSpec,
 )
 from tilewright.support.program import leaves
+from tilewright.target.target import unused_features
 
 
 def kernel_calls(program: ArtifactProgram) -> Iterator[KernelCall]:
@@ -48,6 +49,8 @@ def summary_of(artifact: Artifact, flops: Mapping[str, int]) -> dict[str, Any]:
         "checked_indices": [c.node for c in manifest.checks] if "check_indices" in manifest.options else None,
         "algorithms": _algorithms(manifest.options.get("algorithms", "")),
         "layouts": [],
+        "machine": manifest.options.get("machine", ""),
+        "not_used_yet": list(unused_features()),
         "compiler_version": manifest.compiler_version,
         "llvm_version": manifest.llvm_version,
     }
@@ -64,6 +67,10 @@ def _spec(spec: TensorSpec) -> dict[str, Any]:
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
+    if summary["machine"]:
+        click.echo(f"made with the figures of {summary['machine']}")
+    for name in summary["not_used_yet"]:
+        click.echo(f"not used yet: {name}")
     rows = [(kind[:-1], s) for kind in ("inputs", "outputs") for s in summary[kind]]
     print_table(
         ("", "name", "type", "shape"),

@@ -8,9 +8,22 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-from tilewright.target.target import Target
+from tilewright.target.target import HOST, Target
 
 LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
+
+
+# What LLVM may use beside the features of a target: x86-64-v3, as a whole.
+_V3 = frozenset(
+    {"64bit", "cmov", "cx8", "cx16", "fxsr", "mmx", "sahf", "sse", "sse2"}
+    | {"crc32", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"}
+    | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"}
+)
+
+
+def host_cpu() -> str:
+    """LLVM's name of the processor that we are on; "generic" if it does not know it."""
+    return llvm.get_host_cpu_name() or "generic"
 
 
 @lru_cache(maxsize=8)
@@ -18,9 +31,13 @@ def _machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()  # for the inline assembly of the driver
-    features = ",".join(f"+{f}" for f in sorted(target.features))
+    cpu, features = target.cpu, [f"+{f}" for f in sorted(target.features)]
+    if cpu.startswith(HOST):
+        # A name brings all features of the processor along, which a program must not need: only its scheduling counts.
+        cpu, known = host_cpu(), llvm.get_host_cpu_features()
+        features = [f"-{f}" for f in sorted(known.keys() - _V3)] + features
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="small"
+        cpu=cpu, features=",".join(features), opt=2, reloc="pic", codemodel="small"
     )
 
 

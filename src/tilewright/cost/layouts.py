@@ -9,11 +9,14 @@ from enum import Enum
 
 import numpy as np
 
-from tilewright.cost.machine import Machine
+from tilewright.cost.caches import LINE_BYTES, l1_room, per_byte
+from tilewright.target.machine import Machine
 
 
 class Access(Enum):
-    """Where neighbouring lanes find their elements. The value: cycles an element costs more than in a whole vector."""
+    """Where neighbouring lanes find their elements. The value: cycles an element costs more than in a whole vector, as
+    kernels of `benchmarks.predicted` that do so take.
+    """
 
     PLAIN = 0.0  # side by side, or all in one place
     TURNED = 0.9  # side by side along another loop: squares of elements are turned in registers
@@ -23,10 +26,11 @@ class Access(Enum):
     __hash__ = object.__hash__
 
 
-_COPIED = 0.25  # cycles to copy an element in order
-_UNKNOWN = 1.0  # cycles of a step of a reduction that is not in vectors
-_LOOSE = 0.2  # of the time of a product at most, for rows whose next elements along the reduction are in other lines
-_LINE_BYTES = 64
+_COPIED = 0.25  # cycles to copy an element in order, from the nearest cache and back
+_UNKNOWN = 1.0  # cycles of a step of a reduction that no closed form is for: at least one operation
+# Of the time of a product at most, for rows whose next elements along the reduction are in other lines: fitted to
+# products of images whose channels are not last.
+_LOOSE = 0.2
 
 
 def access_seconds(access: Access, elements: float, m: Machine) -> float:
@@ -36,16 +40,16 @@ def access_seconds(access: Access, elements: float, m: Machine) -> float:
 def copy_seconds(elements: float, bytes_each: int, m: Machine) -> float:
     """A copy in order, which is read again afterwards."""
     moved = 2.0 * elements * bytes_each
-    return (elements * _COPIED + moved * float(m.per_byte(np.array([moved]))[0])) / m.hertz
+    return (elements * _COPIED + moved * float(per_byte(m, np.array([moved]))[0])) / m.hertz
 
 
-def unknown_seconds(steps: float, is_vector: bool, m: Machine) -> float:
-    """A reduction that no closed form is for."""
-    return steps * _UNKNOWN / (m.lanes if is_vector else 1) / m.hertz
+def unknown_seconds(steps: float, lanes: int, m: Machine) -> float:
+    """A reduction that no closed form is for, in vectors of so many lanes."""
+    return steps * _UNKNOWN / lanes / m.hertz
 
 
 def loose_share(lines: int, m: Machine) -> float:
     """By how much a product takes longer whose rows go through so many lines, each of which has little of a row: the
     more of the first-level cache they fill, the more often they have left it.
     """
-    return _LOOSE * min(lines * _LINE_BYTES / m.l1_bytes, 1.0) ** 2
+    return _LOOSE * min(lines * LINE_BYTES / l1_room(m), 1.0) ** 2

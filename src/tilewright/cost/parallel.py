@@ -1,32 +1,60 @@
 """What a team makes of the time of a kernel.
 
-A program does not know how many cores it will run on. Where a choice makes one core a little slower and several much
-faster, it is judged by the teams of `TEAMS`, and bounded by what it costs one core.
+Most programs do not know how many cores they will run on: they are made by one core's time, on which too few parts
+weigh a little. Where a choice makes one core a little slower and several much faster, it is judged by the teams of
+`TEAMS`, and bounded by what it costs one core. A program that is compiled for a number of threads (`Machine.threads`)
+is made by the time that these need.
 """
 
 from math import ceil
 
+import numpy as np
+
+from tilewright.cost.arrays import Array
+from tilewright.target.machine import Machine
+
 ENOUGH_PARTS = 16  # so that any small team shares them nearly evenly
-MEETING_SECONDS = 0.3e-6
-LEAST_SHARED = 1.5e-6  # seconds on one core: two are done in little more than half of that
+FEW_PARTS = 0.01  # of the time, for each time that there are too few: less than what any other term decides
 TEAMS = (2, 3, 4)
-PART_SECONDS = 0.03e-6  # to claim a part, and until its operands stream
-_FEW_PARTS = 0.01  # of the time, for each time that there are too few
+_WORTH = 5.0  # meetings that a kernel must take on one core: two are done in little more than half of that
+
+
+def least_shared(m: Machine) -> float:
+    """Seconds on one core from which on a team shares a kernel."""
+    return _WORTH * m.meeting_seconds
 
 
 def few_parts(parts: float) -> float:
     """A factor for one core's time: parts so few cannot be balanced by whoever has time."""
-    return 1.0 + _FEW_PARTS * max(ENOUGH_PARTS / parts - 1.0, 0.0)
+    return 1.0 + FEW_PARTS * max(ENOUGH_PARTS / parts - 1.0, 0.0)
 
 
-def shared_seconds(alone: float, parts: int, threads: int) -> float:
+def shared_seconds(alone: float, parts: int, threads: int, m: Machine) -> float:
     """Of a kernel that takes one core so long `alone`: the time of whoever has most of its equal parts."""
     if threads == 1 or parts == 1:
         return alone
     most = ceil(parts / threads)
-    return alone * few_parts(parts) * most / parts + most * PART_SECONDS + MEETING_SECONDS
+    return alone * few_parts(parts) * most / parts + most * m.part_seconds + m.meeting_seconds
 
 
-def team_seconds(alone: float, parts: int) -> float:
+def team_seconds(alone: float, parts: int, m: Machine) -> float:
     """What teams need on average."""
-    return sum(shared_seconds(alone, parts, n) for n in TEAMS) / len(TEAMS)
+    return sum(shared_seconds(alone, parts, n, m) for n in TEAMS) / len(TEAMS)
+
+
+def ranked_seconds(alone: Array, parts: Array | float, m: Machine) -> Array:
+    """What candidates are ranked by that take one core so long `alone`, in so many parts: that time, with a little more
+    for too few parts; or, if the program is for some threads, the time of whoever has most parts.
+    """
+    few = 1.0 + FEW_PARTS * np.maximum(ENOUGH_PARTS / np.asarray(parts, np.float64) - 1.0, 0.0)
+    if m.threads == 1:
+        return alone * few
+    parts = np.asarray(parts, np.float64)
+    most = np.ceil(parts / m.threads)
+    shared = alone * few * most / parts + most * m.part_seconds + m.meeting_seconds
+    return np.where((alone < least_shared(m)) | (parts <= 1), alone, shared)
+
+
+def evenly(alone: float, m: Machine) -> float:
+    """Of work that is divided as one likes."""
+    return alone / m.threads if alone >= least_shared(m) else alone

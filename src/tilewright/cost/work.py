@@ -9,20 +9,16 @@ before it is.
 
 import math
 
+from tilewright.cost.stream import moving_seconds
 from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, Select, Unary, UnaryOp, loads, walk
+from tilewright.target.machine import Machine
 from tilewright.tir.stmt import Block, Store, stmt_exprs
 from tilewright.tir.stmt import walk as walk_stmts
 
-_HERTZ = 3.3e9
-_PER_CYCLE = 2.0  # vectors that are loaded, or combined
-_SHARED = 0.25  # of a load
-_STEP = 1.0  # cycles of a vector beside: addresses, the loop, the store
+_SHARED = 0.25  # of a load: what many elements share is loaded for a tile of about four of them
+_STEP = 1.0  # cycles of a vector beside: addresses, the loop, the store; as copies take
 
-# Bytes a second that one core moves, by what must fit: the second-level cache, the third, neither.
-_RATES = ((256 << 10, 80e9), (6 << 20, 40e9))
-_FROM_MEMORY = 15e9
-
-# Instructions of what takes several.
+# Instructions of what takes several: counted in the code that `tir/math` makes; of division and roots, cycles.
 _LONG: dict[UnaryOp | BinaryOp, float] = {
     UnaryOp.SQRT: 6,
     UnaryOp.RSQRT: 8,
@@ -43,7 +39,7 @@ def domain(block: Block) -> int:
     return math.prod(it.extent for it in block.iters)
 
 
-def block_seconds(block: Block, lanes: int) -> float:
+def block_seconds(block: Block, lanes: int, m: Machine) -> float:
     """Of all iterations of `block`, in vectors of so many `lanes`."""
     values = [e for n in walk_stmts(block.body) for e in stmt_exprs(n)]
     stored = {n.buffer for n in walk_stmts(block.body) if isinstance(n, Store)}
@@ -53,12 +49,11 @@ def block_seconds(block: Block, lanes: int) -> float:
     for ld in found:
         if ld.buffer not in stored:  # what many elements share is loaded for a tile of them
             work += _SHARED if block.is_reduction and ld.buffer.size * 4 < elements else 1
-    cycles = elements / lanes * (work / _PER_CYCLE + (0.0 if block.is_reduction else _STEP))
+    cycles = elements / lanes * (work / m.loads_per_cycle + (0.0 if block.is_reduction else _STEP))
     touched = stored | {ld.buffer for ld in found}
     # Windows and products read an element many times; it comes from afar once.
     nbytes = sum(min(b.bytes, elements * b.dtype.bytes) for b in touched)
-    rate = next((r for size, r in _RATES if nbytes <= size), _FROM_MEMORY)
-    return max(cycles / _HERTZ, nbytes / rate)
+    return max(cycles / m.hertz, moving_seconds(nbytes, m))
 
 
 def instructions(e: Expr) -> float:

@@ -55,6 +55,11 @@ class Context:
     regions: Regions = lambda graph: ()  # what is left to plugins
     on_kernel: OnKernel = lambda scheduled: None
 
+    @property
+    def one_core(self) -> Target:
+        """For what is decided of whole kernels, which teams share alike: kernels alone are ranked for threads."""
+        return self.target.for_threads(1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scheduled:
@@ -105,6 +110,7 @@ def run_passes(
 ) -> State:
     """Run the passes in order, up to and with `until` if it is named."""
     wanted = ProgramTrace() if given is None else given
+    state = replace(state, trace=replace(state.trace, machine=str(context.target.machine)))
     for p in PASSES:
         state, taken = p.run(state, wanted.sections.get(p.name), context)
         if p.name in SECTIONS:
@@ -167,7 +173,7 @@ def pick_algorithms(state: State, given: Decisions | None, context: Context) -> 
     """How Funcs compute that may in several ways."""
     module = state.current
     if given is None:
-        module, chosen = choose_algorithms(module, context.target, context.allows)
+        module, chosen = choose_algorithms(module, context.one_core, context.allows)
         names = dict.fromkeys(chosen.values())
         taken = tuple(Algorithm(n, tuple(f for f, m in chosen.items() if m == n)) for n in names)
     else:
@@ -184,7 +190,7 @@ def join_kernels(state: State, given: Decisions | None, context: Context) -> tup
     """Funcs whose blocks a schedule brings together."""
     module = state.current
     if given is None:
-        module, steps = join_funcs(module, context.target)
+        module, steps = join_funcs(module, context.one_core)
         return replace(state, module=module), tuple(Join(s.first, s.second) for s in steps)
     for d in _only(Join, given):
         with _naming(d):
@@ -198,7 +204,7 @@ def lay_out_buffers(state: State, given: Decisions | None, context: Context) -> 
     images = find_images(module)
     why: tuple[Component, ...] = ()
     if given is None:
-        last, why = choose_layouts(module, images, context.target)
+        last, why = choose_layouts(module, images, context.one_core)
     else:
         known = {b.name for b in images}
         wanted: set[str] = set()

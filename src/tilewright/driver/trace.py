@@ -1,6 +1,7 @@
 """The trace of a program: every decision that made it, in sections.
 
     # tilewright program trace, version 1
+    # machine: Zen 3; for any number of threads
     [groups]
     Group(func='relu_1', values=('conv2d_1', 'relu_1'))
     [layouts]
@@ -9,7 +10,8 @@
 
 A program is a model and a trace. Sections stand in the order in which they are decided. One that is missing is left to
 the compiler, one that is empty decides that there is none of its kind; of kernels, those that nobody names are left to
-the compiler too. The text is data, not code: nothing of it is evaluated.
+the compiler too. The text is data, not code: nothing of it is evaluated. The line of the machine says whose figures the
+decisions were taken with; it decides nothing.
 """
 
 import ast
@@ -33,16 +35,21 @@ SECTIONS: Mapping[str, type[Decision]] = {
     "layouts": ChannelsLast,
     "kernels": Kernel,
 }
+_MACHINE = "# machine: "
 _FORMAT = TraceFormat("# tilewright program trace, version 1", "a saved plan of a program")
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTrace:
-    """The decisions of each section that is there."""
+    """The decisions of each section that is there, and the machine with whose figures they were taken."""
 
     sections: Mapping[str, tuple[Decision, ...]] = field(default_factory=dict[str, tuple[Decision, ...]])
+    machine: str = field(default="", compare=False)
 
     def __str__(self) -> str:
+        return f"{_MACHINE}{self.machine}\n{self._decisions()}" if self.machine else self._decisions()
+
+    def _decisions(self) -> str:
         lines: list[str] = []
         for name in SECTIONS:
             if name in self.sections:
@@ -51,10 +58,10 @@ class ProgramTrace:
 
     @property
     def digest(self) -> str:
-        return sha256(str(self).encode()).hexdigest()
+        return sha256(self._decisions().encode()).hexdigest()
 
     def with_section(self, name: str, decisions: tuple[Decision, ...]) -> "ProgramTrace":
-        return ProgramTrace({**self.sections, name: decisions})
+        return ProgramTrace({**self.sections, name: decisions}, self.machine)
 
     def save(self, path: str | Path) -> None:
         save_text(_FORMAT, str(self), path)
@@ -83,7 +90,8 @@ class ProgramTrace:
                     sections[section] += (_decision(call, section),)
                 case _:
                     raise bad_trace(node, "a line is a [section] or a decision of one", _known())
-        return ProgramTrace(sections)
+        named = next((line for line in text.splitlines() if line.startswith(_MACHINE)), _MACHINE)
+        return ProgramTrace(sections, named.removeprefix(_MACHINE))
 
 
 def _known() -> str:

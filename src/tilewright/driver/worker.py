@@ -5,25 +5,28 @@ message of error. Only what compiles IR is imported, so that it is ready soon.
 """
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from tilewright.codegen.objects import compile_object
 from tilewright.support.answering import answer_requests
 from tilewright.support.frames import pack
+from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
 _EMPTY = "define void @nothing() {\n  ret void\n}\n"
 
 
 def target_to_json(target: Target) -> bytes:
-    fields = {name: getattr(target, name) for name in Target.__slots__}
-    return json.dumps({**fields, "features": sorted(target.features)}).encode()
+    return json.dumps({**asdict(target), "features": sorted(target.features)}).encode()
 
 
 def target_from_json(text: bytes) -> Target:
     fields = json.loads(text)
     features = frozenset[str](fields.pop("features"))
-    return Target(features=features, **fields)
+    figures: dict[str, Any] = fields.pop("machine")
+    figures |= {n: tuple(v) for n, v in figures.items() if n.endswith("_rates")}
+    return Target(features=features, machine=Machine(**figures), **fields)
 
 
 def compiled(ir: bytes, target: Target) -> tuple[Any, list[bytes]]:

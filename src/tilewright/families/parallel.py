@@ -7,19 +7,20 @@ job of a team that is awake three tenths more than one without (`docs/results/ba
 
 import re
 
-from tilewright.cost.parallel import ENOUGH_PARTS, LEAST_SHARED
+from tilewright.cost.parallel import ENOUGH_PARTS, least_shared
 from tilewright.cost.work import block_seconds
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import top_level
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
+from tilewright.target.machine import SHIPPED
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, LoopKind, blocks
 
 
 def is_worth_sharing(lanes: int, *shared: Block) -> bool:
     """Should a team share what these blocks do? All of them are in each part."""
-    return sum(block_seconds(b, lanes) for b in shared) >= LEAST_SHARED
+    return sum(block_seconds(b, lanes, SHIPPED) for b in shared) >= least_shared(SHIPPED)
 
 
 def part_size(extent: int) -> int:

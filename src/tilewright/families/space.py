@@ -46,6 +46,10 @@ class Space(ABC):
     def build(self, decisions: Decisions) -> Schedule:
         """The scheduled program of one point. ScheduleError where a step refuses it."""
 
+    def has_point(self, point: NDArray[np.int64]) -> bool:
+        """Can it be built? Where `points` are those that cost least, what others are does not depend on figures."""
+        return bool((self.points() == point).all(axis=1).any())
+
     def decisions(self, point: NDArray[np.int64]) -> dict[str, int]:
         return {k.name: int(v) for k, v in zip(self.knobs, point, strict=True)}
 

@@ -12,8 +12,8 @@ among them by their work. So any part of the graph has an estimate, and the part
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.cost.machine import machine_of
-from tilewright.cost.parallel import ENOUGH_PARTS, LEAST_SHARED, shared_seconds
+from tilewright.cost.parallel import ENOUGH_PARTS, least_shared, shared_seconds
+from tilewright.cost.stream import moving_seconds
 from tilewright.cost.work import block_seconds
 from tilewright.driver.decisions import Join
 from tilewright.driver.passes import Context, State, run_passes
@@ -39,8 +39,9 @@ from tilewright.tir.digest import digest
 from tilewright.tir.func import Func, Module
 from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs, walk
 
-_BYTES_PER_SECOND = 15e9  # one core, from memory
-_OF_PEAK = 0.5  # what a product reaches, of which nothing is known but its size
+_OF_PEAK = (
+    0.5  # what a product reaches of which nothing is known but its size, of any size that takes its time
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +87,9 @@ def func_seconds(func: Func, target: Target, constants: frozenset[str]) -> float
     except ScheduleError:
         pass
     lanes = target.lanes(4)
-    return sum(block_seconds(b, lanes) for b in blocks(func.body) if not _is_constant(b, constants))
+    return sum(
+        block_seconds(b, lanes, target.machine) for b in blocks(func.body) if not _is_constant(b, constants)
+    )
 
 
 def _spaces(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Space]:
@@ -109,11 +112,10 @@ def _rough_seconds(node: Node, target: Target) -> float:
     """By size alone, on one core."""
     if isinstance(node.op, Outside):
         return 0.0
-    m = machine_of(target)
+    m = target.machine
     nbytes = sum(v.bytes for v in (*node.inputs, *node.outputs))
-    return max(
-        multiplications(node) / (_OF_PEAK * m.lanes * m.fma_per_cycle * m.hertz), nbytes / _BYTES_PER_SECOND
-    )
+    peak = target.lanes(4) * m.fma_per_cycle * m.hertz
+    return max(multiplications(node) / (_OF_PEAK * peak), moving_seconds(nbytes, m))
 
 
 def _outside(graph: Graph) -> list[ExternalRegion]:
@@ -166,7 +168,8 @@ class _Attribution:
         return {n: t * (1 + loose / assigned) for n, t in out.items()} if assigned else out
 
     def _shared(self, alone: float) -> float:
-        return shared_seconds(alone, ENOUGH_PARTS if alone >= LEAST_SHARED else 1, self._threads)
+        m = self._target.machine
+        return shared_seconds(alone, ENOUGH_PARTS if alone >= least_shared(m) else 1, self._threads, m)
 
     def _nodes_of(self, whole: Group, readers: dict[Value, list[Node]]) -> list[Node]:
         """The nodes of the graph that lead to what a group stores, and that no group before it has. Where there are

@@ -4,48 +4,13 @@ The functions take the root of the file system so that tests can describe other 
 """
 
 import os
-from functools import lru_cache
 from pathlib import Path
 
 from tilewright.support.artifact import Manifest
 from tilewright.support.errors import Hint, UserError
+from tilewright.support.processor import cpu_features, read_or_empty
 
 _ROOT = Path("/")
-
-# the kernel's names of processor features to LLVM's, where they differ
-_SPELLING = {
-    "abm": "lzcnt",
-    "amx_bf16": "amx-bf16",
-    "amx_int8": "amx-int8",
-    "amx_tile": "amx-tile",
-    "avx512_bf16": "avx512bf16",
-    "avx512_bitalg": "avx512bitalg",
-    "avx512_fp16": "avx512fp16",
-    "avx512_vbmi2": "avx512vbmi2",
-    "avx512_vnni": "avx512vnni",
-    "avx512_vpopcntdq": "avx512vpopcntdq",
-    "avx_vnni": "avxvnni",
-    "bmi1": "bmi",
-    "lahf_lm": "sahf",
-    "pclmulqdq": "pclmul",
-    "pni": "sse3",
-    "rdrand": "rdrnd",
-    "sha_ni": "sha",
-    "sse4_1": "sse4.1",
-    "sse4_2": "sse4.2",
-}
-
-
-@lru_cache(maxsize=1)  # the file is long where cores are many
-def cpu_features(root: Path = _ROOT) -> frozenset[str]:
-    """Features of this processor in LLVM's spelling. Cores differ on some machines: those that all have."""
-    common: frozenset[str] | None = None
-    for line in _read(root / "proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            names = frozenset(_SPELLING.get(n, n) for n in value.split())
-            common = names if common is None else common & names
-    return common or frozenset()
 
 
 def default_threads(root: Path = _ROOT) -> int:
@@ -101,13 +66,15 @@ def check_machine(manifest: Manifest) -> None:
 
 def _siblings(root: Path, cpu: int) -> str:
     """What hardware threads of one core have in common; the cpu itself where the kernel does not tell."""
-    return _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu)
+    return read_or_empty(
+        root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    ).strip() or str(cpu)
 
 
 def _quota(root: Path) -> float | None:
     """The smallest quota, in cores, of our control groups and their parents (versions 1 and 2)."""
     quotas: list[float] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_or_empty(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
             mounts = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
@@ -120,16 +87,9 @@ def _quota(root: Path) -> float | None:
             for depth in range(len(parts) + 1):
                 folder = root.joinpath(mount, *parts[:depth])
                 if controllers == "":
-                    words = _read(folder / "cpu.max").split()
+                    words = read_or_empty(folder / "cpu.max").split()
                 else:
-                    words = [_read(folder / f"cpu.cfs_{n}_us").strip() for n in ("quota", "period")]
+                    words = [read_or_empty(folder / f"cpu.cfs_{n}_us").strip() for n in ("quota", "period")]
                 if len(words) == 2 and all(w.isdigit() for w in words) and int(words[1]) > 0:
                     quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""

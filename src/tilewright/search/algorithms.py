@@ -8,7 +8,6 @@ from dataclasses import replace
 from math import inf, prod
 from typing import TypeAlias
 
-from tilewright.cost.machine import machine_of
 from tilewright.cost.stream import stream_seconds
 from tilewright.families.gemm.panel_tile import best_tile
 from tilewright.families.gemm.recipe import Contraction, try_contraction
@@ -97,6 +96,4 @@ def _product(c: Contraction, target: Target) -> float:
     rows = c.rows[-1].extent if c.rows else 1
     times = prod(it.extent for it in (*c.rows[:-1], *c.cols[:-1], *c.batch))
     weights = c.b.buffer.bytes
-    return max(
-        best_tile(c, rows, target).seconds * times, stream_seconds(weights, weights, machine_of(target))
-    )
+    return max(best_tile(c, rows, target).seconds * times, stream_seconds(weights, weights, target.machine))

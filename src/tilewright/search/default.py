@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from tilewright.families.families import all_families
 from tilewright.families.family import Request
 from tilewright.families.ordered.recipe import schedule_each
@@ -96,7 +98,7 @@ def schedule_as(
             f"{family} has other knobs than {', '.join(decisions) or 'none'}",
             hint=f"its knobs are: {', '.join(names) or 'none'}",
         )
-    if not (space.points() == [decisions[n] for n in names]).all(axis=1).any():
+    if not space.has_point(np.array([decisions[n] for n in names], np.int64)):
         choices = "; ".join(f"{k.name} of {', '.join(map(str, k.choices))}" for k in space.knobs)
         raise ScheduleError(f"{family} has no such point for {func.name}", hint=f"there are: {choices}")
     return space.build(decisions)

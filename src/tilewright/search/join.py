@@ -6,7 +6,6 @@ is computed band by band is not folded into a buffer between kernels. Algorithms
 computed in stages stays as it is.
 """
 
-from tilewright.cost.machine import machine_of
 from tilewright.families.bands.cost import gain
 from tilewright.families.bands.match import try_chain
 from tilewright.families.bands.space import try_form
@@ -51,7 +50,7 @@ def _try_join(module: Module, step: JoinFuncs, target: Target) -> Module | None:
     except ScheduleError:
         return None
     form = None if chain is None else try_form(chain)
-    return joined if form is not None and gain(form, machine_of(target)) > _LEAST_GAIN else None
+    return joined if form is not None and gain(form, target) > _LEAST_GAIN else None
 
 
 def _may_pay(module: Module, f: Func, g: Func) -> bool:

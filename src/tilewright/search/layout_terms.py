@@ -13,8 +13,8 @@ from math import prod
 
 import numpy as np
 
+from tilewright.cost.caches import LINE_BYTES
 from tilewright.cost.layouts import Access, access_seconds, copy_seconds, loose_share, unknown_seconds
-from tilewright.cost.machine import Machine, machine_of
 from tilewright.cost.stream import stream_seconds
 from tilewright.families.choosing import choosing
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
@@ -44,7 +44,6 @@ from tilewright.tir.stmt import Block, Iter, IterKind, Store, store_blocks
 
 _UNROLL = 64
 _LANE_TILES = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 1), (4, 2))  # rows and vectors
-_LINE_BYTES = 64
 MUST = 1.0  # seconds: more than any kernel takes
 
 
@@ -66,7 +65,6 @@ class _Around:
     constants: frozenset[str]
     temps: frozenset[Buffer]
     target: Target
-    machine: Machine
 
     def layout(self, b: Buffer) -> Layout:
         return channels_last(len(b.shape), self.images[b])
@@ -82,7 +80,6 @@ def layout_terms(module: Module, images: Mapping[Buffer, int], target: Target) -
         frozenset(c.buffer.name for c in module.constants),
         frozenset(module.temps),
         target,
-        machine_of(target),
     )
     known: dict[str, list[tuple[tuple[int, ...], Table]]] = {}
     found: list[Term] = []
@@ -168,9 +165,9 @@ def _spatial_terms(func: Func, block: Block, store: Store, around: _Around) -> I
                 at = lane[y]
                 is_short = is_cut and at is not None and extents[at] < lanes
                 access = Access.SCATTERED if is_short else _access(address, at, extents, lanes, simplify)
-                seconds[x, y] = access_seconds(access, elements * len(found), around.machine)
+                seconds[x, y] = access_seconds(access, elements * len(found), around.target.machine)
                 if access is not Access.PLAIN and b in around.temps and _only_moves(store.value):
-                    seconds[x, y] += copy_seconds(elements, b.dtype.bytes, around.machine)
+                    seconds[x, y] += copy_seconds(elements, b.dtype.bytes, around.target.machine)
         yield _term(image, out, seconds)
 
 
@@ -238,16 +235,18 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
                 if _is_widened(plain):  # for the instructions that multiply narrow numbers, along channels
                     steps = prod(it.extent for it in plain.iters)
                     is_last = x == max(around.choices(image)) and y == max(around.choices(out))
-                    total = unknown_seconds(steps, is_last, around.machine)
+                    total = unknown_seconds(
+                        steps, around.target.lanes(4) if is_last else 1, around.target.machine
+                    )
                 else:
                     laid_out = _laid_out(plain, layouts)
                     total = reduction_seconds(laid_out, around.constants, around.target)
                     swapped = try_contraction(laid_out, swap=True) if out is None else None
                     if swapped is not None:  # no layout says what is in lanes
-                        total = min(total, _product_seconds(swapped, around.constants, around.machine))
+                        total = min(total, _product_seconds(swapped, around.constants, around.target))
                     if not x and not y:
                         total += sum(
-                            access_seconds(Access.INTERLEAVED, b.size, around.machine) for b in layouts
+                            access_seconds(Access.INTERLEAVED, b.size, around.target.machine) for b in layouts
                         )
                 seconds[x, y] = total / max(len(read), 1)
         yield _term(image, out, seconds)
@@ -299,7 +298,7 @@ def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -
     """By the first rule that fits the block, on one core; its result is in vector lanes as it is in memory."""
     c = try_contraction(block)
     if c is not None:
-        return _product_seconds(c, constants, machine_of(target))
+        return _product_seconds(c, constants, target)
     if is_lane_reduction(block):
         space = WindowSpace(Draft(single(Func("estimate", (), (), block))), block.name, target)
         points = np.array([(*tile, _UNROLL) for tile in _LANE_TILES], dtype=np.int64)
@@ -307,18 +306,18 @@ def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -
     return _rows_seconds(block, target)
 
 
-def _product_seconds(c: Contraction, constants: frozenset[str], m: Machine) -> float:
+def _product_seconds(c: Contraction, constants: frozenset[str], target: Target) -> float:
     """At least as long as its operands stream by."""
-    best = min(_tiled_seconds(f, m) for f in _forms(c, constants))
+    best = min(_tiled_seconds(f, target) for f in _forms(c, constants))
     if c.a.buffer.name not in constants:
         steps = {it: abs(k) for it, k in address_steps(c.a, c.block).items()}
-        near = [it for it in c.reduce if steps.get(it.var, 0) * c.a.dtype.bytes < _LINE_BYTES]
+        near = [it for it in c.reduce if steps.get(it.var, 0) * c.a.dtype.bytes < LINE_BYTES]
         if near and near != list(c.reduce):  # else, `contraction_seconds` counts lines
             far = prod(it.extent for it in c.reduce if it not in near)
             inner = steps.get(reduction_order(c)[-1].var, 0) * c.a.dtype.bytes
-            best *= 1.0 + (loose_share(far, m) if inner >= _LINE_BYTES else 0.0)
+            best *= 1.0 + (loose_share(far, target.machine) if inner >= LINE_BYTES else 0.0)
     moved = sum(ld.buffer.bytes for ld in (c.a, c.b) if ld.buffer.name not in constants)
-    return max(best, stream_seconds(moved, moved, m))
+    return max(best, stream_seconds(moved, moved, target.machine))
 
 
 def _forms(c: Contraction, constants: frozenset[str]) -> Iterator[Form]:
@@ -338,20 +337,20 @@ def _forms(c: Contraction, constants: frozenset[str]) -> Iterator[Form]:
 
 
 @lru_cache(maxsize=4096)
-def _tiled_seconds(form: Form, machine: Machine) -> float:
+def _tiled_seconds(form: Form, target: Target) -> float:
     """Of the best tile, without chunks."""
-    tiles = [t for t in tile_sizes(machine.registers) if t[0] <= form.rows]
+    tiles = [t for t in tile_sizes(target.vector_registers) if t[0] <= form.rows]
     points = np.array(
         [(*t, a, b, o) for t in tiles for a in (0, 1) for b in (0, 1) for o in (0, 1)], np.int64
     )
     rows, vectors, pack_a, pack_b, outside = points.T
     none = np.zeros(len(points), np.int64)
     choices = Choices(rows, vectors, pack_a > 0, pack_b > 0, outside > 0, none, none + _UNROLL)
-    return float(np.min(contraction_seconds(form, choices, machine)))
+    return float(np.min(contraction_seconds(form, choices, target)))
 
 
 def _rows_seconds(block: Block, target: Target) -> float:
-    m = machine_of(target)
+    m = target.machine
     reduction = row_reduction(block)
     seconds = float(row_seconds((reduction,), np.array([4]), target.lanes(4), m)[0])
     # A window of one element has nothing to reduce over.

@@ -1,31 +1,35 @@
-"""What the compiler knows of a machine, as data.
+"""What programs are compiled for, as data: instructions, registers, and the figures of the machine.
 
-A Target is a value: two machines with the same features and caches are the same target. Nothing here runs code except
-`native`, which asks the machine we are on.
+A Target is a value: two machines with the same features and figures are the same target. Nothing here asks the machine
+we are on except `native`.
 """
 
 import os
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from tilewright.support.errors import UserError
+from tilewright.support.processor import cache_kib, cpu_features, cpu_model
+from tilewright.target.figures import calibrated
+from tilewright.target.machine import Machine, zen3
 
 # Features that our code generator makes use of; the ISA floor of an artifact is the subset it was built with.
 X86_V3 = frozenset({"avx2", "fma", "avx", "sse4.2", "popcnt", "bmi", "bmi2", "f16c"})
 
 
+HOST = "host"
+_L3_KIB = 16384  # where the kernel does not tell
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`features` are LLVM's names. Cache sizes are per core, but L3, which is shared."""
+    """`features` are LLVM's names."""
 
     triple: str
     features: frozenset[str]
     vector_bytes: int  # of the widest register
     vector_registers: int
-    l1_bytes: int
-    l2_bytes: int
-    l3_bytes: int
-    cpu: str = "generic"  # LLVM's scheduling model; it never adds features
+    machine: Machine  # what costs are computed with
+    cpu: str = "generic"  # whose scheduling model LLVM uses; one that begins with HOST is that of the host
 
     @property
     def has_fma(self) -> bool:
@@ -44,20 +48,26 @@ class Target:
     def lanes(self, bytes_per_element: int) -> int:
         return self.vector_bytes // bytes_per_element
 
+    def for_threads(self, threads: int) -> "Target":
+        """The same, where schedules are ranked for so many threads."""
+        return replace(self, machine=self.machine.for_threads(threads))
+
 
 def x86_64(
     features: frozenset[str] = X86_V3, *, cpu: str = "generic", l1: int = 32, l2: int = 512, l3: int = 16384
 ) -> Target:
     """Cache sizes in KiB."""
+    return x86_64_with(zen3(l1, l2, l3), features, cpu)
+
+
+def x86_64_with(machine: Machine, features: frozenset[str], cpu: str) -> Target:
     wide = "avx2" in features
-    return Target(
-        "x86_64-unknown-linux-gnu", features, 32 if wide else 16, 16, l1 << 10, l2 << 10, l3 << 10, cpu
-    )
+    return Target("x86_64-unknown-linux-gnu", features, 32 if wide else 16, 16, machine, cpu)
 
 
 def aarch64(features: frozenset[str], *, l1: int = 64, l2: int = 1024, l3: int = 32768) -> Target:
     """Cache sizes in KiB."""
-    return Target("aarch64-unknown-linux-gnu", features | {"neon"}, 16, 32, l1 << 10, l2 << 10, l3 << 10)
+    return Target("aarch64-unknown-linux-gnu", features | {"neon"}, 16, 32, zen3(l1, l2, l3))
 
 
 BASELINE = x86_64(frozenset())  # any x86-64
@@ -65,23 +75,10 @@ AVX2 = x86_64(X86_V3, cpu="znver3")
 AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
 
 
-_SPELLING = {"sse4_1": "sse4.1", "sse4_2": "sse4.2", "bmi1": "bmi"}  # the kernel's names to LLVM's
-
-
-def cpu_flags() -> frozenset[str]:
-    """Features of this machine in LLVM's spelling, from the kernel."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return frozenset(_SPELLING.get(n, n) for n in line.split(":", 1)[1].split())
-    return frozenset()
-
-
-def _cache_kib(index: int, default: int) -> int:
-    try:
-        text = Path(f"/sys/devices/system/cpu/cpu0/cache/index{index}/size").read_text().strip()
-    except OSError:
-        return default
-    return int(text.rstrip("K")) if text.endswith("K") else default
+def unused_features() -> tuple[str, ...]:
+    """What the machine we are on could do that programs do not make use of yet."""
+    has_wide = "avx512f" in cpu_features()
+    return ("AVX-512: programs have vectors of 32 bytes, in 16 registers",) if has_wide else ()
 
 
 def native() -> Target:
@@ -92,11 +89,7 @@ def native() -> Target:
             f"programs are for Linux on x86-64; this machine is {here.sysname} on {here.machine}",
             hint="run on a machine that is, or on an emulated one",
         )
-    features = X86_V3 if cpu_flags() >= X86_V3 else frozenset[str]()
-    return x86_64(
-        features,
-        cpu="znver3" if features else "generic",
-        l1=_cache_kib(0, 32),
-        l2=_cache_kib(2, 512),
-        l3=_cache_kib(3, 16384),
-    )
+    features = X86_V3 if cpu_features() >= X86_V3 else frozenset[str]()
+    model, caches = cpu_model(), cache_kib()
+    shipped = zen3(caches.get(1, 32), caches.get(2, 512), caches.get(3, max(caches.get(2, 0), _L3_KIB)))
+    return x86_64_with(calibrated(shipped, model), features, f"{HOST} {model}" if features else "generic")

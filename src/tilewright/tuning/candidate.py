@@ -59,10 +59,11 @@ class Task:
     target: Target
     spaces: Spaces
     trace: str | None = None
+    threads: int = 1  # that candidates run on, and are ranked for
 
     def design_spaces(self) -> Sequence[Space]:
         if self.trace is None:
-            return self.spaces(self.func, self.target, self.constants)
+            return self.spaces(self.func, self.target.for_threads(self.threads), self.constants)
         steps = parse_trace(self.trace)
         undecided = tuple(replace(s, decision=None) if isinstance(s, Sampling) else s for s in steps)
         return (TraceSpace(self.func, undecided, self.target, self.constants),)
@@ -82,6 +83,7 @@ class Task:
             "constants": sorted(self.constants),
             "spaces": f"{self.spaces.__module__}:{self.spaces.__qualname__}",
             "trace": self.trace,
+            "threads": self.threads,
         }
         return pack(head, (print_func(self.func).encode(), target_to_json(self.target)))
 
@@ -96,6 +98,7 @@ class Task:
             target_from_json(target),
             getattr(import_module(module), name),
             head["trace"],
+            head["threads"],
         )
 
 

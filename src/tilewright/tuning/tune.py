@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -165,9 +165,9 @@ def tune(
     """Search for better schedules for `budget`, or until `trials` candidates have been measured.
 
     `subject`: a model (path, bytes or ModelProto), a Func, or a Schedule of one Func with sampling steps, whose
-    decisions are taken anew. `threads`: how many a candidate runs on. `accuracy`: of the model, as for `load`.
-    `spaces`: the design spaces of a Func, instead of our own. On Ctrl-C everything measured is kept, and the interrupt
-    goes on to the caller.
+    decisions are taken anew. `threads`: how many a candidate runs on, and is ranked for. `accuracy`: of the model, as
+    for `load`. `spaces`: the design spaces of a Func, instead of our own. On Ctrl-C everything measured is kept, and
+    the interrupt goes on to the caller.
     """
     with Tuning(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress) as tuning:
         tuning.run()
@@ -214,7 +214,7 @@ class Tuning:
         self._pace: float | None = None  # seconds for a candidate, as measured
         chosen = SPACES if spaces is None else spaces
         self.tuners = [
-            TaskTuner(task, task.func.name, count, self._tools, threads, seed)
+            TaskTuner(replace(task, threads=threads), task.func.name, count, self._tools, threads, seed)
             for task, count in _tasks(subject, shapes, Accuracy.of(accuracy), machine, chosen)
         ]
 

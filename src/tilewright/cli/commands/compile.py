@@ -31,6 +31,11 @@ COMMAND = Command(
             type=click.Path(path_type=Path, dir_okay=False),
             help="Write all decisions to a file, to look at, change and compile with again.",
         ),
+        click.Option(
+            ["--threads"],
+            type=click.IntRange(min=1),
+            help="Choose kernels for so many threads [default: for any number]. The program runs with any number.",
+        ),
         SHAPE,
         TARGET,
         ACCURACY,

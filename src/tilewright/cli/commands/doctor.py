@@ -14,6 +14,11 @@ COMMAND = Command(
     """,
     [
         click.Option(["--peak"], is_flag=True, help="Also measure arithmetic and memory speed of one core."),
+        click.Option(
+            ["--calibrate"],
+            is_flag=True,
+            help="Measure clock, ports, bandwidths and meetings, and keep them: later programs are compiled for them.",
+        ),
         JSON,
     ],
 )

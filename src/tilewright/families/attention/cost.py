@@ -13,16 +13,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.cost.machine import Machine
+from tilewright.cost.caches import from_l2, per_byte
+from tilewright.target.machine import Machine
+from tilewright.target.target import Target
 
-_ROW_CYCLES = 16.0  # for a vector of a row: its maximum, its power, its sum
-_PASSES = 5.0  # how often a row is written or read, from the first product to the last
-_STREAMED = 16.0  # a byte from afar, where there is little else to do, by what it costs in a register tile
-_KERNELS_START = 60000.0  # cycles to start and to end the three more kernels that there are without blocks
-_SCALE_CYCLES = (
-    100.0  # for a row: the largest score of a block of keys, by what the row is scaled then, its sum
+# Fitted to the attention of transformers of the benchmark suite, in blocks of all sizes and apart.
+_ROW_CYCLES = 16.0  # cycles for a vector of a row: its maximum, its power (counted: 16 instructions), its sum
+_PASSES = 5.0  # how often a row is written or read, from the first product to the last: counted
+_STREAMED = 16.0  # times what a byte costs a register tile: from afar, where there is little else to do
+_KERNELS_START = (
+    60000.0  # cycles to start and to end the three more kernels that there are without blocks, cold
 )
-_COPY, _TURN = 0.25, 0.7  # cycles to copy an element, in order or turned
+_SCALE_CYCLES = (
+    100.0  # cycles for a row: the largest score of a block of keys, by what the row is scaled then, its sum
+)
+_COPY, _TURN = (
+    0.25,
+    0.7,
+)  # cycles to copy an element, in order or turned: as copies of `benchmarks.predicted` take
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +42,10 @@ class Between:
     kept_bytes: int
     is_apart: bool  # in kernels of their own
 
-    def seconds(self, m: Machine) -> float:
-        lanes = m.lanes * 4 / self.bytes_each
+    def seconds(self, target: Target) -> float:
+        m, lanes = target.machine, target.lanes(self.bytes_each)
         # What comes row by row from the second cache comes in time.
-        again = _STREAMED * max(m.per_byte(np.array([float(self.kept_bytes)]))[0] - m.from_l2, 0.0)
+        again = _STREAMED * max(per_byte(m, np.array([float(self.kept_bytes)]))[0] - from_l2(m), 0.0)
         cycles = self.elements * (_ROW_CYCLES / lanes + _PASSES * self.bytes_each * again)
         return (cycles + self.is_apart * _KERNELS_START) / m.hertz
 
@@ -45,7 +53,7 @@ class Between:
 def panels_seconds(elements: int, bytes_each: int, is_turned: bool, m: Machine) -> float:
     """Copying the columns of a contraction into panels."""
     moved = 2.0 * elements * bytes_each
-    far = moved * m.per_byte(np.array([moved]))[0]
+    far = moved * per_byte(m, np.array([moved]))[0]
     return (elements * (_TURN if is_turned else _COPY) + far) / m.hertz
 
 

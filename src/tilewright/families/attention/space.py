@@ -11,8 +11,9 @@ from itertools import product
 from math import inf, prod
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tilewright.cost.machine import Machine, machine_of
+from tilewright.cost.parallel import evenly, ranked_seconds
 from tilewright.families.attention.cost import Between, panels_seconds, scaling_seconds
 from tilewright.families.attention.recipe import (
     Chain,
@@ -33,6 +34,7 @@ from tilewright.families.space import Costs, Decisions, Knob, Points, Space
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.softmax_chain import Softmax, find_softmax, seen_more
 from tilewright.support.errors import ScheduleError
+from tilewright.target.target import Target
 from tilewright.tir.stmt import blocks
 
 _BLOCKS = (12, 16, 24, 32, 48, 64, 96, 128)  # rows, about
@@ -43,6 +45,7 @@ _BEST = 4  # tiles of each contraction that are points
 _TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
 _KNOBS = ("block", "keys", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
 _TILE_SIZES = [n for n, name in enumerate(_KNOBS) if name.endswith(("rows", "vectors"))]
+_FLAGS = [n for n, name in enumerate(_KNOBS) if name.endswith(("pack", "columns_outside"))]
 
 
 class AttentionSpace(Space):
@@ -51,7 +54,6 @@ class AttentionSpace(Space):
     def __init__(self, start: Draft, chain: Chain, request: Request) -> None:
         self._start, self._chain, self._request = start, chain, request
         self._target, self._constants = request.target, request.constants
-        self._machine = machine_of(request.target)
         self._points = self._best_points()
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
@@ -59,6 +61,20 @@ class AttentionSpace(Space):
 
     def points(self) -> Points:
         return self._points
+
+    def has_point(self, point: NDArray[np.int64]) -> bool:
+        """All tiles that fit; `points` are the best of them."""
+        block, keys = int(point[0]), int(point[1])
+        if not block:
+            return not point.any()
+        if (
+            block not in self._blocks()
+            or keys not in self._keys()
+            or (point[_FLAGS] > 1).any()
+            or (point < 0).any()
+        ):
+            return False
+        return bool(np.isfinite(self.cost(point[None, :]))[0])
 
     def cost(self, points: Points) -> Costs:
         out = np.full(len(points), inf)
@@ -146,12 +162,12 @@ class AttentionSpace(Space):
         return float(np.minimum(last // keys + 1, every).mean()) / every
 
     def _tiled(self, block: int, keys: int) -> "tuple[_Tiled, _Tiled]":
-        one, two, m = self._chain.first, self._chain.second, self._machine
+        one, two, target = self._chain.first, self._chain.second, self._target
         at_a_time = keys or one.cols[-1].extent
         row_bytes = at_a_time * block * one.b.dtype.bytes
         return (
-            _Tiled(one, True, block, keys, one.a.buffer.size, one.b.buffer.name in self._constants, m),
-            _Tiled(two, False, block, keys, row_bytes, two.b.buffer.name in self._constants, m),
+            _Tiled(one, True, block, keys, one.a.buffer.size, one.b.buffer.name in self._constants, target),
+            _Tiled(two, False, block, keys, row_bytes, two.b.buffer.name in self._constants, target),
         )
 
     def _together(self, block: int, keys: int, points: Points) -> Costs:
@@ -161,19 +177,27 @@ class AttentionSpace(Space):
         again = 0.0
         if keys:
             again = scaling_seconds(
-                scores.size // scores.shape[-1], -(-scores.shape[-1] // keys), self._machine
+                scores.size // scores.shape[-1], -(-scores.shape[-1] // keys), self._target.machine
             )
-        return self._seen(block, keys) * (
+        alone = self._seen(block, keys) * (
             self._between(kept, is_apart=False)
             + again
             + first.seconds(points[:, 2:6])
             + second.seconds(points[:, 6:10])
         )
+        m, c = self._target.machine, self._chain.second
+        if m.threads == 1:
+            return alone
+        blocks_of_rows = -(-c.rows[-1].extent // block)
+        return ranked_seconds(
+            alone, float(blocks_of_rows * prod(it.extent for it in (*c.batch, *c.rows[:-1]))), m
+        )
 
     @cached_property
     def _apart(self) -> float:
         """The cheapest schedules of both, and all rows written and read between them."""
-        total = self._between(self._chain.first.store.buffer.size, is_apart=True)
+        between = self._between(self._chain.first.store.buffer.size, is_apart=True)
+        total = evenly(between, self._target.machine)
         for part in self._chain.products:
             space = gemm_space(replace(self._request, func=excerpt(self._start.func, set(part))))
             total += float(space.ranked()[1][0]) if space is not None else inf
@@ -182,7 +206,7 @@ class AttentionSpace(Space):
     def _between(self, kept: int, *, is_apart: bool) -> float:
         rows = self._chain.first.store.buffer
         kept_bytes = 2 * kept * rows.dtype.bytes  # scores and powers
-        return Between(rows.size, rows.dtype.bytes, kept_bytes, is_apart).seconds(self._machine)
+        return Between(rows.size, rows.dtype.bytes, kept_bytes, is_apart).seconds(self._target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +219,11 @@ class _Tiled:
     keys: int  # in a block of them; 0: all
     a_elements: int  # that are read again from one block to the next
     is_packed: bool  # at compile time, if it is
-    machine: Machine
+    target: Target
 
     def best(self, count: int) -> Points:
         """The cheapest tiles, by rows, vectors, packing and order."""
-        sizes = tile_sizes(self.machine.registers)
+        sizes = tile_sizes(self.target.vector_registers)
         grid = np.array([(*t, p, o) for t in sizes for p in (0, 1) for o in (0, 1)], np.int64)
         grid = grid[grid[:, 0] <= self.block]
         costs = self.seconds(grid)
@@ -216,12 +240,14 @@ class _Tiled:
             choices = Choices(
                 np.minimum(rows, size), vectors, n > 0, pack > 0, outside > 0, n, np.full_like(n, _UNROLL)
             )
-            total += contraction_seconds(self._form(size, count * times, keys), choices, self.machine)
+            total += contraction_seconds(self._form(size, count * times, keys), choices, self.target)
         if self.is_first and self.keys:  # panels do not cross from one block into the next
-            total[self.keys % (vectors * self.machine.lanes * 4 // self.c.b.dtype.bytes) != 0] = inf
+            total[self.keys % (vectors * self.target.lanes(self.c.b.dtype.bytes)) != 0] = inf
         if not self.is_packed:
             turned = strides_along(self.c.b, self.c.block, self.c.cols[-1:]) != 1
-            total += pack * panels_seconds(self.c.b.buffer.size, self.c.b.dtype.bytes, turned, self.machine)
+            total += pack * panels_seconds(
+                self.c.b.buffer.size, self.c.b.dtype.bytes, turned, self.target.machine
+            )
         return total
 
     def _keys(self) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from tilewright.cost.machine import machine_of
+from tilewright.cost.parallel import evenly
 from tilewright.cost.work import block_seconds
 from tilewright.families.bands.cost import apart_cycles
 from tilewright.families.bands.match import Chain, try_chain
@@ -26,14 +26,14 @@ class ApartSpace(Space):
     family = "apart"
 
     def __init__(self, start: Draft, chain: Chain, request: Request) -> None:
-        self._start, self._alone, self._machine = start, request.alone, machine_of(request.target)
+        self._start, self._alone, self._target = start, request.alone, request.target
         self._parts, self._form = chain.parts(start.func), try_form(chain)
         self.knobs = (Knob("parts", (len(self._parts),)),)
         windows = chain.windows
         self._windows = (
             WindowSpace(start, windows.name, request.target).best_tile()[1]
             if is_lane_reduction(windows)
-            else block_seconds(windows, request.target.lanes(4))
+            else block_seconds(windows, request.target.lanes(4), request.target.machine)
         )
 
     def points(self) -> Points:
@@ -43,8 +43,9 @@ class ApartSpace(Space):
         """As for bands; infinite where nothing is known of the parts, which is dearer than any band."""
         if self._form is None:
             return np.full(len(points), inf)
-        cycles = apart_cycles(self._form, self._machine)
-        return np.full(len(points), cycles / self._machine.hertz + self._windows)
+        m = self._target.machine
+        seconds = apart_cycles(self._form, self._target) / m.hertz + self._windows
+        return np.full(len(points), evenly(seconds, m))
 
     def build(self, decisions: Decisions) -> Draft:
         s = self._start.branch()

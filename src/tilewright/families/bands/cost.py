@@ -13,27 +13,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.cost.machine import Machine
+from tilewright.cost.caches import l1_room, l2_cycles, l2_room, l3_cycles
+from tilewright.cost.parallel import few_parts
+from tilewright.cost.register_tile import tile_step
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.families.window.cost import Filter, Image, line_cycles
+from tilewright.target.machine import Machine
+from tilewright.target.target import Target
 
+# Fitted to the blocks of MobileNetV2 and the stems of ResNets, in bands of all sizes and apart.
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _STORE = 2.0  # cycles for a vector of a tile, from clearing it to storing it
 _FILL = 2.0  # cycles to fill a vector of the border
-_OUT_AND_BACK = 0.08  # cycles for a byte that is written to the far cache, and read again
-_BARE_OUT_AND_BACK = 0.16  # likewise for readers that do not hide it behind a filter: pools and projections
-_FROM_SECOND = 0.03  # cycles for a byte that is read from the second-level cache, once per row of the windows
+_OUT_AND_BACK = 1.818  # for a byte that is written to the far cache, and read again: by what reading it takes
+_BARE_OUT_AND_BACK = 3.636  # likewise for readers that do not hide it behind a filter: pools and projections
+_FROM_SECOND = 0.8864  # for a byte that each row of the windows reads from the second-level cache, likewise
 _NEAR = 0.8  # of the second-level cache: the rest is for what passes by
-_BORDER = 0.1  # cycles for a byte of a border that a kernel of its own fills
-_MEETING = 1.5e3  # cycles of a kernel more
-_MOST_ROWS, _MOST_VECTORS = 6, 3
-_WIDE = 1.04  # tiles of three vectors have so few rows that they wait for loads more often
-_READ_AGAIN = 0.01  # cycles for a byte that streams from the second-level cache
-_PART_START = 400.0  # cycles to fetch a part of the work
-_ENOUGH_PARTS = 16
+_BORDER = 2.273  # for a byte of a border that a kernel of its own fills: by what reading it from the far cache takes
+_KERNEL_MORE = 1.515  # meetings that a kernel more costs
+_MOST_ROWS, _MOST_VECTORS = 6, 3  # of register tiles: larger ones leave too few registers for what is loaded
+_WIDE = 1.04  # times: tiles of three vectors have so few rows that they wait for loads more often
+_READ_AGAIN = 0.2955  # for a byte that streams from the second-level cache: by what reading it takes
+_PART_START = 400.0  # cycles to claim a part, and until the first rows of a band are there
 _LEAST_BANDS = 4  # where they are all that workers can share, and the parts could be shared one by one
-_FEW_PARTS = 0.01  # of the time, for each time that there are too few
 _UNEVEN = 0.25  # of what two workers wait for each other: there may be only one
 _UNROLL = 64  # multiply-adds written out in a step
 
@@ -81,35 +84,39 @@ class BandForm:
         return rows * self.columns * self.channels * self.bytes_each
 
 
-def product_tiles(f: BandForm, m: Machine) -> Iterator[tuple[int, int]]:
+def product_tiles(f: BandForm, target: Target) -> Iterator[tuple[int, int]]:
     """(rows, vectors) of register tiles."""
     for vectors in range(1, _MOST_VECTORS + 1):
         for rows in range(1, min(_MOST_ROWS, f.in_columns) + 1):
-            if rows * vectors + vectors + 1 <= m.registers:
+            if rows * vectors + vectors + 1 <= target.vector_registers:
                 yield rows, vectors
 
 
-def product_cycles(f: BandForm, channels: int, tile: tuple[int, int], m: Machine) -> float:
+def product_cycles(f: BandForm, channels: int, tile: tuple[int, int], target: Target) -> float:
     """Cycles of one row of the image, for so many channels."""
-    lanes = m.lanes * 4 // f.bytes_each
+    lanes = target.lanes(f.bytes_each)
     total = 0.0
     for rows, n in row_tiles(f.in_columns, tile[0]).items():
         for vectors, times in column_tiles(channels, tile[1], lanes).items():
-            total += n * times * (f.k * _step(rows, vectors, m) + _TILE_START + _STORE * rows * vectors)
+            total += (
+                n
+                * times
+                * (f.k * _step(rows, vectors, target.machine) + _TILE_START + _STORE * rows * vectors)
+            )
     return total * _WIDE if tile[1] == _MOST_VECTORS else total
 
 
 @lru_cache(maxsize=256)
 def _step(rows: int, vectors: int, m: Machine) -> float:
-    return float(m.tile_step(rows, vectors))
+    return float(tile_step(m, rows, vectors))
 
 
 @lru_cache(maxsize=1024)
-def best_product_tile(f: BandForm, channels: int, m: Machine) -> tuple[int, int] | None:
+def best_product_tile(f: BandForm, channels: int, target: Target) -> tuple[int, int] | None:
     """The tile of a block of channels, which its columns divide."""
-    lanes = m.lanes * 4 // f.bytes_each
-    found = [t for t in product_tiles(f, m) if channels % (t[1] * lanes) == 0]
-    return min(found, key=lambda t: product_cycles(f, channels, t, m)) if found else None
+    lanes = target.lanes(f.bytes_each)
+    found = [t for t in product_tiles(f, target) if channels % (t[1] * lanes) == 0]
+    return min(found, key=lambda t: product_cycles(f, channels, t, target)) if found else None
 
 
 class ProjectionTile(NamedTuple):
@@ -120,7 +127,7 @@ class ProjectionTile(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def projection_tile(f: BandForm, lines: int, pixels: int, m: Machine) -> ProjectionTile:
+def projection_tile(f: BandForm, lines: int, pixels: int, target: Target) -> ProjectionTile:
     """The best register tile of the projection of so many lines of so many pixels, and the time that they take."""
     form = Form(
         batch=1,
@@ -147,87 +154,107 @@ def projection_tile(f: BandForm, lines: int, pixels: int, m: Machine) -> Project
         for v in range(1, _MOST_VECTORS + 1)
         for r in range(1, min(_MOST_ROWS, pixels) + 1)
         for outside in (0, 1)
-        if r * v + v + 1 <= m.registers
+        if r * v + v + 1 <= target.vector_registers
     ]
     p = np.array(sizes, dtype=np.int64)
     none, packed = np.zeros(len(p), np.int64), np.ones(len(p), np.bool_)
     choices = Choices(p[:, 0], p[:, 1], ~packed, packed, p[:, 2] > 0, none, none + _UNROLL)
-    seconds = contraction_seconds(form, choices, m)
+    seconds = contraction_seconds(form, choices, target)
     best = int(np.argmin(seconds))
     rows, vectors, outside = sizes[best]
-    return ProjectionTile(rows, vectors, bool(outside), float(seconds[best]) * m.hertz)
+    return ProjectionTile(rows, vectors, bool(outside), float(seconds[best]) * target.machine.hertz)
 
 
 @lru_cache(maxsize=1024)
-def windows_cycles(f: BandForm, channels: int, m: Machine) -> float:
+def windows_cycles(f: BandForm, channels: int, target: Target) -> float:
     """Cycles of all windows, a block of so many channels at a time."""
     image = Image(f.taps[1], f.column_stride)
     operands = (image,) if f.is_pool else (image, Filter())
-    line = line_cycles(operands, f.taps, (max(1, f.columns), channels), m.lanes * 4 // f.bytes_each, m)
+    line = line_cycles(operands, f.taps, (max(1, f.columns), channels), target.lanes(f.bytes_each), target)
     return f.images * f.rows * (f.channels // channels) * line
 
 
 def _distance(size: float, m: Machine, far: float = _OUT_AND_BACK) -> float:
     """Cycles for a byte that comes back after `size` bytes."""
-    return far if size > _NEAR * m.l2_bytes else _FROM_SECOND if size > m.l1_bytes else 0.0
+    if size > _NEAR * l2_room(m):
+        return far * l3_cycles(m)
+    return _FROM_SECOND * l2_cycles(m) if size > l1_room(m) else 0.0
 
 
-def banded_cycles(f: BandForm, rows: int, channels: int, m: Machine) -> float:
-    """Cycles in bands of `rows` and blocks of `channels`, but for the windows; infinite if there is no such tile."""
+def banded_cycles(f: BandForm, rows: int, channels: int, target: Target) -> float:
+    """Cycles in bands of `rows` and blocks of `channels`, but for the windows; infinite if there is no such tile. Parts
+    that a team could not share evenly weigh a little.
+    """
+    cycles, parts = band_cycles(f, rows, channels, target)
+    uneven = 1.0 + _UNEVEN * (parts % 2) / parts
+    return cycles * few_parts(parts) * uneven
+
+
+def band_cycles(f: BandForm, rows: int, channels: int, target: Target) -> tuple[float, int]:
+    """The same as they are, and in how many parts."""
     blocks, bands = f.channels // channels, f.images * (f.rows // rows)
-    cycles = _made_cycles(f, rows, channels, m) * blocks
+    cycles = _made_cycles(f, rows, channels, target) * blocks
     parts = bands * blocks
     if f.projected:
         size = f.result_bytes(rows)
-        cycles += projection_tile(f, *f.lines(rows), m).cycles + size * _distance(size, m)
+        cycles += projection_tile(f, *f.lines(rows), target).cycles + size * _distance(size, target.machine)
         parts = bands
-    few = 1.0 + _FEW_PARTS * max(_ENOUGH_PARTS / parts - 1.0, 0.0)
-    uneven = 1.0 + _UNEVEN * (parts % 2) / parts
-    return (cycles * bands + _PART_START * parts) * few * uneven
+    return cycles * bands + _PART_START * parts, parts
 
 
-def _made_cycles(f: BandForm, rows: int, channels: int, m: Machine) -> float:
+def _made_cycles(f: BandForm, rows: int, channels: int, target: Target) -> float:
     """Cycles to make what the windows read, for a band and a block of channels."""
     if not f.k:
         return 0.0
-    tile = best_product_tile(f, channels, m)
+    m, tile = target.machine, best_product_tile(f, channels, target)
     if tile is None:
         return inf
-    lanes = m.lanes * 4 // f.bytes_each
+    lanes = target.lanes(f.bytes_each)
     # Rows of the border are filled: the first band and the last one compute fewer.
     border = max(f.needed(f.rows) - f.in_rows, 0) * rows / f.rows
     needed = min(f.needed(rows) - border, f.in_rows)
-    cycles = needed * product_cycles(f, channels, tile, m)
+    cycles = needed * product_cycles(f, channels, tile, target)
     cycles += _FILL * f.needed(rows) * (f.wide_columns - f.in_columns) * channels / lanes
     size = f.block_bytes(rows, channels)
     cycles += size * _distance(size, m)
     read = needed * (f.row_reads or f.in_columns * f.k) * f.bytes_each  # by every block of channels again
-    return cycles + (_READ_AGAIN * read if read > m.l1_bytes else 0.0)
+    return cycles + (_READ_AGAIN * l2_cycles(m) * read if read > l1_room(m) else 0.0)
 
 
-def apart_cycles(f: BandForm, m: Machine) -> float:
+def apart_cycles(f: BandForm, target: Target) -> float:
     """Cycles of all of it, one after the other."""
+    m = target.machine
     if f.projected:
         alone = replace(f, projected=0)
         before = (
-            min(best_bands(alone, m).cycles, apart_cycles(alone, m))
+            min(best_bands(alone, target).cycles, apart_cycles(alone, target))
             if f.k
-            else windows_cycles(f, f.channels, m)
+            else windows_cycles(f, f.channels, target)
         )
         size = f.images * f.result_bytes(f.rows)
-        after = projection_tile(f, *f.lines(f.images * f.rows), m).cycles
-        return before + after + size * _distance(2 * size, m, _BARE_OUT_AND_BACK) + _MEETING
+        after = projection_tile(f, *f.lines(f.images * f.rows), target).cycles
+        return before + after + size * _distance(2 * size, m, _BARE_OUT_AND_BACK) + _kernel_cycles(m)
     # All pixels are the rows of tiles, if they do not share what they read.
     whole = f if f.row_reads else replace(f, in_rows=1, in_columns=f.in_rows * f.in_columns)
     size = f.images * f.in_rows * f.in_columns * f.channels * f.bytes_each
-    made = min(product_cycles(whole, f.channels, t, m) for t in product_tiles(whole, m))
+    made = min(product_cycles(whole, f.channels, t, target) for t in product_tiles(whole, target))
     made *= f.images * whole.in_rows
     # It comes back while the windows write what is about as large.
     far = _BARE_OUT_AND_BACK if f.is_pool else _OUT_AND_BACK
-    made += windows_cycles(f, f.channels, m)
+    made += windows_cycles(f, f.channels, target)
     border = f.images * f.block_bytes(f.rows, f.channels) - size if f.is_padded else 0
-    meetings = 2 if f.is_padded else 1
-    return made + size * _distance(2 * size, m, far) + _BORDER * max(0, border) + meetings * _MEETING
+    kernels = 2 if f.is_padded else 1
+    return (
+        made
+        + size * _distance(2 * size, m, far)
+        + _BORDER * l3_cycles(m) * max(0, border)
+        + kernels * _kernel_cycles(m)
+    )
+
+
+def _kernel_cycles(m: Machine) -> float:
+    """Of one more."""
+    return _KERNEL_MORE * m.meeting_seconds * m.hertz
 
 
 class Bands(NamedTuple):
@@ -236,9 +263,9 @@ class Bands(NamedTuple):
     cycles: float
 
 
-def bands(f: BandForm, m: Machine) -> list[tuple[int, int]]:
+def bands(f: BandForm, target: Target) -> list[tuple[int, int]]:
     """(rows, channels) that divide the result, with whole vectors of channels where a product makes them."""
-    lanes = m.lanes * 4 // f.bytes_each
+    lanes = target.lanes(f.bytes_each)
     heights = [n for n in range(1, f.rows + 1) if f.rows % n == 0]
     if f.projected:
         heights = [n for n in heights if f.images * f.rows // n >= _LEAST_BANDS]
@@ -246,13 +273,16 @@ def bands(f: BandForm, m: Machine) -> list[tuple[int, int]]:
     return [(r, c) for r in heights for c in widths]
 
 
-def best_bands(f: BandForm, m: Machine) -> Bands:
+def best_bands(f: BandForm, target: Target) -> Bands:
     """The cheapest; with infinite cycles if there are none."""
-    found = [Bands(r, c, banded_cycles(f, r, c, m) + windows_cycles(f, c, m)) for r, c in bands(f, m)]
+    found = [
+        Bands(r, c, banded_cycles(f, r, c, target) + windows_cycles(f, c, target))
+        for r, c in bands(f, target)
+    ]
     return min(found, key=lambda b: b.cycles, default=Bands(0, 0, inf))
 
 
-def gain(f: BandForm, m: Machine) -> float:
+def gain(f: BandForm, target: Target) -> float:
     """The part of the time apart that bands save; below 0 if they cost time."""
-    apart, together = apart_cycles(f, m), best_bands(f, m).cycles
+    apart, together = apart_cycles(f, target), best_bands(f, target).cycles
     return 1.0 - together / apart if together < inf and apart < inf else -inf

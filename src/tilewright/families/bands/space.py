@@ -5,8 +5,15 @@ from math import prod
 
 import numpy as np
 
-from tilewright.cost.machine import machine_of
-from tilewright.families.bands.cost import BandForm, banded_cycles, bands, best_product_tile, projection_tile
+from tilewright.cost.parallel import ranked_seconds
+from tilewright.families.bands.cost import (
+    BandForm,
+    band_cycles,
+    banded_cycles,
+    bands,
+    best_product_tile,
+    projection_tile,
+)
 from tilewright.families.bands.match import Chain, is_pixelwise, rows_operand, stored, try_chain
 from tilewright.families.bands.recipe import BandPlan, TilePlan, schedule_bands
 from tilewright.families.family import Request
@@ -32,9 +39,8 @@ class BandsSpace(Space):
 
     def __init__(self, start: Draft, chain: Chain, form: BandForm, target: Target) -> None:
         self._start, self._chain, self._form, self._target = start, chain, form, target
-        self._machine = machine_of(target)
         self._windows = WindowSpace(start, chain.windows.name, target)
-        self._points = np.array(bands(form, self._machine), dtype=np.int64).reshape(-1, 2)
+        self._points = np.array(bands(form, target), dtype=np.int64).reshape(-1, 2)
         heights, widths = (tuple(int(v) for v in np.unique(self._points[:, n])) for n in range(2))
         self.knobs = (Knob("rows", heights), Knob("channels", widths))
 
@@ -45,9 +51,12 @@ class BandsSpace(Space):
         return np.array([self._seconds(int(r), int(c)) for r, c in points])
 
     def _seconds(self, rows: int, channels: int) -> float:
-        cycles = banded_cycles(self._form, rows, channels, self._machine)
-        times = self._form.channels // channels
-        return cycles / self._machine.hertz + times * self._windows.best_tile(channels)[1]
+        form, m = self._form, self._target.machine
+        windows = form.channels // channels * self._windows.best_tile(channels)[1]
+        if m.threads == 1:
+            return banded_cycles(form, rows, channels, self._target) / m.hertz + windows
+        cycles, parts = band_cycles(form, rows, channels, self._target)
+        return float(ranked_seconds(np.array(cycles / m.hertz + windows), parts, m))
 
     def build(self, decisions: Decisions) -> Draft:
         s = self._start.branch()
@@ -57,15 +66,15 @@ class BandsSpace(Space):
         return s
 
     def _plan(self, rows: int, channels: int) -> BandPlan:
-        form, machine, lanes = self._form, self._machine, self._target.lanes(self._form.bytes_each)
+        form, target, lanes = self._form, self._target, self._target.lanes(self._form.bytes_each)
         product = projection = None
         if form.k:
-            found = best_product_tile(form, channels, machine)
+            found = best_product_tile(form, channels, target)
             if found is None:
                 raise ScheduleError(f"no register tile has columns that divide {channels} channels")
             product = TilePlan(Tile(found[0], found[1] * lanes), _UNROLL)
         if form.projected:
-            best = projection_tile(form, *form.lines(rows), machine)
+            best = projection_tile(form, *form.lines(rows), target)
             tile = Tile(best.rows, best.vectors * lanes)
             projection = TilePlan(tile, _UNROLL, best.columns_outside, form.is_matrix)
         (height, vectors, unroll), _ = self._windows.best_tile(channels)

@@ -7,34 +7,26 @@ they have beside their reductions.
 
 from collections.abc import Iterable
 
-from tilewright.cost.machine import Machine, machine_of
+from tilewright.cost.caches import SET_BYTES
+from tilewright.cost.parallel import evenly
+from tilewright.cost.stream import pass_seconds
 from tilewright.cost.work import domain, instructions
 from tilewright.families.gemm.recipe import address_steps, strides_along
 from tilewright.ir.expr import Buffer, Expr, Load, Select, Var, free_vars, loads, walk
 from tilewright.schedule.find import find_block
+from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks, stmt_exprs
 from tilewright.tir.stmt import walk as walk_stmts
-
-KERNEL_SECONDS = (
-    0.3e-6  # to start a kernel and to end it: copies of a few hundred elements take so much longer
-)
 
 # Cycles an element costs more than in a whole vector, by kernels of `benchmarks.predicted` that do so.
 _TRANSPOSED = 0.9  # side by side along another loop: squares of elements go through registers
 _STRIDED = 0.5  # of every few, one
 _SCATTERED = 2.5  # one by one
 _NEAR = 4  # elements: a stride up to this is served by whole vectors
-_SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache
-_STEP = 1.0  # cycles of a vector beside arithmetic and loads: addresses, the loop, the store
-_RUN = 4.0  # cycles to come to the next run of results that lie side by side
-
-# Bytes a second that one core reads and writes in passes over data, by where it is: what `benchmarks.peak` reads,
-# less a fifth for the stores between.
-_FROM_L2 = 78e9
-_FROM_L3 = 60e9
-_FROM_MEMORY = 20e9
+_STEP = 1.0  # cycles of a vector beside arithmetic and loads: addresses, the loop, the store; likewise
+_RUN = 4.0  # cycles, likewise, to come to the next run of results that lie side by side
 
 
 # ----------------------------------------------------------------------------------------------------- whole kernels
@@ -42,9 +34,10 @@ _FROM_MEMORY = 20e9
 
 def alone_seconds(every: Iterable[Block], target: Target) -> float:
     """Of blocks that are kernels of their own."""
-    m, lanes = machine_of(target), target.lanes(4)
+    m, lanes = target.machine, target.lanes(4)
     return sum(
-        KERNEL_SECONDS + max(spatial_seconds(b, lanes, m), pass_seconds(block_bytes([b]), m)) for b in every
+        m.meeting_seconds + evenly(max(spatial_seconds(b, lanes, m), pass_seconds(block_bytes([b]), m)), m)
+        for b in every
     )
 
 
@@ -52,7 +45,7 @@ def around_seconds(func: Func, name: str, target: Target, constants: frozenset[s
     """Of all blocks but the reduction `name`, which has them near: what it reads is made just before, and what reads
     its result finds that in registers. What reads constants alone runs at compile time.
     """
-    m, lanes, made = machine_of(target), target.lanes(4), find_block(func, name).store.buffer
+    m, lanes, made = target.machine, target.lanes(4), find_block(func, name).store.buffer
     total = 0.0
     for b in blocks(func.body):
         read = _read(b)
@@ -66,15 +59,6 @@ def around_seconds(func: Func, name: str, target: Target, constants: frozenset[s
 
 
 # ------------------------------------------------------------------------------------------------------- what streams
-
-
-def pass_seconds(nbytes: float, m: Machine) -> float:
-    """To read and write so many bytes in all, each once, that were in the nearest cache that has room for them."""
-    if nbytes <= m.l1_bytes:
-        return 0.0
-    return nbytes / (
-        _FROM_L2 if nbytes <= m.l2_bytes else _FROM_L3 if nbytes <= m.far_bytes else _FROM_MEMORY
-    )
 
 
 def block_bytes(every: Iterable[Block], local: Iterable[Buffer] = ()) -> float:
@@ -135,7 +119,7 @@ def _access_cycles(load: Load, block: Block, inner: Iter, *, is_cut: bool) -> fl
         return _STRIDED
     if step is None or not is_cut or 1 not in address_steps(load, block).values():
         return _SCATTERED
-    return _TRANSPOSED * (2.0 if step * load.dtype.bytes % _SET_BYTES == 0 else 1.0)
+    return _TRANSPOSED * (2.0 if step * load.dtype.bytes % SET_BYTES == 0 else 1.0)
 
 
 def _chooses(value: Expr, inner: Var) -> bool:

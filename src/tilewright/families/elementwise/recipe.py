@@ -83,7 +83,7 @@ def move_near(s: Draft, name: str, target: Target) -> tuple[str, ...] | None:
         return None
     loops = loops_above(s.func, find_block(s.func, name))[1:]
     piece = math.prod(n.extent for n in loops)
-    if piece * part.extent > made.size or piece * made.dtype.bytes > target.l2_bytes // 2:
+    if piece * part.extent > made.size or piece * made.dtype.bytes > target.machine.l2_bytes // 2:
         s.undo()  # parts overlap and would make the same elements, or a piece is not near
         return None
     return tuple(n.var.name for n in loops)

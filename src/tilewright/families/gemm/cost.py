@@ -14,26 +14,38 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.machine import Array, Ints, Machine
+from tilewright.cost.arrays import Array, Ints
+from tilewright.cost.caches import (
+    LINE_BYTES,
+    PREFETCHED_BYTES,
+    SET_BYTES,
+    from_l3,
+    from_memory,
+    l2_cycles,
+    l2_room,
+    per_byte,
+)
+from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
+from tilewright.cost.register_tile import tile_step
+from tilewright.target.machine import Machine
+from tilewright.target.target import Target
 
-_LINE_BYTES = 64
-_SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache
+# Fitted to products of all sizes and layouts (`benchmarks.predicted`).
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
+_TILE_VECTOR = 0.5  # cycles to clear a vector of a tile, and for each operand of its epilogue
+_COPIED, _GATHERED = 0.25, 1.6  # cycles to pack an element, that lie side by side or apart
 _SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
 _TURNED_STORE = 5.0  # cycles for a vector of a tile whose rows become columns in registers
 _SCATTERED_ROWS = 0.2  # cycles for a vector of a row whose neighbours are stored much later
 _LEAST_TURNED = 4  # rows that such a tile has
-_LOOSE_LINES = 0.012  # cycles per byte of lines of which little is used
-_FAR_ROWS = 0.042  # cycles per byte for rows that are farther apart than the prefetcher follows
-_NEAR_ROWS = 0.004  # likewise for rows at that distance, and less for nearer ones: they share sets of a cache
-_PREFETCHED_STEP = 512  # bytes: the prefetcher follows rows up to this far apart
+# Of what a byte takes to be read in order from the second-level cache:
+_LOOSE_LINES = 0.3545  # of lines of which little is used
+_FAR_ROWS = 1.241  # of rows that are farther apart than the prefetcher follows
+_NEAR_ROWS = 0.1182  # of rows at that distance, and less for nearer ones: they share sets of a cache
 _ROW_START = 30.0  # cycles to find a row of A that is neither near the last one nor in the caches
 _PASSING = 1.5  # of its size a cache needs for what passes through it in order, and again
 _FETCHED = 0.4  # of the cost of a byte that was asked for ahead of time
 _ASK = 0.085  # cycles to ask for a line
-_ENOUGH_PARTS = 16
-_FEW_PARTS = 0.01  # of the time, for each time that there are too few
-_PART_START = 400.0  # cycles to fetch a part of the work
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,32 +120,36 @@ def _chunk(f: Form, c: Choices) -> tuple[Ints, Ints]:
     return rows, cols
 
 
-def vector_operations(f: Form, c: Choices, m: Machine) -> Ints:
+def vector_operations(f: Form, c: Choices, target: Target) -> Ints:
     """How many multiply-adds of a vector there are; a part of a vector counts as one."""
-    tiles = _tiles(f, c, m.lanes * 4 // f.bytes_each)
+    tiles = _tiles(f, c, target.lanes(f.bytes_each))
     per_chunk = sum(height * vectors * n for height, vectors, n in tiles.kinds)
     return f.batch * f.other_rows * f.k * tiles.chunks * per_chunk
 
 
-def contraction_seconds(f: Form, c: Choices, m: Machine, threads: int = 1) -> Array:
-    lanes = m.lanes * 4 // f.bytes_each
+def contraction_seconds(f: Form, c: Choices, target: Target, *, is_whole: bool = False) -> Array:
+    """On one core, with a little more for too few parts; if it `is_whole`, all that there is to do, on the threads that
+    the program is for.
+    """
+    m, lanes = target.machine, target.lanes(f.bytes_each)
     tiles = _tiles(f, c, lanes)
     cycles = np.zeros(len(c.rows))
     for height, vectors, n in tiles.kinds:
-        cycles += n * (f.k * _step(height, vectors, c, f, m) + _edges(height, vectors, lanes, f))
+        cycles += n * (f.k * _step(height, vectors, c, f, target) + _edges(height, vectors, lanes, f))
         cycles += n * height * vectors * c.columns_outside * _SCATTERED_ROWS
     cycles *= np.float64(f.batch * f.other_rows) * tiles.chunks
     cycles += _traffic(f, c, m, tiles)
-    cycles += _packing(f, c, m)
-    cycles = np.where(_is_possible(f, c, m), cycles, np.inf)
-    return _shared(f, c, cycles, tiles, threads) / m.hertz
+    cycles += _packing(f, c, lanes, m)
+    cycles = np.where(_is_possible(f, c, target.vector_registers), cycles, np.inf)
+    machine = m if is_whole else m.for_threads(1)
+    return ranked_seconds(cycles / m.hertz, _parts(f, c, tiles, machine), machine)
 
 
-def _step(height: Ints, vectors: Ints, c: Choices, f: Form, m: Machine) -> Array:
+def _step(height: Ints, vectors: Ints, c: Choices, f: Form, target: Target) -> Array:
     """Cycles of one reduction step of a tile."""
     written_out = np.clip(c.unroll // np.maximum(height * vectors, 1), 1, f.k_inner)
-    lines = vectors * (m.lanes * 4 / _LINE_BYTES)
-    return m.tile_step(height, vectors, written_out) + _is_fetched(f, c) * _ASK * lines
+    lines = vectors * (target.vector_bytes / LINE_BYTES)
+    return tile_step(target.machine, height, vectors, written_out) + _is_fetched(f, c) * _ASK * lines
 
 
 def _is_fetched(f: Form, c: Choices) -> NDArray[np.bool_]:
@@ -148,7 +164,7 @@ def _edges(height: Ints, vectors: Ints, lanes: int, f: Form) -> Array:
     if f.out_col_step != 1:  # stored lane by lane, or turned in registers first
         turned = (height >= _LEAST_TURNED) & (f.out_row_step == 1)
         store = np.where(turned, _TURNED_STORE, _SCATTERED_STORE * lanes)
-    return _TILE_START + work * (0.5 + store + 0.5 * f.epilogue_loads)
+    return _TILE_START + work * (_TILE_VECTOR + store + _TILE_VECTOR * f.epilogue_loads)
 
 
 def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
@@ -160,15 +176,15 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
     inside_a, inside_b = band * t.n_rows, panel * t.n_cols
     outer = np.float64(f.batch * f.other_rows) * t.chunks
     # The outer operand of the two stays while the inner one passes by.
-    b_again = m.per_byte(np.where(c.columns_outside, panel + 2 * band, _PASSING * inside_b + band))
-    a_again = m.per_byte(np.where(c.columns_outside, inside_a + panel, band + 2 * panel))
-    a_far = m.per_byte(np.full_like(band, all_a))
-    if f.a_row_step is not None and f.a_row_step * each > _PREFETCHED_STEP:
+    b_again = per_byte(m, np.where(c.columns_outside, panel + 2 * band, _PASSING * inside_b + band))
+    a_again = per_byte(m, np.where(c.columns_outside, inside_a + panel, band + 2 * panel))
+    a_far = per_byte(m, np.full_like(band, all_a))
+    if f.a_row_step is not None and f.a_row_step * each > PREFETCHED_BYTES:
         start = _ROW_START / (f.k * each)
-        a_again = np.where(a_again >= m.from_l3, a_again + start, a_again)
-        a_far = np.where(a_far >= m.from_l3, a_far + start, a_far)
+        a_again = np.where(a_again >= from_l3(m), a_again + start, a_again)
+        a_far = np.where(a_far >= from_l3(m), a_far + start, a_far)
     b_again, a_again = np.maximum(b_again, panel_floor), np.maximum(a_again, band_floor)
-    b_new = np.maximum(m.per_byte(np.full_like(panel, all_b)) - b_again, 0.0)
+    b_new = np.maximum(per_byte(m, np.full_like(panel, all_b)) - b_again, 0.0)
     a_new = np.maximum(a_far - a_again, 0.0)
     # Requests for rows that are apart would push each other out of the cache.
     fetched = np.where(_is_fetched(f, c) & c.pack_b, _FETCHED, 1.0)
@@ -178,8 +194,8 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
     b_first = np.where(c.columns_outside, b_times * t.n_cols * panel, all_b)
     a_first = np.where(c.columns_outside, all_a, outer * t.n_rows * band)
     # Weights that are not small have left the caches since the last run: other layers have theirs.
-    cold = m.from_memory - m.per_byte(np.full_like(panel, all_b))
-    weights = all_b * cold * fetched if f.b_constant and all_b > m.l2_bytes else 0.0
+    cold = from_memory(m) - per_byte(m, np.full_like(panel, all_b))
+    weights = all_b * cold * fetched if f.b_constant and all_b > l2_room(m) else 0.0
     return again + b_first * b_new * fetched + a_first * a_new + weights
 
 
@@ -187,9 +203,9 @@ def _panel_bytes(f: Form, c: Choices, m: Machine, width: Ints) -> tuple[Array, A
     """Bytes that come with the columns of B for a tile, and what each costs at least."""
     panel = np.float64(f.k * f.bytes_each) * width
     step = f.b_k_step * f.bytes_each
-    near = np.where(step > width * f.bytes_each, _NEAR_ROWS * step / _PREFETCHED_STEP, 0.0)
-    floor = near if step <= _PREFETCHED_STEP else _FAR_ROWS if step % _SET_BYTES else 2 * _FAR_ROWS
-    return panel, np.where(c.pack_b, 0.0, floor)
+    near = np.where(step > width * f.bytes_each, _NEAR_ROWS * step / PREFETCHED_BYTES, 0.0)
+    floor = near if step <= PREFETCHED_BYTES else _FAR_ROWS if step % SET_BYTES else 2 * _FAR_ROWS
+    return panel, np.where(c.pack_b, 0.0, floor * l2_cycles(m))
 
 
 def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[Array, Array]:
@@ -197,21 +213,21 @@ def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[Array, Array]:
     along them.
     """
     packed = np.float64(f.k * f.bytes_each) * c.rows
-    if f.a_k_step * f.bytes_each < _LINE_BYTES or f.k == 1:
+    if f.a_k_step * f.bytes_each < LINE_BYTES or f.k == 1:
         return packed, np.zeros(len(c.rows))
-    lines = -(-c.rows * f.bytes_each // _LINE_BYTES) if f.a_row_step == 1 else c.rows
-    floor = 5 * _LOOSE_LINES if f.a_k_step * f.bytes_each % _SET_BYTES == 0 else _LOOSE_LINES
-    loose = np.float64(f.k * _LINE_BYTES) * lines
-    return np.where(c.pack_a, packed, loose), np.where(c.pack_a, 0.0, floor)
+    lines = -(-c.rows * f.bytes_each // LINE_BYTES) if f.a_row_step == 1 else c.rows
+    floor = 5 * _LOOSE_LINES if f.a_k_step * f.bytes_each % SET_BYTES == 0 else _LOOSE_LINES
+    loose = np.float64(f.k * LINE_BYTES) * lines
+    return np.where(c.pack_a, packed, loose), np.where(c.pack_a, 0.0, floor * l2_cycles(m))
 
 
-def _packing(f: Form, c: Choices, m: Machine) -> Array:
+def _packing(f: Form, c: Choices, lanes: int, m: Machine) -> Array:
     """Cycles to copy the operands that are packed, where that is done at run time."""
     each = f.bytes_each
     b_bytes = np.float64(f.batch * f.k * f.cols * each)
     a_bytes = np.float64(f.batch * f.other_rows * f.rows * f.k * each)
     # A panel that is not full is copied lane by lane, with a mask.
-    masked = np.where(f.cols % (c.vectors * (m.lanes * 4 // each)) == 0, 1.0, 2.0)
+    masked = np.where(f.cols % (c.vectors * lanes) == 0, 1.0, 2.0)
     b = masked * (0.0 if f.b_constant else _copy(b_bytes, f.b_col_step == 1, each, m))
     a = 0.0 if f.a_constant else _copy(a_bytes, f.a_k_step == 1, each, m)
     return c.pack_b * b + c.pack_a * a
@@ -219,14 +235,14 @@ def _packing(f: Form, c: Choices, m: Machine) -> Array:
 
 def _copy(nbytes: np.float64, is_contiguous: bool, each: int, m: Machine) -> float:
     moved = np.full(1, 2 * nbytes)
-    per_element = 0.25 if is_contiguous else 1.6
-    return float(nbytes / each * per_element + (2 * nbytes * m.per_byte(moved))[0])
+    per_element = _COPIED if is_contiguous else _GATHERED
+    return float(nbytes / each * per_element + (2 * nbytes * per_byte(m, moved))[0])
 
 
-def _is_possible(f: Form, c: Choices, m: Machine) -> NDArray[np.bool_]:
+def _is_possible(f: Form, c: Choices, registers: int) -> NDArray[np.bool_]:
     rows_in, cols_in = _chunk(f, c)
     work = c.rows * c.vectors
-    fits = work + c.vectors + 1 <= m.registers
+    fits = work + c.vectors + 1 <= registers
     sized = (
         (c.rows <= f.rows)
         & (rows_in * (f.rows // rows_in) == f.rows)
@@ -237,16 +253,8 @@ def _is_possible(f: Form, c: Choices, m: Machine) -> NDArray[np.bool_]:
     return fits & sized & chunked & readable
 
 
-def _shared(f: Form, c: Choices, cycles: Array, t: _Tiles, threads: int) -> Array:
-    """The time of the slowest of `threads` cores that share the parts. A few parts cannot be balanced by whoever has
-    time, and a program does not know how many cores it will run on: so fewer are a little worse for one core too.
-    """
+def _parts(f: Form, c: Choices, t: _Tiles, m: Machine) -> Array:
+    """How many a team can share. More than enough are put together, if it is known who shares them."""
     outer = np.float64(f.batch * f.other_rows) * np.where(c.chunk > 0, t.chunks, 1.0)
     tops = np.where(c.chunk > 0, outer, outer * np.where(c.columns_outside, t.n_cols, t.n_rows))
-    cycles = cycles * (1.0 + _FEW_PARTS * np.maximum(_ENOUGH_PARTS / tops - 1.0, 0.0))
-    if threads == 1:
-        return cycles
-    parts = np.minimum(
-        f.batch * f.other_rows * t.chunks * np.where(c.columns_outside, t.n_cols, t.n_rows), 16.0
-    )
-    return cycles * np.ceil(parts / threads) / parts + _PART_START * parts / threads
+    return tops if m.threads == 1 else np.minimum(tops, ENOUGH_PARTS * m.threads)

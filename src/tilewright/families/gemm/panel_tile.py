@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.cost.machine import machine_of
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import Contraction
 from tilewright.families.gemm.space import tile_sizes
@@ -24,7 +23,7 @@ class PanelTile(NamedTuple):
 
 def panel_tiles(rows: int, target: Target) -> Points:
     """(rows, vectors, unroll) of all register tiles for so many rows that follow each other."""
-    sizes = [(r, v) for r, v in tile_sizes(machine_of(target).registers) if r <= rows]
+    sizes = [(r, v) for r, v in tile_sizes(target.vector_registers) if r <= rows]
     return np.array([(*size, u) for size in sizes for u in UNROLLS], dtype=np.int64)
 
 
@@ -56,7 +55,7 @@ def panel_seconds(
     )
     no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
     choices = Choices(points[:, 0], points[:, 1], no, yes, yes, np.zeros(len(points), np.int64), points[:, 2])
-    return contraction_seconds(form, choices, machine_of(target), 1)
+    return contraction_seconds(form, choices, target)
 
 
 def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None) -> PanelTile:

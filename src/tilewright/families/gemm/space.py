@@ -12,8 +12,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.machine import machine_of
-from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds, block_bytes, pass_seconds
+from tilewright.cost.parallel import evenly
+from tilewright.cost.stream import pass_seconds
+from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import Request
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import (
@@ -57,9 +58,8 @@ _KNOBS = (
 class GemmSpace(Space):
     family = "gemm"
 
-    def __init__(self, start: Draft, target: Target, constants: frozenset[str], threads: int = 1) -> None:
-        self._start = start
-        self._target, self._threads, self._machine = target, threads, machine_of(target)
+    def __init__(self, start: Draft, target: Target, constants: frozenset[str]) -> None:
+        self._start, self._target = start, target
         self._names = {b.name for b in blocks(self._start.func.body)}
         (self._block,) = [b.name for b in blocks(self._start.func.body) if b.is_reduction]
         self.forms: dict[tuple[int, int, int], Form] = {}
@@ -72,7 +72,7 @@ class GemmSpace(Space):
                     for k in range(1, len(c.cols) + 1):
                         self.forms[swap, r, k] = form_of(c, r, k, epilogue, constants)
         self._points = np.concatenate(
-            [_grid(key, f, self._machine.registers) for key, f in self.forms.items()]
+            [_grid(key, f, self._target.vector_registers) for key, f in self.forms.items()]
         )
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
@@ -92,11 +92,11 @@ class GemmSpace(Space):
     @cached_property
     def _beside(self) -> float:
         """What does not depend on the point: the other blocks, and what streams while nothing else is done."""
-        func = self._start.func
+        func, m = self._start.func, self._target.machine
         around = around_seconds(func, self._block, self._target, self._constants)
-        least = float(self._known.min(initial=np.inf))
-        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), self._machine)
-        return KERNEL_SECONDS + around + max(streamed - around - least, 0.0)
+        least = m.threads * float(self._known.min(initial=np.inf))
+        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), m)
+        return m.meeting_seconds + evenly(around + max(streamed - around - least, 0.0), m)
 
     def _tile_seconds(self, points: Points) -> Costs:
         out = np.full(len(points), np.inf)
@@ -107,7 +107,7 @@ class GemmSpace(Space):
                 choices = Choices(
                     p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9], p[:, 10]
                 )
-                out[here] = contraction_seconds(form, choices, self._machine, self._threads)
+                out[here] = contraction_seconds(form, choices, self._target, is_whole=True)
         return out
 
     def build(self, decisions: Decisions) -> Draft:

@@ -18,7 +18,7 @@ class OrderedSpace(OnePoint):
 
     def seconds(self) -> float:
         every = list(blocks(self._start.func.body))
-        ordered = sum(block_seconds(b, 1) for b in every if b.is_reduction)
+        ordered = sum(block_seconds(b, 1, self._target.machine) for b in every if b.is_reduction)
         return ordered + alone_seconds([b for b in every if not b.is_reduction], self._target)
 
     def schedule(self) -> Draft:

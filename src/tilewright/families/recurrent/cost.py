@@ -5,15 +5,15 @@ and the multiply-adds are done meanwhile.
 """
 
 from collections.abc import Callable, Collection
-from math import prod
+from math import ceil, prod
 from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.cost.machine import machine_of
-from tilewright.cost.parallel import PART_SECONDS, few_parts
+from tilewright.cost.parallel import few_parts
+from tilewright.cost.stream import pass_seconds
 from tilewright.cost.work import domain
-from tilewright.families.elementwise.cost import KERNEL_SECONDS, alone_seconds, pass_seconds, spatial_seconds
+from tilewright.families.elementwise.cost import alone_seconds, spatial_seconds
 from tilewright.families.gemm.panel_tile import panel_seconds
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.recurrent.match import Carried
@@ -32,7 +32,7 @@ def carried_seconds(nest: Carried, points: Points, target: Target) -> Costs:
     """Of a nest, by (rows of a part, columns of a part, rows, vectors and unroll of the register tile); parts are 0
     where it is not divided.
     """
-    m, lanes = machine_of(target), target.lanes(4)
+    m, lanes = target.machine, target.lanes(4)
     total = np.full(len(points), sum(spatial_seconds(b, lanes, m) for b in nest.every if not b.is_reduction))
     for row_part, column_part in np.unique(points[:, :2], axis=0).tolist():
         here = (points[:, 0] == row_part) & (points[:, 1] == column_part)
@@ -44,22 +44,25 @@ def carried_seconds(nest: Carried, points: Points, target: Target) -> Costs:
                 passes = nest.iterations * row_parts
                 total[here] += _sum_seconds(block, passes, row_part, column_part, tiles, target)
         parts = nest.outer_parts * row_parts * column_parts
-        total[here] *= few_parts(parts)
-        total[here] += PART_SECONDS * (parts if column_parts == 1 else parts * nest.iterations)
-    return KERNEL_SECONDS + total
+        meetings = 1 if column_parts == 1 else nest.iterations
+        most = ceil(parts / m.threads)  # of one core: all of them
+        total[here] *= few_parts(parts) * (most / parts)
+        total[here] += m.part_seconds * meetings * most
+        total[here] += m.meeting_seconds * (meetings if m.threads > 1 else 1)
+    return total
 
 
 def _sum_seconds(
     block: Block, passes: int, row_part: int, column_part: int, tiles: Points, target: Target
 ) -> Costs:
     """Of all iterations of all parts, each of which passes over the largest operand anew."""
-    m, made, c = machine_of(target), block.store.buffer, try_contraction(block)
+    m, made, c = target.machine, block.store.buffer, try_contraction(block)
     operands = [ld.buffer.bytes for ld in loads(block.store.value) if ld.buffer is not made]
     again = passes * pass_seconds(
         min(max(operands, default=0), domain(block) // passes * made.dtype.bytes), m
     )
     if c is None:
-        return np.full(len(tiles), max(again, domain(block) / m.lanes / m.hertz))
+        return np.full(len(tiles), max(again, domain(block) / target.lanes(4) / m.hertz))
     rows = row_part or (c.rows[-1].extent if c.rows else 1)
     cols = min(column_part or c.cols[-1].extent, c.cols[-1].extent)
     times = domain(block) / (rows * cols * prod(it.extent for it in c.reduce))
@@ -84,8 +87,7 @@ def _nest_seconds(nest: Stmt, alone: NestSeconds, target: Target) -> float:
     found = alone({b.name for b in every})
     if found is not None:
         return found
-    m = machine_of(target)
-    return sum(domain(b) / m.lanes / m.hertz for b in every)
+    return sum(domain(b) / target.lanes(4) / target.machine.hertz for b in every)
 
 
 def _is_constant(nest: Stmt, constants: frozenset[str]) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.machine import Array, Machine
+from tilewright.cost.arrays import Array
+from tilewright.target.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,10 @@ from math import prod
 
 import numpy as np
 
-from tilewright.cost.machine import machine_of
-from tilewright.cost.parallel import few_parts
+from tilewright.cost.parallel import ranked_seconds
+from tilewright.cost.stream import pass_seconds
 from tilewright.families.elementwise.cost import (
-    KERNEL_SECONDS,
     block_bytes,
-    pass_seconds,
     scattered_seconds,
     spatial_seconds,
 )
@@ -30,7 +28,7 @@ class ReduceSpace(Space):
     knobs = (Knob("accumulators", _ACCUMULATORS),)
 
     def __init__(self, start: Draft, reductions: list[Block], target: Target) -> None:
-        self._start, self._target, self._machine = start, target, machine_of(target)
+        self._start, self._target, self._machine = start, target, target.machine
         self._reductions = tuple(row_reduction(b) for b in reductions)
         self._beside = self._other_seconds(list(blocks(start.func.body)))
 
@@ -39,7 +37,7 @@ class ReduceSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         seconds = row_seconds(self._reductions, points[:, 0], self._target.lanes(4), self._machine)
-        return (seconds + self._beside) * few_parts(min(r.rows for r in self._reductions))
+        return ranked_seconds(seconds + self._beside, min(r.rows for r in self._reductions), self._machine)
 
     def _other_seconds(self, every: list[Block]) -> float:
         """What does not depend on the point: the blocks between reductions, operands that do not lie along rows, and
@@ -50,7 +48,7 @@ class ReduceSpace(Space):
         busy += sum(scattered_seconds(b, m) for b in every if b.is_reduction)
         least = float(row_seconds(self._reductions, np.array(_ACCUMULATORS), lanes, m).min())
         streamed = pass_seconds(block_bytes(every, func.locals), m)
-        return KERNEL_SECONDS + busy + max(streamed - busy - least, 0.0)
+        return m.meeting_seconds + busy + max(streamed - busy - least, 0.0)
 
     def build(self, decisions: Decisions) -> Draft:
         s = self._start.branch()

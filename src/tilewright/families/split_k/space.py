@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.cost.machine import machine_of
-from tilewright.cost.parallel import ENOUGH_PARTS, MEETING_SECONDS, PART_SECONDS, few_parts, team_seconds
+from tilewright.cost.parallel import ENOUGH_PARTS, few_parts, shared_seconds, team_seconds
 from tilewright.cost.stream import stream_seconds
 from tilewright.cost.work import block_seconds, domain
 from tilewright.families.elementwise.cost import around_seconds
@@ -73,6 +72,7 @@ class _Time(NamedTuple):
         return self.alone * few_parts(self.parts)
 
     def pays(self, whole: "_Time") -> bool:
+        """It does not matter which threads the program is for: it may run with others."""
         return self.alone <= _MOST_ALONE * whole.alone and self.shared <= _MOST_SHARED * whole.shared
 
 
@@ -102,7 +102,13 @@ class SplitKSpace(Space):
         return np.array(list(self._times), dtype=np.int64)[:, None]
 
     def cost(self, points: Points) -> Costs:
-        shared = np.array([self._times[int(n)].shared if int(n) in self._times else inf for (n,) in points])
+        m = self._target.machine
+        times = [self._times.get(int(n)) for (n,) in points]
+        if m.threads > 1:
+            return np.array(
+                [inf if t is None else shared_seconds(t.alone, t.parts, m.threads, m) for t in times]
+            )
+        shared = np.array([inf if t is None else t.shared for t in times])
         best = min(self._times.values(), key=lambda t: t.shared)
         level = self._whole.seconds * best.weighed / self._whole.time.weighed
         return shared / best.shared * level
@@ -158,8 +164,11 @@ def split_k_space(request: Request) -> Space | None:
 
 class _Estimate:
     def __init__(self, start: Draft, sums: Sequence[_Sum], request: Request) -> None:
-        self._start, self._sums, self._request = start, sums, request
-        self._machine, self._lanes = machine_of(request.target), request.target.lanes(4)
+        self._start, self._sums = start, sums
+        self._machine, self._lanes = request.target.machine, request.target.lanes(4)
+        self._request = replace(
+            request, target=request.target.for_threads(1)
+        )  # families say what one core needs
         every = list(blocks(start.func.body))
         self._others = (
             around_seconds(start.func, sums[0].block.name, request.target, request.constants)
@@ -169,7 +178,7 @@ class _Estimate:
         self.roughly = sum(self._roughly(one.block) for one in sums)
 
     def _roughly(self, block: Block) -> float:
-        return block_seconds(block, self._lanes)
+        return block_seconds(block, self._lanes, self._machine)
 
     def whole(self) -> _Whole | None:
         """None if no rule has a schedule, or if that has enough parts."""
@@ -183,11 +192,11 @@ class _Estimate:
                 return None
             many = len(self._sums) > 1
             alone = self._others + self.roughly if many else self._alone(self._sums[0], seconds, parts)
-            return _Whole(_Time(alone, team_seconds(alone, parts), parts), seconds)
+            return _Whole(_Time(alone, team_seconds(alone, parts, self._machine), parts), seconds)
         return None
 
     def divided(self, wanted: int) -> _Time | None:
-        total = _Time(self._others, team_seconds(self._others, ENOUGH_PARTS), ENOUGH_PARTS)
+        total = _Time(self._others, team_seconds(self._others, ENOUGH_PARTS, self._machine), ENOUGH_PARTS)
         for one in self._sums:
             found = self._one(one, one.chunks(wanted))
             if found is None:
@@ -207,8 +216,9 @@ class _Estimate:
             # Reductions in lanes take several chunks into one tile.
             parts = -(-chunks // (decisions["rows"] if space.family == "window" else 1))
             alone = self._roughly(one.block) if len(self._sums) > 1 else self._alone(one, seconds, parts)
-            shared = team_seconds(alone, parts) + MEETING_SECONDS
-            return _Time(alone + parts * PART_SECONDS + after, shared + after, parts)
+            m = self._machine
+            shared = team_seconds(alone, parts, m) + m.meeting_seconds
+            return _Time(alone + parts * m.part_seconds + after, shared + after, parts)
         return None
 
     def _cheapest(self, request: Request) -> Iterator[tuple[Space, Decisions, float]]:

@@ -8,7 +8,7 @@
 
 The groups of the roles are chosen independently of one another, so a term is an array over the groups of the roles that
 it depends on, with one axis per role, and numpy's broadcasting makes the sum over all combinations. Nothing is built.
-The figures are those of one core (`cost/machine.py`) that finds everything in its caches but what is copied.
+The figures are those of one core (`target/machine.py`) that finds everything in its caches but what is copied.
 """
 
 import functools
@@ -21,7 +21,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.machine import machine_of
+from tilewright.cost.caches import LINE_BYTES, PREFETCHED_BYTES, per_byte
+from tilewright.cost.register_tile import tile_step
 from tilewright.families.tensor.mapping import Choice, Group, Role
 from tilewright.families.tensor.operand_plan import Steps, address_steps, loop_extents, run_length, tile_steps
 from tilewright.ir.expr import Load, free_vars, loads
@@ -32,16 +33,16 @@ from tilewright.tir.stmt import Block, IterKind
 Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 
+# Fitted to convolutions and products by tensor intrinsics (`benchmarks.int8_gemm`, `benchmarks.predicted`).
 _CALL = 6.0  # cycles to come to a tile: addresses, loop counters
 _ELEMENT = 1.6  # cycles to move one element by itself
 _DIVISION = 3.0  # cycles to find out where an element of a fused group is
-_OVERLAP = 0.4
+_OVERLAP = 0.4  # of a step: what rows that read the same elements push out of the registers
 _VECTOR = 0.7  # cycles to move a vector
 _MASKED = 2.1  # or one that is cut off at an edge
-_MAX_ROWS = 8
+_MAX_ROWS, _SPILL = 8, 1.15  # rows of a tile, and times what a step of more takes: LLVM spills accumulators
 BEST_TILE = 6, 2  # rows and vectors
-_REPEATED = (4, 2)
-_PREFETCHED, _LINE = 512, 64  # bytes: the prefetcher follows rows up to the first
+_REPEATED = (4, 2)  # likewise, of single instructions
 # Of a step: rows of vectors that are farther apart than that; elements in lines of their own.
 _FAR_ROWS, _LOOSE_LINES = 0.4, 0.05
 # Of a step, where an intrinsic is multiply-adds of vectors: its tiles are entered in the order of the loops outside,
@@ -79,11 +80,11 @@ def floor_seconds(block: Block, intrinsic: Intrinsic, target: Target) -> float:
     """What an intrinsic needs at least for a block, if it can compute it: steps of the best register tile, nothing
     else.
     """
-    m, sizes = machine_of(target), [p.dtype.bytes for p in intrinsic.meaning.params]
+    m, sizes = target.machine, [p.dtype.bytes for p in intrinsic.meaning.params]
     each = target.lanes(sizes[0]) * max(1, sizes[0] // min(sizes))
     rows, vectors = BEST_TILE
     steps = math.prod(it.extent for it in block.iters) / (rows * vectors * each)
-    step = m.tile_step(rows, vectors) * (_UNPLANNED if intrinsic.emitter is None else 1.0)
+    step = tile_step(m, rows, vectors) * (_UNPLANNED if intrinsic.emitter is None else 1.0)
     return float(steps * step) / m.hertz
 
 
@@ -92,7 +93,7 @@ class _Form:
         self, choice: Choice, intrinsic: Intrinsic, target: Target, constants: frozenset[str]
     ) -> None:
         self._choice, self._intrinsic, self._target, self._constants = choice, intrinsic, target, constants
-        self._machine = machine_of(target)
+        self._machine = target.machine
         self._roles = [options[0].role for options in choice.groups]
         self._shape = tuple(len(options) for options in choice.groups)
         output, *inputs = choice.match.operands
@@ -106,9 +107,11 @@ class _Form:
         whole = self._product(range(len(self._roles)), lambda g: g.padded / g.extent)
         rows, vectors = self._tile()
         # LLVM brings the elements of A of many rows forward until accumulators spill.
-        spill = 1.15 if rows > _MAX_ROWS else 1.0
+        spill = _SPILL if rows > _MAX_ROWS else 1.0
         spill *= _UNPLANNED if self._intrinsic.emitter is None else 1.0
-        step = spill * self._machine.tile_step(rows, vectors) / (rows * vectors * self._lanes * self._factors)
+        step = (
+            spill * tile_step(self._machine, rows, vectors) / (rows * vectors * self._lanes * self._factors)
+        )
         useful = np.full(self._shape, points * step)
         far = self._far_rows() + self._overlap()
         copies = tuple(self._copy(p) for p in range(len(self._choice.match.operands)))
@@ -163,7 +166,7 @@ class _Form:
 
         cycles = elements * self._vector(inner, per_element)
         moved = 2 * elements * e.dtype.bytes
-        cycles = cycles + moved * self._machine.per_byte(moved)
+        cycles = cycles + moved * per_byte(self._machine, moved)
         return np.where(self._in_place(operand), 0.0, cycles)
 
     def _in_place(self, operand: int) -> Flags:
@@ -195,7 +198,9 @@ class _Form:
         """
         out = np.zeros(self._shape)
         for operand, asked in enumerate(self._intrinsic.operands):
-            share, bytes_apart = (_FAR_ROWS, _PREFETCHED) if asked.contiguous else (_LOOSE_LINES, _LINE)
+            share, bytes_apart = (
+                (_FAR_ROWS, PREFETCHED_BYTES) if asked.contiguous else (_LOOSE_LINES, LINE_BYTES)
+            )
             for n, role in enumerate(self._roles):
                 if operand and role.kind is IterKind.REDUCE and role.character[operand]:
                     far = share * self._is_far(operand, n, bytes_apart)

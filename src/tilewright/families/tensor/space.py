@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.machine import machine_of
-from tilewright.cost.parallel import few_parts
-from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds, block_bytes, pass_seconds
+from tilewright.cost.parallel import ranked_seconds
+from tilewright.cost.stream import pass_seconds
+from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import Request
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Decisions, Knob, Points, Space
@@ -69,8 +69,12 @@ class TensorSpace(Space):
     def points(self) -> Points:
         return self._points
 
+    def has_point(self, point: NDArray[np.int64]) -> bool:
+        return bool(np.isfinite(self._mapping_seconds(point[None, :]))[0])
+
     def cost(self, points: Points) -> Costs:
-        return (self._mapping_seconds(points) + self._beside) * few_parts(self._tiles)
+        alone = self._mapping_seconds(points) + self._beside
+        return ranked_seconds(alone, self._tiles, self._target.machine)
 
     @cached_property
     def _beside(self) -> float:
@@ -78,8 +82,8 @@ class TensorSpace(Space):
         func = self._start.func
         around = around_seconds(func, self._block, self._target, self._constants)
         least = min(float(s.min(initial=np.inf)) for s in self._seconds.values())
-        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), machine_of(self._target))
-        return KERNEL_SECONDS + around + max(streamed - around - least, 0.0)
+        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), self._target.machine)
+        return self._target.machine.meeting_seconds + around + max(streamed - around - least, 0.0)
 
     @property
     def _tiles(self) -> float:

@@ -13,8 +13,8 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from tilewright.cost.machine import Machine
 from tilewright.cost.parallel import ENOUGH_PARTS
+from tilewright.cost.register_tile import tile_step
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import is_worth_sharing
 from tilewright.families.tensor.block import Axis, TensorBlock, is_all_free
@@ -28,10 +28,10 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.tensorize import Tensorize
+from tilewright.target.machine import SHIPPED
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind
 
 _REGISTERS = 16  # vector registers that every target has
-_CORE = Machine(lanes=8, registers=_REGISTERS)  # tiles are ranked alike on all targets
 _UNROLLED = 64  # instructions written out in a reduction loop
 
 
@@ -87,7 +87,7 @@ class TensorTile:
         rows, vectors = ["", "", *nest.spatial][-2:]
         extents = [find_loop(self._b.func, n).extent if n else 1 for n in (rows, vectors)]
         fitting = [
-            (float(_CORE.tile_step(r, v)) / (r * v), r, v)
+            (float(tile_step(SHIPPED, r, v)) / (r * v), r, v)
             for r, v in itertools.product(*([d for d in range(1, 9) if n % d == 0] for n in extents))
             if r * v + v + 1 <= _REGISTERS
         ]

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
 
-from tilewright.cost.machine import Machine
+from tilewright.cost.caches import PREFETCHED_BYTES, l1_room
 from tilewright.families.gemm.recipe import address_steps
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.ir.expr import Expr, Load, Var, as_index, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.target.machine import Machine
+from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, IterKind
 
 # Times what a multiply-add of a window takes. Integers are widened, multiplied and added one by one; a contraction
@@ -29,18 +31,18 @@ NOT_HIDDEN = (
 _FAR_VECTOR = (
     1.3  # cycles for a vector of an operand whose rows are farther apart than the prefetcher follows
 )
-_PREFETCHED_STEP = 512  # bytes
 ROWS = (1, 2, 3, 4, 6, 8)  # neighbouring outputs of a tile
 VECTORS = (1, 2, 3, 4, 5, 6, 8)
 UNROLLS = (64, 24)  # multiply-adds written out in a step
+# Fitted to pools and depthwise convolutions.
 _TOO_MANY = (
     2  # values beyond the registers that code generation finds a place for: it loads some of them again
 )
-_STEP_CYCLES = 0.5  # what a step of a loop costs beside: addresses, the jump
+_STEP_CYCLES = 0.5  # cycles that a step of a loop costs beside: addresses, the jump
 _FINISH = 8  # operations that finish an accumulator: bias, activation, store
-_FINISH_CYCLES = 1.5
-_TILE_CYCLES = 2.0  # to get to a tile: addresses, the jump
-_ROW_CYCLES = 0.25  # for each output of it that is apart from the others in memory
+_FINISH_CYCLES = 1.5  # cycles for them
+_TILE_CYCLES = 2.0  # cycles to get to a tile: addresses, the jump
+_ROW_CYCLES = 0.25  # cycles for each output of it that is apart from the others in memory
 _MOST_TAPS = 128  # steps of the reduction that are ever written out
 
 
@@ -111,14 +113,14 @@ class Filter:
         return taps * vectors
 
 
-def fits(operands: Sequence[Operand], taps: int, tile: tuple[int, int], m: Machine) -> bool:
+def fits(operands: Sequence[Operand], taps: int, tile: tuple[int, int], target: Target) -> bool:
     """Is there a register for all that a tile of (rows, vectors) needs at once (its accumulators, a filter, what
     windows of neighbours share)?
     """
     rows, vectors = tile
     is_shared = any(taps < o.distinct(taps, rows, 1, 1) < taps * rows for o in operands)
     alive = rows * vectors * (2 if is_shared else 1) + vectors * (len(operands) - 1)
-    return alive <= m.registers + _TOO_MANY
+    return alive <= target.vector_registers + _TOO_MANY
 
 
 def tile_cycles(
@@ -151,14 +153,14 @@ def tile_cycles(
 
 
 def line_cycles(
-    operands: Sequence[Operand], taps: Sequence[int], line: tuple[int, int], lanes: int, m: Machine
+    operands: Sequence[Operand], taps: Sequence[int], line: tuple[int, int], lanes: int, target: Target
 ) -> float:
     """Cycles of a line of (outputs, elements of each), in the best tiles for it."""
     outputs, columns = line
 
     def cycles(rows: int, vectors: int, unroll: int) -> float:
         return sum(
-            n * times * tile_cycles(operands, taps, (size, width), unroll, lanes, m)
+            n * times * tile_cycles(operands, taps, (size, width), unroll, lanes, target.machine)
             for size, n in row_tiles(outputs, rows).items()
             for width, times in column_tiles(columns, vectors, lanes).items()
         )
@@ -168,7 +170,7 @@ def line_cycles(
         for r in ROWS
         for v in VECTORS
         for u in UNROLLS
-        if r <= outputs and (v - 1) * lanes < columns and fits(operands, math.prod(taps), (r, v), m)
+        if r <= outputs and (v - 1) * lanes < columns and fits(operands, math.prod(taps), (r, v), target)
     )
 
 
@@ -183,7 +185,7 @@ def far_seconds(block: Block, rows: int, lanes: int, m: Machine) -> float:
     for ld in loads(block.store.value):
         steps = address_steps(ld, block)
         along = [abs(steps.get(it.var, 0)) * ld.dtype.bytes for it in taps]
-        if ld.buffer is not block.store.buffer and ld.buffer.bytes > m.l1_bytes:
-            far += min(along) >= _PREFETCHED_STEP
+        if ld.buffer is not block.store.buffer and ld.buffer.bytes > l1_room(m):
+            far += min(along) >= PREFETCHED_BYTES
     vectors = math.prod(it.extent for it in block.iters) / lanes / rows
     return far * vectors * _FAR_VECTOR / m.hertz

@@ -5,9 +5,9 @@ from math import inf, prod
 
 import numpy as np
 
-from tilewright.cost.machine import machine_of
-from tilewright.cost.parallel import few_parts
-from tilewright.families.elementwise.cost import KERNEL_SECONDS, around_seconds, block_bytes, pass_seconds
+from tilewright.cost.parallel import ranked_seconds
+from tilewright.cost.stream import pass_seconds
+from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import Request
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.gemm.tiles import Tile, column_tiles, row_tiles
@@ -41,7 +41,7 @@ class WindowSpace(Space):
         self, start: Draft, name: str, target: Target, constants: frozenset[str] = frozenset()
     ) -> None:
         self._constants = constants
-        self._start, self._block, self._target, self._machine = start, name, target, machine_of(target)
+        self._start, self._block, self._target, self._machine = start, name, target, target.machine
         block = find_block(start.func, name)
         inner, row = lane_and_rows(block)
         self._lanes = target.lanes(block.store.buffer.dtype.bytes)
@@ -61,7 +61,7 @@ class WindowSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         tiles = np.array([self._seconds(int(r), int(v), int(u)) for r, v, u in points])
-        return (tiles * self._slowness + self._beside) * few_parts(self._parts)
+        return ranked_seconds(tiles * self._slowness + self._beside, self._parts, self._machine)
 
     @cached_property
     def _slowness(self) -> float:
@@ -81,7 +81,8 @@ class WindowSpace(Space):
         (rows, _, _), tiles = self.best_tile()
         busy = around + tiles * self._slowness
         far = far_seconds(find_block(func, self._block), rows, self._lanes, self._machine)
-        return KERNEL_SECONDS + around + far + max(streamed - busy, 0.0) + NOT_HIDDEN * min(streamed, busy)
+        waiting = far + max(streamed - busy, 0.0) + NOT_HIDDEN * min(streamed, busy)
+        return self._machine.meeting_seconds + around + waiting
 
     @cached_property
     def _parts(self) -> int:
@@ -92,7 +93,7 @@ class WindowSpace(Space):
     def _seconds(self, rows: int, vectors: int, unroll: int, columns: int | None = None) -> float:
         columns = self._columns if columns is None else columns
         is_small = rows <= self._rows and (vectors - 1) * self._lanes < columns
-        if not is_small or not fits(self._operands, prod(self._taps), (rows, vectors), self._machine):
+        if not is_small or not fits(self._operands, prod(self._taps), (rows, vectors), self._target):
             return inf
         cycles = sum(
             n * m * self._cycles(size, width, unroll)

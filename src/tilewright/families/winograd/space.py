@@ -10,9 +10,9 @@ from math import prod
 
 import numpy as np
 
-from tilewright.cost.machine import machine_of
+from tilewright.cost.parallel import evenly
 from tilewright.families.choosing import choosing
-from tilewright.families.elementwise.cost import KERNEL_SECONDS, spatial_seconds
+from tilewright.families.elementwise.cost import spatial_seconds
 from tilewright.families.family import Request
 from tilewright.families.gemm.panel_tile import panel_seconds, panel_tiles
 from tilewright.families.gemm.recipe import Contraction, try_contraction
@@ -57,10 +57,10 @@ class WinogradSpace(Space):
     @cached_property
     def _beside(self) -> float:
         """The blocks that are no stage: they run on the results, or make what is transformed."""
-        m, s = machine_of(self._target), self._stages
+        m, s = self._target.machine, self._stages
         stages = {*s.filters, *s.inputs, s.product, *s.results}
         rest = [b for b in blocks(self._start.func.body) if b.name not in stages]
-        return KERNEL_SECONDS + sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest)
+        return m.meeting_seconds + evenly(sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest), m)
 
     def build(self, decisions: Decisions) -> Draft:
         s, lanes = self._start.branch(), self._target.lanes(self._product.b.dtype.bytes)
@@ -94,7 +94,7 @@ def stages_seconds(func: Func, stages: Stages, tiles: Points, target: Target, *,
     """Of the product, by its register tiles (rows, vectors, unroll), and of what is transformed before and after it, on
     one core.
     """
-    m, c = machine_of(target), product_of(func, stages)
+    m, c = target.machine, product_of(func, stages)
     transforms = sum(
         _straight_line(find_block(func, n), target).seconds(m) for n in (*stages.inputs, *stages.results)
     )

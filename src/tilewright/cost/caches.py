@@ -1,0 +1,80 @@
+"""What finds room in a cache, and what a byte costs that does not come from the nearest.
+
+Caches count as a little smaller than they are, since other data passes through them too.
+"""
+
+import numpy as np
+
+from tilewright.cost.arrays import Array
+from tilewright.target.machine import Machine
+
+LINE_BYTES = 64  # of every x86-64 and most aarch64
+SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache of 64 sets
+PREFETCHED_BYTES = (
+    512  # the prefetcher follows rows up to this far apart: where products in place become slower
+)
+
+# Of its size, what a kernel finds of a cache: where the times of products and passes of growing size bend.
+_OF_L1 = 0.75
+_OF_L2 = 0.8
+_OF_L3 = 0.5  # shared with neighbours that cannot be seen
+_MOST_OF_L3 = 6 << 20  # bytes: what is left of it to operands that are read again between others
+
+# Of the time that a byte takes to be read in order, what a register tile waits for: the rest passes while it computes.
+# Fitted to products of all sizes (`benchmarks.predicted`).
+_EXPOSED_L2 = 0.04432
+_EXPOSED_L3 = 0.0909
+_EXPOSED_MEMORY = 0.1515
+
+
+def l2_cycles(m: Machine) -> float:
+    """Cycles to read a byte in order from the second-level cache."""
+    return m.hertz / m.l2_rate
+
+
+def l3_cycles(m: Machine) -> float:
+    return m.hertz / m.l3_rate
+
+
+def l1_room(m: Machine) -> float:
+    """Bytes that a kernel can count on."""
+    return _OF_L1 * m.l1_bytes
+
+
+def l2_room(m: Machine) -> float:
+    return _OF_L2 * m.l2_bytes
+
+
+def l3_room(m: Machine) -> float:
+    return min(_OF_L3 * m.l3_bytes, _MOST_OF_L3)
+
+
+def pass_room(m: Machine) -> float:
+    """What the last cache holds for a kernel that passes over its data once."""
+    return _OF_L3 * m.l3_bytes
+
+
+def from_l2(m: Machine) -> float:
+    """Cycles a byte costs a register tile beyond a load that hits the first-level cache."""
+    return _EXPOSED_L2 * l2_cycles(m)
+
+
+def from_l3(m: Machine) -> float:
+    return _EXPOSED_L3 * l3_cycles(m)
+
+
+def from_memory(m: Machine) -> float:
+    return _EXPOSED_MEMORY * m.hertz / m.memory_rate
+
+
+def per_byte(m: Machine, footprint: Array) -> Array:
+    """Cycles per byte for data that a register tile reads again after `footprint` bytes of other data."""
+    return np.where(
+        footprint <= l1_room(m),
+        0.0,
+        np.where(
+            footprint <= l2_room(m),
+            from_l2(m),
+            np.where(footprint <= l3_room(m), from_l3(m), from_memory(m)),
+        ),
+    )

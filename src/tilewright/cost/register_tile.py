@@ -1,0 +1,21 @@
+"""What a step of a register tile takes: its multiply-adds, its loads, or the chain of its sums."""
+
+import numpy as np
+
+from tilewright.cost.arrays import Array, Ints
+from tilewright.target.machine import Machine
+
+# Fitted to tiles of all sizes with their operands in the first-level cache, as shares of what was missing.
+_NOT_OVERLAPPED = 0.12  # of the time of loads: they and multiply-adds do not overlap perfectly
+_FARTHER = 0.1  # cycles for a vector of B, which comes from farther than an element of A
+_LOOP_UOPS = 2.0  # of a step of the loop, beside: the counter, the jump
+
+
+def tile_step(m: Machine, rows: Ints | int, vectors: Ints | int, written_out: Ints | int = 8) -> Array:
+    """Cycles of one reduction step of a register tile, whose loop is written out so many times."""
+    work = np.multiply(rows, vectors)
+    loads = np.add(rows, vectors) / m.loads_per_cycle
+    uops = (work + rows + vectors + _LOOP_UOPS / np.asarray(written_out)) / m.uops_per_cycle
+    busy = np.maximum(np.maximum(work / m.fma_per_cycle, loads), uops)
+    # A dependent chain cannot be overlapped at all.
+    return np.maximum(busy + _NOT_OVERLAPPED * loads + _FARTHER * np.asarray(vectors), m.fma_latency)
