@@ -20,7 +20,7 @@ class Machine:
     """Figures are of one core unless they say otherwise."""
 
     name: str  # whose figures these are, for people and for the keys of caches
-    # Sizes: of the host, from the kernel (`target/host.py`).
+    # Sizes: of the host, from the kernel (`target/target.py`).
     l1_bytes: int  # data cache, of each core
     l2_bytes: int  # of each core
     l3_bytes: int  # shared by the cores of a cluster
