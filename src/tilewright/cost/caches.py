@@ -15,16 +15,16 @@ PREFETCHED_BYTES = (
 )
 
 # Of its size, what a kernel finds of a cache: where the times of products and passes of growing size bend.
-_OF_L1 = 0.75
-_OF_L2 = 0.8
+_OF_L1 = 0.75  # the rest is for what passes by
+_OF_L2 = 0.8  # likewise
 _OF_L3 = 0.5  # shared with neighbours that cannot be seen
 _MOST_OF_L3 = 6 << 20  # bytes: what is left of it to operands that are read again between others
 
 # Of the time that a byte takes to be read in order, what a register tile waits for: the rest passes while it computes.
 # Fitted to products of all sizes (`benchmarks.predicted`).
-_EXPOSED_L2 = 0.04432
-_EXPOSED_L3 = 0.0909
-_EXPOSED_MEMORY = 0.1515
+_EXPOSED_L2 = 0.04432  # of a byte from the second-level cache
+_EXPOSED_L3 = 0.0909  # from the third
+_EXPOSED_MEMORY = 0.1515  # from memory
 
 
 def l2_cycles(m: Machine) -> float:

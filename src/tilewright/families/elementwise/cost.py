@@ -22,6 +22,7 @@ from tilewright.tir.stmt import walk as walk_stmts
 
 # Cycles an element costs more than in a whole vector, by kernels of `benchmarks.predicted` that do so.
 _TRANSPOSED = 0.9  # side by side along another loop: squares of elements go through registers
+_ONE_SET = 2.0  # times that, if the lines of a square fall into one set of the first-level cache
 _STRIDED = 0.5  # of every few, one
 _SCATTERED = 2.5  # one by one
 _NEAR = 4  # elements: a stride up to this is served by whole vectors
@@ -119,7 +120,7 @@ def _access_cycles(load: Load, block: Block, inner: Iter, *, is_cut: bool) -> fl
         return _STRIDED
     if step is None or not is_cut or 1 not in address_steps(load, block).values():
         return _SCATTERED
-    return _TRANSPOSED * (2.0 if step * load.dtype.bytes % SET_BYTES == 0 else 1.0)
+    return _TRANSPOSED * (_ONE_SET if step * load.dtype.bytes % SET_BYTES == 0 else 1.0)
 
 
 def _chooses(value: Expr, inner: Var) -> bool:

@@ -33,6 +33,7 @@ from tilewright.target.target import Target
 # Fitted to products of all sizes and layouts (`benchmarks.predicted`).
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _TILE_VECTOR = 0.5  # cycles to clear a vector of a tile, and for each operand of its epilogue
+_MASKED = 2.0  # times what packing takes if panels are not full: lane by lane, with a mask
 _COPIED, _GATHERED = 0.25, 1.6  # cycles to pack an element, that lie side by side or apart
 _SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
 _TURNED_STORE = 5.0  # cycles for a vector of a tile whose rows become columns in registers
@@ -40,7 +41,9 @@ _SCATTERED_ROWS = 0.2  # cycles for a vector of a row whose neighbours are store
 _LEAST_TURNED = 4  # rows that such a tile has
 # Of what a byte takes to be read in order from the second-level cache:
 _LOOSE_LINES = 0.3545  # of lines of which little is used
+_LOOSE_IN_ONE_SET = 5 * _LOOSE_LINES  # if these all fall into one set of the first-level cache
 _FAR_ROWS = 1.241  # of rows that are farther apart than the prefetcher follows
+_FAR_IN_ONE_SET = 2 * _FAR_ROWS  # likewise
 _NEAR_ROWS = 0.1182  # of rows at that distance, and less for nearer ones: they share sets of a cache
 _ROW_START = 30.0  # cycles to find a row of A that is neither near the last one nor in the caches
 _PASSING = 1.5  # of its size a cache needs for what passes through it in order, and again
@@ -204,7 +207,7 @@ def _panel_bytes(f: Form, c: Choices, m: Machine, width: Ints) -> tuple[Array, A
     panel = np.float64(f.k * f.bytes_each) * width
     step = f.b_k_step * f.bytes_each
     near = np.where(step > width * f.bytes_each, _NEAR_ROWS * step / PREFETCHED_BYTES, 0.0)
-    floor = near if step <= PREFETCHED_BYTES else _FAR_ROWS if step % SET_BYTES else 2 * _FAR_ROWS
+    floor = near if step <= PREFETCHED_BYTES else _FAR_ROWS if step % SET_BYTES else _FAR_IN_ONE_SET
     return panel, np.where(c.pack_b, 0.0, floor * l2_cycles(m))
 
 
@@ -216,7 +219,7 @@ def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[Array, Array]:
     if f.a_k_step * f.bytes_each < LINE_BYTES or f.k == 1:
         return packed, np.zeros(len(c.rows))
     lines = -(-c.rows * f.bytes_each // LINE_BYTES) if f.a_row_step == 1 else c.rows
-    floor = 5 * _LOOSE_LINES if f.a_k_step * f.bytes_each % SET_BYTES == 0 else _LOOSE_LINES
+    floor = _LOOSE_IN_ONE_SET if f.a_k_step * f.bytes_each % SET_BYTES == 0 else _LOOSE_LINES
     loose = np.float64(f.k * LINE_BYTES) * lines
     return np.where(c.pack_a, packed, loose), np.where(c.pack_a, 0.0, floor * l2_cycles(m))
 
@@ -227,7 +230,7 @@ def _packing(f: Form, c: Choices, lanes: int, m: Machine) -> Array:
     b_bytes = np.float64(f.batch * f.k * f.cols * each)
     a_bytes = np.float64(f.batch * f.other_rows * f.rows * f.k * each)
     # A panel that is not full is copied lane by lane, with a mask.
-    masked = np.where(f.cols % (c.vectors * lanes) == 0, 1.0, 2.0)
+    masked = np.where(f.cols % (c.vectors * lanes) == 0, 1.0, _MASKED)
     b = masked * (0.0 if f.b_constant else _copy(b_bytes, f.b_col_step == 1, each, m))
     a = 0.0 if f.a_constant else _copy(a_bytes, f.a_k_step == 1, each, m)
     return c.pack_b * b + c.pack_a * a

@@ -21,10 +21,9 @@ from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, IterKind
 
-# Times what a multiply-add of a window takes. Integers are widened, multiplied and added one by one; a contraction
-# loads an element for each row and step, where a window has them in registers: as measured against the gemm family.
-INTEGER_PRODUCT = 2.0
-CONTRACTION = 1.45
+# Times what a multiply-add of a window takes, as measured against the gemm family.
+INTEGER_PRODUCT = 2.0  # integers are widened, multiplied and added one by one
+CONTRACTION = 1.45  # an element is loaded for each row and step, where a window has them in registers
 NOT_HIDDEN = (
     0.5  # of the shorter of what streams and of the arithmetic: as pools and depthwise convolutions take
 )
