@@ -25,7 +25,7 @@ from rich.progress import track
 import tilewright as tw
 from benchmarks.onnx_runtime import BoundOnnxRuntime
 from benchmarks.results import table, write
-from tilewright.cli.difference import compare, worst
+from tilewright.cli.difference import compare_outputs, worst
 
 TOLERANCE = 1e-4
 PACKAGES = ("magika", "nudenet", "silero-vad")
@@ -124,7 +124,7 @@ def check(case: Case, plugins: Sequence[str] = ()) -> Row:
         for name, value in got.items():
             if not np.array_equal(value, again[name], equal_nan=value.dtype.kind == "f"):
                 return Row(case, float("inf"), f"{name} differs from run to run", 0.0)
-        error = worst(compare(got, wanted))  # integers that differ are infinitely wrong
+        error = worst(compare_outputs(got, wanted))  # integers that differ are infinitely wrong
         return Row(case, error, "", time.perf_counter() - started)
     except Exception as e:
         return Row(case, float("inf"), f"{type(e).__name__}: {str(e).splitlines()[0]}", 0.0)

@@ -28,13 +28,13 @@ from rich.progress import track
 from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.codegen.legalize import legalize
 from tilewright.driver.decisions import Kernel
-from tilewright.driver.passes import Context, State, run_passes
+from tilewright.driver.passes import PassContext, ProgramState, run_passes
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.passes.fold_natively import without_values
 from tilewright.ops.accuracy import DEFAULT
 from tilewright.target.names import resolve_target
 from tilewright.tir.func import Func
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 
 _STORED = Path(__file__).with_name("fingerprints.json")
 _FOLDERS = ("models", "ops", "transformers")
@@ -68,12 +68,12 @@ def fingerprints(model: Path) -> dict[str, int]:
     """Of all kernels of a model, with how many Funcs have each."""
     target = resolve_target(_TARGET)
     passes = legalize(target)
-    context = Context(target, DEFAULT.allows, run_constants=without_values)
-    state = run_passes(State(load_graph(model)), context)
+    context = PassContext(target, DEFAULT.allows, run_constants=without_values)
+    state = run_passes(ProgramState(load_graph(model)), context)
     calls = [d.calls for d in state.trace.sections["kernels"] if isinstance(d, Kernel)]
     found: Counter[str] = Counter()
     for kernel, sites in zip(state.kernels, calls, strict=True):
-        phases, _ = lower(kernel.schedule.func, passes)
+        phases, _ = lower_func(kernel.schedule.func, passes)
         for phase in phases:
             found[fingerprint(phase.func)] += len(sites)
     return dict(sorted(found.items()))

@@ -32,7 +32,7 @@ from tilewright.support.turns import speedup
 from tilewright.target.target import Target, native
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 
 METHOD = """u8 · s8 → s32 of {size} x {size} x {size} on one core, both operands inputs and both packed in every call,
 against our own float32 product of the same size (untuned, B packed in every call). The two take turns in {rounds}
@@ -122,7 +122,7 @@ class Native:
     """A scheduled Func on one core, as a function over arrays that stay where they are."""
 
     def __init__(self, func: Func, target: Target, inputs: Sequence[NDArray[np.generic]]) -> None:
-        phases, shared = lower(func, legalize(target))
+        phases, shared = lower_func(func, legalize(target))
         given = [p for p in func.params if p not in func.outputs]
         self.arrays: dict[Buffer, NDArray[np.generic]] = dict(zip(given, inputs, strict=True))
         self.arrays |= {b: np.empty(b.shape, b.dtype.numpy) for b in (*func.outputs, *shared)}

@@ -23,7 +23,7 @@ import click
 from benchmarks.onnx_node_cases import load_cases, op_of, pack_case
 from benchmarks.results import write
 from tilewright.cli.output import progress_bar
-from tilewright.support.pool import Pool, ProcessLate, Request, module_command
+from tilewright.support.pool import Pool, PoolRequest, ProcessLate, module_command
 
 WORKER = "benchmarks.onnx_node_worker"
 WORKERS = 2
@@ -57,7 +57,7 @@ def run_cases(
 ) -> Iterator[tuple[str, str]]:
     """The name of each case with what is wrong with its result (empty if nothing is), as they get done."""
     waiting = iter(cases)
-    at_work: dict[Request, str] = {}
+    at_work: dict[PoolRequest, str] = {}
     with Pool(module_command(module), workers) as pool:
         while True:
             for name, body in islice(waiting, 2 * workers - len(at_work)):
@@ -68,7 +68,7 @@ def run_cases(
                 yield at_work.pop(request), _found(request)
 
 
-def _found(request: Request) -> str:
+def _found(request: PoolRequest) -> str:
     if isinstance(request.failure, ProcessLate):
         return f"no result after {request.failure.seconds:g} s"
     return str(request.failure) if request.answer is None else request.answer[0]

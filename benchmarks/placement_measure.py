@@ -17,11 +17,11 @@ from benchmarks.interleave import interleave
 from benchmarks.placement_results import MEASURED, NATIVE, Program, Row
 from benchmarks.suite_measure import stored_inputs
 from benchmarks.suite_results import failure_text
-from tilewright.cli.difference import compare, worst
+from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
 from tilewright.compiler import CompiledModel, compile_for
-from tilewright.graph.external import Answer, No, Plugin, Region, Run, Unit
+from tilewright.graph.external import Answer, No, Plugin, Region, RunRegion, Unit
 from tilewright.ops.accuracy import Accuracy
 from tilewright.ops.opdef import Array
 from tilewright.placement.options import NATIVE as NO_WISH
@@ -45,7 +45,7 @@ class Nothing(Plugin):
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         raise AssertionError("it has no region")
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         raise AssertionError("it has no region")
 
 
@@ -100,7 +100,7 @@ def race(
                     _who(c.artifact),
                     len(c.artifact.regions),
                     taken,
-                    worst(compare(results[name], reference)),
+                    worst(compare_outputs(results[name], reference)),
                     _digest(c.artifact),
                 )
     gc.collect()  # sessions of others hold gigabytes

@@ -29,8 +29,8 @@ from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import lowered
 from tilewright.driver.passes import task_key
-from tilewright.runtime.program import Context
-from tilewright.search.default import Chosen, choose_schedule, spaces
+from tilewright.runtime.program import RunContext
+from tilewright.search.default import ChosenSchedule, choose_schedule, spaces
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
@@ -98,7 +98,7 @@ class Measurements:
         return min(_cpu_seconds(context, repeats) for _ in range(_SAMPLES))
 
 
-def _cpu_seconds(context: Context, repeats: int) -> float:
+def _cpu_seconds(context: RunContext, repeats: int) -> float:
     clock, run = time.thread_time, context.run
     start = clock()
     for _ in range(repeats):
@@ -119,7 +119,7 @@ def funcs_of(models: Iterable[Path], target: Target) -> Iterator[tuple[str, str,
                 yield path.stem, key, func, frozenset(b.name for b in constants if b in func.params)
 
 
-def predicted_seconds(chosen: Chosen, func: Func, target: Target, constants: frozenset[str]) -> float:
+def predicted_seconds(chosen: ChosenSchedule, func: Func, target: Target, constants: frozenset[str]) -> float:
     for space in spaces(func, target, constants):
         if space.family == chosen.family:
             point = np.array([[chosen.decisions[k.name] for k in space.knobs]], np.int64)

@@ -36,8 +36,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.rewrite import transform
 from tilewright.support.turns import speedup
-from tilewright.tir.passes.expand_math import expand
-from tilewright.tir.passes.split_fma import split
+from tilewright.tir.passes.expand_math import expand_expr
+from tilewright.tir.passes.split_fma import split_expr
 
 Array: TypeAlias = NDArray[Any]
 Reference: TypeAlias = Callable[..., Array]
@@ -140,7 +140,7 @@ def value(e: Expr, arrays: dict[Var, Array]) -> Array:
 def errors(e: Expr, arrays: dict[Var, Array], exact: Array) -> list[str]:
     """With and without FMA."""
     out: list[str] = []
-    for variant in (e, transform(e, split)):
+    for variant in (e, transform(e, split_expr)):
         error, at = largest(value(variant, arrays), exact, e.dtype)
         where = ", ".join(f"{float(a[at]):.6g}" for a in arrays.values())
         out.append(f"{error:.2f} ({where})")
@@ -171,7 +171,7 @@ def operations(e: Expr) -> list[str]:
 
 def unary_row(op: UnaryOp, dtype: DType, count: int) -> list[str]:
     x = Var("x", dtype)
-    e = expand(Unary(op, x))
+    e = expand_expr(Unary(op, x))
     assert e is not None
     is_limited = dtype is DType.F64 and op in (UnaryOp.SIN, UnaryOp.COS)
     every = np.linspace(-1.6e6, 1.6e6, count) if is_limited else spread(count, dtype)
@@ -183,7 +183,7 @@ def unary_row(op: UnaryOp, dtype: DType, count: int) -> list[str]:
 def pow_row(dtype: DType, count: int) -> list[str]:
     """Bases of all sizes and bases around 1, with exponents that use the whole range of results."""
     x, y = Var("x", dtype), Var("y", dtype)
-    e = expand(Binary(BinaryOp.POW, x, y))
+    e = expand_expr(Binary(BinaryOp.POW, x, y))
     assert e is not None
     rng = np.random.default_rng(0)
     top = 88 if dtype is DType.F32 else 700

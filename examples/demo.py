@@ -18,7 +18,7 @@ from tilewright.cli.defaults import TOLERANCE
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.measure import measure
 from tilewright.cli.output import milliseconds, print_table, progress_bar
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 
 
 @click.command()
@@ -76,7 +76,7 @@ def demo(threads: int | None, size: int, rounds: int, seconds: float) -> None:
         f"largest difference of the answers: {report.error:.1e} of the largest value: {'ok' if agree else 'WRONG'}"
     )
     click.echo("Load times and memory are those of fresh processes, libraries imported.")
-    sys.exit(Status.OK if agree else Status.MISMATCH)
+    sys.exit(ExitStatus.OK if agree else ExitStatus.MISMATCH)
 
 
 if __name__ == "__main__":

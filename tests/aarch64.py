@@ -22,8 +22,8 @@ from tilewright.codegen.objects import compile_object
 from tilewright.ir.expr import Buffer
 from tilewright.target.target import AARCH64, Target
 from tilewright.tir.func import Func
-from tilewright.tir.interp import Array, unwritten
-from tilewright.tir.pipeline import lower
+from tilewright.tir.interp import Array, poisoned_array
+from tilewright.tir.pipeline import lower_func
 
 QEMU = shutil.which("qemu-aarch64")
 REQUIRED = bool(os.environ.get("TILEWRIGHT_REQUIRE_QEMU"))  # where it is an error that tests cannot run
@@ -37,9 +37,9 @@ _ALIGN = 64
 
 def run_aarch64(func: Func, inputs: Sequence[Array], folder: Path, target: Target = AARCH64) -> list[Array]:
     """The outputs of a scheduled Func, compiled for aarch64."""
-    phases, shared = lower(func, legalize(target))
+    phases, shared = lower_func(func, legalize(target))
     given = [p for p in func.params if p not in func.outputs]
-    arrays = dict(zip(given, inputs, strict=True)) | {b: unwritten(b) for b in (*func.outputs, *shared)}
+    arrays = dict(zip(given, inputs, strict=True)) | {b: poisoned_array(b) for b in (*func.outputs, *shared)}
     program = Program(arrays)
     for phase in phases:
         kernel = phase.func

@@ -7,9 +7,9 @@ import numpy as np
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Value
-from tilewright.graph.interp import interpret
-from tilewright.graph.passes.group import Group, group
-from tilewright.graph.passes.lower import lower
+from tilewright.graph.interp import interpret_graph
+from tilewright.graph.passes.group import FusionGroup, group
+from tilewright.graph.passes.lower import lower_graph
 from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.activation import Relu
@@ -40,7 +40,7 @@ def names(graph: Graph) -> list[str]:
 
 def groups(graph: Graph, *regions: ExternalRegion) -> list[str]:
     return [
-        " ".join(type(n.op).__name__ for n in g.nodes) if isinstance(g, Group) else g.key
+        " ".join(type(n.op).__name__ for n in g.nodes) if isinstance(g, FusionGroup) else g.key
         for g in group(graph, regions)
     ]
 
@@ -61,7 +61,7 @@ def check_pass(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
     assert after.output_names == graph.output_names
     assert [v.type for v in after.outputs] == [v.type for v in graph.outputs]
     feeds = feeds_of(graph)
-    want, got = interpret(graph, feeds), interpret(after, feeds)
+    want, got = interpret_graph(graph, feeds), interpret_graph(after, feeds)
     for name in want:
         np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-6)
     return after
@@ -69,7 +69,7 @@ def check_pass(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
 
 def check_lowered(graph: Graph, *regions: ExternalRegion) -> Module:
     """Lower and hold the Module to the graph; names must be unique identifiers."""
-    module = lower(graph, regions)
+    module = lower_graph(graph, regions)
     feeds = feeds_of(graph)
 
     def external(region: ExternalRegion) -> Callable[[list[Array]], list[Array]]:
@@ -77,14 +77,14 @@ def check_lowered(graph: Graph, *regions: ExternalRegion) -> Module:
 
         def run(arrays: list[Array]) -> list[Array]:
             given = dict(zip((v.name for v in region.inputs), arrays, strict=True))
-            return list(interpret(inner, given).values())
+            return list(interpret_graph(inner, given).values())
 
         return run
 
     given = {b.name: feeds[v.name] for b, v in zip(module.inputs, graph.inputs, strict=True)}
     results = interpret_module(module, given, {r.key: external(r) for r in regions})
     got = [results[b.name] for b in module.outputs]
-    for (name, want), array in zip(interpret(graph, feeds).items(), got, strict=True):
+    for (name, want), array in zip(interpret_graph(graph, feeds).items(), got, strict=True):
         np.testing.assert_allclose(array, want, rtol=1e-4, atol=1e-5, err_msg=name)
 
     bodies = [f.body for f in module.funcs]

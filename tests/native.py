@@ -21,9 +21,9 @@ from tilewright.runtime.loader import Code
 from tilewright.support.processor import cpu_features
 from tilewright.target.target import AVX2, BASELINE, X86_V3, Target
 from tilewright.tir.func import Func
-from tilewright.tir.interp import Array, interpret, unwritten
+from tilewright.tir.interp import Array, interpret_func, poisoned_array
 from tilewright.tir.parser import parse_func
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 from tilewright.tir.verify import verify_func
 
 HAS_AVX2 = cpu_features() >= X86_V3
@@ -55,7 +55,7 @@ def run_kernel(func: Func, arrays: Mapping[Buffer, Array], target: Target = BEST
 
 def kernels_of(func: Func, target: Target = BEST) -> tuple[list[Func], tuple[Buffer, ...]]:
     """The lowered kernels of a scheduled Func, and the buffers between them."""
-    phases, shared = lower(func, legalize(target))
+    phases, shared = lower_func(func, legalize(target))
     return [p.func for p in phases], shared
 
 
@@ -64,7 +64,7 @@ def run_native(func: Func, inputs: Sequence[Array], target: Target = BEST) -> li
     kernels, shared = kernels_of(func, target)
     given = [p for p in func.params if p not in func.outputs]
     arrays = {p: np.ascontiguousarray(x) for p, x in zip(given, inputs, strict=True)}
-    arrays |= {b: unwritten(b) for b in (*func.outputs, *shared)}
+    arrays |= {b: poisoned_array(b) for b in (*func.outputs, *shared)}
     for kernel in kernels:
         run_kernel(kernel, arrays, target)
     return [arrays[o] for o in func.outputs]
@@ -84,7 +84,7 @@ def check_same_bits(func: Func, arrays: Mapping[Buffer, Array], target: Target =
     """Interpreter and native code give the same bits on a lowered Func; returns what they gave."""
     expected = {b: a.copy() for b, a in arrays.items()}
     actual = {b: a.copy() for b, a in arrays.items()}
-    interpret(func, expected)
+    interpret_func(func, expected)
     run_kernel(func, actual, target)
     for b in func.params:
         np.testing.assert_array_equal(bits(actual[b]), bits(expected[b]), err_msg=f"{func.name}: {b}")
@@ -122,7 +122,7 @@ def values(buffer: Buffer, seed: int = 0) -> Array:
 
 
 def arrays_of(func: Func, **given: object) -> dict[Buffer, Array]:
-    made = {p: unwritten(p) if p in func.outputs else values(p, n) for n, p in enumerate(func.params)}
+    made = {p: poisoned_array(p) if p in func.outputs else values(p, n) for n, p in enumerate(func.params)}
     for p in func.params:
         if p.name in given:
             made[p] = np.asarray(given[p.name], p.dtype.numpy).reshape(p.shape)
@@ -133,7 +133,7 @@ def check(func: Func, target: Target, **given: object) -> dict[str, Array]:
     """Interpreter = native to the bit, before and after the last passes; returns the arrays by name."""
     arrays = arrays_of(func, **given)
     expected = {b: a.copy() for b, a in arrays.items()}
-    interpret(func, expected)
+    interpret_func(func, expected)
     done = check_same_bits(legal(func, target), arrays, target)
     for b in func.params:
         np.testing.assert_array_equal(

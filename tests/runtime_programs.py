@@ -19,7 +19,7 @@ from tilewright.support.artifact import (
     Slot,
     TensorSpec,
 )
-from tilewright.support.program import Step
+from tilewright.support.program import ProgramStep
 from tilewright.target.target import native
 
 N = 16  # elements of a vector
@@ -205,7 +205,7 @@ def vector(name: str) -> TensorSpec:
 
 
 def artifact(
-    program: Sequence[Step[Segment | ExternalCall, Slot]],
+    program: Sequence[ProgramStep[Segment | ExternalCall, Slot]],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     constants: Sequence[NDArray[np.generic]] = (),

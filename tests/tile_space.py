@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.ir.dtype import DType
 from tilewright.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError
@@ -38,7 +38,7 @@ class TileSpace(Space):
         fits = (m % rows == 0) & (n % columns == 0) & (k % steps == 0)
         return np.where(fits, 1e-3 * (1 / rows + 8 / columns + 0.1 / steps), np.inf)
 
-    def build(self, decisions: Decisions) -> Schedule:
+    def build(self, decisions: KnobValues) -> Schedule:
         s = Schedule(self.func)
         (i, _), (j, _), (k, _) = self.loops
         if decisions["columns"] == 64 and decisions["steps"] == 4:

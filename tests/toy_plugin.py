@@ -12,8 +12,8 @@ from onnx import ModelProto
 
 from tilewright.frontend.onnx.export import to_model
 from tilewright.frontend.onnx.load import load_graph
-from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, Run, Unit
-from tilewright.graph.interp import interpret
+from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, RunRegion, Unit
+from tilewright.graph.interp import interpret_graph
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import Array
 from tilewright.plugins.isolation import with_weights
@@ -33,7 +33,7 @@ class Numpy(Plugin):
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         return to_model(region.graph, weights=False).SerializeToString()
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         graph = load_graph(with_weights(ModelProto.FromString(blob), constants))
 
         def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -41,7 +41,7 @@ class Numpy(Plugin):
                 v.name: self.stated(a).astype(v.type.dtype.numpy)
                 for v, a in zip(graph.inputs, inputs, strict=True)
             }
-            for result, out in zip(interpret(graph, feeds).values(), outputs, strict=True):
+            for result, out in zip(interpret_graph(graph, feeds).values(), outputs, strict=True):
                 self.stated(out)[...] = result
 
         return run
@@ -82,7 +82,7 @@ class InPlace(Numpy):
 class FailingInPlace(InPlace):
     name = "failing_in_place"
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
             outputs[0][...] = 7
             raise RuntimeError("the device is on fire")
@@ -115,7 +115,7 @@ class Clipping(Numpy):
         head = np.array(Clipping.bounds, np.float64).tobytes()
         return bytes([len(Clipping.bounds)]) + head + super().compile(region, constants)
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         end = 1 + 8 * blob[0]
         bounds = np.frombuffer(blob[1:end])
         inner = super().load(blob[end:], constants, threads)
@@ -149,7 +149,7 @@ class Failing(Numpy):
 
     name = "failing"
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
             outputs[0][...] = 7  # half of the work is done
             raise RuntimeError("the device is on fire")
@@ -160,7 +160,7 @@ class Failing(Numpy):
 class Unloadable(Numpy):
     name = "unloadable"
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         raise RuntimeError("no driver")
 
 

@@ -27,11 +27,11 @@ from tilewright.driver.keys import (
     target_digest,
 )
 from tilewright.ops.accuracy import EXACT, Accuracy, AccuracyLike
-from tilewright.placement.options import Sample, Wish
+from tilewright.placement.options import CalibrationSample, Wish
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
-from tilewright.search.database import Scope, choices_digest, default_database
+from tilewright.search.database import RecordScope, choices_digest, default_database
 from tilewright.support.artifact import Artifact
 from tilewright.support.errors import Hint, MultipleProgramsError, UserError
 from tilewright.support.indices import are_checked
@@ -64,7 +64,7 @@ def load(
     plugins: Iterable[str] = (),
     placement: str = "measured",
     strict: bool = False,
-    calibration: Iterable[Sample] = (),
+    calibration: Iterable[CalibrationSample] = (),
     cache: bool = True,
     progress: Progress | None = None,
     variants: int = 8,
@@ -84,7 +84,7 @@ def load(
     wanted = None if accuracy is None else Accuracy.of(accuracy)
     wish = Wish.of(plugins, placement, strict, threads, calibration)
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
-        program = file.load(model)
+        program = file.load_artifact(model)
         if wanted is not None:
             _check_accuracy(program, wanted, model)
         if check_indices:
@@ -186,7 +186,7 @@ class _Loader:
         path = store.find_program(key) if key else None
         if path is not None:
             try:
-                artifact = file.load(path)
+                artifact = file.load_artifact(path)
                 if tuned:
                     _log.info("tuned: %d kernels from the database", tuned)
                 return _session(artifact, self.threads, self.wish.strict)
@@ -249,7 +249,7 @@ class _Loader:
         tasks = known_tasks(untuned, self.store)
         if tasks is None:
             return "", 0
-        choices = database.choices(Scope(target_digest(self.target), rules_digest()), tasks)
+        choices = database.choices(RecordScope(target_digest(self.target), rules_digest()), tasks)
         database.close()
         return self._key(digest, others, shapes, choices_digest(choices)), len(choices)
 

@@ -24,7 +24,7 @@ from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION, compile_assembly, compile_object
-from tilewright.driver.kernels import Kernel
+from tilewright.driver.kernels import NativeKernel
 from tilewright.ir.expr import Buffer
 from tilewright.runtime.memory import empty_aligned
 from tilewright.runtime.session import Bound, Session
@@ -42,37 +42,39 @@ from tilewright.support.errors import UserError
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, Module
-from tilewright.tir.interp import interpret as run_interpreter
-from tilewright.tir.interp import unwritten
+from tilewright.tir.interp import interpret_func as run_interpreter
+from tilewright.tir.interp import poisoned_array
 from tilewright.tir.memory_plan import plan_memory
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 from tilewright.version import __version__
 
 Array: TypeAlias = NDArray[Any]
-Program: TypeAlias = Func | Module | Schedule
+TensorProgram: TypeAlias = Func | Module | Schedule
 
 _MAX_CALLS = 1 << 14  # kernel calls in one measurement
 
 
-def build(program: Program, target: str | Target = "native", threads: int | None = None) -> "Executable":
+def build(
+    program: TensorProgram, target: str | Target = "native", threads: int | None = None
+) -> "Executable":
     """Compile a Func, or a Schedule as it stands, for `target` ("native", "x86-64", "x86-64-v3", or a Target).
 
     `threads` run the parallel loops, the caller's included; one for each physical core unless given.
     """
     func = _func(program)
     machine = resolve_target(target)
-    phases, shared = lower(func, legalize(machine))
-    kernels: list[Kernel] = []
+    phases, shared = lower_func(func, legalize(machine))
+    kernels: list[NativeKernel] = []
     for n, phase in enumerate(phases):
         name = func.name if len(phases) == 1 else f"{func.name}_{n}"
         text = kernel_ir(_named(phase.func, "kernel")).replace("@kernel(", f"@{_symbol(name)}(", 1)
         kernels.append(
-            Kernel(_symbol(name), phase.func, parts(phase.func), text, compile_object(text, machine))
+            NativeKernel(_symbol(name), phase.func, parts(phase.func), text, compile_object(text, machine))
         )
     return Executable(func, machine, threads, tuple(kernels), shared)
 
 
-def interpret(program: Program, *inputs: Array, out: Array | Sequence[Array] | None = None) -> Any:
+def interpret(program: TensorProgram, *inputs: Array, out: Array | Sequence[Array] | None = None) -> Any:
     """What the program computes from these inputs: the output, or a tuple of them if there are several."""
     func = _func(program)
     given, results = _arrays(func, inputs, out)
@@ -106,7 +108,7 @@ class Executable:
         func: Func,
         target: Target,
         threads: int | None,
-        kernels: tuple[Kernel, ...],
+        kernels: tuple[NativeKernel, ...],
         shared: tuple[Buffer, ...],
     ) -> None:
         self.func, self.target, self.kernels = func, target, kernels
@@ -218,7 +220,7 @@ def _driver(target: Target) -> bytes:
     return compile_object(driver_ir(target), target)
 
 
-def _func(program: Program) -> Func:
+def _func(program: TensorProgram) -> Func:
     if isinstance(program, Schedule):
         return program.func
     return Schedule(program).func if isinstance(program, Module) else _checked(program)
@@ -254,7 +256,7 @@ def _arrays(
     for b, x in zip(wanted, inputs, strict=True):
         _check(func, b, x)
     if out is None:
-        return list(inputs), [unwritten(b) for b in func.outputs]
+        return list(inputs), [poisoned_array(b) for b in func.outputs]
     results = [out] if isinstance(out, np.ndarray) else list(out)
     if len(results) != len(func.outputs):
         raise UserError(

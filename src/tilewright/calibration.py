@@ -6,12 +6,12 @@ from tilewright.compiler import compile_graph
 from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import Array
 from tilewright.placement.observed import watched
-from tilewright.placement.options import Sample
+from tilewright.placement.options import CalibrationSample
 from tilewright.runtime.cache import default_cache
 from tilewright.target.names import resolve_target
 
 
-def values_of(graph: Graph, samples: Iterable[Sample]) -> Iterator[dict[str, Array]]:
+def values_of(graph: Graph, samples: Iterable[CalibrationSample]) -> Iterator[dict[str, Array]]:
     """All values of a graph that are no constants, by name, for each sample of its inputs."""
     made = [v for n in graph.nodes for v in n.outputs]
     program = compile_graph(resolve_target("native"), watched(graph, made), cache=default_cache())

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from tilewright.codegen.objects import LLVM_VERSION
-from tilewright.driver.assembly import Assembly, Item, placed, specs_of, touched
+from tilewright.driver.assembly import Assembly, Item, buffers_by_call, placed, specs_of
 from tilewright.driver.kernels import Compiled, ConstantFolder, KernelCompiler
 from tilewright.driver.keys import compiler_digest, model_digest, target_digest
-from tilewright.driver.passes import Context, Scheduled, State, run_passes, task_key
+from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned
 from tilewright.driver.workers import Workers
@@ -32,15 +32,15 @@ from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.externalise import externalise, outside_regions
-from tilewright.graph.passes.fold_natively import Run as RunConstants
+from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.ir.expr import Buffer
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.placement.estimate import Estimated
 from tilewright.placement.measured import Assignment
 from tilewright.placement.observed import Observed
-from tilewright.placement.options import NATIVE, Sample, Wish
+from tilewright.placement.options import NATIVE, CalibrationSample, Wish
 from tilewright.placement.place import NOTHING_PLACED, Placement, Placing, RegionLost, place, region_codes
-from tilewright.placement.policies import decide
+from tilewright.placement.policies import decide_placement
 from tilewright.placement.regions import NativeRegion, externals_of
 from tilewright.placement.workbench import Workbench
 from tilewright.plugins.isolation import with_weights
@@ -50,7 +50,7 @@ from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.machine import check_threads, default_threads, runs_here
 from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
-from tilewright.search.database import Scope, default_database
+from tilewright.search.database import RecordScope, default_database
 from tilewright.search.default import Spaces, spaces
 from tilewright.stages import Stages
 from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
@@ -62,7 +62,7 @@ from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.memory_plan import plan_memory
-from tilewright.tir.program import renamed
+from tilewright.tir.program import rename_calls
 from tilewright.version import __version__
 
 _log = logging.getLogger("tilewright")
@@ -107,7 +107,7 @@ def compile(
     plugins: Iterable[str] = (),
     placement: str = "measured",
     strict: bool = False,
-    calibration: Iterable[Sample] = (),
+    calibration: Iterable[CalibrationSample] = (),
     progress: Progress | None = None,
     trace: "ProgramTrace | str | Path | None" = None,
 ) -> CompiledModel:
@@ -248,8 +248,8 @@ def lowered(
     """The Funcs of a model as they are before they are scheduled, with algorithms and the layouts of buffers chosen."""
     machine = resolve_target(target)
     fold = runner(machine, accuracy, default_cache()) if runs_here(machine.triple, machine.features) else None
-    context = Context(machine, accuracy.allows, run_constants=fold)
-    return run_passes(State(load_graph(model, shapes)), context, until="layouts").current
+    context = PassContext(machine, accuracy.allows, run_constants=fold)
+    return run_passes(ProgramState(load_graph(model, shapes)), context, until="layouts").current
 
 
 def _compilation(
@@ -268,7 +268,9 @@ def _compilation(
 def _scheduled(module: Module, made: Mapping[str, Func]) -> Module:
     """The module of scheduled Funcs: one that was made for several that are equal is called in place of each."""
     funcs = tuple(dict.fromkeys(made[f.name] for f in module.funcs))
-    return replace(module, funcs=funcs, program=renamed(module.program, {n: f.name for n, f in made.items()}))
+    return replace(
+        module, funcs=funcs, program=rename_calls(module.program, {n: f.name for n, f in made.items()})
+    )
 
 
 @dataclass(slots=True)
@@ -285,7 +287,7 @@ class _Compilation:
     is_run_once: bool = False
     given: ProgramTrace | None = None
     placement: Placement = NOTHING_PLACED
-    state: State | None = None
+    state: ProgramState | None = None
     scheduled: Module | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     calls: dict[str, int] = field(default_factory=dict[str, int])
@@ -332,7 +334,7 @@ class _Compilation:
             _log.info("tuned: %d kernels from the database", tuned)
         return CompiledModel(artifact, self.seconds, (), self.compiler.tasks, self.tuned.digest, state.trace)
 
-    def _planned(self, graph: Graph) -> State:
+    def _planned(self, graph: Graph) -> ProgramState:
         """The program after all passes. Kernels are being compiled by then."""
         keys = {p.region.key for p in self.placement.regions}
         done = 0
@@ -351,7 +353,7 @@ class _Compilation:
             self._tell(name, 1, 1)
 
         can_fold = not self.is_run_once and runs_here(self.target.triple, self.target.features)
-        context = Context(
+        context = PassContext(
             self.target,
             self.accuracy.allows,
             self.tuned.choice,
@@ -360,7 +362,7 @@ class _Compilation:
             lambda graph: outside_regions(graph, keys),
             started,
         )
-        state = run_passes(State(graph), context, self.given, after=after)
+        state = run_passes(ProgramState(graph), context, self.given, after=after)
         inside = self.compiler.seconds
         self.seconds["kernels"] -= inside["lower"] + inside["emit"]
         return state
@@ -377,11 +379,11 @@ class _Compilation:
         native = Estimated(graph, self.target.for_threads(1), threads, self.accuracy)
         observed = Observed(graph, wish.calibration, self._native) if wish.calibration else None
         versions = {p.name: p.version for p in plugins}
-        scope = Scope(target_digest(self.target), compiler_digest())
+        scope = RecordScope(target_digest(self.target), compiler_digest())
         with Placing(wish, threads, native, observed) as placing:
             build = partial(self._tried, placing)
             bench = Workbench(build, default_database(), scope, threads, versions, strict=wish.strict)
-            return decide(graph, plugins, wish, placing, bench, partial(self._tell, "plugins"))
+            return decide_placement(graph, plugins, wish, placing, bench, partial(self._tell, "plugins"))
 
     def _plugins(self) -> list[Plugin]:
         """Those that the user wishes for, and that take models of this kind."""
@@ -446,7 +448,7 @@ class _Compilation:
             self.calls[k.name] = self.calls.get(k.name, 0) + 1
         return [Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
 
-    def _options(self, state: State) -> dict[str, str]:
+    def _options(self, state: ProgramState) -> dict[str, str]:
         """What to say of the program: how accurate it is, what became of that, and all that was decided."""
         made = state.trace
         found = {"accuracy": str(self.accuracy), "machine": made.machine, "trace": str(made)}
@@ -458,10 +460,10 @@ class _Compilation:
             found["algorithms"] = "\n".join(algorithms)
         return found
 
-    def _artifact(self, state: State, nodes: Assembly, digest: str) -> Artifact:
+    def _artifact(self, state: ProgramState, nodes: Assembly, digest: str) -> Artifact:
         module = state.current
         in_place = {p.region.key for p in self.placement.regions if p.plugin.capabilities.in_place}
-        times = touched(nodes, in_place)
+        times = buffers_by_call(nodes, in_place)
         used = dict.fromkeys(b for t in times for b in t)
         constants = [b for b in used if b in self.values]
         plan = plan_memory(times, (*module.temps, *(b for b in self.shared if b not in self.values)))

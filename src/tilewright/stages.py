@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from tilewright.codegen.objects import compile_assembly
-from tilewright.driver.kernels import Compiled, Kernel
+from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.driver.trace import ProgramTrace
 from tilewright.frontend.onnx.stage import HostCall
 from tilewright.graph.graph import Graph
@@ -23,7 +23,7 @@ class Stages:
     graph: Graph
     tir: Module
     scheduled: Module
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[NativeKernel, ...]
     compiled: tuple[Compiled, ...]  # what the kernels were made from
     calls: dict[str, int]  # how often each kernel is called in a run
     target: Target

@@ -11,7 +11,7 @@ from examples.models import mlp
 from tilewright.cli import bench
 from tilewright.cli.main import main
 from tilewright.cli.measure import Measured, Plugins, Report
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.support.turns import Series
 
 pytest.importorskip("onnxruntime")
@@ -28,7 +28,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def call(*arguments: object, status: int = Status.OK) -> Result:
+def call(*arguments: object, status: int = ExitStatus.OK) -> Result:
     result = CliRunner().invoke(main, [str(a) for a in arguments])
     assert result.exit_code == status, result.output
     return result
@@ -70,7 +70,7 @@ def test_native_code_alone_has_none(model: Path) -> None:
 
 
 def test_a_plugin_that_does_not_exist_is_the_users_fault(model: Path) -> None:
-    result = call("bench", model, *QUICK, "--plugin", "nonesuch", status=Status.USER_ERROR)
+    result = call("bench", model, *QUICK, "--plugin", "nonesuch", status=ExitStatus.USER_ERROR)
     assert "there is no plugin 'nonesuch'" in result.stderr
 
 

@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import tilewright as tw
 from tests.onnx_cases import Array
 from tilewright.cli.main import main
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.compiler import compile_for
 from tilewright.driver.keys import program_key
 from tilewright.frontend.onnx.load import load_graph
@@ -360,7 +360,7 @@ def test_a_file_says_whether_it_checks(tmp_path: Path) -> None:
     plain, checked = tmp_path / "plain.tw", tmp_path / "checked.tw"
     tw.compile(embedding()).save(plain)
     tw.compile(embedding(), check_indices=True).save(checked)
-    found = file.load(checked).manifest
+    found = file.load_artifact(checked).manifest
     assert found.options["check_indices"] == "on"
     (check,) = found.checks
     assert (check.node, check.dtype, check.extents) == ("node 'embed' (Gather)", "int64", (10,))
@@ -372,7 +372,7 @@ def test_a_file_says_whether_it_checks(tmp_path: Path) -> None:
             session.run({"i": np.arange(10)})
     with pytest.raises(UserError, match="compiled without checks of indices"):
         tw.load(plain, check_indices=True)
-    Session(file.load(plain), 1).run({"i": np.arange(10)})
+    Session(file.load_artifact(plain), 1).run({"i": np.arange(10)})
 
 
 def test_the_environment_sets_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,25 +390,25 @@ def test_the_command_line(tmp_path: Path) -> None:
     onnx.save(embedding(), path)
     np.save(ids, np.arange(10))
 
-    def call(*arguments: object, status: int = Status.OK) -> Any:
+    def call(*arguments: object, status: int = ExitStatus.OK) -> Any:
         result = CliRunner().invoke(main, [str(a) for a in arguments])
         assert result.exit_code == status, result.output
         return result
 
     call("run", path, "--input", f"i={ids}")
-    result = call("run", path, "--input", f"i={ids}", "--check-indices", status=Status.USER_ERROR)
+    result = call("run", path, "--input", f"i={ids}", "--check-indices", status=ExitStatus.USER_ERROR)
     assert result.stderr == (
         "error: node 'embed' (Gather): index 10 is out of range on an axis of extent 10\n"
         "  try: indices have to be from -10 to 9\n"
     )
     program = tmp_path / "m.tw"
     assert not json.loads(call("compile", path, "-o", program, "--json").stdout)["check_indices"]
-    refused = call("run", program, "--check-indices", status=Status.USER_ERROR).stderr
+    refused = call("run", program, "--check-indices", status=ExitStatus.USER_ERROR).stderr
     assert "compile the model again with --check-indices" in refused
     assert json.loads(call("compile", path, "-o", program, "--check-indices", "--json").stdout)[
         "check_indices"
     ]
-    assert "index 10" in call("run", program, "--input", f"i={ids}", status=Status.USER_ERROR).stderr
+    assert "index 10" in call("run", program, "--input", f"i={ids}", status=ExitStatus.USER_ERROR).stderr
     assert "indices are checked, of 1 nodes" in call("inspect", program).stdout
     summary = json.loads(call("inspect", path, "--check-indices", "--json").stdout)
     assert summary["checked_indices"] == ["node 'embed' (Gather)"] and [
@@ -417,4 +417,4 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert json.loads(call("inspect", path, "--json").stdout)["checked_indices"] is None
     call("inspect", program, "--profile", "--seconds", 0, "--threads", 1)
     command = [sys.executable, "-m", "tilewright", "run", str(program), "--input", f"i={ids}"]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == Status.USER_ERROR
+    assert subprocess.run(command, capture_output=True, check=False).returncode == ExitStatus.USER_ERROR

@@ -17,7 +17,7 @@ from examples.demo import demo
 from examples.models import mlp
 from tilewright.cli.main import main
 from tilewright.cli.output import progress_bar
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 
 QUICK = ("--rounds", "2", "--seconds", "0")
 
@@ -34,13 +34,13 @@ def model(tmp_path: Path) -> str:
     return str(path)
 
 
-def call(*arguments: object, status: int = Status.OK) -> Result:
+def call(*arguments: object, status: int = ExitStatus.OK) -> Result:
     result = CliRunner().invoke(main, [str(a) for a in arguments])
     assert result.exit_code == status, result.output
     return result
 
 
-def call_json(*arguments: object, status: int = Status.OK) -> Any:
+def call_json(*arguments: object, status: int = ExitStatus.OK) -> Any:
     return json.loads(call(*arguments, "--json", status=status).stdout)
 
 
@@ -75,7 +75,7 @@ def test_a_model_in_which_the_host_has_a_part(tmp_path: Path) -> None:
     assert found["error"] == 0
     profile = call_json("inspect", path, "--profile", "--seconds", 0, "--threads", 1)
     assert profile["host"][0]["op"] == "NonZero" and profile["nodes_after_host"] == 1
-    result = call("compile", path, "-o", tmp_path / "where.tw", status=Status.USER_ERROR)
+    result = call("compile", path, "-o", tmp_path / "where.tw", status=ExitStatus.USER_ERROR)
     assert "node 'places': NonZero" in result.stderr
     assert "try: `tilewright run` runs such models" in result.stderr
 
@@ -85,9 +85,9 @@ def test_open_dimensions_need_a_shape_or_a_file(tmp_path: Path) -> None:
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", [x], [y])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-    assert "--shape" in call("run", path, status=Status.USER_ERROR).stderr
+    assert "--shape" in call("run", path, status=ExitStatus.USER_ERROR).stderr
     for command in ("compile", "inspect", "tune"):
-        message = call(command, path, status=Status.USER_ERROR).stderr
+        message = call(command, path, status=ExitStatus.USER_ERROR).stderr
         assert "try: pass its shape, for example --shape x=1\n" in message and "shapes=" not in message
     assert call_json("run", path, "--shape", "x=5")["outputs"][0]["shape"] == [5]
     np.save(tmp_path / "x.npy", np.ones(7, np.float32))
@@ -106,7 +106,7 @@ def test_run_reads_inputs_and_writes_outputs(model: str, tmp_path: Path) -> None
     assert np.load(y).shape == (1, 4)
     call("run", model, "--input", f"x={x}", "--expect", f"y={y}")
     np.save(y, np.load(y) + 1)
-    result = call("run", model, "--input", f"x={x}", "--expect", f"y={y}", status=Status.MISMATCH)
+    result = call("run", model, "--input", f"x={x}", "--expect", f"y={y}", status=ExitStatus.MISMATCH)
     assert "y differs" in result.stderr
 
 
@@ -132,7 +132,7 @@ def test_a_compiled_program_gives_the_same_bits(model: str, tmp_path: Path) -> N
     call("run", program, "--expect", f"y={y}", "--tolerance", 0)
     of_program, of_model = (call_json("inspect", path)["kernels"] for path in (program, model))
     assert [(k["name"], k["parts"]) for k in of_program] == [(k["name"], k["parts"]) for k in of_model]
-    result = call("inspect", program, "--ir", "graph", status=Status.USER_ERROR)
+    result = call("inspect", program, "--ir", "graph", status=ExitStatus.USER_ERROR)
     assert "inspect the .onnx file" in result.stderr
 
 
@@ -176,13 +176,13 @@ def test_inspect_picks_a_kernel(model: str) -> None:
     kernels = [k["name"] for k in call_json("inspect", model)["kernels"]]
     text = call("inspect", model, "--ir", "llvm", "--kernel", kernels[0]).stdout
     assert text in call("inspect", model, "--ir", "llvm").stdout
-    result = call("inspect", model, "--ir", "llvm", "--kernel", "nonsense", status=Status.USER_ERROR)
+    result = call("inspect", model, "--ir", "llvm", "--kernel", "nonsense", status=ExitStatus.USER_ERROR)
     assert kernels[0] in result.stderr
     digest = kernels[0].rpartition("_")[2]
     assert call("inspect", model, "--ir", "llvm", "--kernel", digest).stdout == text
-    result = call("inspect", model, "--ir", "llvm", "--kernel", "_", status=Status.USER_ERROR)
+    result = call("inspect", model, "--ir", "llvm", "--kernel", "_", status=ExitStatus.USER_ERROR)
     assert "several kernels have '_' in their names" in result.stderr and kernels[1] in result.stderr
-    call("inspect", model, "--kernel", kernels[0], status=Status.USAGE)
+    call("inspect", model, "--kernel", kernels[0], status=ExitStatus.USAGE)
 
 
 def test_inspect_profiles(model: str, tmp_path: Path) -> None:
@@ -237,13 +237,22 @@ def test_bench_shows_each_number_of_threads(model: str) -> None:
 
 def test_bench_of_differing_results_is_a_mismatch(model: str) -> None:
     result = call(
-        "bench", model, *QUICK, "--against", "ort", "--threads", 1, "--tolerance", -1, status=Status.MISMATCH
+        "bench",
+        model,
+        *QUICK,
+        "--against",
+        "ort",
+        "--threads",
+        1,
+        "--tolerance",
+        -1,
+        status=ExitStatus.MISMATCH,
     )
     assert "results differ" in result.stderr
 
 
 def test_bench_refuses_more_threads_than_cores(model: str) -> None:
-    assert "usable core" in call("bench", model, "--threads", 1000, status=Status.USER_ERROR).stderr
+    assert "usable core" in call("bench", model, "--threads", 1000, status=ExitStatus.USER_ERROR).stderr
 
 
 def test_bench_cannot_compare_a_program(model: str, tmp_path: Path) -> None:
@@ -252,7 +261,8 @@ def test_bench_cannot_compare_a_program(model: str, tmp_path: Path) -> None:
     (report,) = call_json("bench", program, *QUICK, "--threads", 1)["results"]
     assert list(report["engines"]["tilewright"]["start_up_seconds"]) == ["load", "first_run"]
     assert (
-        "give the .onnx file" in call("bench", program, "--against", "ort", status=Status.USER_ERROR).stderr
+        "give the .onnx file"
+        in call("bench", program, "--against", "ort", status=ExitStatus.USER_ERROR).stderr
     )
 
 
@@ -268,7 +278,7 @@ def test_doctor_reports_a_broken_compiler(monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError("no executable memory")
 
     monkeypatch.setattr("tilewright.cli.doctor.load", broken)
-    report = call_json("doctor", status=Status.USER_ERROR)
+    report = call_json("doctor", status=ExitStatus.USER_ERROR)
     assert "no executable memory" in next(f["detail"] for f in report["findings"] if f["ok"] is False)
 
 
@@ -283,7 +293,7 @@ def test_probe_measures_a_fresh_process(model: str) -> None:
 
 def test_demo_succeeds() -> None:
     result = CliRunner().invoke(demo, ["--size", "32", "--threads", "1", *QUICK])
-    assert result.exit_code == Status.OK, result.output
+    assert result.exit_code == ExitStatus.OK, result.output
     assert "memory at its peak" in result.output
 
 
@@ -302,7 +312,7 @@ def test_another_process_finds_the_program_in_the_cache(model: str, tmp_path: Pa
 
 @pytest.mark.parametrize("command", ["run", "compile", "inspect", "bench", "compare"])
 def test_a_missing_file_is_the_users_fault(command: str, tmp_path: Path) -> None:
-    result = call(command, tmp_path / "absent.onnx", status=Status.USER_ERROR)
+    result = call(command, tmp_path / "absent.onnx", status=ExitStatus.USER_ERROR)
     assert "absent.onnx" in result.stderr
     assert "Traceback" not in result.output
 
@@ -310,7 +320,7 @@ def test_a_missing_file_is_the_users_fault(command: str, tmp_path: Path) -> None
 def test_a_damaged_file_is_the_users_fault(tmp_path: Path) -> None:
     for name in ("damaged.onnx", "damaged.tw"):
         (tmp_path / name).write_bytes(b"\xff" * 100)
-        assert name in call("run", tmp_path / name, status=Status.USER_ERROR).stderr
+        assert name in call("run", tmp_path / name, status=ExitStatus.USER_ERROR).stderr
 
 
 @pytest.mark.parametrize(
@@ -318,7 +328,7 @@ def test_a_damaged_file_is_the_users_fault(tmp_path: Path) -> None:
     [("--input", "z=z.npy"), ("--input", "x=absent.npy"), ("--output", "z=z.npy"), ("--target", "z80")],
 )
 def test_values_that_do_not_fit_the_model_are_the_users_fault(model: str, options: tuple[str, str]) -> None:
-    result = call("run", model, *options, status=Status.USER_ERROR)
+    result = call("run", model, *options, status=ExitStatus.USER_ERROR)
     assert result.stderr.startswith("error: ")
     assert result.stdout == ""
 
@@ -329,7 +339,7 @@ def test_values_that_do_not_fit_the_model_are_the_users_fault(model: str, option
 )
 def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     model = () if arguments in ((), ("a", "b")) else ("m.onnx",)
-    assert "Usage:" in call("run", *model, *arguments, status=Status.USAGE).stderr
+    assert "Usage:" in call("run", *model, *arguments, status=ExitStatus.USAGE).stderr
 
 
 def test_a_bug_of_ours_shows_its_traceback(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +347,7 @@ def test_a_bug_of_ours_shows_its_traceback(model: str, monkeypatch: pytest.Monke
         raise RuntimeError("a broken promise")
 
     monkeypatch.setattr("tilewright.cli.run.load", broken)
-    result = call("run", model, status=Status.INTERNAL_ERROR)
+    result = call("run", model, status=ExitStatus.INTERNAL_ERROR)
     assert "RuntimeError: a broken promise" in result.stderr
     assert "report" in result.stderr
 
@@ -347,7 +357,7 @@ def test_ctrl_c_ends_with_130(model: str, monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tilewright.cli.run.load", interrupted)
-    assert call("run", model, status=Status.INTERRUPTED).stdout == ""
+    assert call("run", model, status=ExitStatus.INTERRUPTED).stdout == ""
 
 
 def test_help_is_no_error() -> None:
@@ -373,4 +383,4 @@ def test_module_and_closed_pipe(model: str) -> None:
         check=False,
     )
     reader.stdin.close()
-    assert (done.returncode, done.stderr) == (Status.OK, "")
+    assert (done.returncode, done.stderr) == (ExitStatus.OK, "")

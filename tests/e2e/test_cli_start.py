@@ -14,7 +14,7 @@ import pytest
 from examples.models import mlp
 from tilewright.cli.commands import COMMANDS
 from tilewright.cli.interrupts import is_interrupt
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 
 HEAVY = ("numpy", "onnx", "llvmlite", "rich", "ml_dtypes", "tilewright.compiler", "tilewright.api")
 
@@ -50,16 +50,16 @@ def imported(*arguments: str) -> tuple[int, str, set[str]]:
 @pytest.mark.parametrize(
     ("status", "arguments"),
     [
-        (Status.OK, ("--help",)),
-        (Status.OK, ("--version",)),
-        *((Status.OK, (name, "--help")) for name in COMMANDS),
-        *((Status.USER_ERROR, (n, "absent.onnx")) for n in COMMANDS if n != "doctor"),
-        (Status.USER_ERROR, ("run", "absent.onnx", "--accuracy", "2")),
-        (Status.USAGE, ("run", "absent.onnx", "--shape", "x=1xq")),
-        (Status.USAGE, ("nonsense",)),
+        (ExitStatus.OK, ("--help",)),
+        (ExitStatus.OK, ("--version",)),
+        *((ExitStatus.OK, (name, "--help")) for name in COMMANDS),
+        *((ExitStatus.USER_ERROR, (n, "absent.onnx")) for n in COMMANDS if n != "doctor"),
+        (ExitStatus.USER_ERROR, ("run", "absent.onnx", "--accuracy", "2")),
+        (ExitStatus.USAGE, ("run", "absent.onnx", "--shape", "x=1xq")),
+        (ExitStatus.USAGE, ("nonsense",)),
     ],
 )
-def test_help_and_mistakes_import_no_compiler(status: Status, arguments: tuple[str, ...]) -> None:
+def test_help_and_mistakes_import_no_compiler(status: ExitStatus, arguments: tuple[str, ...]) -> None:
     found, messages, modules = imported(*arguments)
     assert found == status, messages
     assert modules.isdisjoint(HEAVY)
@@ -97,7 +97,7 @@ def test_an_import_that_is_interrupted(package: str, text: str, tmp_path: Path, 
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (Status.INTERRUPTED, "", "interrupted")
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (ExitStatus.INTERRUPTED, "", "interrupted")
 
 
 @pytest.mark.parametrize("after", [0.3, 0.8, 1.6])
@@ -117,7 +117,7 @@ def test_ctrl_c_at_a_terminal_reaches_all_processes(after: float, tmp_path: Path
     os.killpg(started.pid, signal.SIGINT)
     _, messages = started.communicate(timeout=60)
     assert messages.strip() in ("interrupted", "")
-    assert started.returncode == (Status.INTERRUPTED if messages else Status.OK)
+    assert started.returncode == (ExitStatus.INTERRUPTED if messages else ExitStatus.OK)
 
 
 def test_an_interrupt_is_recognised_behind_what_came_of_it() -> None:

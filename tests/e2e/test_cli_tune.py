@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from examples.models import mlp
 from tests.tile_space import tile_spaces
 from tilewright.cli.main import main
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.compiler import lowered
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import tuning_scope
@@ -53,7 +53,7 @@ def write_product(tmp_path: Path, columns: int) -> Path:
     return path
 
 
-def call(*arguments: object, status: int = Status.OK) -> Result:
+def call(*arguments: object, status: int = ExitStatus.OK) -> Result:
     result = CliRunner().invoke(main, [str(a) for a in arguments])
     assert result.exit_code == status, result.output
     return result
@@ -103,7 +103,7 @@ def test_ctrl_c_shows_what_was_found_and_ends_with_130(model: Path, monkeypatch:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TaskTuner, "run_batch", interrupted)
-    result = call("tune", model, *SHAPE, status=Status.INTERRUPTED)
+    result = call("tune", model, *SHAPE, status=ExitStatus.INTERRUPTED)
     assert "what was measured is kept" in result.stderr
     assert "0 of 1 kernels are better" in result.stdout
 
@@ -125,15 +125,15 @@ def test_a_real_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == Status.INTERRUPTED, err
+    assert process.returncode == ExitStatus.INTERRUPTED, err
     assert b"what was measured is kept" in err and b"kernels are better" in out and b"Traceback" not in err
     assert pids and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_mistakes(model: Path) -> None:
-    assert "is not a time" in call("tune", model, "--budget", "soon", status=Status.USER_ERROR).stderr
+    assert "is not a time" in call("tune", model, "--budget", "soon", status=ExitStatus.USER_ERROR).stderr
     program = model.with_suffix(".tw")
     program.touch()
-    assert "machine code only" in call("tune", program, status=Status.USER_ERROR).stderr
-    call("tune", "missing.onnx", status=Status.USER_ERROR)
-    call("tune", model, "--trials", 0, status=Status.USAGE)
+    assert "machine code only" in call("tune", program, status=ExitStatus.USER_ERROR).stderr
+    call("tune", "missing.onnx", status=ExitStatus.USER_ERROR)
+    call("tune", model, "--trials", 0, status=ExitStatus.USAGE)

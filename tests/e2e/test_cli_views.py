@@ -18,7 +18,7 @@ from tests.tile_space import tile_spaces
 from tilewright.cli import inspection
 from tilewright.cli.commands.inspect import STAGES
 from tilewright.cli.main import main
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.compiler import lowered
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import tuning_scope
@@ -53,7 +53,7 @@ def write(path: Path, proto: onnx.ModelProto) -> Path:
     return path
 
 
-def call(*arguments: object, status: int = Status.OK) -> str:
+def call(*arguments: object, status: int = ExitStatus.OK) -> str:
     result = CliRunner().invoke(main, [str(a) for a in arguments])
     assert result.exit_code == status, result.output
     return result.stdout

@@ -15,9 +15,9 @@ from onnx import ModelProto, numpy_helper, parser
 from examples.models import mlp
 from tilewright.cli.bisect import Bisector
 from tilewright.cli.difference import Tolerance
-from tilewright.cli.engines import Engine, Model, OnnxReference, Ort, OwnReference, Run
+from tilewright.cli.engines import Engine, Model, OnnxReference, Ort, OwnReference, RunEngine
 from tilewright.cli.main import main
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.cli.submodel import ModelParts
 from tilewright.support.errors import UserError
 
@@ -61,7 +61,7 @@ class Changed:
     def __init__(self, change: Callable[[ModelProto], None], inner: Engine | None = None) -> None:
         self._change, self._inner = change, inner or OnnxReference()
 
-    def prepare(self, model: Model) -> Run:
+    def prepare(self, model: Model) -> RunEngine:
         proto = ModelProto()
         proto.CopyFrom(model if isinstance(model, ModelProto) else onnx.load(model))
         self._change(proto)
@@ -87,13 +87,13 @@ def saved(text: str | ModelProto, folder: Path) -> Path:
     return path
 
 
-def call(*arguments: object, status: int = Status.OK) -> Result:
+def call(*arguments: object, status: int = ExitStatus.OK) -> Result:
     result = CliRunner().invoke(main, ["compare", *map(str, arguments)])
     assert result.exit_code == status, result.output
     return result
 
 
-def call_json(*arguments: object, status: int = Status.OK) -> Any:
+def call_json(*arguments: object, status: int = ExitStatus.OK) -> Any:
     return json.loads(call(*arguments, "--json", status=status).stdout)
 
 
@@ -117,7 +117,7 @@ def test_engines_agree(against: str, tmp_path: Path) -> None:
 
 def test_the_least_tolerance_that_passes_passes(tmp_path: Path) -> None:
     path = saved(CHAIN, tmp_path)
-    text = call(path, "--against", "onnx", "--tolerance", 0, status=Status.MISMATCH).stdout
+    text = call(path, "--against", "onnx", "--tolerance", 0, status=ExitStatus.MISMATCH).stdout
     assert "differs from onnx.reference" in text
     least = text.rsplit("--tolerance ", 1)[1].split()[0]
     call(path, "--against", "onnx", "--tolerance", least)
@@ -141,13 +141,20 @@ def test_integers_and_other_places_of_nan_differ(tmp_path: Path, monkeypatch: py
 
     np.save(tmp_path / "x.npy", np.array([1, 5, -1], np.float32))
     monkeypatch.setattr("tilewright.cli.compare.make_reference", lambda *_: Changed(change))
-    report = call_json(path, "--input", f"x={tmp_path / 'x.npy'}", status=Status.MISMATCH)
+    report = call_json(path, "--input", f"x={tmp_path / 'x.npy'}", status=ExitStatus.MISMATCH)
     assert report["passes_at"] is None
     integers, places = report["outputs"]
     assert (integers["reason"], integers["error"]) == ("3 of 3 integers differ, by up to 10", None)
     assert places["reason"] == "NaN or infinities in 1 of 3 places differ"
     call(
-        path, "--steps", 10, "--tolerance", 100, "--input", f"x={tmp_path / 'x.npy'}", status=Status.MISMATCH
+        path,
+        "--steps",
+        10,
+        "--tolerance",
+        100,
+        "--input",
+        f"x={tmp_path / 'x.npy'}",
+        status=ExitStatus.MISMATCH,
     )
 
 
@@ -172,13 +179,13 @@ def test_json_is_stable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", ["", "much", "0", "-1GB", "1TB"])
 def test_an_amount_of_memory_is_a_number_with_a_unit(memory: str, tmp_path: Path) -> None:
-    call(saved(CHAIN, tmp_path), "--memory", memory, status=Status.USAGE)
+    call(saved(CHAIN, tmp_path), "--memory", memory, status=ExitStatus.USAGE)
 
 
 def test_a_compiled_program_cannot_be_compared(tmp_path: Path) -> None:
     program = tmp_path / "m.tw"
     program.touch()
-    assert "give the .onnx file" in call(program, status=Status.USER_ERROR).stderr
+    assert "give the .onnx file" in call(program, status=ExitStatus.USER_ERROR).stderr
 
 
 # ------------------------------------------------------------------------------------------------------------ bisecting
@@ -191,19 +198,19 @@ def test_a_wrong_node_is_found_and_written(
     monkeypatch.setattr("tilewright.cli.compare.make_reference", lambda *_: Changed(swap_tanh, Ort(1)))
     path, folder = saved(CHAIN, tmp_path), tmp_path / "small"
     options = ("--memory", memory, "--write", folder)
-    report = call_json(path, *options, status=Status.MISMATCH)
+    report = call_json(path, *options, status=ExitStatus.MISMATCH)
     for which in ("first_different", "first_wrong"):
         found = report["bisect"][which]
         assert (found["index"], found["op"], found["output"]) == (2, "Tanh", "c")
         assert found["error"] > 0.1
     assert report["written"]["nodes"] == ["Tanh"]
     assert report["bisect"]["windows"] == (1 if memory == "1GB" else 3)
-    text = call(path, *options, status=Status.MISMATCH).stdout
+    text = call(path, *options, status=ExitStatus.MISMATCH).stdout
     assert "Tanh_2 (Tanh), output c" in text
     command = text.splitlines()[-1].split()
     assert command == report["written"]["command"].split()
     assert command[:2] == ["tilewright", "compare"] and "--tolerance=0.0001" in command
-    again = call_json(*command[2:], status=Status.MISMATCH)  # the written model shows it too
+    again = call_json(*command[2:], status=ExitStatus.MISMATCH)  # the written model shows it too
     assert again["outputs"][0]["name"] == "c"
     assert again["outputs"][0]["error"] == pytest.approx(report["written"]["error"])
 
@@ -211,7 +218,7 @@ def test_a_wrong_node_is_found_and_written(
 def test_written_data_are_onnx_test_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.cli.compare.make_reference", lambda *_: Changed(swap_tanh))
     folder = tmp_path / "small"
-    call(saved(CHAIN, tmp_path), "--write", folder, status=Status.MISMATCH)
+    call(saved(CHAIN, tmp_path), "--write", folder, status=ExitStatus.MISMATCH)
     tensors = {
         p.name: numpy_helper.to_array(onnx.load_tensor(p)) for p in (folder / "test_data_set_0").iterdir()
     }
@@ -224,11 +231,11 @@ def test_written_data_are_onnx_test_data(tmp_path: Path, monkeypatch: pytest.Mon
 def test_errors_that_grow_are_told_from_a_wrong_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.cli.compare.make_reference", lambda *_: Changed(scale_weights))
     path, folder = saved(GROWING, tmp_path), tmp_path / "small"
-    report = call_json(path, "--write", folder, status=Status.MISMATCH)
+    report = call_json(path, "--write", folder, status=ExitStatus.MISMATCH)
     assert report["bisect"]["first_different"]["output"] == "c"  # 3 × 4e-5 is more than 1e-4
     assert report["bisect"]["first_wrong"] is None
     assert report["written"]["nodes"] == ["Mul"] * 3
-    assert "small errors have grown" in call(path, "--bisect", status=Status.MISMATCH).stdout
+    assert "small errors have grown" in call(path, "--bisect", status=ExitStatus.MISMATCH).stdout
 
 
 def test_nodes_that_are_wrong_together_only(tmp_path: Path) -> None:
@@ -308,7 +315,7 @@ def test_a_result_larger_than_the_memory_is_a_window_of_its_own(tmp_path: Path) 
 def test_open_dimensions_are_those_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.cli.compare.make_reference", lambda *_: Changed(swap_tanh))
     path = saved(CHAIN.replace("[2, 3]", "[N, M]").replace("[3, 2]", "[M, N]"), tmp_path)
-    report = call_json(path, "--shape", "x=4x5", "--bisect", status=Status.MISMATCH)
+    report = call_json(path, "--shape", "x=4x5", "--bisect", status=ExitStatus.MISMATCH)
     assert report["outputs"][0]["shape"] == [4, 5]
     assert report["bisect"]["first_wrong"]["op"] == "Tanh"
 
@@ -321,7 +328,7 @@ def test_external_data_are_read_where_they_are_needed(
     onnx.save_model(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     monkeypatch.setattr("tilewright.cli.compare.make_reference", lambda *_: Changed(scale_weights))
     folder = tmp_path / "small"
-    report = call_json(path, "--tolerance", 1e-5, "--write", folder, status=Status.MISMATCH)
+    report = call_json(path, "--tolerance", 1e-5, "--write", folder, status=ExitStatus.MISMATCH)
     assert report["bisect"]["first_wrong"]["index"] == 0
     written = onnx.load(folder / "model.onnx", load_external_data=False)
     assert written.graph.initializer[0].raw_data

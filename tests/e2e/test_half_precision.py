@@ -15,7 +15,7 @@ from onnx import ModelProto, helper, numpy_helper
 from tests.onnx_cases import Array
 from tilewright.compiler import compile
 from tilewright.frontend.onnx.load import load_graph
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 
 HALVES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -46,7 +46,7 @@ def units(got: Array, want: Array) -> Array:
 def check(model: ModelProto, x: Array, *, off_by_one: float, most: int = 1) -> None:
     with compile(model).session(threads=1) as session:
         got = session.run({"x": x})["y"]
-    want = interpret(load_graph(model), {"x": x})["y"]
+    want = interpret_graph(load_graph(model), {"x": x})["y"]
     assert got.dtype == want.dtype and np.isfinite(want.astype(np.float64)).all()
     off = units(got, want)
     assert off.max() <= most

@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from benchmarks.catalogue import ENGINES
 from examples.models import mlp, resnet18, transformer_encoder
 from tilewright.cli.catalogue import interpreter
-from tilewright.cli.difference import compare, worst
+from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import Job, read_array
 from tilewright.cli.peers import OnnxRuntime
@@ -64,7 +64,7 @@ def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
         name: read_array(job.result(n), kind).reshape(wanted[name].shape)
         for n, (name, kind) in enumerate(zip(wanted, kinds, strict=True))
     }
-    differences = compare(got, wanted)
+    differences = compare_outputs(got, wanted)
     assert worst(differences) < TOLERANCE, [d for d in differences if d.error >= TOLERANCE]
 
 

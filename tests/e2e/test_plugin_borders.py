@@ -25,7 +25,7 @@ from tests.toy_plugin import (
 )
 from tilewright.calibration import values_of
 from tilewright.frontend.onnx.load import load_graph
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 from tilewright.support.artifact import ExternalCall
@@ -91,7 +91,7 @@ def run(m: onnx.ModelProto, x: Array, plugin: str, **options: object) -> Array:
 
 
 def reference(m: onnx.ModelProto, x: Array) -> Array:
-    return interpret(load_graph(m, {"x": x.shape}), {"x": x})["y"]
+    return interpret_graph(load_graph(m, {"x": x.shape}), {"x": x})["y"]
 
 
 # ------------------------------------------------------------------------------------------------------------ dtypes

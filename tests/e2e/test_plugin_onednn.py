@@ -15,12 +15,12 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.ops.opdef import Array
 from tilewright.plugins.onednn import OneDnn
 from tilewright.plugins.onednn import library as dnnl
-from tilewright.plugins.onednn.program import Program
+from tilewright.plugins.onednn.program import PrimitiveProgram
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 from tilewright.support.artifact import ExternalCall
 from tilewright.support.errors import UserError
@@ -79,19 +79,19 @@ def offered(m: ModelProto) -> Offer:
     return offer(load_graph(m), OneDnn())
 
 
-def loaded(m: ModelProto, threads: int = 1) -> Program:
+def loaded(m: ModelProto, threads: int = 1) -> PrimitiveProgram:
     """What the plugin makes of a model that is one region."""
     (region,) = offered(m).regions
     assert len(region.graph.nodes) == len(load_graph(m).nodes)
     program = OneDnn().load(OneDnn().compile(region, region.constants), region.constants, threads)
-    assert isinstance(program, Program)
+    assert isinstance(program, PrimitiveProgram)
     return program
 
 
 def check(m: ModelProto) -> None:
     """The whole model is one region, and numpy says the same."""
     feeds = feeds_of(m)
-    want = interpret(load_graph(m), feeds)
+    want = interpret_graph(load_graph(m), feeds)
     for threads in (1, 2):
         got = {name: np.full(a.shape, np.nan, a.dtype) for name, a in want.items()}
         loaded(m, threads)(list(feeds.values()), list(got.values()))

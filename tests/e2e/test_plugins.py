@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tests.toy_plugin import ChannelsLast, Crashing, Failing, Numpy, Refusing, Unloadable, registered
-from tilewright.graph.external import Run
+from tilewright.graph.external import RunRegion
 from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import find_plugin, plugin_names, register_plugin, unregister_plugin
 from tilewright.runtime import file
@@ -107,7 +107,7 @@ def test_a_compiled_file_has_its_regions(tmp_path: Path) -> None:
     m = perceptron()
     made = check(m, "numpy")
     made.save(tmp_path / "m.tw")
-    assert file.load(tmp_path / "m.tw").regions == made.artifact.regions
+    assert file.load_artifact(tmp_path / "m.tw").regions == made.artifact.regions
     x = feed(m)
     with tw.load(tmp_path / "m.tw", threads=1) as session:
         check_close(session.run(x)["y"], made.session(1).run(x)["y"])
@@ -198,7 +198,7 @@ def test_a_slow_plugin_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Sleeping(Numpy):
         name = "sleeping"
 
-        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
             run = super().load(blob, constants, threads)
 
             def slow(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -223,7 +223,7 @@ def test_a_quick_plugin_gets_what_it_is_quick_at() -> None:
     class Idle(Numpy):
         name = "idle"
 
-        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
             return lambda inputs, outputs: None
 
     nodes = [

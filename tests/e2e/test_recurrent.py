@@ -8,7 +8,7 @@ import tilewright as tw
 from tests.onnx_cases import Array, Model, check_model, check_outputs, run_onnxruntime
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.passes import prepare
-from tilewright.graph.passes.lower import lower
+from tilewright.graph.passes.lower import lower_graph
 from tilewright.tir.stmt import Store, blocks
 
 
@@ -106,7 +106,7 @@ def test_outputs_that_are_left_out_are_not_computed() -> None:
         nodes, "g", inputs, [helper.make_tensor_value_info("last", TensorProto.FLOAT, None)]
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    (func,) = lower(prepare(load_graph(model))).funcs
+    (func,) = lower_graph(prepare(load_graph(model))).funcs
     last = [b for b in blocks(func.body) if isinstance(b.body, Store) and b.body.buffer in func.outputs]
     assert [b.name for b in last] == ["last__lstm0_1"]
     assert "last__lstm0" not in {b.name for b in blocks(func.body)}

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import tilewright as tw
 from examples.models import mlp
 from tilewright.cli.main import main
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime import file
 
@@ -56,5 +56,5 @@ def test_the_command_line_says_the_same(command: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(MODEL.SerializeToString())
     result = CliRunner().invoke(main, [command, str(path), "--accuracy", "best"])
-    assert result.exit_code == Status.USER_ERROR
+    assert result.exit_code == ExitStatus.USER_ERROR
     assert "'best' is not an accuracy" in result.stderr and HINT in result.stderr

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, TypeProto, ValueInfoProto, helper
 
 import tilewright as tw
-from tilewright.ops.host.strings import compiled
+from tilewright.ops.host.strings import compile_pattern
 from tilewright.support.errors import UserError
 
 F32 = TensorProto.FLOAT
@@ -106,12 +106,12 @@ def test_an_unknown_change_of_case() -> None:
 )
 def test_a_pattern_that_re2_does_not_have_or_reads_differently(pattern: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        compiled(pattern)
+        compile_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", [r"\++", r"[+*+]", r"(?im:a)B", r"(?P<n>a|b)+?", r"\x41\z", r"[]\]]"])
 def test_patterns_that_mean_the_same_to_both(pattern: str) -> None:
-    compiled(pattern)
+    compile_pattern(pattern)
 
 
 def test_a_vocabulary_that_its_counts_do_not_divide() -> None:

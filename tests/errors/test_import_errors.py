@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.api import load
-from tilewright.frontend.onnx.file import LIMITS, Limits
+from tilewright.frontend.onnx.file import LIMITS, ModelLimits
 from tilewright.frontend.onnx.functions import Functions
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.support.errors import UserError
@@ -43,7 +43,9 @@ def model(*nodes: onnx.NodeProto, **inputs: Sequence[int | str | None]) -> onnx.
 RELU = node("Relu", ["x"], ["y"])
 
 
-def refused(source: Any, *, limits: Limits = LIMITS, shapes: Mapping[str, Any] | None = None) -> UserError:
+def refused(
+    source: Any, *, limits: ModelLimits = LIMITS, shapes: Mapping[str, Any] | None = None
+) -> UserError:
     with pytest.raises(UserError) as e:
         load_graph(source, shapes, limits)
     return e.value
@@ -119,11 +121,11 @@ def test_a_file_over_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(model(RELU).SerializeToString())
     for source in (path, path.read_bytes()):
-        assert "the limit is 10" in str(refused(source, limits=Limits(file_bytes=10)))
+        assert "the limit is 10" in str(refused(source, limits=ModelLimits(file_bytes=10)))
 
 
 def test_too_many_nodes() -> None:
-    assert "over 1 nodes" in str(refused(model(RELU, node("Exp", ["x"], ["z"])), limits=Limits(nodes=1)))
+    assert "over 1 nodes" in str(refused(model(RELU, node("Exp", ["x"], ["z"])), limits=ModelLimits(nodes=1)))
 
 
 def test_too_deeply_nested_subgraphs() -> None:
@@ -132,7 +134,7 @@ def test_too_deeply_nested_subgraphs() -> None:
         body = node("If", ["c"], ["o"], then_branch=inner, else_branch=inner)
         inner = helper.make_graph([body], "inner", [], [])
     deep = model(node("If", ["x"], ["y"], then_branch=inner, else_branch=inner))
-    assert "over 3 deep" in str(refused(deep, limits=Limits(nesting=3)))
+    assert "over 3 deep" in str(refused(deep, limits=ModelLimits(nesting=3)))
 
 
 def test_a_name_that_is_not_text() -> None:
@@ -202,7 +204,7 @@ def test_functions_that_call_each_other_too_deeply() -> None:
 
 def test_functions_that_stand_for_too_many_nodes() -> None:
     laughs = [(f"F{i}", [f"F{i + 1}"] * 20) for i in range(6)]
-    error = refused(with_functions(*laughs, ("F6", ["Relu"])), limits=Limits(nodes=1000))
+    error = refused(with_functions(*laughs, ("F6", ["Relu"])), limits=ModelLimits(nodes=1000))
     assert "expand to over 1000 nodes" in str(error)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.contrib.training import Adam, Momentum
-from tilewright.ops.core.activation import Bound, Clip, Gelu, PRelu
+from tilewright.ops.core.activation import Clip, ClipBound, Gelu, PRelu
 from tilewright.ops.core.arithmetic import Add, Pow
 from tilewright.ops.core.attention_cache import TensorScatter
 from tilewright.ops.core.bits import BitShift
@@ -67,7 +67,7 @@ MISFITS: dict[str, tuple[Op, Sequence[TensorType], str]] = {
     "type_not_defined": (Gelu(), [i64(2)], r"Gelu of i64\[2\]: not defined for i64"),
     "too_few_inputs": (Add(), [f32(2)], r"Add of f32\[2\]: takes 2 inputs"),
     "exponent_given_twice": (Pow(2.0), [f32(2), f32(2)], "either an attribute or an input"),
-    "bounds_of_several_elements": (Clip(Bound.INPUT), [f32(2), f32(2)], "the bounds must be scalars"),
+    "bounds_of_several_elements": (Clip(ClipBound.INPUT), [f32(2), f32(2)], "the bounds must be scalars"),
     "bit_shift_of_floats": (BitShift(), [f32(2), f32(2)], "not defined for f32"),
     "normalisation_without_channels": (LRN(3), [f32(2)], "has no channels"),
     "hardmax_of_integers": (Hardmax((0,)), [i64(2)], "only floats"),

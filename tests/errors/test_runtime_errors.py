@@ -28,7 +28,7 @@ from tilewright.support.artifact import (
     TensorSpec,
 )
 from tilewright.support.errors import UserError
-from tilewright.support.program import Branch, Step, While
+from tilewright.support.program import Branch, ProgramStep, While
 
 A = np.arange(N, dtype=np.float32)
 
@@ -231,7 +231,7 @@ def test_external_code_that_fails_is_named() -> None:
         (ExternalCall("x", ((inp(0), TensorSpec("a", "float32", (4, 4))),), ()), "input 0 is not TensorSpec"),
     ],
 )
-def test_program_that_does_not_fit_itself(step: Step[Segment | ExternalCall, Slot], text: str) -> None:
+def test_program_that_does_not_fit_itself(step: ProgramStep[Segment | ExternalCall, Slot], text: str) -> None:
     program = artifact([step], [vector("a"), vector("b")], [vector("s")], arena_bytes=64)
     with pytest.raises(UserError, match=text):
         Session(program)

@@ -10,7 +10,7 @@ from tilewright.ops.core.grid_sample import GridSample
 from tilewright.ops.core.lp_pool import LpPool
 from tilewright.ops.core.resize import Resize
 from tilewright.ops.core.roi import RoiAlign
-from tilewright.ops.core.taps import Edge, Kernel
+from tilewright.ops.core.taps import Edge, ResamplingKernel
 from tilewright.ops.host.image import ImageDecoder
 from tilewright.ops.opdef import TensorType
 from tilewright.support.errors import UserError
@@ -84,7 +84,7 @@ def test_windows_that_do_not_make_up_the_image() -> None:
 
 def test_places_that_are_no_floats() -> None:
     with pytest.raises(UserError, match="places must be floats"):
-        GridSample(Kernel.LINEAR, Edge.ZEROS).infer(
+        GridSample(ResamplingKernel.LINEAR, Edge.ZEROS).infer(
             [TensorType.of(zeros(1, 1, 2, 2)), TensorType.of(np.zeros((1, 1, 1, 2), np.int64))]
         )
 

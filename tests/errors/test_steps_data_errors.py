@@ -511,7 +511,7 @@ def test_layout_of_inputs_and_outputs() -> None:
         (lay.Pad(7, 0, 1), "there is no dimension 7"),
     ],
 )
-def test_layout_that_does_not_fit(primitive: lay.Primitive, why: str) -> None:
+def test_layout_that_does_not_fit(primitive: lay.LayoutPrimitive, why: str) -> None:
     text = refused(dense(), TransformLayout("C", lay.Layout((primitive,))))
     assert why in text
     assert "C: i32[8, 6]" in text

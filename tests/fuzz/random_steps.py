@@ -23,7 +23,7 @@ from tilewright.target.intrinsics import intrinsic_names
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.func import Func, Module
 from tilewright.tir.printer import print_expr
-from tilewright.tir.stmt import Block, For, LoopKind, Seq, Store, blocks, loops, walk
+from tilewright.tir.stmt import Block, For, LoopKind, Seq, Store, blocks, loops, walk_stmts
 
 JUNK = ("", "no such thing", "T0", "T0_va0", "X0", "random", "0")
 
@@ -74,8 +74,8 @@ class Draw:
         block = self._block()
         known = [*self.func.params, *self.func.locals]
         if block is not None and self.rng.random() < 0.8:
-            used = {n.buffer for n in walk(block) if isinstance(n, Store)}
-            used |= {ld.buffer for n in walk(block) if isinstance(n, Store) for ld in _loads(n)}
+            used = {n.buffer for n in walk_stmts(block) if isinstance(n, Store)}
+            used |= {ld.buffer for n in walk_stmts(block) if isinstance(n, Store) for ld in _loads(n)}
             known = sorted(used, key=lambda b: b.name)
         return self.pick(b.name for b in known)
 
@@ -100,7 +100,7 @@ class Draw:
             case 2:
                 siblings = [
                     [c.var.name for c in s.stmts if isinstance(c, For)]
-                    for s in walk(self.func.body)
+                    for s in walk_stmts(self.func.body)
                     if isinstance(s, Seq)
                 ]
                 some = self.pick((s for s in siblings if len(s) > 1), ["none", "none"])
@@ -112,7 +112,7 @@ class Draw:
         block = self._block()
         names = [it.var.name for it in block.iters] if block is not None else []
         if block is not None and self.rng.random() < 0.6:  # those of one operand, in some order
-            reads = [ld for n in walk(block) if isinstance(n, Store) for ld in _loads(n)]
+            reads = [ld for n in walk_stmts(block) if isinstance(n, Store) for ld in _loads(n)]
             read = self.pick((ld for ld in reads if ld.buffer.name == self.fields.get("buffer")), None)
             read = read if read is not None else self.pick(reads, None)
             if read is not None:

@@ -32,7 +32,7 @@ from tilewright.tir.func import Func
 from tilewright.tir.interp import Array, run_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
-from tilewright.tir.rewrite import substitute, transform
+from tilewright.tir.rewrite import substitute_stmt, transform_stmt
 from tilewright.tir.stmt import For, IterKind, LoopKind, Stmt, blocks
 
 QUICK, SEEDS = 8, 5  # tests, each of as many seeds
@@ -148,10 +148,10 @@ def backwards(func: Func) -> Func:
 
     def turn(s: Stmt) -> Stmt | None:
         if isinstance(s, For) and s.kind.is_at_once:
-            return For(s.var, s.extent, substitute(s.body, {s.var: const(s.extent - 1) - s.var}))
+            return For(s.var, s.extent, substitute_stmt(s.body, {s.var: const(s.extent - 1) - s.var}))
         return None
 
-    return func.with_body(transform(func.body, turn))
+    return func.with_body(transform_stmt(func.body, turn))
 
 
 def unbound(func: Func) -> Func:
@@ -160,7 +160,7 @@ def unbound(func: Func) -> Func:
     def turn(s: Stmt) -> Stmt | None:
         return replace(s, kind=LoopKind.SERIAL) if isinstance(s, For) and s.kind.is_thread_axis else None
 
-    return func.with_body(transform(func.body, turn))
+    return func.with_body(transform_stmt(func.body, turn))
 
 
 def failure(func: Func, tried: Trace, seed: int, *, native: bool) -> str | None:

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.evaluate import Value, evaluate
+from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import Expr, Load, Var
 from tilewright.ops.core.arithmetic import Mod, Pow
 from tilewright.ops.opdef import Array
 
 
 def value(e: Expr, **arrays: Array) -> Array:
-    def no_load(node: Load, indices: tuple[Value, ...]) -> Value:
+    def no_load(node: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
         raise KeyError(node)
 
     return np.asarray(evaluate(e, {Var(n, DType.of(a.dtype)): a for n, a in arrays.items()}, no_load))

@@ -16,7 +16,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNot
 
 import tilewright as tw
 from tilewright.frontend.onnx.write import attribute
-from tilewright.ops.core.pointwise import erf
+from tilewright.ops.core.pointwise import erf_array
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import Array
 from tilewright.ops.registry import COMPOSITES, by_onnx, composite_by_onnx, host_by_onnx, qualified
@@ -258,7 +258,7 @@ def sigmoid(x: Array) -> Array:
 
 def bias_split_gelu(attrs: Mapping[str, Any], x: Array, bias: Array) -> list[Array]:
     value, gate = np.split(x + bias, 2, -1)
-    return [(value * gate * (1 + erf(gate.astype(np.float64) / np.sqrt(2))) / 2).astype(np.float32)]
+    return [(value * gate * (1 + erf_array(gate.astype(np.float64) / np.sqrt(2))) / 2).astype(np.float32)]
 
 
 def bias_add(attrs: Mapping[str, Any], x: Array, bias: Array, skip: Array) -> list[Array]:

@@ -30,7 +30,7 @@ from tilewright.search.default import schedule_func
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
-from tilewright.tir.interp import interpret
+from tilewright.tir.interp import interpret_func
 from tilewright.tir.stmt import Block, IterKind, blocks
 
 Execute = Callable[[Func, Sequence[Array]], list[Array]]
@@ -50,7 +50,7 @@ SAMPLES = _samples()
 def run_interpreter(func: Func, inputs: Sequence[Array]) -> list[Array]:
     outputs = [np.empty(o.shape, o.dtype.numpy) for o in func.outputs]
     arrays = dict(zip((p for p in func.params if p not in func.outputs), inputs, strict=True))
-    interpret(func, arrays | dict(zip(func.outputs, outputs, strict=True)))
+    interpret_func(func, arrays | dict(zip(func.outputs, outputs, strict=True)))
     return outputs
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.evaluate import Value, evaluate
+from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import Expr, Load, Unary, Var
 from tilewright.ir.rewrite import transform
 from tilewright.ops.core.elementwise import Pointwise
 from tilewright.ops.core.trigonometry import Acos, Acosh, Asin, Asinh, Atan, Atanh, Cosh, Sinh, Tan
 from tilewright.ops.opdef import Array
-from tilewright.tir.passes.expand_math import expand
+from tilewright.tir.passes.expand_math import expand_expr
 
 FUNCTIONS: list[Pointwise] = [Tan(), Atan(), Asin(), Acos(), Sinh(), Cosh(), Asinh(), Acosh(), Atanh()]
 
@@ -18,11 +18,11 @@ FUNCTIONS: list[Pointwise] = [Tan(), Atan(), Asin(), Acos(), Sinh(), Cosh(), Asi
 def native_value(op: Pointwise, x: Array) -> Array:
     """What native code computes: the functions of TIR are expanded."""
 
-    def no_load(node: Load, indices: tuple[Value, ...]) -> Value:
+    def no_load(node: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
         raise KeyError(node)
 
     var = Var("x", DType.of(x.dtype))
-    e: Expr = transform(op.scalar(var), expand)
+    e: Expr = transform(op.scalar(var), expand_expr)
     assert not any(isinstance(n, Unary) and n.op.value in ("exp", "log", "sin", "tanh") for n in _nodes(e))
     return np.asarray(evaluate(e, {var: x}, no_load))
 

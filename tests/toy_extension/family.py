@@ -1,6 +1,6 @@
 """A kernel family: Funcs of one block without a reduction. It claims to be cheaper than any other."""
 
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.space import OnePoint
 from tilewright.schedule.draft import Draft
 from tilewright.tir.stmt import blocks, loops
@@ -22,7 +22,7 @@ class ToySpace(OnePoint):
         return s
 
 
-def toy_space(request: Request) -> ToySpace | None:
+def toy_space(request: ScheduleRequest) -> ToySpace | None:
     start = request.plain
     every = [] if start is None else list(blocks(start.func.body))
     if start is None or len(every) != 1 or every[0].is_reduction:

@@ -17,7 +17,7 @@ from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
-from tilewright.tir.rewrite import substitute, transform
+from tilewright.tir.rewrite import substitute_stmt, transform_stmt
 from tilewright.tir.stmt import For, Stmt, children
 from tilewright.tir.verify import verify_func
 
@@ -116,10 +116,10 @@ def backwards(func: Func) -> Func:
 
     def turn(s: Stmt) -> Stmt | None:
         if isinstance(s, For) and s.kind.is_at_once:
-            return For(s.var, s.extent, substitute(s.body, {s.var: const(s.extent - 1) - s.var}))
+            return For(s.var, s.extent, substitute_stmt(s.body, {s.var: const(s.extent - 1) - s.var}))
         return None
 
-    return func.with_body(transform(func.body, turn))
+    return func.with_body(transform_stmt(func.body, turn))
 
 
 def outline(s: Stmt, depth: int = 0) -> list[str]:

@@ -14,7 +14,7 @@ from tilewright.search.default import schedule_func
 from tilewright.target.target import AARCH64
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
-from tilewright.tir.interp import Array, interpret, unwritten
+from tilewright.tir.interp import Array, interpret_func, poisoned_array
 
 
 def numbers() -> Func:
@@ -46,9 +46,9 @@ def run_lowered(func: Func, inputs: list[Array]) -> list[Array]:
     """The interpreter on the kernels as the code generator takes them: functions have become arithmetic."""
     kernels, shared = kernels_of(func, AARCH64)
     given = [p for p in func.params if p not in func.outputs]
-    arrays = dict(zip(given, inputs, strict=True)) | {b: unwritten(b) for b in (*func.outputs, *shared)}
+    arrays = dict(zip(given, inputs, strict=True)) | {b: poisoned_array(b) for b in (*func.outputs, *shared)}
     for kernel in kernels:
-        interpret(kernel, {p: arrays[p] for p in kernel.params})
+        interpret_func(kernel, {p: arrays[p] for p in kernel.params})
     return [arrays[o] for o in func.outputs]
 
 

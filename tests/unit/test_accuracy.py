@@ -107,7 +107,7 @@ def test_variants_for_shapes_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with api.load(model, threads=1, accuracy="exact") as session:
         session.run({"x": np.zeros((3, 8), np.float32)})
     (program,) = (tmp_path / "cache").glob("*.tw")
-    assert file.load(program).manifest.options["accuracy"] == "exact"
+    assert file.load_artifact(program).manifest.options["accuracy"] == "exact"
 
 
 def test_what_comes_between_nodes_of_the_host_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from native import HAS_AVX2, run_native
 
 from tilewright.families import families
-from tilewright.families.space import Decisions
+from tilewright.families.space import KnobValues
 from tilewright.ir.dtype import DType
 from tilewright.search.default import choose_schedule, schedule_as, spaces
 from tilewright.support.errors import ScheduleError
@@ -59,7 +59,7 @@ def test_after_a_refusal_the_next_cheapest_point_of_all_families_has_its_turn(
 ) -> None:
     build, refused = example["WrittenOutSpace"].build, {4}
 
-    def refusing(space: Any, decisions: Decisions) -> Any:
+    def refusing(space: Any, decisions: KnobValues) -> Any:
         if decisions["vectors"] in refused:
             raise ScheduleError("not this one")
         return build(space, decisions)

@@ -14,7 +14,7 @@ from tilewright.schedule.steps import DecomposeReduction, Distribute, Parallel, 
 from tilewright.schedule.trace import replay
 from tilewright.support.errors import InternalError, UserError
 from tilewright.tir.compare import same_func
-from tilewright.tir.digest import digest
+from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, single
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func, print_head
@@ -62,8 +62,8 @@ def test_annotations_read_back_with_their_types() -> None:
 
 def test_annotations_are_part_of_the_digest() -> None:
     notes: list[Annotations] = [(), (("a", 1),), (("a", 1.0),), (("a", True),), (("a", "1"),), (("b", 1),)]
-    assert len({digest(annotated(n)) for n in notes}) == len(notes)
-    assert len({digest(annotated((), n)) for n in notes}) == len(notes)
+    assert len({func_digest(annotated(n)) for n in notes}) == len(notes)
+    assert len({func_digest(annotated((), n)) for n in notes}) == len(notes)
 
 
 def test_annotations_have_no_effect() -> None:

@@ -17,7 +17,7 @@ from tilewright.search.default import schedule_func
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import For, LoopKind, Store, loops, walk
+from tilewright.tir.stmt import For, LoopKind, Store, loops, walk_stmts
 
 F32 = DType.F32
 
@@ -54,7 +54,7 @@ class Step:
         self.fma = 0
         broadcasts, vectors, accumulators = set[Load](), set[Load](), set[Load]()
         for lane in loops(loop.body):
-            for s in (s for s in walk(lane.body) if isinstance(s, Store)):
+            for s in (s for s in walk_stmts(lane.body) if isinstance(s, Store)):
                 assert isinstance(s.value, Fma), s
                 self.fma += 1
                 for ld in (n for n in walk_expr(s.value) if isinstance(n, Load)):
@@ -78,7 +78,7 @@ def reduction_loops(func: Func) -> list[For]:
         n
         for n in serial
         if all(o.kind is LoopKind.VECTORIZED for o in loops(n.body))
-        and any(isinstance(s, Store) and isinstance(s.value, Fma) for s in walk(n.body))
+        and any(isinstance(s, Store) and isinstance(s.value, Fma) for s in walk_stmts(n.body))
     ]
 
 

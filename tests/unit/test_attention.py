@@ -19,7 +19,7 @@ from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.attention import attention_chains, prepare_attention
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
-from tilewright.graph.passes.lower import lower
+from tilewright.graph.passes.lower import lower_graph
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
 from tilewright.ops.core.activation import Relu
@@ -38,8 +38,8 @@ from tilewright.target.target import AVX2, Target
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower as pipeline
-from tilewright.tir.stmt import Alloc, For, LoopKind, walk
+from tilewright.tir.pipeline import lower_func as pipeline
+from tilewright.tir.stmt import Alloc, For, LoopKind, walk_stmts
 from tilewright.tir.verify import verify_func
 
 Mask = Callable[[GraphBuilder, Value], Value]
@@ -69,7 +69,7 @@ def attention(
 
 
 def func_of(graph: Graph) -> Func:
-    (func,) = lower(prepare(graph)).funcs
+    (func,) = lower_graph(prepare(graph)).funcs
     return func
 
 
@@ -203,7 +203,7 @@ def test_operators_of_models(op: str, domain: str, shape: Sequence[int], attribu
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(helper.make_graph([node], "g", given, [result]), opset_imports=opsets)
-    assert len(lower(prepare(load_graph(model))).funcs) == 1
+    assert len(lower_graph(prepare(load_graph(model))).funcs) == 1
 
 
 # ------------------------------------------------------------------------------------------------------- what it means
@@ -281,7 +281,7 @@ def test_heads_that_come_and_go_side_by_side() -> None:
     scores = scaled(b, b.apply(MatMul(), heads(q, 1, 0, 2), heads(k, 1, 2, 0)))
     out = b.apply(MatMul(), b.apply(Softmax((2,)), scores), heads(v, 1, 0, 2))
     graph = b.finish(b.apply(Relu(), b.apply(Reshape((40, 48)), b.apply(Transpose((1, 0, 2)), out))))
-    first, *_ = lower(prepare(graph)).funcs
+    first, *_ = lower_graph(prepare(graph)).funcs
     assert next(n for n in groups(prepare(graph)) if "SoftmaxParts" in n).endswith("Transpose Reshape")
     assert isinstance(spaces(first, AVX2)[0], AttentionSpace)
 
@@ -339,7 +339,9 @@ def test_scores_are_never_there_as_a_whole(sound: Callable[[Func], Func]) -> Non
     assert same_func(replay(single(func), s.trace).funcs[0], scheduled)
     kernel = pipeline(scheduled)[0][-1].func
     kept = [
-        n.buffer for n in walk(kernel.body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER
+        n.buffer
+        for n in walk_stmts(kernel.body)
+        if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER
     ]
     assert kept and max(b.size for b in kept) <= int(point[0]) * 96
     assert isinstance(kernel.body, For) and kernel.body.kind is LoopKind.PARALLEL
@@ -372,7 +374,7 @@ def test_parts_of_a_softmax() -> None:
     for sample in SoftmaxParts.samples(np.random.default_rng(0)):
         b = GraphBuilder()
         node = b.add(sample.op, [b.input("x", TensorType.of(np.asarray(sample.inputs[0])))])
-        (func,) = lower(b.finish(*node.outputs)).funcs
+        (func,) = lower_graph(b.finish(*node.outputs)).funcs
         with np.errstate(all="ignore"):
             got, want = run_func(func, *sample.inputs), sample.op.reference(sample.inputs)
         for g, w in zip(got, want, strict=True):

@@ -8,12 +8,12 @@ from graph_cases import f32, floats
 from native import every_target, run_native
 
 from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, bands, gain, windows_cycles
-from tilewright.families.bands.match import try_chain
+from tilewright.families.bands.match import try_band_chain
 from tilewright.families.bands.space import bands_space, try_form
 from tilewright.families.prepare import prepared
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.passes import prepare
-from tilewright.graph.passes.lower import lower as lower_graph
+from tilewright.graph.passes.lower import lower_graph
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
@@ -41,7 +41,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Call, Func, Module, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 from tilewright.tir.stmt import For, LoopKind, blocks
 from tilewright.tir.verify import verify_func
 
@@ -148,7 +148,7 @@ def test_what_is_between_is_no_larger_than_a_band() -> None:
     space = bands_space(make_request(func, AVX2, frozenset()))
     assert space is not None
     built = space.build({"rows": 4, "channels": 16}).module.funcs[0]
-    phases, shared = lower(built)
+    phases, shared = lower_func(built)
     assert {b.name for b in shared} == {"acc_U_reindex", "total_V_reindex"}  # both made of constants
     kernel = str(phases[-1].func)
     assert (
@@ -179,12 +179,12 @@ def test_bands_do_not_ask_inside_of_tiles() -> None:
     func = chain(16, 16, 8, 32, 3, 2)
     space = bands_space(make_request(func, AVX2, frozenset()))
     assert space is not None
-    phases, _ = lower(space.build({"rows": 4, "channels": 16}).module.funcs[0])
+    phases, _ = lower_func(space.build({"rows": 4, "channels": 16}).module.funcs[0])
     assert "select" not in str(phases[-1].func)
 
 
 def test_a_chain_by_numbers() -> None:
-    found = try_chain(prepared(chain(9, 7, 5, 24, 3, 2, 2)).func)
+    found = try_band_chain(prepared(chain(9, 7, 5, 24, 3, 2, 2)).func)
     assert found is not None
     want = BandForm(
         images=2,
@@ -211,7 +211,7 @@ def test_others_are_no_chain() -> None:
     v = b.param("V", (16, 3, 3), F32)
     y = windows(b, t, v, 1)
     also = b.compute("also", t.shape, lambda *i: t[i] + 1)  # what is between is needed elsewhere
-    assert try_chain(prepared(b.finish(y, also)).func) is None
+    assert try_band_chain(prepared(b.finish(y, also)).func) is None
 
 
 # ------------------------------------------------------------------------------------------------------------- cost

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tilewright.driver.kernels import Kernel, calls_of
+from tilewright.driver.kernels import NativeKernel, calls_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.support.artifact import Place, Slot
@@ -13,18 +13,18 @@ from tilewright.tir.build import FuncBuilder
 SIZE = 16  # elements, 64 bytes
 
 
-def kernel() -> Kernel:
+def kernel() -> NativeKernel:
     """b = a + 1"""
     b = FuncBuilder("f")
     a = b.param("a", (SIZE,), DType.F32)
     func = b.finish(b.compute("b", (SIZE,), lambda i: a[i] + 1))
-    return Kernel("f", func, 1, "", b"")
+    return NativeKernel("f", func, 1, "", b"")
 
 
 def barriers(calls: Sequence[tuple[Slot, Slot]]) -> list[bool]:
     """Of calls that read one place and write another."""
     slots: dict[Buffer, Slot] = {}
-    items: list[tuple[Kernel, tuple[Buffer, ...]]] = []
+    items: list[tuple[NativeKernel, tuple[Buffer, ...]]] = []
     for n, call in enumerate(calls):
         buffers = tuple(Buffer(f"t{n}_{i}", (SIZE,), DType.F32) for i in range(2))
         slots.update(zip(buffers, call, strict=True))

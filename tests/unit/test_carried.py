@@ -26,8 +26,8 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower
-from tilewright.tir.stmt import For, LoopKind, Seq, Store, blocks, loops, walk
+from tilewright.tir.pipeline import lower_func
+from tilewright.tir.stmt import For, LoopKind, Seq, Store, blocks, loops, walk_stmts
 from tilewright.tir.verify import verify_func
 
 F32 = DType.F32
@@ -215,7 +215,7 @@ def test_columns_are_divided_among_workers_in_every_step(sound: Sound) -> None:
     s = schedule_func(func, BEST)
     (part,) = [n for n in loops(sound(s.func).body) if n.var.name == "total_g_1"]
     assert part.kind is LoopKind.PARALLEL and {b.name for b in blocks(part)} >= {"gates", "state"}
-    phases, _ = lower(s.func, legalize(BEST))
+    phases, _ = lower_func(s.func, legalize(BEST))
     (kernel,) = [p.func for p in phases if steps_of(p.func) > 1]
     assert (steps_of(kernel), parts(kernel)) == (5, 5 * part.extent) and part.extent > 1
     arrays = integers(func)
@@ -268,13 +268,13 @@ def test_loops_that_share_elements_keep_their_order() -> None:
 def test_what_is_before_the_loop_is_scheduled_too() -> None:
     func = schedule_func(recurrence(1, 6, 3, 40), AVX2).func
     (twice,) = [
-        n for n in walk(func.body) if isinstance(n, For) and _stores(n, "twice") and not _stores(n, "h")
+        n for n in walk_stmts(func.body) if isinstance(n, For) and _stores(n, "twice") and not _stores(n, "h")
     ][:1]
     assert any(n.kind is LoopKind.VECTORIZED for n in loops(twice))
 
 
 def _stores(loop: For, buffer: str) -> bool:
-    return any(isinstance(n, Store) and n.buffer.name == buffer for n in walk(loop))
+    return any(isinstance(n, Store) and n.buffer.name == buffer for n in walk_stmts(loop))
 
 
 def test_no_other_family_is_for_it() -> None:

@@ -10,13 +10,13 @@ from test_online_softmax import check_online, online
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes import prepare
-from tilewright.graph.passes.lower import lower
+from tilewright.graph.passes.lower import lower_graph
 from tilewright.ops.core.arithmetic import Add
 from tilewright.ops.core.causal_mask import HideFollowing
 from tilewright.ops.core.logic import GreaterOrEqual, Not, Where
 from tilewright.support.errors import UserError
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import If, walk
+from tilewright.tir.stmt import If, walk_stmts
 
 KEYS = 300
 
@@ -71,9 +71,9 @@ def found(graph: Graph) -> list[HideFollowing]:
 def test_masks_by_position(mask: Mask, rows: int, offset: int) -> None:
     graph = graph_of(mask, rows)
     assert [op.offset for op in found(graph)] == [offset]
-    assert not any(p.name in ("mask", "seen") for f in lower(prepare(graph)).funcs for p in f.params)
+    assert not any(p.name in ("mask", "seen") for f in lower_graph(prepare(graph)).funcs for p in f.params)
     func = check_online(graph)
-    assert any(isinstance(n, If) for n in walk(func.body))
+    assert any(isinstance(n, If) for n in walk_stmts(func.body))
 
 
 @pytest.mark.parametrize(("mask", "keys"), [(causal, 128), (window, KEYS), (scaled, KEYS)])
@@ -112,7 +112,7 @@ def test_the_op() -> None:
     for sample in HideFollowing.samples(np.random.default_rng(0)):
         b = GraphBuilder()
         x = np.asarray(sample.inputs[0])
-        (func,) = lower(b.finish(*b.add(sample.op, [b.input("x", f32(*x.shape))]).outputs)).funcs
+        (func,) = lower_graph(b.finish(*b.add(sample.op, [b.input("x", f32(*x.shape))]).outputs)).funcs
         (got,), (want,) = run_func(func, x.astype(np.float32)), sample.op.reference([x.astype(np.float32)])
         np.testing.assert_array_equal(got, want)
 

@@ -7,7 +7,7 @@ from native import TARGETS, run_native
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.einsum import Einsum
-from tilewright.ops.core.resize import Resize, Sampling
+from tilewright.ops.core.resize import AxisSampling, Resize
 from tilewright.schedule.find import loops_above
 from tilewright.search.default import schedule_func
 from tilewright.tir.build import FuncBuilder
@@ -33,7 +33,7 @@ def test_a_reduction_of_several_elements_per_row_keeps_no_partial_results_in_reg
     """Both axes shrink by so much that their sums are reductions, one after another."""
     x = np.ones((64, 64), np.float32)
     b = FuncBuilder("shrink")
-    axes = (Sampling(2, 32, 31, 1, 32.0), Sampling(2, 32, 31, 1, 32.0))
+    axes = (AxisSampling(2, 32, 31, 1, 32.0), AxisSampling(2, 32, 31, 1, 32.0))
     func = b.finish(*Resize(axes).compute(b, [b.param("x", x.shape, F32)], "out"))
     for target in TARGETS:
         (out,) = run_native(schedule_func(func, target).func, [x], target)

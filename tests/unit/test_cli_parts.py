@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.interleave import interleave
-from tilewright.cli.difference import compare, worst
+from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.feeds import make_feeds, read_array, write_array
 from tilewright.cli.guest.turn import MIN_RUNS, WARM_UP_RUNS
 from tilewright.cli.machine import machine, memory_mb, pinned, versions
@@ -69,7 +69,7 @@ def test_engines_take_turns_in_alternating_order() -> None:
 
 
 def error(got: list[float], wanted: list[float]) -> float:
-    return worst(compare({"y": np.array(got)}, {"y": np.array(wanted)}))
+    return worst(compare_outputs({"y": np.array(got)}, {"y": np.array(wanted)}))
 
 
 def test_error_is_relative_to_the_largest_magnitude() -> None:

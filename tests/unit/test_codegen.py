@@ -31,7 +31,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
-from tilewright.tir.rewrite import substitute as substitute_stmt
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import Alloc, For, If, LoopKind, Seq, Stmt, Store
 from tilewright.tir.verify import verify_func
 

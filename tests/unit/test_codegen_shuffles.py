@@ -12,7 +12,7 @@ from native import HAS_AVX2, arrays_of, bits, check, every_target, program
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.codegen.objects import compile_assembly
 from tilewright.target.target import AVX2, Target
-from tilewright.tir.interp import interpret
+from tilewright.tir.interp import interpret_func
 
 DTYPES = ["f32", "f64", "i32", "u8", "f16", "bool"]
 
@@ -47,7 +47,7 @@ def masked(X: f32[14], Y: out(f32[16])):
 """)
     arrays = arrays_of(func)
     expected = {b: a.copy() for b, a in arrays.items()}
-    interpret(func, expected)
+    interpret_func(func, expected)
     done = run_guarded(func, arrays, target)
     np.testing.assert_array_equal(done[func.outputs[0]], expected[func.outputs[0]])
 

@@ -29,9 +29,9 @@ from tilewright.search.default import schedule_func
 from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.interp import Array, interpret, run_func, unwritten
+from tilewright.tir.interp import Array, interpret_func, poisoned_array, run_func
 from tilewright.tir.parser import parse_func
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 
 # ------------------------------------------------------------------------------------------ outside of arrays
 
@@ -101,7 +101,7 @@ def test_nothing_outside_of_an_array_is_touched(text: str, dtype: str, at_end: b
     index = [-1, 0, 12, 13, 1 << 40, -5, 7, 3] if "0 <= I" in text else [0, 12, 12, 5, 0, 1, 11, 3]
     arrays = arrays_of(func, I=index)
     expected = {b: a.copy() for b, a in arrays.items()}
-    interpret(func, expected)
+    interpret_func(func, expected)
     actual = run_guarded(func, arrays, target, at_end=at_end)
     for b in func.params:
         np.testing.assert_array_equal(bits(actual[b]), bits(expected[b]), err_msg=str(b))
@@ -115,7 +115,7 @@ def test_scheduled_tails_stay_inside(size: int, target: Target) -> None:
     c = b.reduce("C", (5, size), (size,), lambda i, j, k: (x[i, k], w[k, j]))
     func = b.finish(b.compute("Y", (size, 5), lambda i, j: c[j, i] + x[j, i]))
     kernels, shared = kernels_of(schedule_func(func, target).func, target)
-    arrays = arrays_of(func) | {s: unwritten(s) for s in shared}
+    arrays = arrays_of(func) | {s: poisoned_array(s) for s in shared}
     for kernel in kernels:
         arrays |= run_guarded(kernel, arrays, target)
     (expected,) = run_func(func, *(arrays[p] for p in func.params[:2]))
@@ -347,7 +347,7 @@ def big(X: f32[{p}, 600, 1000], Y: out(f32[{p}, 1000])):
 @pytest.mark.parametrize(("kind", "shape"), [("range", (1, 600, 1000)), ("parallel", (2, 1, 600, 1000))])
 def test_scratch_too_large_for_a_stack_is_shared_memory(kind: str, shape: tuple[int, ...]) -> None:
     func = parse_func(BIG.format(kind=kind, p=2))
-    phases, shared = lower(func)
+    phases, shared = lower_func(func)
     assert [s.shape for s in shared] == [shape] and len(phases) == 1
     x = np.random.default_rng(0).standard_normal((2, 600, 1000)).astype(np.float32)
     (y,) = run_native(func, [x])
@@ -356,7 +356,7 @@ def test_scratch_too_large_for_a_stack_is_shared_memory(kind: str, shape: tuple[
 
 def test_scratch_for_too_many_parts_is_refused() -> None:
     with pytest.raises(InternalError, match=r"the 200 parts of the parallel loop i need \d+ bytes .* for T"):
-        lower(parse_func(BIG.format(kind="parallel", p=200)))
+        lower_func(parse_func(BIG.format(kind="parallel", p=200)))
 
 
 def test_local_buffers_over_the_limit_never_reach_a_stack() -> None:

@@ -17,7 +17,7 @@ from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 from tilewright.tir.stmt import For, LoopKind, Stmt, Store, children
 from tilewright.tir.verify import verify_func
 
@@ -107,7 +107,7 @@ def test_the_cost_counts_what_is_built(func: Func) -> None:
         p = point[:, 3:]
         choices = Choices(p[:, 0], p[:, 1], p[:, 2] > 0, p[:, 3] > 0, p[:, 4] > 0, p[:, 5], p[:, 6], p[:, 7])
         (predicted,) = vector_operations(form, choices, AVX2)
-        phases, _ = lower(space.build(space.decisions(point[0])).func)
+        phases, _ = lower_func(space.build(space.decisions(point[0])).func)
         assert sum(multiply_adds(phase.func.body) for phase in phases) == predicted, space.decisions(point[0])
 
 

@@ -9,7 +9,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import constant_value
 from tilewright.ir.expr import Binary, Expr, Fma, Select, Var, as_index, const, walk
 from tilewright.ir.rewrite import substitute
-from tilewright.ops.core.cook_toom import Matrix, combine, pick, scheme, transform
+from tilewright.ops.core.cook_toom import Matrix, apply_transforms, combine, scheme, select_element
 
 SIZES = [(2, 3), (4, 3), (2, 5), (3, 2), (5, 2), (3, 4), (1, 1)]
 F64 = DType.F64
@@ -71,7 +71,7 @@ def test_two_axes_are_transformed_one_after_the_other() -> None:
     given = {v: float(n * n % 7) for n, v in enumerate(names.values())}
     x = np.array([[given[names[i, j]] for j in range(4)] for i in range(4)])
     matrix = np.array([[float(k) for k in row] for row in s.data])
-    found = transform([s.data, s.data], lambda i, j: names[i, j])
+    found = apply_transforms([s.data, s.data], lambda i, j: names[i, j])
     want = matrix @ x @ matrix.T
     assert {at: value(e, given) for at, e in found.items()} == {
         (i, j): want[i, j] for i in range(4) for j in range(4)
@@ -81,7 +81,7 @@ def test_two_axes_are_transformed_one_after_the_other() -> None:
 def test_what_is_picked_is_what_is_at_the_indices() -> None:
     a, b = Var("a"), Var("b")
     values: dict[tuple[int, ...], Expr] = {(i, j): const(10 * i + j, F64) for i in range(3) for j in range(2)}
-    chosen = pick([a, b], values)
+    chosen = select_element([a, b], values)
     for at, e in values.items():
         one = substitute(chosen, {a: as_index(at[0]), b: as_index(at[1])})
         assert one is e and not any(isinstance(n, Select) for n in walk(one))

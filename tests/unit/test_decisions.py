@@ -8,7 +8,7 @@ from schedule_programs import PROGRAMS, check, conv, elementwise, matmul, outlin
 
 from tilewright.ir import layout
 from tilewright.ir.expr import Scope
-from tilewright.schedule.decisions import choices, decide, mutate, sampling_steps, space_size
+from tilewright.schedule.decisions import choices, decide_trace, mutate, sampling_steps, space_size
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
@@ -147,13 +147,13 @@ def test_methods_of_a_schedule() -> None:
 
 def test_decide_is_deterministic() -> None:
     module = single(divisible())
-    assert decide(module, TILED, rng(3)) == decide(module, TILED, rng(3))
+    assert decide_trace(module, TILED, rng(3)) == decide_trace(module, TILED, rng(3))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_drawn_trace_keeps_the_meaning(seed: int) -> None:
     for func, trace in ((divisible(), TILED), (elementwise(), MOVED)):
-        drawn = decide(single(func), trace, rng(seed))
+        drawn = decide_trace(single(func), trace, rng(seed))
         assert all(d is not None for d in decisions(drawn))
         check(func, *drawn)
 
@@ -163,7 +163,7 @@ def test_any_block_anywhere_keeps_the_meaning(name: str) -> None:
     func = PROGRAMS[name]
     blocks = [b.split("(")[0].strip() for b in outline(func.body) if "for " not in b]
     for seed in range(2):
-        check(func, *decide(single(func), tuple(SampleComputeLocation(b) for b in blocks), rng(seed)))
+        check(func, *decide_trace(single(func), tuple(SampleComputeLocation(b) for b in blocks), rng(seed)))
 
 
 def all_ways(func: Func, trace: Trace) -> set[tuple[object, ...]]:
@@ -199,14 +199,14 @@ def fields_of(step: Step) -> dict[str, object]:
 def test_every_choice_is_drawn(func: Func, trace: Trace) -> None:
     ways = all_ways(func, trace)
     generator = rng(1)
-    drawn = {decisions(decide(single(func), trace, generator)) for _ in range(12 * len(ways))}
+    drawn = {decisions(decide_trace(single(func), trace, generator)) for _ in range(12 * len(ways))}
     assert drawn == ways
 
 
 def test_choices_are_drawn_evenly() -> None:
     module, generator = single(matmul(n=12)), rng(2)
     trace = (SamplePerfectTile("C_j", 2, 12),)
-    seen = [decisions(decide(module, trace, generator))[0] for _ in range(1200)]
+    seen = [decisions(decide_trace(module, trace, generator))[0] for _ in range(1200)]
     counts = [seen.count(c) for c in choices(module, trace[0])]
     assert len(counts) == 6
     assert all(140 < n < 260 for n in counts)
@@ -215,20 +215,20 @@ def test_choices_are_drawn_evenly() -> None:
 def test_decisions_taken_already_stay() -> None:
     trace = (SamplePerfectTile("C_j", 2, 6, (3, 2)), SamplePerfectTile("C_i", 2, 8))
     for seed in range(4):
-        assert decisions(decide(single(divisible()), trace, rng(seed)))[0] == (3, 2)
+        assert decisions(decide_trace(single(divisible()), trace, rng(seed)))[0] == (3, 2)
 
 
 def test_a_dead_end_is_decided_otherwise() -> None:
     # Unless the option splits the loop, the step after it has nothing to unroll.
     trace = (SampleCategorical(((), (), (), (Split("C_i", (None, 4)),))), Unroll("C_i_1"))
     for seed in range(4):
-        assert decisions(decide(single(divisible()), trace, rng(seed))) == (3,)
+        assert decisions(decide_trace(single(divisible()), trace, rng(seed))) == (3,)
 
 
 def test_no_way_through_is_refused_with_the_reason() -> None:
     trace = (SamplePerfectTile("C_i", 2, 8), SamplePerfectTile("C_j", 2, 6), Unroll("nowhere"))
     with pytest.raises(ScheduleError, match="no loop or block is named 'nowhere'"):
-        decide(single(divisible()), trace, rng())
+        decide_trace(single(divisible()), trace, rng())
 
 
 # ------------------------------------------------------------------------------------------------------------ mutation
@@ -238,7 +238,7 @@ def test_no_way_through_is_refused_with_the_reason() -> None:
 def test_mutation_changes_a_decision_and_keeps_the_meaning(seed: int) -> None:
     for func, trace in ((divisible(), TILED), (elementwise(), MOVED)):
         module, generator = single(func), rng(seed)
-        before = decide(module, trace, generator)
+        before = decide_trace(module, trace, generator)
         after = mutate(module, before, generator)
         assert after is not None
         assert decisions(after) != decisions(before)
@@ -247,7 +247,7 @@ def test_mutation_changes_a_decision_and_keeps_the_meaning(seed: int) -> None:
 
 def test_mutation_leaves_the_decisions_before_it() -> None:
     module = single(divisible())
-    before = decide(module, TILED, rng(5))
+    before = decide_trace(module, TILED, rng(5))
     changed: list[set[int]] = []
     for seed in range(12):
         after = mutate(module, before, rng(seed))

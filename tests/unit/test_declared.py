@@ -16,7 +16,7 @@ from tilewright.tir import declared as declared_module
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.declared import Declared, declared
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Stmt, blocks, loops, walk
+from tilewright.tir.stmt import Block, For, Stmt, blocks, loops, walk_stmts
 
 F32 = DType.F32
 
@@ -40,7 +40,7 @@ def expected(s: Stmt) -> Declared:
 
 
 def check(func: Func) -> None:
-    for s in walk(func.body):
+    for s in walk_stmts(func.body):
         assert declared(s) == expected(s)
         path = path_to(func.body, s)
         assert path[0] is func.body and path[-1] is s

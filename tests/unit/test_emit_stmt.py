@@ -3,12 +3,12 @@
 import numpy as np
 
 from tilewright.ir.expr import Buffer, Load, Var, as_index
-from tilewright.tir.digest import digest
+from tilewright.tir.digest import func_digest
 from tilewright.tir.interp import run_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
-from tilewright.tir.rewrite import redirect, substitute
-from tilewright.tir.stmt import Emit, walk
+from tilewright.tir.rewrite import redirect, substitute_stmt
+from tilewright.tir.stmt import Emit, walk_stmts
 from tilewright.tir.verify import verify_func
 
 TEXT = """\
@@ -35,14 +35,14 @@ def test_it_means_its_body() -> None:
 
 def test_the_digest_tells_intrinsics_apart() -> None:
     other = parse_func(TEXT.replace("some.move", "another"))
-    assert digest(parse_func(TEXT), []) != digest(other, [])
+    assert func_digest(parse_func(TEXT), []) != func_digest(other, [])
 
 
 def test_operands_follow_rewrites() -> None:
     func = parse_func(TEXT)
-    emit = next(s for s in walk(func.body) if isinstance(s, Emit))
+    emit = next(s for s in walk_stmts(func.body) if isinstance(s, Emit))
     i = next(v for v in (Var("i"),))
-    moved = substitute(emit, {i: as_index(3)})
+    moved = substitute_stmt(emit, {i: as_index(3)})
     assert isinstance(moved, Emit)
     assert all(e.indices[0] is as_index(3) for places in moved.operands for e in places)
     x = func.params[0]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.evolve import Evolution, Proposal
 from tilewright.support.errors import ScheduleError
@@ -29,7 +29,7 @@ class Valley(Space):
         away = np.abs(points[:, :2] - np.array(self.best[:2])).sum(axis=1)
         return np.where(points[:, 3] == 11, np.inf, 1e-3 * (1.0 + 0.2 * away))
 
-    def build(self, decisions: Decisions) -> Schedule:
+    def build(self, decisions: KnobValues) -> Schedule:
         raise ScheduleError("nothing is built here")
 
     def seconds(self, row: tuple[int, ...]) -> float:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.evaluate import Value, constant_value, evaluate
+from tilewright.ir.evaluate import Evaluated, constant_value, evaluate
 from tilewright.ir.expr import (
     COMPARISONS,
     FALSE,
@@ -45,12 +45,12 @@ INTS = [d for d in DType if d.is_int]
 FLOATS = [d for d in DType if d.is_float]
 
 
-def value(e: Expr, **env: int | float) -> Value:
+def value(e: Expr, **env: int | float) -> Evaluated:
     """Of an expression over index variables."""
     return evaluate(e, {Var(n): np.int64(v) for n, v in env.items()}, _no_load)
 
 
-def _no_load(node: Load, indices: tuple[Value, ...]) -> Value:
+def _no_load(node: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
     raise AssertionError(f"{node} was loaded")
 
 
@@ -286,7 +286,7 @@ def test_arrays_and_scalars_agree_and_keep_the_type(op: BinaryOp, dtype: DType) 
 
 
 def test_integer_powers() -> None:
-    def power(a: int, b: int) -> Value:
+    def power(a: int, b: int) -> Evaluated:
         return constant_value(Binary(BinaryOp.POW, const(a, DType.I8), const(b, DType.I8)))
 
     assert [power(2, 3), power(2, 7), power(-2, -1), power(1, -5), power(-1, -3)] == [8, -128, 0, 1, -1]
@@ -296,7 +296,7 @@ def test_select_evaluates_only_the_chosen_side() -> None:
     a = Buffer("A", (4,), F32)
     data = np.arange(4, dtype=np.float32)
 
-    def load(node: Load, indices: tuple[Value, ...]) -> Value:
+    def load(node: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
         (at,) = indices
         assert np.all((np.asarray(at) >= 0) & (np.asarray(at) < 4))
         return data[np.asarray(at)]
@@ -316,7 +316,7 @@ def test_evaluate_visits_a_dag_once() -> None:
         e = binary(BinaryOp.MIN, e + e, e)
     count = 0
 
-    def load(node: Load, indices: tuple[Value, ...]) -> Value:
+    def load(node: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
         nonlocal count
         count += 1
         return np.float32(1)

@@ -8,7 +8,7 @@ from graph_cases import check_pass, f32, floats, names
 from tilewright.compiler import compile_graph
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.ops.core.arithmetic import Add
 from tilewright.ops.core.contraction import MatMul
@@ -35,7 +35,7 @@ class Folding:
 
     def _run(self, part: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         self.computed.append(names(part))
-        return {name: np.asarray(a, order="C") for name, a in interpret(part, feeds).items()}
+        return {name: np.asarray(a, order="C") for name, a in interpret_graph(part, feeds).items()}
 
 
 def test_a_product_of_constants_is_computed_and_what_follows_reads_its_result() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright.graph.build import GraphBuilder
-from tilewright.graph.external import make_region
+from tilewright.graph.external import make_external_region
 from tilewright.graph.graph import Graph, Node, Value, producers, users
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.graph.printer import print_graph
 from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
@@ -58,7 +58,9 @@ def test_interprets_through_the_references() -> None:
     x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
     h = x @ np.arange(12).reshape(3, 4) + 2.0
     e = np.exp(h - h.max(1, keepdims=True))
-    np.testing.assert_allclose(interpret(small(), {"x": x})["y"], e / e.sum(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(
+        interpret_graph(small(), {"x": x})["y"], e / e.sum(1, keepdims=True), rtol=1e-5
+    )
 
 
 def test_interpreting_keeps_values_that_are_used_again() -> None:
@@ -68,7 +70,7 @@ def test_interpreting_keeps_values_that_are_used_again() -> None:
     out = b.apply(Add(), r, r)
     graph = b.finish(out, r, x, names=("sum", "relu", "input"))
     feed = np.array([-1, 2], np.float32)
-    got = interpret(graph, {"x": feed})
+    got = interpret_graph(graph, {"x": feed})
     assert {k: v.tolist() for k, v in got.items()} == {"sum": [0, 4], "relu": [0, 2], "input": [-1, 2]}
 
 
@@ -82,7 +84,7 @@ def test_interpreting_keeps_values_that_are_used_again() -> None:
 )
 def test_feeds_that_do_not_fit_are_refused(feeds: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(UserError) as e:
-        interpret(small(), feeds)
+        interpret_graph(small(), feeds)
     assert e.value.message == message
 
 
@@ -173,7 +175,7 @@ def test_verifier_finds_an_undefined_output() -> None:
 def test_region_knows_what_crosses_its_border() -> None:
     graph = small()
     matmul, add, _ = graph.nodes
-    region = make_region(graph, "npu", (add, matmul))
+    region = make_external_region(graph, "npu", (add, matmul))
     assert region.nodes == (matmul, add)
     assert [v.name for v in region.inputs] == ["x", "layer.0/w", "odd name"]
     assert [v.name for v in region.outputs] == ["s"]

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.graph.build import GraphBuilder
-from tilewright.graph.external import make_region
+from tilewright.graph.external import make_external_region
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.group import group
-from tilewright.graph.passes.lower import lower
+from tilewright.graph.passes.lower import lower_graph
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.activation import Relu, Sigmoid
 from tilewright.ops.core.arithmetic import Add, Div, Max, Mul, Sub
@@ -271,7 +271,7 @@ def test_padding_that_would_fill_the_memory_is_refused() -> None:
     b = GraphBuilder()
     wide = Window((99999, 99999), (1, 1), (1, 1), (99998, 99998), (0, 0))
     with pytest.raises(UserError, match="the limit is"):
-        lower(b.finish(b.apply(MaxPool(wide), b.input("x", f32(1, 3, 2, 2)))))
+        lower_graph(b.finish(b.apply(MaxPool(wide), b.input("x", f32(1, 3, 2, 2)))))
 
 
 def test_names_from_the_model_become_identifiers() -> None:
@@ -289,7 +289,9 @@ def test_a_region_becomes_an_external_call() -> None:
     t = b.apply(Transpose((1, 0)), b.apply(Relu(), x))
     h = b.apply(Exp(), b.apply(MatMul(), t, w))
     graph = b.finish(b.apply(Relu(), b.apply(Sub(), h, b.constant("c", floats(2)))))
-    region = make_region(graph, "npu", tuple(n for n in graph.nodes if isinstance(n.op, MatMul | Exp)))
+    region = make_external_region(
+        graph, "npu", tuple(n for n in graph.nodes if isinstance(n.op, MatMul | Exp))
+    )
     assert groups(graph, region) == ["Relu", "Transpose", "npu", "Sub Relu"]
     module = check_lowered(graph, region)
     assert len(module.funcs) == 3
@@ -297,7 +299,7 @@ def test_a_region_becomes_an_external_call() -> None:
 
 def test_lowering_attention_keeps_the_order_of_inputs_and_outputs() -> None:
     graph = attention()
-    module = lower(graph)
+    module = lower_graph(graph)
     assert [b.name for b in module.inputs] == ["x"]
     assert len(module.funcs) == 5
 
@@ -366,7 +368,7 @@ def test_a_func_is_named_after_what_it_makes_whatever_comes_before_it() -> None:
         b = GraphBuilder()
         x = b.input("x", f32(2, 3))
         y = b.apply(Relu(), b.apply(Transpose((1, 0)), x) if wide else x, name=long)
-        return [f.name for f in lower(b.finish(y)).funcs]
+        return [f.name for f in lower_graph(b.finish(y)).funcs]
 
     assert names(False) == names(True)
     (name,) = names(False)

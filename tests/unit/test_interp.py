@@ -24,7 +24,7 @@ from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Call, Constant, External, Func, Module, single
-from tilewright.tir.interp import interpret, interpret_module, run_func
+from tilewright.tir.interp import interpret_func, interpret_module, run_func
 from tilewright.tir.stmt import Alloc, Block, For, If, Iter, IterKind, LoopKind, Seq, Stmt, Store, loops, seq
 
 F32 = DType.F32
@@ -36,7 +36,7 @@ def run(body: Stmt, x: Sequence[float] | None = None) -> np.ndarray:
     """Y after `body`, which may read X; Y starts as zeros."""
     y = np.zeros(8, np.float32)
     data = np.arange(8) if x is None else np.asarray(x)
-    interpret(Func("f", (X, Y), (), body, (Y,)), {X: data.astype(np.float32), Y: y})
+    interpret_func(Func("f", (X, Y), (), body, (Y,)), {X: data.astype(np.float32), Y: y})
     return y
 
 
@@ -157,7 +157,7 @@ def test_running_at_once_gives_the_bits_of_running_in_order() -> None:
 def test_aliased_arrays_run_in_order() -> None:
     func = Func("shift", (X, Y), (), loop(i, 7, Store(Y, (i + 1,), X[i])), (Y,))
     memory = np.arange(8, dtype=np.float32)
-    interpret(func, {X: memory, Y: memory})
+    interpret_func(func, {X: memory, Y: memory})
     assert memory.tolist() == [0.0] * 8
 
 
@@ -190,7 +190,7 @@ def test_a_buffer_without_memory_is_an_error() -> None:
 def test_arrays_that_do_not_fit_are_refused() -> None:
     func = Func("f", (X, Y), (), Store(Y, (as_index(0),), X[0]), (Y,))
     with pytest.raises(UserError, match="no array is given for X"):
-        interpret(func, {})
+        interpret_func(func, {})
     with pytest.raises(UserError, match="float64 with shape"):
         run_func(func, np.zeros(8))
     with pytest.raises(UserError, match="takes 1 inputs"):

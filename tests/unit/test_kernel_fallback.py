@@ -22,12 +22,12 @@ def test_a_schedule_that_cannot_be_compiled_is_dropped_and_told(
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
-    def lower(func: Func, passes: tuple[pipeline.Pass, ...]) -> object:
+    def lower(func: Func, passes: tuple[pipeline.FuncPass, ...]) -> object:
         if any(n.kind is not LoopKind.SERIAL for n in loops(func.body)):
             raise InternalError("no code for this")
-        return pipeline.lower(func, passes)
+        return pipeline.lower_func(func, passes)
 
-    monkeypatch.setattr(kernels, "lower", lower)
+    monkeypatch.setattr(kernels, "lower_func", lower)
     with caplog.at_level(logging.WARNING, "tilewright"):
         session = compiler.compile(model.SerializeToString()).session(1)
     values = np.linspace(-1, 1, 36, dtype=np.float32).reshape(4, 9)

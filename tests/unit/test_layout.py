@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.ir.evaluate import Value, evaluate
+from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import Load, Var
-from tilewright.ir.layout import Fuse, Layout, Pad, Primitive, Reorder, Shape, Split
+from tilewright.ir.layout import Dims, Fuse, Layout, LayoutPrimitive, Pad, Reorder, Split
 
-CASES: list[tuple[Shape, Layout]] = [
+CASES: list[tuple[Dims, Layout]] = [
     ((6,), Layout()),
     ((12, 4), Layout((Split(0, 4),))),
     ((10, 4), Layout((Split(0, 4),))),  # does not divide
@@ -26,11 +26,11 @@ CASES: list[tuple[Shape, Layout]] = [
 ]
 
 
-def _no_load(node: Load, indices: tuple[Value, ...]) -> Value:
+def _no_load(node: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
     raise AssertionError
 
 
-def check(logical: Shape, layout: Layout) -> None:
+def check(logical: Dims, layout: Layout) -> None:
     physical = layout.shape(logical)
     source = np.arange(1, 1 + np.prod(logical)).reshape(logical)
     stored = layout.array(source)
@@ -57,19 +57,19 @@ def check(logical: Shape, layout: Layout) -> None:
 
 
 @pytest.mark.parametrize(("logical", "layout"), CASES, ids=lambda c: str(c) if isinstance(c, tuple) else "")
-def test_forward_inverse_and_array_agree(logical: Shape, layout: Layout) -> None:
+def test_forward_inverse_and_array_agree(logical: Dims, layout: Layout) -> None:
     check(logical, layout)
 
 
 @st.composite
-def _layouts(draw: st.DrawFn) -> tuple[Shape, Layout]:
+def _layouts(draw: st.DrawFn) -> tuple[Dims, Layout]:
     logical = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
-    shape, primitives = logical, list[Primitive]()
+    shape, primitives = logical, list[LayoutPrimitive]()
     for _ in range(draw(st.integers(0, 3))):
         dim = draw(st.integers(0, len(shape) - 1))
         kind = draw(st.sampled_from(["split", "reorder", "fuse", "pad"]))
         if kind == "split":
-            p: Primitive = Split(dim, draw(st.integers(1, 4)))
+            p: LayoutPrimitive = Split(dim, draw(st.integers(1, 4)))
         elif kind == "reorder":
             p = Reorder(tuple(draw(st.permutations(range(len(shape))))))
         elif kind == "fuse":
@@ -83,5 +83,5 @@ def _layouts(draw: st.DrawFn) -> tuple[Shape, Layout]:
 
 @given(_layouts())
 @settings(max_examples=40, deadline=None)
-def test_any_composition_agrees(case: tuple[Shape, Layout]) -> None:
+def test_any_composition_agrees(case: tuple[Dims, Layout]) -> None:
     check(*case)

@@ -13,16 +13,16 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.search.cut import cheapest, total
 from tilewright.search.join import join_funcs
-from tilewright.search.layout_choice import Component, Problem, choose_layouts
-from tilewright.search.layout_terms import Term, layout_terms
+from tilewright.search.layout_choice import Component, LayoutProblem, choose_layouts
+from tilewright.search.layout_terms import LayoutTerm, layout_terms
 from tilewright.search.layouts import find_images, lay_out
 from tilewright.target.target import AVX2
 from tilewright.tir.func import Module
 
 
-def problem_of(module: Module) -> Problem:
+def problem_of(module: Module) -> LayoutProblem:
     images = find_images(module)
-    return Problem(tuple(images), layout_terms(module, images, AVX2))
+    return LayoutProblem(tuple(images), layout_terms(module, images, AVX2))
 
 
 def laid_out(module: Module) -> tuple[Module, tuple[Step, ...], tuple[Component, ...]]:
@@ -133,11 +133,11 @@ def test_pieces_of_an_output_are_made_in_its_layout() -> None:
 # ------------------------------------------------------------------------------------------------------------ branches
 
 
-def term(costs: tuple[float, float], *buffers: Buffer) -> Term:
+def term(costs: tuple[float, float], *buffers: Buffer) -> LayoutTerm:
     """Of a buffer alone; or of two, which cost this much together and apart."""
     if len(buffers) == 1:
-        return Term(buffers, ((costs[0], costs[0]), (costs[1], costs[1])))
-    return Term(buffers, ((costs[0], costs[1]), (costs[1], costs[0])))
+        return LayoutTerm(buffers, ((costs[0], costs[0]), (costs[1], costs[1])))
+    return LayoutTerm(buffers, ((costs[0], costs[1]), (costs[1], costs[0])))
 
 
 def test_branches_together_outweigh_what_each_of_them_would_not() -> None:
@@ -148,7 +148,7 @@ def test_branches_together_outweigh_what_each_of_them_would_not() -> None:
     terms = [term((0.0, 5e-6), trunk)]
     for b in branches:
         terms += [term((3e-6, 0.0), b), term((0.0, 4e-6), b, trunk)]
-    p = Problem((trunk, *branches), terms)
+    p = LayoutProblem((trunk, *branches), terms)
     greedy: list[int] = []
     for n in range(4):
         near = [t for (u, v), t in p.pairs.items() if v == n]

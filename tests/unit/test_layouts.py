@@ -11,7 +11,7 @@ import pytest
 from tests.onnx_cases import Model, random_feeds
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.passes import prepare
-from tilewright.graph.passes.lower import lower
+from tilewright.graph.passes.lower import lower_graph
 from tilewright.ir.layout import Reorder
 from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
@@ -35,7 +35,7 @@ def seen(module: Module) -> list[tuple[str, tuple[int, ...]]]:
 def module_of(build: Build) -> Module:
     m = Model()
     made = build(m)
-    return lower(prepare(load_graph(m.finish(*([made] if isinstance(made, str) else made)), None)))
+    return lower_graph(prepare(load_graph(m.finish(*([made] if isinstance(made, str) else made)), None)))
 
 
 def channels_last(build: Build) -> list[int]:
@@ -46,7 +46,7 @@ def channels_last(build: Build) -> list[int]:
     m = Model()
     made = build(m)
     model = m.finish(*([made] if isinstance(made, str) else made))
-    before = lower(prepare(load_graph(model, None)))
+    before = lower_graph(prepare(load_graph(model, None)))
     after, steps = lay_out(before, find_images(before))
     verify_module(after)
     assert seen(after) == seen(before)

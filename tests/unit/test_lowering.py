@@ -22,17 +22,17 @@ from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir import pipeline
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
-from tilewright.tir.interp import Array, interpret, unwritten
+from tilewright.tir.interp import Array, interpret_func, poisoned_array
 from tilewright.tir.parser import parse_func
 from tilewright.tir.passes.compact_buffers import compact_buffers
 from tilewright.tir.passes.lower_blocks import lower_blocks
 from tilewright.tir.passes.place_allocations import place_allocations
-from tilewright.tir.passes.simplify import simplify
+from tilewright.tir.passes.simplify import simplify_func
 from tilewright.tir.passes.split_phases import split_phases
 from tilewright.tir.passes.unroll_loops import unroll_loops
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 from tilewright.tir.printer import print_func
-from tilewright.tir.stmt import Alloc, For, Seq, loops, stmt_exprs, walk
+from tilewright.tir.stmt import Alloc, For, Seq, loops, stmt_exprs, walk_stmts
 from tilewright.tir.verify import verify_func
 
 
@@ -49,9 +49,9 @@ def inputs_of(func: Func) -> dict[Buffer, Array]:
 
 def outputs_of(func: Func, *phases: Func, shared: tuple[Buffer, ...] = ()) -> list[Array]:
     """The outputs of `func` as its phases compute them (or it itself), in the interpreter."""
-    arrays = inputs_of(func) | {b: unwritten(b) for b in (*func.outputs, *shared)}
+    arrays = inputs_of(func) | {b: poisoned_array(b) for b in (*func.outputs, *shared)}
     for phase in phases or (func,):
-        interpret(phase, {p: arrays[p] for p in phase.params})
+        interpret_func(phase, {p: arrays[p] for p in phase.params})
     return [arrays[o] for o in func.outputs]
 
 
@@ -84,7 +84,7 @@ def test_every_pass_keeps_every_bit(func: Func) -> None:
     expected = outputs_of(func)
     lowered = lower_blocks(func)
     assert_same_bits(outputs_of(lowered), expected, "lower_blocks")
-    tidy = simplify(lowered)
+    tidy = simplify_func(lowered)
     assert_same_bits(outputs_of(tidy), expected, "simplify")
     assert_same_bits(outputs_of(place_allocations(tidy)), expected, "place_allocations")
     nests = tidy.body if isinstance(tidy.body, Seq) else Seq((tidy.body,))
@@ -99,7 +99,7 @@ def test_every_pass_keeps_every_bit(func: Func) -> None:
 @settings(relaxed, max_examples=30)
 @given(scheduled())
 def test_lowered_kernels_keep_the_rules_and_every_bit(func: Func) -> None:
-    phases, shared = lower(func)
+    phases, shared = lower_func(func)
     for p in phases:
         verify_func(p.func, lowered=True)
         assert not p.func.locals
@@ -112,7 +112,7 @@ def test_lowered_kernels_keep_the_rules_and_every_bit(func: Func) -> None:
 def test_native_code_and_interpreter_agree_to_the_bit(func: Func, target: Target) -> None:
     assume(not any(n.kind.is_thread_axis for n in loops(func.body)))  # native code is for CPUs
     kernels, shared = kernels_of(func, target)
-    arrays = inputs_of(func) | {b: unwritten(b) for b in (*func.outputs, *shared)}
+    arrays = inputs_of(func) | {b: poisoned_array(b) for b in (*func.outputs, *shared)}
     for kernel in kernels:
         arrays |= check_same_bits(kernel, {p: arrays[p] for p in kernel.params}, target)
     for o, expected in zip(func.outputs, outputs_of(func), strict=True):
@@ -124,7 +124,7 @@ def test_native_code_and_interpreter_agree_to_the_bit(func: Func, target: Target
 def test_default_schedules_agree_to_the_bit(name: str, target: Target) -> None:
     func = schedule_func(PROGRAMS[name], target).func
     kernels, shared = kernels_of(func, target)
-    arrays = inputs_of(func) | {b: unwritten(b) for b in (*func.outputs, *shared)}
+    arrays = inputs_of(func) | {b: poisoned_array(b) for b in (*func.outputs, *shared)}
     for kernel in kernels:
         verify_func(kernel, lowered=True)
         arrays |= check_same_bits(kernel, {p: arrays[p] for p in kernel.params}, target)
@@ -204,7 +204,7 @@ def body_of(func: Func) -> str:
 )
 def test_simplify(before: str, after: str) -> None:
     funcs = [program(f"def f(X: i32[16], Y: out(i32[16])):\n {t}") for t in (before, after)]
-    done = simplify(funcs[0])
+    done = simplify_func(funcs[0])
     assert print_func(done) == print_func(funcs[1])
     given = {p: np.arange(-3, 13, dtype=np.int32) for p in funcs[0].params}
     check_same_bits(done, given)
@@ -226,7 +226,7 @@ def f(X: f32[8, 6], Y: out(f32[8, 6])):
                 Y[i * 2 + j2, k2] = T[i * 2 + (1 - j2), k2]
 """)
     done = compact_buffers(place_allocations(func))
-    (alloc,) = (n for n in walk(done.body) if isinstance(n, Alloc))
+    (alloc,) = (n for n in walk_stmts(done.body) if isinstance(n, Alloc))
     assert isinstance(done.body, For) and done.body.body is alloc and alloc.buffer.shape == (2, 6)
     assert_same_bits(outputs_of(done), outputs_of(func), "compact")
 
@@ -272,7 +272,7 @@ def f(X: f32[12], Y: out(f32[5])):
         Y[i] = T[i * 2] + T[i * 2 + 3]
 """)
     done = compact_buffers(place_allocations(func))
-    (alloc,) = (n for n in walk(done.body) if isinstance(n, Alloc))
+    (alloc,) = (n for n in walk_stmts(done.body) if isinstance(n, Alloc))
     assert isinstance(done.body, For) and alloc.buffer.shape == (4,)
     assert_same_bits(outputs_of(done), outputs_of(func), "place")
 
@@ -290,15 +290,15 @@ def f(X: f32[8], I: i64[4], Y: out(f32[4])):
         p: a
         for p, a in zip(func.params, (np.arange(8, dtype=np.float32), np.array([7, 0, 3, 3])), strict=False)
     }
-    arrays[func.params[2]] = unwritten(func.params[2])
+    arrays[func.params[2]] = poisoned_array(func.params[2])
     done = compact_buffers(func)
-    assert [n.buffer.shape for n in walk(done.body) if isinstance(n, Alloc)] == [(8,)]
+    assert [n.buffer.shape for n in walk_stmts(done.body) if isinstance(n, Alloc)] == [(8,)]
     assert check_same_bits(done, arrays)[func.params[2]].tolist() == [14, 0, 6, 6]
 
 
 def test_an_unused_allocation_goes() -> None:
     func = program('def f(Y: out(f32[1])):\n    with alloc(f32[8], "local") as T:\n        Y[0] = f32(1)\n')
-    assert not any(isinstance(n, Alloc) for n in walk(compact_buffers(func).body))
+    assert not any(isinstance(n, Alloc) for n in walk_stmts(compact_buffers(func).body))
 
 
 # ---------------------------------------------------------------------------------------------------- unroll_loops
@@ -312,7 +312,7 @@ def f(X: f32[2, 3], Y: out(f32[2, 3])):
             Y[i, j] = X[i, j]
 """)
     done = unroll_loops(func)
-    assert not list(loops(done.body)) and len(list(walk(done.body))) == 7
+    assert not list(loops(done.body)) and len(list(walk_stmts(done.body))) == 7
     assert_same_bits(outputs_of(done), outputs_of(func), "unroll")
 
 
@@ -324,7 +324,7 @@ def test_each_nest_is_a_kernel_and_what_flows_between_them_is_shared() -> None:
     x = b.param("X", (4, 8), DType.F32)
     t = b.compute("T", (4, 8), lambda i, j: x[i, j] + 1.0)
     func = b.finish(b.compute("Y", (8, 4), lambda i, j: t[j, i]))
-    phases, shared = lower(func)
+    phases, shared = lower_func(func)
     assert [p.func.name for p in phases] == ["f_0", "f_1"] and [s.name for s in shared] == ["T"]
     assert [[b.name for b in p.reads] for p in phases] == [["X"], ["T"]]
     assert [[b.name for b in p.writes] for p in phases] == [["T"], ["Y"]]
@@ -341,7 +341,7 @@ def f(X: f32[4], Y: out(f32[4])):
         Y[j] = T[j]
 """)
     with pytest.raises(ScheduleError, match="f: T in register scope is used by two nests"):
-        lower(func)
+        lower_func(func)
 
 
 def test_local_memory_carried_between_parts_is_refused() -> None:
@@ -356,7 +356,7 @@ def f(X: f32[4], Y: out(f32[4])):
     with pytest.raises(
         ScheduleError, match="f: T in local scope is carried between iterations of the parallel loop i"
     ):
-        lower(func)
+        lower_func(func)
 
 
 def test_memory_of_a_serial_nest_belongs_to_its_worker() -> None:
@@ -368,17 +368,17 @@ def f(X: f32[4], Y: out(f32[4])):
         T[0] = X[i]
         Y[i] = T[0]
 """)
-    (phase,), shared = lower(func)
+    (phase,), shared = lower_func(func)
     assert not shared
-    assert [n.buffer.scope for n in walk(phase.func.body) if isinstance(n, Alloc)] == [Scope.LOCAL]
+    assert [n.buffer.scope for n in walk_stmts(phase.func.body) if isinstance(n, Alloc)] == [Scope.LOCAL]
 
 
 # ------------------------------------------------------------------------------------------------------- pipeline
 
 
 def test_passes_run_in_this_order() -> None:
-    assert (lower_blocks, simplify) == pipeline.BEFORE_SPLIT
-    assert (unroll_loops, simplify) == pipeline.AFTER_SPLIT
+    assert (lower_blocks, simplify_func) == pipeline.BEFORE_SPLIT
+    assert (unroll_loops, simplify_func) == pipeline.AFTER_SPLIT
 
 
 def test_a_target_keeps_only_operations_that_it_has() -> None:
@@ -389,7 +389,7 @@ def f(X: f32[8], Y: out(f32[8])):
 """)
     for p in legalize(BASELINE):
         func = p(func)
-    nodes = {n for s in walk(func.body) for e in stmt_exprs(s) for n in walk_expr(e)}
+    nodes = {n for s in walk_stmts(func.body) for e in stmt_exprs(s) for n in walk_expr(e)}
     assert not any(isinstance(n, Fma) for n in nodes)
     assert {n.op for n in nodes if isinstance(n, Unary)} <= {UnaryOp.ABS, UnaryOp.NEG}
 
@@ -423,7 +423,7 @@ def matmul(A: f32[4, 6], B: f32[6, 8], D: out(f32[4, 8])):
 
 
 def small_matmul() -> Func:
-    (phase,), shared = lower(parse_func(SMALL_MATMUL), legalize(AVX2))
+    (phase,), shared = lower_func(parse_func(SMALL_MATMUL), legalize(AVX2))
     assert not shared
     return phase.func
 

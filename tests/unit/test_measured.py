@@ -21,9 +21,9 @@ from tilewright.ops.core.arithmetic import Add
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.pointwise import Exp
 from tilewright.placement.measured import Assignment, choose
-from tilewright.placement.workbench import Workbench, digest
+from tilewright.placement.workbench import Workbench, graph_digest
 from tilewright.runtime.session import Session
-from tilewright.search.database import Database, Scope
+from tilewright.search.database import Database, RecordScope
 
 
 def layers(n: int, width: int = 8) -> Graph:
@@ -232,7 +232,7 @@ class Bench:
                 raise made
             return cast("Session | None", made)
 
-        scope = Scope("target", "rules")
+        scope = RecordScope("target", "rules")
         self.bench = Workbench(build, Database(path / "db"), scope, 1, {"theirs": "1"}, strict=strict)
 
 
@@ -282,11 +282,11 @@ def test_who_must_not_fail_fails_loudly(tmp_path: Path, broken: Clockwork | Exce
 
 @pytest.mark.parametrize("change", ["names", "weights", "ops", "shape"])
 def test_a_part_is_known_by_what_it_computes(change: str) -> None:
-    before = digest(layers(2))
+    before = graph_digest(layers(2))
     b = GraphBuilder()
     x = b.input("other" if change == "names" else "x", f32(4, 16 if change == "shape" else 8))
     for i in range(2):
         width = x.shape[1]
         h = b.apply(MatMul(), x, b.constant(f"w{i}", floats(width, width)))
         x = b.apply(Add(), b.apply(Relu() if i == 0 and change != "ops" else Exp(), h), x)
-    assert (digest(b.finish(x)) == before) == (change in ("names", "weights"))
+    assert (graph_digest(b.finish(x)) == before) == (change in ("names", "weights"))

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from graph_cases import f32, layers
 
 from tilewright.graph.build import GraphBuilder
-from tilewright.graph.external import YES, Answer, No, Part, Pattern, Plugin, Region, Run, Unit
+from tilewright.graph.external import YES, Answer, No, Part, Pattern, Plugin, Region, RunRegion, Unit
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.partition import offer
 from tilewright.graph.passes.prune import MOST
 from tilewright.ops.core.pointwise import Exp
 from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
-from tilewright.placement.measured import MEASURED_PIECES, Chosen, choose
+from tilewright.placement.measured import MEASURED_PIECES, MeasuredChoice, choose
 from tilewright.placement.modelled import Modelled
 
 OURS = 1e-3  # seconds that native code takes for each node
@@ -37,7 +37,7 @@ class Hinting(Plugin):
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         raise AssertionError("nothing is compiled to decide")
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         raise AssertionError
 
 
@@ -51,14 +51,14 @@ def unknown(part: Graph, plugin: str) -> float | None:
 
 def decided(
     graph: Graph, *plugins: Plugin, known: Callable[[Graph, str], float | None] = unknown
-) -> tuple[Chosen, Modelled]:
+) -> tuple[MeasuredChoice, Modelled]:
     offers = [offer(graph, p) for p in plugins]
     lab = Modelled(graph, offers, 1, native, known)
     claims = {o.plugin.name: [u for r in o.regions for u in r.units] for o in offers}
     return choose(graph, claims, lab), lab
 
 
-def nodes_of(graph: Graph, found: Chosen, plugin: str = "hinting") -> list[int]:
+def nodes_of(graph: Graph, found: MeasuredChoice, plugin: str = "hinting") -> list[int]:
     assert found.assignment is not None
     return [i for i, n in enumerate(graph.nodes) if found.assignment.get(n) == plugin]
 

@@ -9,7 +9,7 @@ from schedule_programs import check_native
 from test_attention import Mask, attention, exactly, feeds, func_of, given, hidden, padded, scaled, space_of
 
 from tilewright.families.attention.space import AttentionSpace
-from tilewright.families.space import Decisions
+from tilewright.families.space import KnobValues
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.ir.expr import Scope
@@ -23,9 +23,9 @@ from tilewright.schedule.trace import replay
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower as pipeline
+from tilewright.tir.pipeline import lower_func as pipeline
 from tilewright.tir.printer import print_expr
-from tilewright.tir.stmt import Alloc, For, If, blocks, walk
+from tilewright.tir.stmt import Alloc, For, If, blocks, walk_stmts
 from tilewright.tir.verify import verify_func
 
 # ------------------------------------------------------------------------------------------------------------- the step
@@ -89,7 +89,7 @@ def test_rows_of_a_nest_skip_what_they_do_not_see() -> None:
     for name in ("Y", "T", "P", "M", "X", "S"):
         s.compute_at(name, rows)
     s.online_softmax("Y", 2, skip=True)
-    (seen,) = [n.cond for n in walk(s.func.body) if isinstance(n, If)]
+    (seen,) = [n.cond for n in walk_stmts(s.func.body) if isinstance(n, If)]
     assert print_expr(seen) == "Y_keys - Z_i_0 < 1"
     check_native(chain(8, 8, low=-1e30), *s.trace)
 
@@ -97,7 +97,7 @@ def test_rows_of_a_nest_skip_what_they_do_not_see() -> None:
 # ----------------------------------------------------------------------------------------------------------- the recipe
 
 
-def online(space: AttentionSpace, *, block: int = 0, keys: int = 0) -> Decisions:
+def online(space: AttentionSpace, *, block: int = 0, keys: int = 0) -> KnobValues:
     """The cheapest point with blocks of keys."""
     for p in space.ranked()[0]:
         if p[1] and block in (0, p[0]) and keys in (0, p[1]):
@@ -154,7 +154,9 @@ def test_only_blocks_of_scores_are_there() -> None:
     assert same_func(replay(single(func), s.trace).funcs[0], s.module.funcs[0])
     kernel = pipeline(s.module.funcs[0])[0][-1].func
     kept = [
-        n.buffer for n in walk(kernel.body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER
+        n.buffer
+        for n in walk_stmts(kernel.body)
+        if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER
     ]
     assert kept and max(b.size for b in kept) == 64 * 128
     assert isinstance(kernel.body, For)

@@ -12,7 +12,7 @@ from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import YES, Answer, No, Unit
 from tilewright.graph.graph import Graph
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.graph.passes.partition import offer
 from tilewright.ops.core.pointwise import Exp
 from tilewright.support.errors import UserError
@@ -40,7 +40,9 @@ def model(
 
 def check_same(graph: Graph, again: Graph) -> None:
     feeds = {v.name: floats(*v.shape) for v in graph.inputs}
-    for want, got in zip(interpret(graph, feeds).values(), interpret(again, feeds).values(), strict=True):
+    for want, got in zip(
+        interpret_graph(graph, feeds).values(), interpret_graph(again, feeds).values(), strict=True
+    ):
         np.testing.assert_array_equal(want, got)
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.graph import Graph
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
@@ -61,7 +61,7 @@ def check_against_ort(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ..
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     want = dict(zip(graph.output_names, session.run(None, feeds), strict=True))
     for g in (graph, prepare(graph, lambda _, after: verify_graph(after))):
-        for name, array in interpret(g, feeds).items():
+        for name, array in interpret_graph(g, feeds).items():
             np.testing.assert_allclose(array, want[name], rtol=1e-4, atol=1e-5, err_msg=name)
     return graph
 
@@ -144,13 +144,13 @@ def test_outputs_that_are_inputs_constants_and_identities() -> None:
     graph = load_graph(proto)
     assert not graph.nodes and graph.output_names == ("same", "fixed", "x")
     x = np.array([1, 2], np.float32)
-    assert [a.tolist() for a in interpret(graph, {"x": x}).values()] == [[1, 2], [1, 1], [1, 2]]
+    assert [a.tolist() for a in interpret_graph(graph, {"x": x}).values()] == [[1, 2], [1, 1], [1, 2]]
 
 
 def test_absent_optional_inputs_and_outputs() -> None:
     nodes = [node("Clip", "x _ high", "c"), node("Split", "c", "y _", num_outputs=2)]
     graph = load_graph(model(nodes, {"x": [4]}, ["y"], {"high": np.array(0.5, np.float32)}))
-    assert interpret(graph, {"x": np.array([1, -1, 0, 0], np.float32)})["y"].tolist() == [0.5, -1]
+    assert interpret_graph(graph, {"x": np.array([1, -1, 0, 0], np.float32)})["y"].tolist() == [0.5, -1]
     assert [v.name for v in graph.nodes[1].outputs] == ["y", "the Split of y _.1"]
 
 

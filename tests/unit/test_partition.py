@@ -8,9 +8,9 @@ import pytest
 from graph_cases import f32, feeds_of, floats
 
 from tilewright.graph.build import GraphBuilder
-from tilewright.graph.external import YES, Answer, No, Order, Part, Pattern, Plugin, Region, Run, Unit
+from tilewright.graph.external import YES, Answer, No, Order, Part, Pattern, Plugin, Region, RunRegion, Unit
 from tilewright.graph.graph import Graph, Node
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.graph.passes.externalise import externalise, first_order, last_order, outside_regions
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.graph.verify import verify_graph
@@ -43,7 +43,7 @@ class Picky(Plugin):
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         return b""
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         raise AssertionError
 
 
@@ -199,7 +199,9 @@ def test_a_plugin_that_wants_channels_last_gets_them() -> None:
 
     same = replace(after, nodes=tuple(map(run, after.nodes)))
     feeds = feeds_of(graph)
-    for want, got in zip(interpret(graph, feeds).values(), interpret(same, feeds).values(), strict=True):
+    for want, got in zip(
+        interpret_graph(graph, feeds).values(), interpret_graph(same, feeds).values(), strict=True
+    ):
         assert np.array_equal(want, got)
 
 

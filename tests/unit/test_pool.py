@@ -10,7 +10,14 @@ import pytest
 
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
-from tilewright.support.pool import Pool, ProcessDied, ProcessFailure, ProcessLate, Request, module_command
+from tilewright.support.pool import (
+    Pool,
+    PoolRequest,
+    ProcessDied,
+    ProcessFailure,
+    ProcessLate,
+    module_command,
+)
 
 COMMAND = module_command("tests.dying_worker")
 NEVER_READY = (sys.executable, "-c", "import time; time.sleep(100)")
@@ -23,13 +30,13 @@ def pool() -> Iterator[Pool]:
         yield made
 
 
-def ask(pool: Pool, *texts: str, timeout: float = 30.0) -> list[Request]:
+def ask(pool: Pool, *texts: str, timeout: float = 30.0) -> list[PoolRequest]:
     requests = [pool.submit(pack(text), timeout) for text in texts]
     pool.wait(*requests)
     return requests
 
 
-def said(requests: list[Request]) -> list[str]:
+def said(requests: list[PoolRequest]) -> list[str]:
     return [str(r.failure) if r.answer is None else r.answer[0] for r in requests]
 
 
@@ -102,7 +109,7 @@ def test_closing_ends_processes_and_requests(pool: Pool) -> None:
 
 
 def test_an_interrupted_wait_leaves_nothing_running(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: float) -> list[Request]:
+    def interrupt(_: float) -> list[PoolRequest]:
         raise KeyboardInterrupt
 
     pool.start(1)

@@ -7,7 +7,7 @@ import pytest
 from native import arrays_of, check_same_bits, program
 
 from tilewright.codegen.kernel import kernel_ir
-from tilewright.families.gemm.recipe import Plan, schedule_contraction
+from tilewright.families.gemm.recipe import GemmPlan, schedule_contraction
 from tilewright.families.gemm.space import GemmSpace, gemm_space
 from tilewright.families.prepare import prepared
 from tilewright.ir.dtype import DType
@@ -16,7 +16,7 @@ from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 from tilewright.tir.stmt import PREFETCH, For, LoopKind, blocks, loops
 
 F32 = DType.F32
@@ -31,7 +31,7 @@ def product(rows: int, cols: int, k: int) -> Func:
 def scheduled(func: Func, prefetch: int, columns: int = 16, unroll: int = 64) -> Func:
     s = prepared(func)
     name = next(b.name for b in blocks(s.func.body) if b.is_reduction)
-    plan = Plan(
+    plan = GemmPlan(
         swap=False,
         fuse_rows=1,
         fuse_cols=1,
@@ -78,7 +78,9 @@ def test_a_reduction_without_a_loop_asks_for_nothing() -> None:
 @pytest.mark.parametrize("columns", [8, 16, 24])
 def test_a_line_is_asked_for_once(columns: int) -> None:
     """Two vectors of eight share a line."""
-    (kernel,) = [p.func for p in lower(scheduled(product(2, columns, 64), 16, columns))[0] if noted(p.func)]
+    (kernel,) = [
+        p.func for p in lower_func(scheduled(product(2, columns, 64), 16, columns))[0] if noted(p.func)
+    ]
     (loop,) = noted(kernel)
     assert requests(kernel_ir(kernel)) == 64 // loop.extent * columns * 4 / 64
 

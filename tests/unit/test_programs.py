@@ -1,8 +1,8 @@
 """The tree of programs, whatever its leaves are."""
 
-from tilewright.support.program import Branch, Program, While, conditions, leaves, map_program
+from tilewright.support.program import Branch, ProgramTree, While, conditions, leaves, map_program
 
-NESTED: Program[int, str] = (1, 2, Branch("a", (3, While("b", (4, 5))), ()), 6)
+NESTED: ProgramTree[int, str] = (1, 2, Branch("a", (3, While("b", (4, 5))), ()), 6)
 
 
 def test_leaves_and_conditions_come_in_program_order() -> None:

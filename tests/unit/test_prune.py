@@ -7,7 +7,7 @@ from graph_cases import f32, layers
 
 from tilewright.graph.border import border_seconds
 from tilewright.graph.build import GraphBuilder
-from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, Run, Unit
+from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, RunRegion, Unit
 from tilewright.graph.graph import Node
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.graph.passes.prune import FEW, MOST, prune, stated_seconds
@@ -36,7 +36,7 @@ class Products(Plugin):
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         raise AssertionError
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         raise AssertionError
 
 

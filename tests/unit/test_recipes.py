@@ -13,7 +13,7 @@ from onnx import ModelProto
 from schedule_programs import backwards
 
 from examples.models import mlp, resnet18, transformer_encoder
-from tilewright.driver.passes import Context, State, run_passes
+from tilewright.driver.passes import PassContext, ProgramState, run_passes
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Expr, Scope, const, maximum, select
@@ -27,7 +27,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
-from tilewright.tir.digest import digest
+from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import LoopKind, Store, blocks, loops
@@ -140,11 +140,13 @@ def test_the_trace_of_a_schedule_replays_to_it() -> None:
 def test_no_recipe_is_refused_on_the_example_networks(
     model: Callable[[], ModelProto], caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = run_passes(State(load_graph(model())), Context(AVX2, lambda error: False), until="layouts")
+    state = run_passes(
+        ProgramState(load_graph(model())), PassContext(AVX2, lambda error: False), until="layouts"
+    )
     module = state.current
     constants = frozenset(c.buffer.name for c in module.constants)
     with caplog.at_level(logging.DEBUG, default.__name__):
-        for func in {digest(f): f for f in module.funcs}.values():
+        for func in {func_digest(f): f for f in module.funcs}.values():
             schedule_func(func, AVX2, constants)
     assert not [r.getMessage() for r in caplog.records if r.name == default.__name__]
 

@@ -14,9 +14,8 @@ from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower
-from tilewright.tir.stmt import Block, For, LoopKind, Store, blocks, loops, stmt_exprs
-from tilewright.tir.stmt import walk as walk_stmts
+from tilewright.tir.pipeline import lower_func
+from tilewright.tir.stmt import Block, For, LoopKind, Store, blocks, loops, stmt_exprs, walk_stmts
 
 F32 = DType.F32
 
@@ -93,7 +92,7 @@ def test_what_windows_share_is_loaded_once() -> None:
     """A tile of three rows by two vectors and a window of 3 × 3: 5 rows of the input, not 9."""
     func = depthwise(32, 50, 3, 1, last=False)
     rows, vectors = tile_of(func, AVX2)
-    (phase,) = lower(schedule_func(func, AVX2).func)[0]
+    (phase,) = lower_func(schedule_func(func, AVX2).func)[0]
     inner = [n for n in loops(phase.func.body) if not any(_is_serial(m) for m in loops(n.body))]
     full = max((n for n in inner if _is_serial(n)), key=lambda n: len(_reads(n)))
     assert len(_reads(full)) == (rows + 2) * 3 * vectors

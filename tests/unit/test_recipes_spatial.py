@@ -22,9 +22,8 @@ from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower
-from tilewright.tir.stmt import For, If, LoopKind, Stmt, Store, blocks, loops, stmt_exprs
-from tilewright.tir.stmt import walk as walk_stmts
+from tilewright.tir.pipeline import lower_func
+from tilewright.tir.stmt import For, If, LoopKind, Stmt, Store, blocks, loops, stmt_exprs, walk_stmts
 from tilewright.tir.verify import verify_func
 
 F32 = DType.F32
@@ -47,7 +46,7 @@ def check(func: Func, target: Target = AVX2) -> Func:
 
 def vectors(func: Func) -> list[For]:
     """The vector loops of the lowered kernels."""
-    phases, _ = lower(func)
+    phases, _ = lower_func(func)
     return [n for p in phases for n in loops(p.func.body) if n.kind is LoopKind.VECTORIZED]
 
 

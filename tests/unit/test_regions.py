@@ -22,7 +22,7 @@ from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import (
-    Region,
+    BufferRegion,
     Span,
     accesses,
     box,
@@ -156,7 +156,7 @@ def test_accesses_see_through_nested_blocks() -> None:
 # ----------------------------------------------------------------------------------------------------------- unions
 
 
-def flat(*spans: tuple[int, int]) -> Region:
+def flat(*spans: tuple[int, int]) -> BufferRegion:
     return tuple(Span(OUTER * 10 + lo, n) for lo, n in spans)
 
 
@@ -174,7 +174,7 @@ def flat(*spans: tuple[int, int]) -> Region:
         ([flat((0, 2), (0, 3)), flat((2, 1), (3, 1))], None),
     ],
 )
-def test_exact_union(parts: list[Region], whole: Region | None) -> None:
+def test_exact_union(parts: list[BufferRegion], whole: BufferRegion | None) -> None:
     simplify = Simplifier({OUTER: Interval(0, 2)})
     found = exact_union(parts, simplify)
     assert found == (None if whole is None else tuple(Span(simplify(s.min), s.extent) for s in whole))

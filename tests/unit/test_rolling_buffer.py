@@ -38,7 +38,7 @@ from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import For, Stmt, Store, loops, walk
+from tilewright.tir.stmt import For, Stmt, Store, loops, walk_stmts
 
 AT: tuple[Step, ...] = (ComputeAt("T", "D_i"), RollingBuffer("T", "T"))
 
@@ -103,7 +103,7 @@ def runs(func: Func, block: str) -> int:
     """How often the blocks `block` and `block`_head run."""
 
     def count(s: Stmt) -> int:
-        inside = sum(count(c) for c in walk(s) if c is not s and any(c is k for k in _direct(s)))
+        inside = sum(count(c) for c in walk_stmts(s) if c is not s and any(c is k for k in _direct(s)))
         if getattr(s, "name", None) in (block, f"{block}_head"):
             return 1
         return inside * getattr(s, "extent", 1)

@@ -63,7 +63,7 @@ def test_round_trip(tmp_path: Path, mapped: bool) -> None:
     program = rich_program()
     path = tmp_path / "program.tw"
     tw.save(program, path)
-    loaded = tw.load(path, mapped=mapped)
+    loaded = tw.load_artifact(path, mapped=mapped)
     check_same(program, loaded)
     assert path.read_bytes() == tw.to_bytes(program) == tw.to_bytes(loaded)
     assert os.listdir(tmp_path) == ["program.tw"]
@@ -71,13 +71,13 @@ def test_round_trip(tmp_path: Path, mapped: bool) -> None:
 
 def test_no_constants(tmp_path: Path) -> None:
     tw.save(add_program(), tmp_path / "add.tw")
-    check_same(add_program(), tw.load(tmp_path / "add.tw", mapped=True))
+    check_same(add_program(), tw.load_artifact(tmp_path / "add.tw", mapped=True))
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_loaded_program_runs(tmp_path: Path, in_place: bool) -> None:
     tw.save(biased_program(), tmp_path / "p.tw")
-    loaded = tw.load(tmp_path / "p.tw", mapped=in_place)
+    loaded = tw.load_artifact(tmp_path / "p.tw", mapped=in_place)
     with Session(loaded, threads=2, weights_in_place=in_place) as session:
         os.unlink(tmp_path / "p.tw")
         np.testing.assert_array_equal(session.run({"a": A, "b": A})["sum"], A * 3)
@@ -85,7 +85,7 @@ def test_loaded_program_runs(tmp_path: Path, in_place: bool) -> None:
 
 def test_weights_start_on_a_page(tmp_path: Path) -> None:
     tw.save(biased_program(), tmp_path / "p.tw")
-    (bias,) = tw.load(tmp_path / "p.tw", mapped=True).constants
+    (bias,) = tw.load_artifact(tmp_path / "p.tw", mapped=True).constants
     assert bias.ctypes.data % 4096 == 0 and not bias.flags.writeable
 
 
@@ -101,10 +101,10 @@ def test_file_mode_follows_the_umask(tmp_path: Path) -> None:
 def test_save_replaces_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "p.tw"
     tw.save(add_program(), path)
-    mapped = tw.load(path, mapped=True)
+    mapped = tw.load_artifact(path, mapped=True)
     tw.save(biased_program(), path)
     check_same(mapped, add_program())
-    check_same(tw.load(path), biased_program())
+    check_same(tw.load_artifact(path), biased_program())
 
 
 FULL_DISK = """
@@ -224,15 +224,15 @@ def test_another_processor() -> None:
 def test_not_a_program(tmp_path: Path) -> None:
     (tmp_path / "model.tw").write_bytes(b"\x08\x07onnx")
     with pytest.raises(UserError, match=r"does not start like a \.tw file") as caught:
-        tw.load(tmp_path / "model.tw", mapped=True)
+        tw.load_artifact(tmp_path / "model.tw", mapped=True)
     assert str(tmp_path / "model.tw") in str(caught.value)
     (tmp_path / "empty.tw").touch()
     with pytest.raises(UserError, match="does not start like"):
-        tw.load(tmp_path / "empty.tw", mapped=True)
+        tw.load_artifact(tmp_path / "empty.tw", mapped=True)
 
 
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file"):
-        tw.load(tmp_path / "nowhere.tw")
+        tw.load_artifact(tmp_path / "nowhere.tw")
     with pytest.raises(UserError, match="No such file"):
         tw.save(add_program(), tmp_path / "no" / "folder.tw")

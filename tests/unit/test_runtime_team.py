@@ -24,10 +24,10 @@ from tests.runtime_programs import (
 )
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import cpu_features, default_threads
-from tilewright.runtime.memory import HUGE_PAGE, Constants, Region, address_of
+from tilewright.runtime.memory import HUGE_PAGE, Constants, MemoryRegion, address_of
 from tilewright.runtime.session import Session
 from tilewright.runtime.team import Team, spin_us
-from tilewright.support.driver_abi import Call, Job
+from tilewright.support.driver_abi import CallRow, Job
 
 
 def thread_count() -> int:
@@ -46,7 +46,7 @@ def eventually(condition: "object", seconds: float = 5.0) -> bool:
 
 def idle_job(team: Team, code: Code, parts: int = 8) -> tuple[Job, object]:
     """A job of one call that does nothing, and what must stay alive with it."""
-    call = Call(fn=code.address("nothing"), parts=parts, claims=parts, chunk=1)
+    call = CallRow(fn=code.address("nothing"), parts=parts, claims=parts, chunk=1)
     return Job(team.address, ctypes.addressof(call), 1), call
 
 
@@ -126,7 +126,7 @@ def share_with_worker(team: Team, *works: Callable[[], None]) -> None:
 
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(part)
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    rows = (Call * len(works))()
+    rows = (CallRow * len(works))()
     for n, row in enumerate(rows):
         row.fn, row.first, row.parts, row.claims, row.chunk, row.barrier = address, 2 * n, 2, 2, 1, 1
     job = Job(team.address, ctypes.addressof(rows), len(works))
@@ -364,7 +364,7 @@ def test_features_have_llvms_names(tmp_path: Path) -> None:
 
 
 def test_regions_are_zeroed_and_aligned() -> None:
-    small, large = Region(100), Region(3 * HUGE_PAGE + 5)
+    small, large = MemoryRegion(100), MemoryRegion(3 * HUGE_PAGE + 5)
     assert small.address % 4096 == 0 and large.address % HUGE_PAGE == 0
     assert large.array.size >= 3 * HUGE_PAGE + 5 and not large.array.any()
 

@@ -15,7 +15,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func
 from tilewright.tir.script import func
-from tilewright.tir.stmt import Block, If, IterKind, LoopKind, Store, blocks, loops, walk
+from tilewright.tir.stmt import Block, If, IterKind, LoopKind, Store, blocks, loops, walk_stmts
 
 Sound = Callable[[Func], Func]
 
@@ -41,7 +41,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def stores(program: Func) -> list[Store]:
-    return [n for b in blocks(program.body) for n in walk(b.body) if isinstance(n, Store)]
+    return [n for b in blocks(program.body) for n in walk_stmts(b.body) if isinstance(n, Store)]
 
 
 def kinds(block: Block) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.evaluate import Value, evaluate
+from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import (
     FALSE,
     TRUE,
@@ -38,7 +38,7 @@ RANGES = {i: Interval(0, 6), j: Interval(0, 7), k: Interval(-3, 4)}
 UNKNOWN_VALUES = (-1000, -5, -1, 0, 1, 3, 999)
 
 
-def points(variables: set[Var]) -> dict[Var, Value]:
+def points(variables: set[Var]) -> dict[Var, Evaluated]:
     """All values of the variables together, as arrays."""
     ordered = sorted(variables, key=lambda v: v.name)
     domains = [
@@ -48,8 +48,8 @@ def points(variables: set[Var]) -> dict[Var, Value]:
     return {v: np.array([row[n] for row in grid], np.int64) for n, v in enumerate(ordered)}
 
 
-def values(e: Expr, at: dict[Var, Value]) -> np.ndarray:
-    def load(node: Load, indices: tuple[Value, ...]) -> Value:
+def values(e: Expr, at: dict[Var, Evaluated]) -> np.ndarray:
+    def load(node: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
         return np.asarray(indices[0]) * 7 % 5 - 2  # some fixed contents of any index
 
     n = max((np.size(v) for v in at.values()), default=1)

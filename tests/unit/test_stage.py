@@ -9,7 +9,7 @@ from tilewright.ir.expr import Buffer, Expr, cast, const, select
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps import Stage
 from tilewright.support.errors import ScheduleError
-from tilewright.tir.analysis.value_range import fits, value_range
+from tilewright.tir.analysis.value_range import fits_dtype, value_range
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
 
@@ -72,7 +72,7 @@ def test_ranges_of_integer_expressions() -> None:
     assert value_range(x + x) == (0, 255)  # it wraps
     assert value_range(cast(DType.I8, x)) == (-128, 127)
     assert value_range(const(True, DType.BOOL)) == (1, 1)
-    assert fits(wide, DType.I16) and not fits(wide, DType.I8)
+    assert fits_dtype(wide, DType.I16) and not fits_dtype(wide, DType.I8)
 
 
 @pytest.mark.parametrize(

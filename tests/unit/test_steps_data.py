@@ -48,7 +48,7 @@ from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Call, Constant, Func, Module, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.rewrite import substitute, transform
+from tilewright.tir.rewrite import substitute_stmt, transform_stmt
 from tilewright.tir.stmt import For, LoopKind, Stmt, blocks, loops
 from tilewright.tir.verify import verify_module
 
@@ -126,10 +126,10 @@ def backwards(func: Func) -> Func:
 
     def turn(s: Stmt) -> Stmt | None:
         if isinstance(s, For) and s.kind in (LoopKind.PARALLEL, LoopKind.VECTORIZED):
-            return For(s.var, s.extent, substitute(s.body, {s.var: as_index(s.extent - 1) - s.var}))
+            return For(s.var, s.extent, substitute_stmt(s.body, {s.var: as_index(s.extent - 1) - s.var}))
         return None
 
-    return func.with_body(transform(func.body, turn))
+    return func.with_body(transform_stmt(func.body, turn))
 
 
 def assert_same(original: Func, scheduled: Func) -> None:
@@ -438,7 +438,7 @@ def proposal(func: Func, kind: int, a: int, b: int, c: int) -> Step:
 
 def random_layout(shape: tuple[int, ...], a: int, b: int) -> lay.Layout:
     rank = len(shape)
-    options: list[tuple[lay.Primitive, ...]] = [
+    options: list[tuple[lay.LayoutPrimitive, ...]] = [
         (lay.Split(a % rank, 2 + b % 2),),
         (lay.Reorder(tuple(range(rank))[::-1]),),
         (lay.Split(a % rank, 2), lay.Reorder((rank, *range(rank)))),

@@ -24,7 +24,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.invert import try_invert
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
-from tilewright.tir.stmt import If, loops, walk
+from tilewright.tir.stmt import If, loops, walk_stmts
 
 
 def heads(dtype: DType = DType.I32) -> Func:
@@ -179,5 +179,5 @@ def test_iterate_over_tiles_skips_what_is_not_read() -> None:
     done = check(tiles(10), IterateOver("Y", "X", partial=True))
     assert [it.extent for it in find_block(done, "Y").iters] == [3, 4]
     assert not any(
-        isinstance(n, If) for n in walk(check(tiles(12), IterateOver("Y", "X", partial=True)).body)
+        isinstance(n, If) for n in walk_stmts(check(tiles(12), IterateOver("Y", "X", partial=True)).body)
     )

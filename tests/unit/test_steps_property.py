@@ -36,7 +36,7 @@ from tilewright.schedule.steps import (
 )
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, single
-from tilewright.tir.stmt import For, Store, blocks, loops, walk
+from tilewright.tir.stmt import For, Store, blocks, loops, walk_stmts
 
 MOVES = [
     "split",
@@ -114,7 +114,7 @@ def a_step(draw: st.DrawFn, func: Func) -> Step:
         case "pad_apart":
             return DecomposePadding(block, loop)
         case "roll":
-            stored = [n.buffer.name for n in walk(find_block(func, block)) if isinstance(n, Store)]
+            stored = [n.buffer.name for n in walk_stmts(find_block(func, block)) if isinstance(n, Store)]
             return RollingBuffer(block, stored[0])
         case "sample":
             parts = tuple(d for d in range(1, extent + 1) if extent % d == 0)

@@ -29,7 +29,7 @@ from tilewright.target.intrinsics import find_intrinsic, intrinsics_of
 from tilewright.target.target import AVX2, BASELINE
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
-from tilewright.tir.stmt import Emit, walk
+from tilewright.tir.stmt import Emit, walk_stmts
 
 
 def gemm(m: int = 12, n: int = 32, k: int = 8) -> Func:
@@ -181,14 +181,14 @@ def test_a_block_of_blockize() -> None:
 
 def test_a_block_of_blockize_with_an_emitter() -> None:
     done = check(dot(), *PAIRS, Blockize("C_k_1"), Tensorize("C_o", "x86.i16.dot2_8"))
-    (emit,) = [s for s in walk(done.body) if isinstance(s, Emit)]
+    (emit,) = [s for s in walk_stmts(done.body) if isinstance(s, Emit)]
     # Operands are told in the iterators of the block around.
     assert free_vars(emit.operands[0][0]) == {Var("C_vi_o"), Var("C_vj_o")}
 
 
 def test_an_emitter_gives_an_emit() -> None:
     done = check(dot(), *PAIRS, Tensorize("C_k_1", "x86.i16.dot2_8"))
-    (emit,) = [s for s in walk(done.body) if isinstance(s, Emit)]
+    (emit,) = [s for s in walk_stmts(done.body) if isinstance(s, Emit)]
     assert emit.intrinsic == "x86.i16.dot2_8"
     assert [[str(e.buffer.name) for e in places] for places in emit.operands] == [
         ["C"] * 2,

@@ -30,7 +30,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import Emit, LoopKind, blocks, walk
+from tilewright.tir.stmt import Emit, LoopKind, blocks, walk_stmts
 from tilewright.tir.verify import verify_func
 
 
@@ -156,13 +156,13 @@ def test_products_of_pairs(shape: tuple[int, int, int]) -> None:
     func = quantized(*shape, DType.I16, DType.I16)
     for m in found(func, "Y", DOT):
         done = build(func, "Y", m, DOT)
-        assert any(isinstance(n, Emit) and n.intrinsic == DOT.name for n in walk(done.body))
+        assert any(isinstance(n, Emit) and n.intrinsic == DOT.name for n in walk_stmts(done.body))
 
 
 def test_a_single_instruction_runs_on_several_accumulators() -> None:
     func = quantized(8, 16, 6, DType.I16, DType.I16)
     done = build(func, "Y", next(iter(found(func, "Y", DOT))), DOT)
-    (emit,) = (n for n in walk(done.body) if isinstance(n, Emit))
+    (emit,) = (n for n in walk_stmts(done.body) if isinstance(n, Emit))
     unrolled = [n.extent for n in loops_above(done, emit) if n.kind is LoopKind.UNROLLED]
     assert unrolled == [4, 2]
 
@@ -172,7 +172,7 @@ def test_bytes_with_zero_points_become_products_of_pairs(shape: tuple[int, int, 
     func = quantized(*shape, DType.U8, DType.I8, zero_points=True)
     for m in found(func, "Y", DOT):
         done = build(func, "Y", m, DOT)
-        assert any(isinstance(n, Emit) and n.intrinsic == DOT.name for n in walk(done.body))
+        assert any(isinstance(n, Emit) and n.intrinsic == DOT.name for n in walk_stmts(done.body))
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 8), (3, 5, 11)])
@@ -191,7 +191,7 @@ def test_products_of_bytes_on_arm(
     func = quantized(*shape, x_type, w_type)
     for m in found(func, "Y", intrinsic(name)):
         done = build(func, "Y", m, intrinsic(name), native=False)
-        assert any(isinstance(n, Emit) and n.intrinsic == name for n in walk(done.body))
+        assert any(isinstance(n, Emit) and n.intrinsic == name for n in walk_stmts(done.body))
 
 
 @needs_qemu

@@ -13,7 +13,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.stmt import Emit, LoopKind, loops, walk
+from tilewright.tir.stmt import Emit, LoopKind, loops, walk_stmts
 from tilewright.tir.verify import verify_func
 
 
@@ -91,5 +91,5 @@ def test_refused_or_the_same(data: st.DataObject) -> None:
     if dtype is DType.F32:
         assert any(n.kind is LoopKind.VECTORIZED for n in loops(done.body))
     else:
-        assert any(isinstance(n, Emit) for n in walk(done.body))
+        assert any(isinstance(n, Emit) for n in walk_stmts(done.body))
         np.testing.assert_array_equal(run_native(done, [a, b], BEST)[0], expected)

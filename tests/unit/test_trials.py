@@ -18,7 +18,7 @@ from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
 from tilewright.tir.func import Func
 from tilewright.tuning.candidate import DEFAULT, PLAIN, Maker, Task, tensor_spec
 from tilewright.tuning.candidates import Candidates
-from tilewright.tuning.trial import Candidate, Experiment, Status, find_difference, random_array
+from tilewright.tuning.trial import Candidate, Experiment, TrialStatus, find_difference, random_input
 from tilewright.tuning.trials import Trials
 
 FUNC = product(16, 16, 16)
@@ -40,7 +40,7 @@ def experiment(func: Func = FUNC, threads: int = 1) -> Experiment:
 
 
 def right() -> list[bytes]:
-    a, b = (random_array(TensorSpec("", "float32", (16, 16)), n) for n in range(2))
+    a, b = (random_input(TensorSpec("", "float32", (16, 16)), n) for n in range(2))
     return [(a @ b).tobytes()]
 
 
@@ -56,9 +56,9 @@ def trials() -> Generator[Trials]:
         yield made
 
 
-def run(trials: Trials, candidate: Candidate, timeout: float = 20.0) -> tuple[Status, str]:
+def run(trials: Trials, candidate: Candidate, timeout: float = 20.0) -> tuple[TrialStatus, str]:
     outcome = trials.run(candidate, runs=3, slow=1.0, timeout=timeout)
-    assert (outcome.status is Status.OK) == (outcome.seconds < 1.0)
+    assert (outcome.status is TrialStatus.OK) == (outcome.seconds < 1.0)
     return outcome.status, outcome.message
 
 
@@ -66,42 +66,42 @@ GOOD = Maker(TASK).make(DEFAULT, {})[0]
 
 
 def test_ok(trials: Trials) -> None:
-    assert run(trials, GOOD) == (Status.OK, "")
+    assert run(trials, GOOD) == (TrialStatus.OK, "")
 
 
 def test_a_crash_is_a_run_error_that_names_the_signal(trials: Trials) -> None:
-    assert run(trials, of_ir(CRASHES)) == (Status.RUN_ERROR, "SIGSEGV")
-    assert run(trials, of_ir(TRAPS)) == (Status.RUN_ERROR, "SIGILL")
-    assert run(trials, GOOD) == (Status.OK, "")
+    assert run(trials, of_ir(CRASHES)) == (TrialStatus.RUN_ERROR, "SIGSEGV")
+    assert run(trials, of_ir(TRAPS)) == (TrialStatus.RUN_ERROR, "SIGILL")
+    assert run(trials, GOOD) == (TrialStatus.OK, "")
 
 
 def test_code_that_cannot_be_loaded_is_a_run_error(trials: Trials) -> None:
     status, message = run(trials, of_ir(CALLS_OTHERS))
-    assert status is Status.RUN_ERROR and "elsewhere" in message
-    assert run(trials, replace(GOOD, objects=(b"nonsense",)))[0] is Status.RUN_ERROR
+    assert status is TrialStatus.RUN_ERROR and "elsewhere" in message
+    assert run(trials, replace(GOOD, objects=(b"nonsense",)))[0] is TrialStatus.RUN_ERROR
 
 
 def test_what_never_ends_is_a_timeout(trials: Trials) -> None:
     start = time.monotonic()
     status, message = run(trials, of_ir(NEVER_ENDS), timeout=0.3)
-    assert status is Status.TIMEOUT and "0.3 s" in message
+    assert status is TrialStatus.TIMEOUT and "0.3 s" in message
     assert time.monotonic() - start < 10
-    assert run(trials, GOOD) == (Status.OK, "")
+    assert run(trials, GOOD) == (TrialStatus.OK, "")
 
 
 def test_a_wrong_result_is_found(trials: Trials) -> None:
     status, message = run(trials, of_ir(DOES_NOTHING))
-    assert status is Status.WRONG_RESULT and message.startswith("C: ")
+    assert status is TrialStatus.WRONG_RESULT and message.startswith("C: ")
 
 
 def test_too_much_memory_is_oom(trials: Trials) -> None:
-    assert run(trials, replace(GOOD, arena_bytes=1 << 40))[0] is Status.OOM
+    assert run(trials, replace(GOOD, arena_bytes=1 << 40))[0] is TrialStatus.OOM
     assert (
-        run(trials, replace(GOOD, arena_bytes=1 << 30))[0] is Status.OOM
+        run(trials, replace(GOOD, arena_bytes=1 << 30))[0] is TrialStatus.OOM
     )  # over the limit of the experiment
     huge = (TensorSpec("packed", "float32", (1 << 36,)),)
-    assert run(trials, replace(GOOD, made=huge))[0] is Status.OOM
-    assert run(trials, GOOD) == (Status.OK, "")
+    assert run(trials, replace(GOOD, made=huge))[0] is TrialStatus.OOM
+    assert run(trials, GOOD) == (TrialStatus.OK, "")
 
 
 def test_killed_by_somebody_else(trials: Trials) -> None:
@@ -110,7 +110,7 @@ def test_killed_by_somebody_else(trials: Trials) -> None:
     assert pid is not None
     killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
     killer.start()
-    assert run(trials, of_ir(NEVER_ENDS)) == (Status.KILLED, "SIGKILL")
+    assert run(trials, of_ir(NEVER_ENDS)) == (TrialStatus.KILLED, "SIGKILL")
     killer.join()
 
 
@@ -121,12 +121,12 @@ def test_several_take_turns(trials: Trials) -> None:
     assert [s.runs for s in samples] == [10, 10]
     assert all(len(s.round_medians) == 5 and 0 < t < 1 for s in samples for r in s.rounds for t in r)
     wrong = trials.compare([GOOD, of_ir(DOES_NOTHING)], rounds=5, runs=2, timeout=20)
-    assert not isinstance(wrong, list) and wrong.status is Status.WRONG_RESULT
+    assert not isinstance(wrong, list) and wrong.status is TrialStatus.WRONG_RESULT
 
 
 def test_outputs_become_the_reference(trials: Trials) -> None:
     outcome, (result,) = trials.outputs(Maker(TASK).make(PLAIN, {})[0], timeout=20)
-    assert outcome.status is Status.OK
+    assert outcome.status is TrialStatus.OK
     np.testing.assert_allclose(
         np.frombuffer(result, np.float32), np.frombuffer(right()[0], np.float32), rtol=1e-4
     )
@@ -137,7 +137,7 @@ def test_two_threads() -> None:
         trials.prepare(experiment(threads=2), right())
         candidate, _ = Maker(TASK).make("tile", {"rows": 2, "columns": 8, "steps": 1})
         assert any(c.parts > 1 for c in candidate.calls)
-        assert run(trials, candidate) == (Status.OK, "")
+        assert run(trials, candidate) == (TrialStatus.OK, "")
 
 
 def test_work_on_constants_is_not_timed() -> None:
@@ -146,10 +146,10 @@ def test_work_on_constants_is_not_timed() -> None:
     assert weights.early and weights.made
     reads = {s for c in weights.calls for s in c.args}
     assert Slot(Place.INPUT, 1) not in reads and Slot(Place.CONSTANT, 0) in reads
-    a, b = (random_array(tensor_spec(p), n) for n, p in enumerate(func.params[:2]))
+    a, b = (random_input(tensor_spec(p), n) for n, p in enumerate(func.params[:2]))
     with Trials() as trials:
         trials.prepare(experiment(func), [(a @ b).tobytes()])
-        assert run(trials, weights) == (Status.OK, "")
+        assert run(trials, weights) == (TrialStatus.OK, "")
 
 
 def test_heads_of_candidates_are_json() -> None:
@@ -198,10 +198,10 @@ def test_points_that_cannot_be_built_say_why() -> None:
                 ("tile", {"rows": 2}),
             ],
         )
-    assert refused.status is Status.BUILD_ERROR and refused.message == "too much code"
-    assert good.status is Status.OK and good.candidate is not None and "Split(" in good.trace
-    assert unknown.status is Status.BUILD_ERROR and "elsewhere" in unknown.message
-    assert odd.status is Status.BUILD_ERROR and "KeyError" in odd.message
+    assert refused.status is TrialStatus.BUILD_ERROR and refused.message == "too much code"
+    assert good.status is TrialStatus.OK and good.candidate is not None and "Split(" in good.trace
+    assert unknown.status is TrialStatus.BUILD_ERROR and "elsewhere" in unknown.message
+    assert odd.status is TrialStatus.BUILD_ERROR and "KeyError" in odd.message
 
 
 def test_a_lost_process_costs_one_point() -> None:
@@ -219,4 +219,4 @@ def test_a_process_that_hangs_costs_one_point() -> None:
         (pid,) = candidates.pids
         os.kill(pid, signal.SIGSTOP)
         built = candidates.build(TASK, [(PLAIN, {}), (PLAIN, {})])
-    assert [b.status for b in built] == [Status.TIMEOUT, Status.OK]
+    assert [b.status for b in built] == [TrialStatus.TIMEOUT, TrialStatus.OK]

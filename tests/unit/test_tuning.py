@@ -30,8 +30,8 @@ from tilewright.target.target import native, x86_64
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import loops
 from tilewright.tuning.failures import Failure
-from tilewright.tuning.tune import Progress, TaskResult, TuneResult, Tuning
-from tilewright.tuning.tuner import iterations, tolerance, winner
+from tilewright.tuning.tune import TaskResult, TuneResult, Tuning, TuningProgress
+from tilewright.tuning.tuner import innermost_iterations, tolerance, winner
 
 SCOPE = tuning_scope(native())
 
@@ -68,7 +68,7 @@ def matmul_model(m: int = 16, n: int = 16, k: int = 16) -> onnx.ModelProto:
 
 
 def test_the_decisions_of_a_schedule_are_tuned(database: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[TuningProgress] = []
     schedule = slow_schedule()
     result = tw.tune(schedule, budget=60, progress=seen.append)
     (task,) = result.tasks
@@ -148,7 +148,7 @@ def test_what_cannot_be_tuned_says_so(database: Path) -> None:
 
 
 def test_an_interrupt_keeps_what_was_found(database: Path) -> None:
-    def interrupt(now: Progress) -> None:
+    def interrupt(now: TuningProgress) -> None:
         if now.trials:
             raise KeyboardInterrupt
 
@@ -295,7 +295,7 @@ def test_neither_luck_nor_a_trifle_is_a_reason_to_choose() -> None:
 def test_tolerance_grows_with_the_reduction() -> None:
     short, long = (tolerance(product(4, 4, k)) for k in (4, 4096))
     assert 1e-6 < short < long < 1e-3
-    assert iterations(product(3, 4, 5).body) == 60
+    assert innermost_iterations(product(3, 4, 5).body) == 60
 
 
 def test_the_history_of_several_tasks_is_of_the_whole() -> None:

@@ -12,17 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.search.database import Choice, Database, Measurement, Scope, choices_digest, database_path
+from tilewright.search.database import (
+    Choice,
+    Database,
+    Measurement,
+    RecordScope,
+    choices_digest,
+    database_path,
+)
 
-SCOPE = Scope("machine", "rules")
+SCOPE = RecordScope("machine", "rules")
 
 WRITER = """
 import sys, itertools
 from pathlib import Path
-from tilewright.search.database import Database, Measurement, Scope
+from tilewright.search.database import Database, Measurement, RecordScope
 database, name, count = Database(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 for n in itertools.islice(itertools.count(), count or None):
-    database.record(Scope("machine", "rules"), Measurement("task", "trial", name, {"n": n}, "ok", 1.0 + n))
+    database.record(RecordScope("machine", "rules"), Measurement("task", "trial", name, {"n": n}, "ok", 1.0 + n))
     print(n, flush=True)
 """
 
@@ -50,7 +57,7 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     database.close()
     assert Database(path).measurements(SCOPE, "task") == [row, measured(0.5)]
     assert Database(path).measurements(SCOPE, "other") == []
-    assert Database(path).measurements(Scope("machine", "other rules"), "task") == []
+    assert Database(path).measurements(RecordScope("machine", "other rules"), "task") == []
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

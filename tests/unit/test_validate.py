@@ -11,7 +11,7 @@ from tilewright.schedule.sites import Site
 from tilewright.schedule.steps import CacheRead, ComputeAt, LoopPartition, Reorder, Split
 from tilewright.schedule.trace import replay
 from tilewright.schedule.validate import BlockKind, Validator, check_valid, validate
-from tilewright.schedule.verdict import State
+from tilewright.schedule.verdict import Certainty
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, single
 from tilewright.tir.parser import parse_func
@@ -187,7 +187,7 @@ def test_large_programs_are_recognised_without_counting() -> None:
     validity = validate(s.module.funcs[0])
     assert validity.is_valid and validity.blocks["D"].region_cover and validity.stage_pipeline
     assert validity.blocks["D"].affine_binding
-    assert validity.blocks["C"].affine_binding.state is not State.FAILS or "runs over" in (
+    assert validity.blocks["C"].affine_binding.state is not Certainty.FAILS or "runs over" in (
         validity.blocks["C"].affine_binding.reason
     )
 

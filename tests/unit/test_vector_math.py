@@ -30,10 +30,9 @@ from tilewright.search.default import schedule_func
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.interp import run_func
-from tilewright.tir.passes.expand_math import expand, expand_math
-from tilewright.tir.passes.split_fma import split, without_fma
-from tilewright.tir.stmt import stmt_exprs
-from tilewright.tir.stmt import walk as walk_stmts
+from tilewright.tir.passes.expand_math import expand_expr, expand_math
+from tilewright.tir.passes.split_fma import split_expr, without_fma
+from tilewright.tir.stmt import stmt_exprs, walk_stmts
 
 FUNCTIONS = [
     UnaryOp.EXP,
@@ -60,9 +59,9 @@ def value(e: Expr, **arrays: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def expanded(e: Expr, has_fma: bool = True) -> Expr:
-    out = expand(e)
+    out = expand_expr(e)
     assert out is not None
-    return out if has_fma else transform(out, split)
+    return out if has_fma else transform(out, split_expr)
 
 
 def ulps(got: NDArray[np.generic], exact: NDArray[np.float64], dtype: DType) -> NDArray[np.float64]:
@@ -229,7 +228,7 @@ def test_error_of_pow(has_fma: bool) -> None:
 @pytest.mark.parametrize("exponent", [1.0, 2.0, 3.0, 4.0, -1.0, 0.5])
 def test_written_exponents_need_no_logarithm(exponent: float) -> None:
     x = Var("x", DType.F32)
-    short = transform(Binary(BinaryOp.POW, x, const(exponent, DType.F32)), expand)
+    short = transform(Binary(BinaryOp.POW, x, const(exponent, DType.F32)), expand_expr)
     assert len(list(walk(short))) <= 8
     with np.errstate(all="ignore"):
         exact = np.power(POINTS.astype(np.float64), exponent)

@@ -26,7 +26,7 @@ from tilewright.support.errors import InternalError
 from tilewright.support.program import Branch, While
 from tilewright.tir.func import Call, Constant, External, Func, Module, Program
 from tilewright.tir.parser import parse_func
-from tilewright.tir.rewrite import transform
+from tilewright.tir.rewrite import transform_stmt
 from tilewright.tir.stmt import Alloc, Block, For, Iter, Seq, Stmt, Store
 from tilewright.tir.verify import verify_func, verify_module
 
@@ -197,7 +197,7 @@ def test_a_binding_is_missing() -> None:
     def cut(s: Stmt) -> Stmt | None:
         return replace(s, bindings=s.bindings[:-1]) if isinstance(s, Block) else None
 
-    broken = func.with_body(transform(func.body, cut))
+    broken = func.with_body(transform_stmt(func.body, cut))
     rejected(broken, "2 iterators have 1 bindings", 'with block("sum"):')
 
 

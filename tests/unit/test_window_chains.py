@@ -8,7 +8,7 @@ from native import every_target, run_native
 
 from tilewright.families.bands import space as bands_rule
 from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, best_bands, gain
-from tilewright.families.bands.match import try_chain
+from tilewright.families.bands.match import try_band_chain
 from tilewright.families.bands.space import bands_space, try_form
 from tilewright.families.prepare import prepared
 from tilewright.ir.condition import logical_and
@@ -31,7 +31,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Call, Func, Module, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 from tilewright.tir.stmt import For, LoopKind, blocks
 from tilewright.tir.verify import verify_func
 
@@ -230,7 +230,7 @@ def _loops(func: Func) -> list[For]:
 def test_what_is_between_is_no_larger_than_a_band() -> None:
     space = bands_space(make_request(bottleneck((1, 16, 16, 8), 32, 3, 1), AVX2, frozenset()))
     assert space is not None
-    kernel = str(lower(space.build({"rows": 4, "channels": 16}).module.funcs[0])[0][-1].func)
+    kernel = str(lower_func(space.build({"rows": 4, "channels": 16}).module.funcs[0])[0][-1].func)
     assert 'alloc(f32[1, 6, 18, 16], "local") as p:' in kernel  # with the rows around, of a block of channels
     assert 'alloc(f32[1, 4, 16, 32], "local") as d:' in kernel  # for all channels: the projection sums them
     assert "select" not in kernel
@@ -245,19 +245,19 @@ def test_what_others_read_too_is_no_chain() -> None:
     t = convolution(b, x, u, 1)
     y = pool(b, t, 2, 2, 0)
     also = b.compute("also", t.shape, lambda *i: t[i] + 1)
-    assert try_chain(prepared(b.finish(y, also)).func) is None
+    assert try_band_chain(prepared(b.finish(y, also)).func) is None
 
 
 def test_windows_of_windows_are_no_chain() -> None:
     b = FuncBuilder("f")
     y = pool(b, pool(b, b.param("X", (1, 12, 12, 16), F32), 2, 2, 0), 3, 1, 1)
-    assert try_chain(prepared(b.finish(y)).func) is None
+    assert try_band_chain(prepared(b.finish(y)).func) is None
 
 
 def test_a_convolution_of_windows_is_no_projection() -> None:
     b = FuncBuilder("f")
     x, u = b.param("X", (1, 8, 8, 8), F32), b.param("U", (3, 3, 8, 8), F32)
-    assert try_chain(prepared(b.finish(convolution(b, pool(b, x, 2, 2, 0), u, 1))).func) is None
+    assert try_band_chain(prepared(b.finish(convolution(b, pool(b, x, 2, 2, 0), u, 1))).func) is None
 
 
 def test_a_product_of_means_is_no_projection() -> None:
@@ -265,7 +265,7 @@ def test_a_product_of_means_is_no_projection() -> None:
     m = mean(b, b.param("X", (1, 4, 4, 8), F32))
     z = b.param("Z", (8, 16), F32)
     y = b.reduce("y", (1, 16, 1, 1), (8,), lambda n, o, h, w, c: (m[n, c, h, w], z[c, o]))
-    assert try_chain(prepared(b.finish(y)).func) is None
+    assert try_band_chain(prepared(b.finish(y)).func) is None
 
 
 # -------------------------------------------------------------------------------------------------------------- apart
@@ -308,7 +308,7 @@ def test_apart_is_a_design_space_of_its_own() -> None:
 
 
 def form_of(func: Func) -> BandForm:
-    chain = try_chain(prepared(func).func)
+    chain = try_band_chain(prepared(func).func)
     assert chain is not None
     form = try_form(chain)
     assert form is not None

@@ -12,7 +12,7 @@ from tilewright.families.choosing import choosing
 from tilewright.families.winograd.recipe import find_stages
 from tilewright.ir.expr import Scope
 from tilewright.ops.core.conv import Conv
-from tilewright.ops.opdef import Algorithm, Array, Sample, TensorType
+from tilewright.ops.opdef import Array, OpAlternative, Sample, TensorType
 from tilewright.schedule.validate import check_valid
 from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
 from tilewright.search.default import schedule_func, spaces
@@ -36,11 +36,11 @@ def layer(
     return Conv.sample(x, w, bias, pads=pads, **attributes)
 
 
-def algorithms(s: Sample) -> Sequence[Algorithm]:
+def algorithms(s: Sample) -> Sequence[OpAlternative]:
     return s.op.alternatives([TensorType.of(t) for t in s.inputs])
 
 
-def func_of(s: Sample, algorithm: Algorithm | None = None) -> Func:
+def func_of(s: Sample, algorithm: OpAlternative | None = None) -> Func:
     b = FuncBuilder("layer")
     types = [TensorType.of(t) for t in s.inputs]
     params = [b.param(n, t.shape, t.dtype) for n, t in zip("xwc", types, strict=True)]
@@ -147,7 +147,7 @@ def alternatives(s: Sample, errors: float = 1e-6) -> Func:
     """The convolution with all algorithms to choose from."""
     func = func_of(s)
 
-    def make(a: Algorithm) -> Func:
+    def make(a: OpAlternative) -> Func:
         return func_of(s, a)
 
     found = tuple(Alternative(a.name, lambda a=a: make(a), lambda: errors) for a in algorithms(s))
@@ -168,7 +168,7 @@ def test_an_error_that_is_not_allowed_rules_them_out(bound: float) -> None:
     assert not chosen.alternatives and not chosen.algorithm and find_stages(chosen) is None
 
 
-def blocks_of(s: Sample, size: str) -> Algorithm:
+def blocks_of(s: Sample, size: str) -> OpAlternative:
     return next(a for a in algorithms(s) if f"blocks of {size} tiles" in a.name)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.codegen.objects import compile_object
-from tilewright.driver.worker import Server, target_from_json, target_to_json
+from tilewright.driver.worker import CodegenServer, target_from_json, target_to_json
 from tilewright.driver.workers import Workers, default_workers
 from tilewright.support.errors import UserError
 from tilewright.support.frames import unpack
@@ -155,7 +155,7 @@ def test_a_target_survives_the_way_to_text() -> None:
 
 
 def test_a_worker_answers_modules_once_it_has_its_target(expected: list[bytes]) -> None:
-    worker = Server()
+    worker = CodegenServer()
     assert worker.answer({}, [target_to_json(BASELINE)]) is None
     answers = [worker.answer({}, [ir]) for ir in (module(0).encode(), b"nonsense", module(1).encode())]
     (good, objects), (bad, none), (_, others) = (unpack(a or b"") for a in answers)

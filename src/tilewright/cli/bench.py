@@ -9,7 +9,7 @@ from tilewright.cli.feeds import read_sample
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.measure import Measured, Plugins, Report, measure
 from tilewright.cli.output import milliseconds, note, print_json, print_table, progress_bar
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.options import Wish
 from tilewright.runtime.machine import default_threads
@@ -75,7 +75,7 @@ def bench(
             f"our results differ from {r.reference}'s with {r.threads} thread(s):"
             f" relative error {r.error:.3g}, allowed {tolerance:.3g}"
         )
-    return Status.MISMATCH if wrong else Status.OK
+    return ExitStatus.MISMATCH if wrong else ExitStatus.OK
 
 
 def show(report: Report, tolerance: float) -> None:

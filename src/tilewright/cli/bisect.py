@@ -21,7 +21,7 @@ import numpy as np
 from onnx import ModelProto
 
 from tilewright.cli.difference import Difference, Tolerance
-from tilewright.cli.engines import Engine, Run, Values
+from tilewright.cli.engines import Engine, RunEngine, Values
 from tilewright.cli.output import OnProgress
 from tilewright.cli.submodel import ModelParts
 from tilewright.ops.hostop import HostValue
@@ -180,7 +180,7 @@ class Bisector:
                 return max(i, at + 1)
         return nodes.stop
 
-    def _prepare(self, engine: Engine, w: _Window) -> Run:
+    def _prepare(self, engine: Engine, w: _Window) -> RunEngine:
         """Messages name the window, since engines do not always name the node."""
         first, last = self._parts.title(w.at), self._parts.title(w.end - 1)
         where = f"node {first!r}" if first == last else f"nodes {first!r} to {last!r}"

@@ -15,7 +15,7 @@ from tilewright.cli.engines import Engine, Ours, Values, make_reference
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import note, print_json, print_table, progress_bar
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.cli.submodel import ModelParts, write_case
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
@@ -82,7 +82,7 @@ def compare(
         if bisection is not None:
             _show_bisection(bisection, reference, is_whole_fine=report["agrees"])
             _show_written(report)
-    return Status.OK if is_fine else Status.MISMATCH
+    return ExitStatus.OK if is_fine else ExitStatus.MISMATCH
 
 
 def _suspect(b: Bisection, bad: list[Difference], makers: Mapping[str, int]) -> str | None:

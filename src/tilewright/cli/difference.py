@@ -40,7 +40,7 @@ class Tolerance:
     steps: int = 0
 
     def differences(self, got: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[Difference, ...]:
-        return compare(got, wanted, steps=self.steps, same_types=True)
+        return compare_outputs(got, wanted, steps=self.steps, same_types=True)
 
     def worst(self, got: Mapping[str, Any], wanted: Mapping[str, Any]) -> Difference:
         return max(self.differences(got, wanted), key=lambda d: d.error)
@@ -49,7 +49,7 @@ class Tolerance:
         return difference.error <= self.relative
 
 
-def compare(
+def compare_outputs(
     got: Mapping[str, Any], wanted: Mapping[str, Any], *, steps: int = 0, same_types: bool = False
 ) -> tuple[Difference, ...]:
     """One Difference an output of `wanted`: an array, a sequence, a map or None. Integers may be `steps` apart."""

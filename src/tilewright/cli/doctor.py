@@ -16,7 +16,7 @@ from tilewright.cli.calibrate import calibrate as measure_figures
 from tilewright.cli.machine import Host, machine, versions
 from tilewright.cli.output import note, print_json, print_table
 from tilewright.cli.peak import fma_loop, read_loop
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.runtime.cache import default_cache
 from tilewright.support.errors import UserError
 from tilewright.support.processor import cpu_model
@@ -55,7 +55,7 @@ def doctor(peak: bool, calibrate: bool, as_json: bool) -> int:
         marks = {None: "", True: "ok", False: "FAILED"}
         rows = [(name, text or "not installed", "") for name, text in versions().items()]
         print_table(("", "", ""), rows + [(f.name, f.detail, marks[f.ok]) for f in found])
-    return Status.OK if all(f.ok is not False for f in found) else Status.USER_ERROR
+    return ExitStatus.OK if all(f.ok is not False for f in found) else ExitStatus.USER_ERROR
 
 
 def _target_facts(target: Target) -> list[Finding]:

@@ -16,7 +16,7 @@ from tilewright.api import load
 from tilewright.cli.peers import OnnxRuntime
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.graph.graph import Graph
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.ops.accuracy import Accuracy
 from tilewright.ops.hostop import HostValue
 from tilewright.runtime.session import Session
@@ -25,14 +25,14 @@ from tilewright.support.errors import UserError
 
 Model: TypeAlias = Path | ModelProto
 Values: TypeAlias = Mapping[str, HostValue]
-Run: TypeAlias = Callable[[Values], dict[str, HostValue]]
+RunEngine: TypeAlias = Callable[[Values], dict[str, HostValue]]
 
 
 class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def prepare(self, model: Model) -> Run: ...
+    def prepare(self, model: Model) -> RunEngine: ...
 
 
 class Ours:
@@ -43,7 +43,7 @@ class Ours:
     def __init__(self, threads: int | None, target: str, accuracy: Accuracy | None = None) -> None:
         self._threads, self._target, self._accuracy = threads, target, accuracy
 
-    def prepare(self, model: Model) -> Run:
+    def prepare(self, model: Model) -> RunEngine:
         session = load(
             model, threads=self._threads, target=self._target, accuracy=self._accuracy, cache=False
         )
@@ -58,7 +58,7 @@ class Ort:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def prepare(self, model: Model) -> Run:
+    def prepare(self, model: Model) -> RunEngine:
         source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
         session = OnnxRuntime(source, self._threads)
 
@@ -74,7 +74,7 @@ class OnnxReference:
 
     name = "onnx.reference"
 
-    def prepare(self, model: Model) -> Run:
+    def prepare(self, model: Model) -> RunEngine:
         with _told("onnx.reference cannot load the model"):
             evaluator = ReferenceEvaluator(model if isinstance(model, ModelProto) else str(model))
 
@@ -93,7 +93,7 @@ class OwnReference:
 
     name = "reference"
 
-    def prepare(self, model: Model) -> Run:
+    def prepare(self, model: Model) -> RunEngine:
         def run(values: Values) -> dict[str, HostValue]:
             with OnnxModel(model) as found, np.errstate(all="ignore"):
                 staged = Staged(found.scope, lambda graph: cast(Session, _Interpreted(graph)))
@@ -109,7 +109,7 @@ class _Interpreted:
         self._graph = graph
 
     def run(self, feeds: Any) -> dict[str, Any]:
-        return interpret(self._graph, feeds)
+        return interpret_graph(self._graph, feeds)
 
     def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ from tilewright.cli.output import print_json
 from tilewright.cli.summary import print_summary, summary_of
 from tilewright.cli.views import Views, pick
 from tilewright.ops.accuracy import Accuracy
-from tilewright.runtime.file import load as read_program
+from tilewright.runtime.file import load_artifact as read_program
 from tilewright.support.errors import UserError
 
 

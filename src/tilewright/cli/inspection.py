@@ -15,10 +15,10 @@ from tilewright.cli.profile_table import show_profile
 from tilewright.cli.summary import summary_of
 from tilewright.cli.views import pick
 from tilewright.compiler import stages
-from tilewright.driver.kernels import Kernel
+from tilewright.driver.kernels import NativeKernel
 from tilewright.graph.printer import print_graph
 from tilewright.placement.options import Wish
-from tilewright.runtime.file import load as read_program
+from tilewright.runtime.file import load_artifact as read_program
 from tilewright.runtime.machine import default_threads
 from tilewright.stages import Stages
 from tilewright.target.target import native
@@ -26,7 +26,7 @@ from tilewright.tir.func import Module
 from tilewright.tir.printer import print_func, print_module
 
 MODULES: dict[str, Callable[[Stages], Module]] = {"tir": lambda s: s.tir, "scheduled": lambda s: s.scheduled}
-KERNELS: dict[str, Callable[[Stages, Kernel], str]] = {
+KERNELS: dict[str, Callable[[Stages, NativeKernel], str]] = {
     "lowered": lambda _, k: print_func(k.func),
     "llvm": lambda _, k: k.llvm,
     "asm": lambda s, k: s.asm(k.name),

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 
 
 def end_at_once() -> None:
@@ -49,4 +49,4 @@ def is_interrupt(error: BaseException) -> bool:
 
 def _end(number: int, frame: FrameType | None) -> None:
     os.write(2, b"\ninterrupted\n")  # not on the line on which a terminal shows ^C
-    os._exit(Status.INTERRUPTED)
+    os._exit(ExitStatus.INTERRUPTED)

@@ -19,13 +19,13 @@ import click
 
 from tilewright.cli import commands
 from tilewright.cli.interrupts import is_interrupt
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.support.errors import UserError
 from tilewright.support.extensions import load_extensions
 from tilewright.version import __version__
 
 
-class Program(click.Group):
+class CommandGroup(click.Group):
     """Our commands and those of other packages; failures end in the documented exit statuses, whoever calls it."""
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
@@ -47,27 +47,27 @@ class Program(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return Status.OK
+            return ExitStatus.OK
 
     def _status(self, *args: Any, **extra: Any) -> int:
         try:
-            return super().main(*args, **extra) or Status.OK
+            return super().main(*args, **extra) or ExitStatus.OK
         except click.ClickException as e:
             e.show()
-            return Status.USAGE if isinstance(e, click.UsageError) else Status.USER_ERROR
+            return ExitStatus.USAGE if isinstance(e, click.UsageError) else ExitStatus.USER_ERROR
         except UserError as e:
             click.echo(f"error: {e.for_command()}", err=True)
-            return Status.USER_ERROR
+            return ExitStatus.USER_ERROR
         except (Exception, KeyboardInterrupt) as e:
             if is_interrupt(e):
                 click.echo("interrupted", err=True)
-                return Status.INTERRUPTED
+                return ExitStatus.INTERRUPTED
             click.echo(traceback.format_exc(), err=True)
             click.echo("This is a mistake of Tilewright's. Please report it with the text above.", err=True)
-            return Status.INTERNAL_ERROR
+            return ExitStatus.INTERNAL_ERROR
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tilewright")
 def main() -> None:
     """Compile models to native programs, run them, look inside, measure and tune."""

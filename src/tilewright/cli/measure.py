@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tilewright.cli.catalogue import OURS, PEERS, Peer, find_peers, interpreter
 from tilewright.cli.defaults import TIMEOUT
-from tilewright.cli.difference import compare, worst
+from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import read_array
 from tilewright.cli.machine import check_cores
@@ -317,7 +317,7 @@ class _Contest:
         """Sequences, maps and empty optionals are left out; `tilewright compare` sees them."""
         got, wanted = self.results[name], self.results[reference]
         both = {n: v for n, v in wanted.items() if n in got}
-        return worst(compare({n: _in_shape(got[n], v) for n, v in both.items()}, both))
+        return worst(compare_outputs({n: _in_shape(got[n], v) for n, v in both.items()}, both))
 
 
 def _reference(names: Sequence[str]) -> str | None:

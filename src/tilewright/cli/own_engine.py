@@ -80,7 +80,7 @@ class OwnEngine:
         if compiled is not None:
             regions = compiled.artifact.regions
         elif model.suffix == PROGRAM:
-            regions = file.load(model).regions
+            regions = file.load_artifact(model).regions
         self.plugins = _told(wish, regions)
         self.outputs = [o.name for o in self._session.outputs]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.codegen.objects import compile_object
 from tilewright.runtime.loader import Code
-from tilewright.runtime.memory import Region
+from tilewright.runtime.memory import MemoryRegion
 from tilewright.target.target import Target
 
 CHAINS = 12  # independent sums: more than latency × units, and with two operands they still fit 16 registers
@@ -29,7 +29,7 @@ class PeakLoop:
     """A run does `flops` operations, reads `nbytes` bytes, or takes `cycles`, on one core. Owns its code and data."""
 
     code: Code
-    data: Region
+    data: MemoryRegion
     steps: int
     flops: int = 0
     nbytes: int = 0
@@ -67,7 +67,7 @@ def clock_loop(target: Target, seconds: float = 0.002) -> PeakLoop:
 
 def _arithmetic_loop(target: Target, seconds: float, chains: int, clocked: int) -> PeakLoop:
     trial_steps = 100_000
-    data = Region((CHAINS + 2) * target.vector_bytes)  # the sums, x, and what is counted
+    data = MemoryRegion((CHAINS + 2) * target.vector_bytes)  # the sums, x, and what is counted
     data.array.view(np.float32)[:] = 0.5  # sums converge to 1: neither denormal nor infinite
     code = _load(_fma_ir(target.lanes(4), target.has_fma, chains, clocked), target)
     steps = max(1, int(trial_steps * seconds / PeakLoop(code, data, trial_steps).seconds()))
@@ -79,7 +79,7 @@ def read_loop(target: Target, nbytes: int, passes: int = 1) -> PeakLoop:
     step_bytes = LOADS * target.vector_bytes
     steps = 1 << max(0, (nbytes // step_bytes).bit_length() - 1)
     code = _load(_read_ir(target.vector_bytes // 8, mask=steps - 1), target)
-    loop = PeakLoop(code, Region(steps * step_bytes), passes * steps, nbytes=passes * steps * step_bytes)
+    loop = PeakLoop(code, MemoryRegion(steps * step_bytes), passes * steps, nbytes=passes * steps * step_bytes)
     loop.run()
     return loop
 

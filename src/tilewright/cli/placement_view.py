@@ -14,7 +14,7 @@ import click
 from tilewright.cli.output import print_json, print_table
 from tilewright.graph.graph import Graph, Node, producers
 from tilewright.graph.passes.partition import name_of
-from tilewright.placement.place import Verdict
+from tilewright.placement.place import UnitVerdict
 from tilewright.stages import Stages
 from tilewright.support.errors import UserError
 
@@ -29,7 +29,7 @@ def show_placement(found: Stages, svg: Path | None, as_json: bool) -> None:
     placement, graph = found.placement, found.imported
     owners = {n: p.plugin.name for p in placement.regions for n in p.region.graph.nodes}
     if svg is not None:
-        _write(svg, draw(graph, owners, placement.verdicts))
+        _write(svg, graph_svg(graph, owners, placement.verdicts))
     regions = [
         {
             "region": p.region.key,
@@ -72,7 +72,7 @@ def _write(path: Path, text: str) -> None:
         raise UserError(f"cannot write the drawing: {e.strerror or e}", where=str(path)) from e
 
 
-def draw(graph: Graph, owners: Mapping[Node, str], verdicts: tuple[Verdict, ...]) -> str:
+def graph_svg(graph: Graph, owners: Mapping[Node, str], verdicts: tuple[UnitVerdict, ...]) -> str:
     """The graph as SVG."""
     places = _places(graph)
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(dict.fromkeys(owners.values()))}

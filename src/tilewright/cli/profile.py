@@ -21,13 +21,13 @@ from tilewright.cli.machine import pinned
 from tilewright.cli.peak import Limits, measure_limits
 from tilewright.cli.summary import kernel_calls
 from tilewright.cli.traffic import count_bytes
-from tilewright.driver.kernels import Compiled, Kernel
+from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.ir.expr import Binary, BinaryOp, Fma, Load, Scope, Unary
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.runtime.feeds import Signature
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants
-from tilewright.runtime.program import Context, Plan
+from tilewright.runtime.program import ExecutionPlan, RunContext
 from tilewright.runtime.team import Team, shared_team
 from tilewright.stages import Stages
 from tilewright.support.artifact import (
@@ -38,10 +38,10 @@ from tilewright.support.artifact import (
     Place,
     Segment,
 )
-from tilewright.support.driver_abi import Call, Job
+from tilewright.support.driver_abi import CallRow, Job
 from tilewright.support.program import map_program
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Alloc, Block, Emit, Seq, Stmt, Store, blocks, walk
+from tilewright.tir.stmt import Alloc, Block, Emit, Seq, Stmt, Store, blocks, walk_stmts
 
 MIN_RUNS = 5
 _SPIN_US = "100000"  # inside a program workers do not sleep between calls: nor shall they between jobs
@@ -197,12 +197,12 @@ def _timed(
     outputs = signature.outputs(None, inputs)
     team, code = shared_team(artifact.driver, threads), Code(artifact.objects)
     constants = Constants(artifact.constants)
-    contexts: list[Context] = []
+    contexts: list[RunContext] = []
     for program in (artifact.program, one_by_one(artifact.program)):
-        plan = Plan(replace(artifact, program=program), code, constants, {}, team)
+        plan = ExecutionPlan(replace(artifact, program=program), code, constants, {}, team)
         if plan.is_parallel:
             team.start()
-        contexts.append(Context(plan))
+        contexts.append(RunContext(plan))
         contexts[-1].attach(inputs, outputs)
     whole, apart = contexts
     clock = apart.run_job = _Clock(team.run_job)
@@ -226,7 +226,7 @@ def _timed(
         counts = dict.fromkeys(spent, 0)
         for address, taken in clock.jobs:
             job = Job.from_address(address)
-            name = names[Call.from_address(job.calls).fn]
+            name = names[CallRow.from_address(job.calls).fn]
             once[name] += max(taken - empty[job.team != 0], 0.0)
             counts[name] += 1
         for name, t in once.items():
@@ -264,12 +264,12 @@ def _patient_workers() -> Generator[None]:
 # --------------------------------------------------------------------------------------------------------- description
 
 
-def _origins(stages: Stages) -> dict[str, tuple[Kernel, Compiled]]:
+def _origins(stages: Stages) -> dict[str, tuple[NativeKernel, Compiled]]:
     return {k.name: (k, c) for c in stages.compiled for k in c.kernels}
 
 
 def _described(
-    name: str, count: int, seconds: float, call: KernelCall, origin: tuple[Kernel, Compiled] | None
+    name: str, count: int, seconds: float, call: KernelCall, origin: tuple[NativeKernel, Compiled] | None
 ) -> KernelProfile:
     if origin is None:
         return KernelProfile(name, count, call.parts, seconds, None, None, "", "")
@@ -286,17 +286,19 @@ def _described(
     )
 
 
-def algorithm_of(kernel: Kernel, compiled: Compiled) -> str:
+def algorithm_of(kernel: NativeKernel, compiled: Compiled) -> str:
     """The algorithm by its name, where there were several to choose from; and what this kernel of it does: a
     contraction, with the tensor intrinsics or the tile of registers that it is made of, a reduction, …
     """
     what = _kind(_nest(kernel, compiled))
     tiles = [
-        *dict.fromkeys(_short(s.intrinsic) for s in walk(_nest(kernel, compiled)) if isinstance(s, Emit))
+        *dict.fromkeys(
+            _short(s.intrinsic) for s in walk_stmts(_nest(kernel, compiled)) if isinstance(s, Emit)
+        )
     ]
     registers = [
         s.buffer
-        for s in walk(kernel.func.body)
+        for s in walk_stmts(kernel.func.body)
         if isinstance(s, Alloc) and s.buffer.scope is Scope.REGISTER and s.buffer.size > 1
     ]
     if not tiles and registers and what == "contraction":
@@ -305,7 +307,7 @@ def algorithm_of(kernel: Kernel, compiled: Compiled) -> str:
     return f"{compiled.func.algorithm}: {text}" if compiled.func.algorithm else text
 
 
-def _nest(kernel: Kernel, compiled: Compiled) -> Stmt:
+def _nest(kernel: NativeKernel, compiled: Compiled) -> Stmt:
     """The part of the scheduled Func that became this kernel; all of it where that is not one to one."""
     body = compiled.scheduled.body
     nests = body.stmts if isinstance(body, Seq) else (body,)
@@ -324,7 +326,7 @@ def _kind(nest: Stmt) -> str:
 
 
 def _block_kind(block: Block) -> str:
-    stores = [s for s in walk(block.body) if isinstance(s, Store)]
+    stores = [s for s in walk_stmts(block.body) if isinstance(s, Store)]
     parts = [e for s in stores for e in walk_expr(s.value)]
     if block.is_reduction:
         is_product = any(
@@ -336,7 +338,7 @@ def _block_kind(block: Block) -> str:
     return "copy" if any(isinstance(e, Load) for e in parts) else "fill"
 
 
-def layout_of(kernel: Kernel, call: KernelCall) -> str:
+def layout_of(kernel: NativeKernel, call: KernelCall) -> str:
     """The shapes in memory of the largest tensor that the kernel reads, constants aside, and of what it writes."""
     func = kernel.func
     read = [

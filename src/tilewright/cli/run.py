@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.api import load
-from tilewright.cli.difference import compare
+from tilewright.cli.difference import compare_outputs
 from tilewright.cli.feeds import make_feeds, read_array, read_sample, write_array
 from tilewright.cli.output import note, print_json, print_table, progress_bar, shape_text
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.ops.accuracy import Accuracy
 from tilewright.support.errors import UserError
 
@@ -54,7 +54,9 @@ def run(
     results = session.run(make_feeds(session.inputs, files, seed))
     for name, path in saves.items():
         write_array(path, results[name])
-    errors = {d.output: d.error for d in compare(results, {n: read_array(p) for n, p in expected.items()})}
+    errors = {
+        d.output: d.error for d in compare_outputs(results, {n: read_array(p) for n, p in expected.items()})
+    }
 
     rows: list[dict[str, Any]] = [{"name": name, **_statistics(results[name])} for name in names]
     if as_json:
@@ -76,7 +78,7 @@ def run(
     for name, error in errors.items():
         if error > tolerance:
             note(f"{name} differs from {expected[name]}: relative error {error:.3g}, allowed {tolerance:.3g}")
-    return Status.MISMATCH if any(e > tolerance for e in errors.values()) else Status.OK
+    return ExitStatus.MISMATCH if any(e > tolerance for e in errors.values()) else ExitStatus.OK
 
 
 def _statistics(value: NDArray[Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 
-class Status(IntEnum):
+class ExitStatus(IntEnum):
     OK = 0
     USER_ERROR = 1
     USAGE = 2

@@ -13,13 +13,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import milliseconds, note, print_json, print_table
-from tilewright.cli.status import Status
+from tilewright.cli.status import ExitStatus
 from tilewright.ops.accuracy import Accuracy
 from tilewright.search.database import database_path
 from tilewright.support.errors import UserError
 from tilewright.tuning.failures import Failure
-from tilewright.tuning.tune import OnProgress, TaskResult, TuneResult, Tuning
-from tilewright.tuning.tune import Progress as Now
+from tilewright.tuning.tune import OnTuningProgress, TaskResult, TuneResult, Tuning
+from tilewright.tuning.tune import TuningProgress as Now
 
 
 def tune(
@@ -52,11 +52,11 @@ def tune(
         print_json({**_as_json(result), "machine": machine().summary(), "versions": versions()})
     else:
         _show(result)
-    return Status.INTERRUPTED if result.is_interrupted else Status.OK
+    return ExitStatus.INTERRUPTED if result.is_interrupted else ExitStatus.OK
 
 
 @contextmanager
-def _progress_line() -> Generator[OnProgress | None]:
+def _progress_line() -> Generator[OnTuningProgress | None]:
     """A bar of time on stderr, with what was found so far, if somebody watches; None otherwise."""
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -18,7 +18,7 @@ Lines: TypeAlias = "list[str | Lines]"
 
 
 @dataclass(slots=True)
-class Region:
+class CodeRegion:
     """The function (depth 0) or the body of a loop: an open head and what was already computed in it."""
 
     head: Lines
@@ -30,7 +30,7 @@ class TextBuilder:
         self.root: Lines = []
         self.lines: Lines = self.root
         self.label = "entry"
-        self.regions: list[Region] = []
+        self.regions: list[CodeRegion] = []
         self.depth: dict[Var, int] = {}  # loop variable -> depth of its region
         self.env: dict[Var, Val] = {}
         self.intrinsics: set[str] = set()

@@ -17,7 +17,7 @@ from tilewright.ir.simplify import Linear
 from tilewright.support.errors import InternalError
 from tilewright.target.intrinsic import EmitContext, Intrinsic
 from tilewright.target.intrinsics import find_intrinsic
-from tilewright.tir.stmt import Emit, For, Store, walk
+from tilewright.tir.stmt import Emit, For, Store, walk_stmts
 
 _Terms: TypeAlias = tuple[tuple[Expr, int], ...]
 
@@ -63,9 +63,9 @@ class _Place:
 
 def _check_places(s: Emit, places: Sequence[_Place], e: ExprEmitter) -> None:
     """The body touches the elements of the operands, and no others. (Steps may have unrolled its loops.)"""
-    extents = {n.var: n.extent for n in walk(s.body) if isinstance(n, For)}
+    extents = {n.var: n.extent for n in walk_stmts(s.body) if isinstance(n, For)}
     accesses: set[tuple[Buffer, Indices]] = set()
-    for n in walk(s.body):
+    for n in walk_stmts(s.body):
         if isinstance(n, Store):
             accesses.add((n.buffer, n.indices))
             accesses |= {(x.buffer, x.indices) for x in loads(n.value)}

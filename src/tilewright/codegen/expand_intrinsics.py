@@ -14,17 +14,17 @@ from tilewright.target.intrinsics import find_intrinsic
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.passes.unroll_loops import unroll_loops
-from tilewright.tir.rewrite import transform
-from tilewright.tir.stmt import Emit, For, LoopKind, Stmt, walk
+from tilewright.tir.rewrite import transform_stmt
+from tilewright.tir.stmt import Emit, For, LoopKind, Stmt, walk_stmts
 
 
 def expand_intrinsics(func: Func, target: Target) -> Func:
     def expand(s: Stmt) -> Stmt | None:
-        return transform(s.body, _unrolled) if isinstance(s, Emit) and _is_missing(s, target) else None
+        return transform_stmt(s.body, _unrolled) if isinstance(s, Emit) and _is_missing(s, target) else None
 
-    if not any(isinstance(s, Emit) and _is_missing(s, target) for s in walk(func.body)):
+    if not any(isinstance(s, Emit) and _is_missing(s, target) for s in walk_stmts(func.body)):
         return func
-    return unroll_loops(func.with_body(transform(func.body, expand)))
+    return unroll_loops(func.with_body(transform_stmt(func.body, expand)))
 
 
 def _is_missing(s: Emit, target: Target) -> bool:

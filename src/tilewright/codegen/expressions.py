@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
-from tilewright.codegen.loaded import Facts, Key, KnownValues
+from tilewright.codegen.loaded import Facts, LoadedValues, NodeKey
 from tilewright.codegen.registers import Offsets, RegisterFile
 from tilewright.codegen.strided import can_shuffle, load_strided
-from tilewright.codegen.transposes import can_turn, turn
+from tilewright.codegen.transposes import can_turn, transpose_vectors
 from tilewright.codegen.values import Val, intrinsic_type, literal, memory_type
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
@@ -72,7 +72,7 @@ class ExprEmitter:
         self._fetching: _Fetching | None = None
         self.offsets = Offsets(simplify)
         self.facts = Facts()
-        self.known = KnownValues(self.facts)
+        self.known = LoadedValues(self.facts)
 
     # ------------------------------------------------------------------------------------------------- context
 
@@ -108,7 +108,7 @@ class ExprEmitter:
 
     def forget_all(self) -> None:
         """In another line of code, which what was computed so far does not dominate or may have changed in."""
-        self.known = KnownValues(self.facts)
+        self.known = LoadedValues(self.facts)
 
     # --------------------------------------------------------------------------------------------- expressions
 
@@ -120,7 +120,7 @@ class ExprEmitter:
             self.known.put(key, done)
         return done
 
-    def _key(self, e: Expr) -> Key:
+    def _key(self, e: Expr) -> NodeKey:
         # What reads nothing does not depend on the mask.
         return (e, self.mask.name if self.mask is not None and self.facts.buffers(e) else "", self.lanes)
 
@@ -258,7 +258,7 @@ class ExprEmitter:
         if value is None:
             # A hoisted value must not use what is known only in the code at the current statement.
             known, lane, lanes, mask = self.known, self.lane, self.lanes, self.mask
-            self.known, self.lane, self.lanes, self.mask = KnownValues(self.facts), None, 1, None
+            self.known, self.lane, self.lanes, self.mask = LoadedValues(self.facts), None, 1, None
             try:
                 value = self.emit(atom)
             finally:
@@ -368,7 +368,7 @@ class ExprEmitter:
         rows = [self._slot(file, (offset + n * step) // file.width) for n in range(self.lanes)]
         names = tuple(v.name for v in rows)
         if names not in self.known.turned:
-            self.known.turned[names] = turn(self.b, rows)
+            self.known.turned[names] = transpose_vectors(self.b, rows)
         return self.known.turned[names][offset % file.width]
 
     def _slot(self, file: RegisterFile, n: int) -> Val:

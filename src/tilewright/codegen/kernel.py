@@ -10,7 +10,7 @@ that they change as phis.
 import math
 from typing import assert_never
 
-from tilewright.codegen.builder import Region, TextBuilder
+from tilewright.codegen.builder import CodeRegion, TextBuilder
 from tilewright.codegen.emit import write_intrinsic
 from tilewright.codegen.expressions import ExprEmitter
 from tilewright.codegen.registers import RegisterFile, register_width, stored_slots
@@ -23,7 +23,20 @@ from tilewright.tir.func import Func
 from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES, part_loops
 from tilewright.tir.printer import print_head
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import PREFETCH, Alloc, Block, Emit, For, If, LoopKind, Seq, Stmt, Store, loops, walk
+from tilewright.tir.stmt import (
+    PREFETCH,
+    Alloc,
+    Block,
+    Emit,
+    For,
+    If,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    loops,
+    walk_stmts,
+)
 
 MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such code is faster as a loop
 
@@ -59,7 +72,7 @@ class _KernelEmitter:
                 where=print_head(axis),
                 hint="for a CPU use Parallel, Vectorize and Unroll; Bind is for programs that are interpreted",
             )
-        b.regions.append(Region(b.place()))
+        b.regions.append(CodeRegion(b.place()))
         with b.at(0):
             for n, p in enumerate(func.params):
                 at = b.op(f"getelementptr ptr, ptr %args, i64 {n}", INDEX)
@@ -118,7 +131,9 @@ class _KernelEmitter:
             self.b.env[s.var], self.b.depth[s.var] = Val("0", INDEX), 0
             self.stmt(s.body)
             return
-        if s.kind is LoopKind.VECTORIZED and not any(isinstance(n, For | Alloc | Emit) for n in walk(s.body)):
+        if s.kind is LoopKind.VECTORIZED and not any(
+            isinstance(n, For | Alloc | Emit) for n in walk_stmts(s.body)
+        ):
             with self.e.vector(s.var, s.extent):
                 self.stmt(s.body)
             return
@@ -141,7 +156,7 @@ class _KernelEmitter:
                 name = b.fresh("acc")
                 entering[buffer, n] = (name, file.slots[n] or "poison")
                 file.slots[n] = name
-        b.regions.append(Region(b.place()))
+        b.regions.append(CodeRegion(b.place()))
         self.e.forget_all()
         ahead = dict(s.annotations).get(PREFETCH, 0)
         with self.e.fetching(s.var, int(ahead)):
@@ -262,4 +277,4 @@ class _KernelEmitter:
 
 
 def stored_buffers(s: Stmt) -> set[Buffer]:
-    return {n.buffer for n in walk(s) if isinstance(n, Store)}
+    return {n.buffer for n in walk_stmts(s) if isinstance(n, Store)}

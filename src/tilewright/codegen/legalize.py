@@ -12,12 +12,12 @@ from tilewright.tir.passes.expand_halves import expand_half_casts, widen_halves
 from tilewright.tir.passes.expand_math import expand_math
 from tilewright.tir.passes.expand_rounding import expand_rounding
 from tilewright.tir.passes.split_fma import without_fma
-from tilewright.tir.pipeline import Pass
+from tilewright.tir.pipeline import FuncPass
 
 
-def legalize(target: Target) -> tuple[Pass, ...]:
+def legalize(target: Target) -> tuple[FuncPass, ...]:
     """The last passes of kernels for `target`."""
-    passes: list[Pass] = [partial(expand_intrinsics, target=target), expand_math, widen_halves]
+    passes: list[FuncPass] = [partial(expand_intrinsics, target=target), expand_math, widen_halves]
     if not target.has_fma:
         passes.append(without_fma)
     if not target.has_rounding:

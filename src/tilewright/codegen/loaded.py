@@ -36,27 +36,27 @@ class Facts:
         return found
 
 
-Key = tuple[Expr, str, int]  # an expression, the name of the mask, the number of lanes
+NodeKey = tuple[Expr, str, int]  # an expression, the name of the mask, the number of lanes
 
 
 @dataclass(slots=True)
-class KnownValues:
+class LoadedValues:
     """The values in the current straight line of code: shared nodes are computed once."""
 
     facts: Facts
-    _values: dict[Key, Val] = field(default_factory=dict[Key, Val])
-    _readers: dict[Buffer, list[Key]] = field(default_factory=dict[Buffer, list[Key]])
+    _values: dict[NodeKey, Val] = field(default_factory=dict[NodeKey, Val])
+    _readers: dict[Buffer, list[NodeKey]] = field(default_factory=dict[Buffer, list[NodeKey]])
     turned: dict[tuple[str, ...], list[Val]] = field(
         default_factory=dict[tuple[str, ...], list[Val]]
     )  # by rows
 
-    def get(self, key: Key) -> Val | None:
+    def get(self, key: NodeKey) -> Val | None:
         return self._values.get(key)
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: NodeKey) -> bool:
         return key in self._values
 
-    def put(self, key: Key, value: Val) -> None:
+    def put(self, key: NodeKey, value: Val) -> None:
         self._values[key] = value
         for b in self.facts.buffers(key[0]):
             self._readers.setdefault(b, []).append(key)
@@ -66,6 +66,6 @@ class KnownValues:
         for key in self._readers.pop(buffer, ()):
             self._values.pop(key, None)
 
-    def copy(self) -> "KnownValues":
+    def copy(self) -> "LoadedValues":
         readers = {b: list(keys) for b, keys in self._readers.items()}
-        return KnownValues(self.facts, dict(self._values), readers, dict(self.turned))
+        return LoadedValues(self.facts, dict(self._values), readers, dict(self.turned))

@@ -14,7 +14,7 @@ from tilewright.ir.expr import Buffer, Indices, Var
 from tilewright.ir.simplify import Simplifier
 from tilewright.support.errors import InternalError
 from tilewright.target.intrinsics import find_intrinsic
-from tilewright.tir.stmt import Emit, For, LoopKind, Stmt, Store, children, walk
+from tilewright.tir.stmt import Emit, For, LoopKind, Stmt, Store, children, walk_stmts
 
 
 @dataclass(slots=True)
@@ -108,8 +108,8 @@ def stored_slots(
     found: dict[Buffer, set[int]] = {}
     for s, along, width in _with_lanes(body, lane, lanes) if files else ():
         if isinstance(s, Emit):  # its loops are not unrolled: the instructions are for all their iterations
-            extents = {n.var: n.extent for n in walk(s.body) if isinstance(n, For)}
-            for n in walk(s.body):
+            extents = {n.var: n.extent for n in walk_stmts(s.body) if isinstance(n, For)}
+            for n in walk_stmts(s.body):
                 if isinstance(n, Store) and n.buffer in files:
                     at = offsets.all(n.buffer, n.indices, extents)
                     size = files[n.buffer].width

@@ -20,7 +20,7 @@ def can_turn(dtype: DType, width: int, rows: int) -> bool:
     return dtype is not DType.BOOL and 1 < rows <= width and width & (width - 1) == 0
 
 
-def turn(b: TextBuilder, rows: Sequence[Val]) -> list[Val]:
+def transpose_vectors(b: TextBuilder, rows: Sequence[Val]) -> list[Val]:
     """The columns of vectors that all have the same number of elements, at least as many as there are vectors."""
     dtype, width = rows[0].dtype, rows[0].lanes
     near = min(width, max(1, _NEAR_BYTES // dtype.bytes))

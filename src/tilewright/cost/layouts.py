@@ -13,7 +13,7 @@ from tilewright.cost.caches import LINE_BYTES, l1_room, per_byte
 from tilewright.target.machine import Machine
 
 
-class Access(Enum):
+class LaneAccess(Enum):
     """Where neighbouring lanes find their elements. The value: cycles an element costs more than in a whole vector, as
     kernels of `benchmarks.predicted` that do so take.
     """
@@ -33,7 +33,7 @@ _UNKNOWN = 1.0  # cycles of a step of a reduction that no closed form is for: at
 _LOOSE = 0.2
 
 
-def access_seconds(access: Access, elements: float, m: Machine) -> float:
+def access_seconds(access: LaneAccess, elements: float, m: Machine) -> float:
     return access.value * elements / m.hertz
 
 

@@ -13,7 +13,7 @@ from tilewright.cost.stream import moving_seconds
 from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, Select, Unary, UnaryOp, loads, walk
 from tilewright.target.machine import Machine
 from tilewright.tir.stmt import Block, Store, stmt_exprs
-from tilewright.tir.stmt import walk as walk_stmts
+from tilewright.tir.stmt import walk_stmts as walk_stmts
 
 _SHARED = 0.25  # of a load: what many elements share is loaded for a tile of about four of them
 _STEP = 1.0  # cycles of a vector beside: addresses, the loop, the store; as copies take

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from tilewright.driver.kernels import Kernel, calls_of
+from tilewright.driver.kernels import NativeKernel, calls_of
 from tilewright.ir.expr import Buffer
 from tilewright.support.artifact import ArtifactProgram, ExternalCall, Segment, Slot, TensorSpec
-from tilewright.support.program import Branch, Program, While, map_program
+from tilewright.support.program import Branch, ProgramTree, While, map_program
 from tilewright.tir.func import External
 
 
@@ -15,14 +15,14 @@ from tilewright.tir.func import External
 class Item:
     """A kernel call before its buffers have places."""
 
-    kernel: Kernel
+    kernel: NativeKernel
     buffers: tuple[Buffer, ...]
 
 
-Assembly: TypeAlias = Program[Item | External, Buffer]
+Assembly: TypeAlias = ProgramTree[Item | External, Buffer]
 
 
-def touched(program: Assembly, in_place: Collection[str] = ()) -> list[tuple[Buffer, ...]]:
+def buffers_by_call(program: Assembly, in_place: Collection[str] = ()) -> list[tuple[Buffer, ...]]:
     """The buffers of each call in order. What a loop touches is all alive as long as the loop runs. External calls of
     the keys `in_place` are over with their inputs before they touch an output.
     """
@@ -34,9 +34,13 @@ def touched(program: Assembly, in_place: Collection[str] = ()) -> list[tuple[Buf
             case External():
                 out += [n.inputs, n.outputs] if n.key in in_place else [(*n.inputs, *n.outputs)]
             case Branch():
-                out += [(n.cond,), *touched(n.then, in_place), *touched(n.otherwise, in_place)]
+                out += [
+                    (n.cond,),
+                    *buffers_by_call(n.then, in_place),
+                    *buffers_by_call(n.otherwise, in_place),
+                ]
             case While():
-                out.append((n.cond, *(b for t in touched(n.body, in_place) for b in t)))
+                out.append((n.cond, *(b for t in buffers_by_call(n.body, in_place) for b in t)))
             case _:
                 assert_never(n)
     return out

@@ -22,7 +22,7 @@ from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.driver.keys import source_digest
 from tilewright.driver.passes import Scheduled
-from tilewright.driver.workers import Job, Workers
+from tilewright.driver.workers import CodegenJob, Workers
 from tilewright.ir.expr import Buffer
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.loader import Code
@@ -33,7 +33,7 @@ from tilewright.support.artifact import KernelCall, Place, Slot
 from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
+class NativeKernel:
     """A native function and what it was made from."""
 
     name: str
@@ -61,7 +61,7 @@ class Compiled:
     func: Func  # as given
     scheduled: Func
     trace: Trace
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[NativeKernel, ...]
     shared: tuple[Buffer, ...]
 
 
@@ -72,7 +72,7 @@ class _Code:
     name: str
     parts: int
     llvm: str
-    job: Job
+    job: CodegenJob
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +99,7 @@ class KernelCompiler:
         self._started: dict[str, _Started] = {}
         self._done: dict[str, Compiled] = {}
         self._codes: dict[tuple[str, int], _Code] = {}
-        self._kernels: dict[_Code, Kernel] = {}
+        self._kernels: dict[_Code, NativeKernel] = {}
         self._passes = legalize(target)
         self._object_facts = (
             "object",
@@ -112,7 +112,7 @@ class KernelCompiler:
         self._driver = self._request(driver_ir(target))
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
+    def kernels(self) -> tuple[NativeKernel, ...]:
         """All that are finished."""
         return tuple(self._kernels.values())
 
@@ -142,7 +142,7 @@ class KernelCompiler:
     def _emit(self, func: Func, schedule: Schedule) -> _Started:
         begin = time.perf_counter()
         result = schedule.module.funcs[0]
-        phases, shared = lower(result, self._passes)
+        phases, shared = lower_func(result, self._passes)
         lowered = time.perf_counter()
         kernels = tuple((p.func, self._code(p.func)) for p in phases)
         self.seconds["lower"] += lowered - begin
@@ -175,20 +175,20 @@ class KernelCompiler:
             known = self._codes[key] = _Code(name, parts(func), ir, self._request(ir))
         return known
 
-    def _kernel(self, func: Func, code: _Code) -> Kernel:
+    def _kernel(self, func: Func, code: _Code) -> NativeKernel:
         known = self._kernels.get(code)
         if known is None:
-            known = Kernel(code.name, func, code.parts, code.llvm, self._object(code.job))
+            known = NativeKernel(code.name, func, code.parts, code.llvm, self._object(code.job))
             self._kernels[code] = known
         return replace(known, func=func)
 
     # ------------------------------------------------------------------------------------------------- objects
 
-    def _request(self, ir: str) -> Job:
+    def _request(self, ir: str) -> CodegenJob:
         cached = self.cache.get(self._object_key(ir))
-        return self._workers.submit(ir) if cached is None else Job(ir, cached, is_new=False)
+        return self._workers.submit(ir) if cached is None else CodegenJob(ir, cached, is_new=False)
 
-    def _object(self, job: Job) -> bytes:
+    def _object(self, job: CodegenJob) -> bytes:
         begin = time.perf_counter()
         found = self._workers.result(job)
         self.seconds["llvm"] += time.perf_counter() - begin
@@ -207,7 +207,7 @@ _Span: TypeAlias = tuple[Place, int, int]  # where memory is: from, to
 
 
 def calls_of(
-    kernels: Sequence[tuple[Kernel, tuple[Buffer, ...]]], slots: Mapping[Buffer, Slot]
+    kernels: Sequence[tuple[NativeKernel, tuple[Buffer, ...]]], slots: Mapping[Buffer, Slot]
 ) -> tuple[KernelCall, ...]:
     """Calls of kernels with these buffers, in order. Workers meet where a call touches what one since the last meeting
     writes, or writes what one touches.
@@ -250,7 +250,7 @@ class ConstantFolder:
 
     def fold(
         self, compiled: Compiled, values: Mapping[Buffer, Array]
-    ) -> tuple[tuple[Kernel, ...], dict[Buffer, Array]]:
+    ) -> tuple[tuple[NativeKernel, ...], dict[Buffer, Array]]:
         """Run the kernels whose inputs are all in `values`: (those left for run time, what the others have
         made).
         """
@@ -264,7 +264,7 @@ class ConstantFolder:
         left = tuple(k for k in compiled.kernels if k not in early)
         return left, {b: a for b, a in known.items() if b not in values}
 
-    def _run(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> None:
+    def _run(self, kernel: NativeKernel, arrays: Mapping[Buffer, Array]) -> None:
         """Run all parts of a kernel."""
         if kernel.name not in self._loaded:
             code = Code((kernel.object,))
@@ -277,7 +277,7 @@ class ConstantFolder:
             call(ctypes.addressof(args), part)
 
 
-def constant_kernels(compiled: Compiled, known: Container[Buffer]) -> list[Kernel]:
+def constant_kernels(compiled: Compiled, known: Container[Buffer]) -> list[NativeKernel]:
     """The kernels that need nothing but `known`. What one of them writes, none of the others does."""
     early = list(compiled.kernels)
     while True:
@@ -294,7 +294,7 @@ def constant_kernels(compiled: Compiled, known: Container[Buffer]) -> list[Kerne
 
 
 def _is_constant(
-    kernel: Kernel, shared: tuple[Buffer, ...], known: Container[Buffer], made: set[Buffer]
+    kernel: NativeKernel, shared: tuple[Buffer, ...], known: Container[Buffer], made: set[Buffer]
 ) -> bool:
     outputs = kernel.func.outputs
     reads = [p for p in kernel.func.params if p not in outputs]

@@ -16,7 +16,7 @@ from tilewright.driver.trace import SECTIONS, ProgramTrace
 from tilewright.graph import passes as graph_passes
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node
-from tilewright.graph.passes.fold_natively import Run as RunConstants
+from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.graph.passes.group import Grouped, Grouping, group
 from tilewright.graph.passes.lower import lower_groups
@@ -31,28 +31,28 @@ from tilewright.search.layout_choice import Component, choose_layouts
 from tilewright.search.layouts import find_images, lay_out
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
-from tilewright.tir.digest import digest
+from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
 
 _log = logging.getLogger(__name__)
 
 D = TypeVar("D", Group, Algorithm, Join, ChannelsLast, Kernel)
 Decisions: TypeAlias = tuple[Decision, ...]
-Tuned: TypeAlias = Callable[[str], Choice | None]  # what tuning found for the Func of a key
-Regions: TypeAlias = Callable[[Graph], Sequence[ExternalRegion]]
+FindTuned: TypeAlias = Callable[[str], Choice | None]  # what tuning found for the Func of a key
+FindRegions: TypeAlias = Callable[[Graph], Sequence[ExternalRegion]]
 OnKernel: TypeAlias = Callable[["Scheduled"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PassContext:
     """What decides beside the program itself. `on_kernel` is told each schedule as soon as there is one."""
 
     target: Target
     allows: Allows
-    tuned: Tuned = lambda key: None
+    tuned: FindTuned = lambda key: None
     spaces: Spaces = spaces  # that points of the trace and of tuning are of
     run_constants: RunConstants | None = None  # with native code; None: what is large stays as it is
-    regions: Regions = lambda graph: ()  # what is left to plugins
+    regions: FindRegions = lambda graph: ()  # what is left to plugins
     on_kernel: OnKernel = lambda scheduled: None
 
     @property
@@ -72,7 +72,7 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class ProgramState:
     """A program on its way through the passes."""
 
     graph: Graph
@@ -91,23 +91,23 @@ class State:
 
 
 # A pass takes the decisions that it is given, or its own if there are none; it returns those taken.
-Run: TypeAlias = Callable[[State, Decisions | None, Context], tuple[State, Decisions]]
+RunPass: TypeAlias = Callable[[ProgramState, Decisions | None, PassContext], tuple[ProgramState, Decisions]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     name: str  # of its section in the trace, if it decides anything
-    run: Run
+    run: RunPass
 
 
 def run_passes(
-    state: State,
-    context: Context,
+    state: ProgramState,
+    context: PassContext,
     given: ProgramTrace | None = None,
     *,
     until: str = "",
     after: Callable[[str], None] = lambda name: None,
-) -> State:
+) -> ProgramState:
     """Run the passes in order, up to and with `until` if it is named."""
     wanted = ProgramTrace() if given is None else given
     state = replace(state, trace=replace(state.trace, machine=str(context.target.machine)))
@@ -124,18 +124,24 @@ def run_passes(
 # ------------------------------------------------------------------------------------------------------ the passes
 
 
-def fold_large(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+def fold_large(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
     """Constants that are worth their bytes, computed by native code."""
     run = context.run_constants
     return state if run is None else replace(state, graph=fold_natively(state.graph, run)), ()
 
 
-def prepare_graph(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+def prepare_graph(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
     """Constants folded, patterns recognised, no-ops gone: the list in `graph/passes`."""
     return replace(state, graph=graph_passes.prepare(state.graph)), ()
 
 
-def group_nodes(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+def group_nodes(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
     """Nodes that become one Func."""
     graph, regions = state.graph, context.regions(state.graph)
     groups = group(graph, regions) if given is None else _grouped_as(graph, regions, _only(Group, given))
@@ -169,7 +175,9 @@ def _grouped_as(graph: Graph, regions: Sequence[ExternalRegion], given: Sequence
     return grouping.finish()
 
 
-def pick_algorithms(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+def pick_algorithms(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
     """How Funcs compute that may in several ways."""
     module = state.current
     if given is None:
@@ -186,7 +194,9 @@ def pick_algorithms(state: State, given: Decisions | None, context: Context) -> 
     return replace(state, lowered=module, module=module), taken
 
 
-def join_kernels(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+def join_kernels(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
     """Funcs whose blocks a schedule brings together."""
     module = state.current
     if given is None:
@@ -198,7 +208,9 @@ def join_kernels(state: State, given: Decisions | None, context: Context) -> tup
     return replace(state, module=module), given
 
 
-def lay_out_buffers(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+def lay_out_buffers(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
     """Layouts of what is between kernels, and what follows from them for copies and borders."""
     module = state.current
     images = find_images(module)
@@ -226,7 +238,9 @@ def _by_group(last: Iterable[Buffer]) -> tuple[ChannelsLast, ...]:
     return tuple(ChannelsLast(group, tuple(names)) for group, names in found.items())
 
 
-def schedule_kernels(state: State, given: Decisions | None, context: Context) -> tuple[State, Decisions]:
+def schedule_kernels(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
     """The schedule of each distinct Func."""
     module = state.current
     constants = frozenset(c.buffer for c in module.constants)
@@ -257,7 +271,9 @@ def schedule_kernels(state: State, given: Decisions | None, context: Context) ->
     return replace(state, kernels=tuple(kernels)), tuple(taken)
 
 
-def _chosen(key: str, func: Func, constants: frozenset[str], context: Context) -> tuple[Scheduled, Kernel]:
+def _chosen(
+    key: str, func: Func, constants: frozenset[str], context: PassContext
+) -> tuple[Scheduled, Kernel]:
     tuned = context.tuned(key)
     if tuned is not None:
         try:
@@ -291,7 +307,7 @@ def _kernels_by_key(given: Sequence[Kernel], keys: Mapping[str, str]) -> dict[st
 
 def task_key(func: Func, constants: Container[Buffer]) -> str:
     """The same for Funcs that are equal up to renaming and have the same params constant."""
-    return digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
+    return func_digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
 
 
 PASSES: tuple[Pass, ...] = (

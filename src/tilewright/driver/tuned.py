@@ -5,13 +5,13 @@ is scheduled as it would be without: a choice can make code slower or faster, ne
 """
 
 from tilewright.driver.keys import rules_digest, target_digest
-from tilewright.search.database import Choice, Database, Scope, choices_digest, default_database
+from tilewright.search.database import Choice, Database, RecordScope, choices_digest, default_database
 from tilewright.target.target import Target
 
 
-def tuning_scope(target: Target) -> Scope:
+def tuning_scope(target: Target) -> RecordScope:
     """The rows of the database that count for a target, with the rules as they are now."""
-    return Scope(target_digest(target), rules_digest())
+    return RecordScope(target_digest(target), rules_digest())
 
 
 class Tuned:

@@ -29,7 +29,7 @@ def target_from_json(text: bytes) -> Target:
     return Target(features=features, machine=Machine(**figures), **fields)
 
 
-def compiled(ir: bytes, target: Target) -> tuple[Any, list[bytes]]:
+def compile_ir(ir: bytes, target: Target) -> tuple[Any, list[bytes]]:
     """The answer to a module."""
     try:
         return {"error": ""}, [compile_object(ir.decode(), target)]
@@ -37,17 +37,17 @@ def compiled(ir: bytes, target: Target) -> tuple[Any, list[bytes]]:
         return {"error": f"{type(e).__name__}: {e}"}, []
 
 
-class Server:
+class CodegenServer:
     def __init__(self) -> None:
         self._target: Target | None = None
 
     def answer(self, _: Any, blobs: list[bytes]) -> bytes | None:
         if self._target is not None:
-            return pack(*compiled(blobs[0], self._target))
+            return pack(*compile_ir(blobs[0], self._target))
         self._target = target_from_json(blobs[0])
         compile_object(_EMPTY, self._target)  # what LLVM sets up on first use is done while nothing is to do
         return None
 
 
 if __name__ == "__main__":
-    answer_requests(Server().answer)
+    answer_requests(CodegenServer().answer)

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 
 from tilewright.codegen.objects import compile_object
-from tilewright.driver.worker import compiled, target_to_json
+from tilewright.driver.worker import compile_ir, target_to_json
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack, unpack
-from tilewright.support.pool import Pool, Request, module_command
+from tilewright.support.pool import Pool, PoolRequest, module_command
 from tilewright.target.target import Target
 
 _log = logging.getLogger("tilewright")
@@ -60,13 +60,13 @@ def _running(root: Path) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class CodegenJob:
     """A module of LLVM IR, and its object as soon as it is there; not `is_new` if somebody has kept it already."""
 
     ir: str
     object: bytes | None = None
     is_new: bool = True
-    request: Request | None = None
+    request: PoolRequest | None = None
 
 
 class Workers:
@@ -104,12 +104,12 @@ class Workers:
     def pids(self) -> list[int]:
         return self._pool.pids
 
-    def submit(self, ir: str) -> Job:
+    def submit(self, ir: str) -> CodegenJob:
         request = self._pool.submit(pack({}, (ir.encode(),)), self._timeout, self._context)
         self._serve(0.0)
-        return Job(ir, request=request)
+        return CodegenJob(ir, request=request)
 
-    def result(self, job: Job) -> bytes:
+    def result(self, job: CodegenJob) -> bytes:
         """Waits for the object. An error of LLVM is raised as if it had been compiled here."""
         while job.object is None:
             request = job.request
@@ -119,7 +119,7 @@ class Workers:
                 head, blobs = request.answer
                 job.object = compile_object(job.ir, self._target) if head["error"] else blobs[0]
             elif (queued := self._pool.take_back()) is not None:
-                queued.answer = compiled(unpack(queued.body)[1][0], self._target)
+                queued.answer = compile_ir(unpack(queued.body)[1][0], self._target)
                 self._serve(0.0)
             else:
                 self._serve(math.inf)

@@ -25,7 +25,7 @@ Alone: TypeAlias = Callable[[Func], Draft]
 
 
 @dataclass
-class Request:
+class ScheduleRequest:
     """A Func to be scheduled."""
 
     func: Func
@@ -55,6 +55,6 @@ class Request:
 
 
 class Family(Protocol):
-    def __call__(self, request: Request, /) -> Space | None:
+    def __call__(self, request: ScheduleRequest, /) -> Space | None:
         """The design space of the Func, if the family fits it."""
         ...

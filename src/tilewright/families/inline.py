@@ -16,8 +16,7 @@ from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs
-from tilewright.tir.stmt import walk as walk_stmts
+from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs, walk_stmts
 
 
 def inline_spatial(s: Draft) -> None:

@@ -2,8 +2,8 @@
 
 A family looks at the structure of a Func and, where it fits, gives a Space: named knobs with their choices. A *point*
 is one choice per knob. Ranking never builds anything: `cost` is a closed form over arrays of points. `build` makes the
-schedule of one point out of ordinary steps. What a search found is stored as `Decisions`, the knobs by name, so that it
-applies to every Func that is equal up to renaming.
+schedule of one point out of ordinary steps. What a search found is stored as `KnobValues`, the knobs by name, so that
+it applies to every Func that is equal up to renaming.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.schedule.schedule import Schedule
 
-Decisions: TypeAlias = Mapping[str, int]
+KnobValues: TypeAlias = Mapping[str, int]
 Points: TypeAlias = NDArray[np.int64]  # one row per point, one column per knob, holding the values chosen
 Costs: TypeAlias = NDArray[
     np.float64
@@ -43,7 +43,7 @@ class Space(ABC):
     def cost(self, points: Points) -> Costs: ...
 
     @abstractmethod
-    def build(self, decisions: Decisions) -> Schedule:
+    def build(self, decisions: KnobValues) -> Schedule:
         """The scheduled program of one point. ScheduleError where a step refuses it."""
 
     def has_point(self, point: NDArray[np.int64]) -> bool:
@@ -80,5 +80,5 @@ class OnePoint(Space):
     def cost(self, points: Points) -> Costs:
         return np.full(len(points), self.seconds())
 
-    def build(self, decisions: Decisions) -> Schedule:
+    def build(self, decisions: KnobValues) -> Schedule:
         return self.schedule()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.surroundings import Surroundings
-from tilewright.graph.work import iterations
+from tilewright.graph.work import node_iterations
 from tilewright.ops.opdef import Array, Kind
 from tilewright.ops.outside import Outside
 
@@ -128,4 +128,4 @@ class _Choice:
 
 
 def _seconds(n: Node) -> float:
-    return iterations(n) * (_MULTIPLICATION if n.op.kind is Kind.CONTRACTION else _ITERATION)
+    return node_iterations(n) * (_MULTIPLICATION if n.op.kind is Kind.CONTRACTION else _ITERATION)

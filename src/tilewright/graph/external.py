@@ -13,12 +13,12 @@ regions are left to whom is decided by time (`tilewright.placement.place`).
 
         def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes: ...
 
-        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run: ...
+        def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion: ...
 
 `compile` runs ahead of time, in a process of its own: one that crashes takes nobody along. Its bytes are kept with the
 program, and `load` gets them back, perhaps on another day, with the constants by name: they stay where the program has
-them, are shared, and must not be part of the bytes. `Run` is called with the inputs and outputs of the region in order,
-arrays that speak DLPack, and fills the outputs.
+them, are shared, and must not be part of the bytes. `RunRegion` is called with the inputs and outputs of the region in
+order, arrays that speak DLPack, and fills the outputs.
 
 A plugin is found by the entry point group `tilewright.plugins`, or registered with `register_plugin` of
 `tilewright.plugins.registry`.
@@ -37,7 +37,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import Array, TensorType
 
-Run: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
+RunRegion: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
 """Reads the inputs and fills the outputs. The arrays are views of the program's memory: they must not be kept."""
 
 HostRun: TypeAlias = Callable[[Sequence[HostValue]], Sequence[HostValue]]
@@ -221,7 +221,7 @@ class Plugin(ABC):
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes: ...
 
     @abstractmethod
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run: ...
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,7 +236,7 @@ class ExternalRegion:
     outputs: tuple[Value, ...]
 
 
-def make_region(graph: Graph, key: str, nodes: Iterable[Node]) -> ExternalRegion:
+def make_external_region(graph: Graph, key: str, nodes: Iterable[Node]) -> ExternalRegion:
     """The region of these nodes, with the values that cross its border."""
     around = Surroundings(graph)
     ordered = around.ordered(set(nodes))

@@ -8,7 +8,7 @@ from tilewright.ops.opdef import Array, TensorType
 from tilewright.support.errors import InternalError, UserError
 
 
-def interpret(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def interpret_graph(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Run `graph` on arrays by input name; the outputs by output name."""
     values: dict[Value, Array] = dict(graph.constants)
     for v in graph.inputs:

@@ -5,7 +5,7 @@ from math import isqrt, prod
 from tilewright.graph.graph import Node
 from tilewright.ops.opdef import Kind
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.stmt import For, blocks, walk
+from tilewright.tir.stmt import For, blocks, walk_stmts
 
 
 def multiplications(node: Node) -> int:
@@ -18,13 +18,13 @@ def multiplications(node: Node) -> int:
     return isqrt(a.size * b.size * node.outputs[0].size)
 
 
-def iterations(node: Node) -> int:
+def node_iterations(node: Node) -> int:
     """Of all loops that the node is lowered to. Exact where `multiplications` guesses, but it builds blocks."""
     b = FuncBuilder("work")
     inputs = [b.param(f"input{i}", v.shape, v.type.dtype) for i, v in enumerate(node.inputs)]
     func = b.finish(*node.op.compute(b, inputs, "node"))
     total = 0
     for block in blocks(func.body):
-        inside = sum(s.extent for s in walk(block.body) if isinstance(s, For))
+        inside = sum(s.extent for s in walk_stmts(block.body) if isinstance(s, For))
         total += prod(it.extent for it in block.iters) * max(1, inside)
     return total

@@ -43,12 +43,12 @@ from tilewright.ir.expr import (
     Var,
 )
 
-Value: TypeAlias = NDArray[Any] | np.generic
-LoadFn: TypeAlias = Callable[[Load, tuple[Value, ...]], Value]
+Evaluated: TypeAlias = NDArray[Any] | np.generic
+LoadFn: TypeAlias = Callable[[Load, tuple[Evaluated, ...]], Evaluated]
 _Fn: TypeAlias = Callable[..., Any]
 
 
-def evaluate(e: Expr, env: Mapping[Var, Value], load: LoadFn) -> Value:
+def evaluate(e: Expr, env: Mapping[Var, Evaluated], load: LoadFn) -> Evaluated:
     """The value of `e`, of numpy type `e.dtype.numpy`. Each distinct node is computed once.
 
     `load(node, indices)` reads memory; the indices are scalars or arrays that broadcast together.
@@ -57,10 +57,10 @@ def evaluate(e: Expr, env: Mapping[Var, Value], load: LoadFn) -> Value:
         return _Evaluation(env, load).value(e, None)
 
 
-def constant_value(e: Expr) -> Value:
+def constant_value(e: Expr) -> Evaluated:
     """The value of an expression without variables and loads."""
 
-    def no_load(node: Load, indices: tuple[Value, ...]) -> Value:
+    def no_load(node: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
         raise KeyError(f"{node.buffer} is read in a constant expression")
 
     return evaluate(e, {}, no_load)
@@ -76,16 +76,16 @@ class _Mask:
         self.wanted: NDArray[Any] = (
             wanted if parent is None else np.asarray(np.logical_and(parent.wanted, wanted))
         )
-        self.memo: dict[Expr, Value] = {}
+        self.memo: dict[Expr, Evaluated] = {}
 
 
 class _Evaluation:
-    def __init__(self, env: Mapping[Var, Value], load: LoadFn) -> None:
+    def __init__(self, env: Mapping[Var, Evaluated], load: LoadFn) -> None:
         self._env, self._load = env, load
-        self._memo: dict[Expr, Value] = {}
+        self._memo: dict[Expr, Evaluated] = {}
         self._reads: dict[Expr, bool] = {}
 
-    def value(self, e: Expr, mask: _Mask | None) -> Value:
+    def value(self, e: Expr, mask: _Mask | None) -> Evaluated:
         scope = (
             mask if mask is not None and self._has_load(e) else None
         )  # pure parts do not depend on the mask
@@ -107,7 +107,7 @@ class _Evaluation:
             self._reads[e] = known
         return known
 
-    def _compute(self, e: Expr, mask: _Mask | None) -> Value:
+    def _compute(self, e: Expr, mask: _Mask | None) -> Evaluated:
         match e:
             case Const():
                 return e.dtype.numpy.type(e.value)
@@ -130,7 +130,7 @@ class _Evaluation:
             case _:
                 raise TypeError(f"{type(e).__name__} has no value")
 
-    def _read(self, e: Load, mask: _Mask | None) -> Value:
+    def _read(self, e: Load, mask: _Mask | None) -> Evaluated:
         indices = tuple([self.value(i, mask) for i in e.indices])
         if mask is None:
             return self._load(e, indices)
@@ -140,7 +140,7 @@ class _Evaluation:
             )
         return self._load(e, tuple([np.where(mask.wanted, i, 0) for i in indices]))
 
-    def _choose(self, e: Select, mask: _Mask | None) -> Value:
+    def _choose(self, e: Select, mask: _Mask | None) -> Evaluated:
         cond = np.asarray(self.value(e.cond, mask))
         if cond.ndim == 0:
             return self.value(e.a if cond else e.b, mask)
@@ -157,7 +157,7 @@ class _Evaluation:
 # ------------------------------------------------------------------------------------------------- operations
 
 
-def apply_unary(op: UnaryOp, dtype: DType, a: Value) -> Value:
+def apply_unary(op: UnaryOp, dtype: DType, a: Evaluated) -> Evaluated:
     """`op` on values of `dtype`."""
     exact = _EXACT_UNARY.get(op)
     if exact is not None:
@@ -167,7 +167,7 @@ def apply_unary(op: UnaryOp, dtype: DType, a: Value) -> Value:
     return round_to(dtype, np.asarray(_INEXACT_UNARY[op](np.asarray(a).astype(np.float64))))
 
 
-def apply_binary(op: BinaryOp, dtype: DType, a: Value, b: Value) -> Value:
+def apply_binary(op: BinaryOp, dtype: DType, a: Evaluated, b: Evaluated) -> Evaluated:
     """`op` on values of `dtype`; comparisons give bools."""
     if op is BinaryOp.POW:
         if not dtype.is_float:
@@ -179,7 +179,7 @@ def apply_binary(op: BinaryOp, dtype: DType, a: Value, b: Value) -> Value:
     return _narrow(dtype, _BINARY[op](_widen(dtype, a), _widen(dtype, b)))
 
 
-def apply_fma(dtype: DType, a: Value, b: Value, c: Value) -> Value:
+def apply_fma(dtype: DType, a: Evaluated, b: Evaluated, c: Evaluated) -> Evaluated:
     """a·b + c, rounded once."""
     x, y, z = _f64(a), _f64(b), _f64(c)
     if dtype is DType.F64:
@@ -189,7 +189,7 @@ def apply_fma(dtype: DType, a: Value, b: Value, c: Value) -> Value:
     return round_to(dtype, _add_to_odd(np.asarray(x * y), z))
 
 
-def apply_cast(to: DType, source: DType, a: Value) -> Value:
+def apply_cast(to: DType, source: DType, a: Evaluated) -> Evaluated:
     """Conversion from `source` to `to`: floats to integers truncate, to bool means `!= 0`."""
     x = _array(a)
     if to is source:
@@ -205,11 +205,11 @@ def apply_cast(to: DType, source: DType, a: Value) -> Value:
     return _widen(source, x).astype(to.numpy)[()]
 
 
-def apply_bitcast(to: DType, a: Value) -> Value:
+def apply_bitcast(to: DType, a: Evaluated) -> Evaluated:
     return np.ascontiguousarray(a).view(to.numpy).reshape(np.shape(a))[()]
 
 
-def round_to(dtype: DType, x: NDArray[Any]) -> Value:
+def round_to(dtype: DType, x: NDArray[Any]) -> Evaluated:
     """A float64 value in float type `dtype`, rounded once (half to even)."""
     if dtype is DType.BF16:  # the conversion goes through float32
         return _to_odd_f32(x).astype(dtype.numpy)[()]
@@ -279,23 +279,23 @@ _COMPARE: dict[BinaryOp, _Fn] = {
 }
 
 
-def _array(a: Value) -> NDArray[Any]:
+def _array(a: Evaluated) -> NDArray[Any]:
     return np.asarray(a)
 
 
-def _f64(a: Value) -> NDArray[Any]:
+def _f64(a: Evaluated) -> NDArray[Any]:
     return np.asarray(a).astype(np.float64)
 
 
-def _widen(dtype: DType, a: Value) -> Any:
+def _widen(dtype: DType, a: Evaluated) -> Any:
     return np.asarray(a).astype(np.float32) if dtype in _HALVES else a
 
 
-def _narrow(dtype: DType, a: Any) -> Value:
+def _narrow(dtype: DType, a: Any) -> Evaluated:
     return np.asarray(a).astype(dtype.numpy)[()] if dtype in _HALVES else a
 
 
-def _int_pow(a: NDArray[Any], b: NDArray[Any]) -> Value:
+def _int_pow(a: NDArray[Any], b: NDArray[Any]) -> Evaluated:
     """Wraps; a negative power is the reciprocal, truncated."""
     power = np.power(a, np.maximum(b, 0))
     odd = (b & b.dtype.type(1)) != 0
@@ -339,7 +339,7 @@ def _add_to_odd(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.where(step, np.nextafter(s, np.copysign(np.inf, lost)), s))
 
 
-def _fma_f64(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> Value:
+def _fma_f64(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> Evaluated:
     a, b, c = np.broadcast_arrays(a, b, c)
     product, low = _two_product(a, b)
     t, t_lost = _two_sum(c, low)

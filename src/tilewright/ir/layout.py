@@ -22,7 +22,7 @@ from tilewright.ir.expr import (
     as_index,
 )
 
-Shape: TypeAlias = tuple[int, ...]
+Dims: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Split:
     dim: int
     factor: int
 
-    def shape(self, s: Shape) -> Shape:
+    def shape(self, s: Dims) -> Dims:
         return (*s[: self.dim], -(-s[self.dim] // self.factor), self.factor, *s[self.dim + 1 :])
 
-    def forward(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+    def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         return [*i[: self.dim], i[self.dim] // self.factor, i[self.dim] % self.factor, *i[self.dim + 1 :]]
 
-    def inverse(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+    def inverse(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         return [*i[: self.dim], i[self.dim] * self.factor + i[self.dim + 1], *i[self.dim + 2 :]]
 
-    def inside(self, s: Shape, i: Sequence[Expr]) -> Expr:
+    def inside(self, s: Dims, i: Sequence[Expr]) -> Expr:
         """Of the logical index `i`: does it exist?"""
         return TRUE if s[self.dim] % self.factor == 0 else i[self.dim] < s[self.dim]
 
@@ -59,19 +59,19 @@ class Reorder:
 
     order: tuple[int, ...]
 
-    def shape(self, s: Shape) -> Shape:
+    def shape(self, s: Dims) -> Dims:
         return tuple(s[d] for d in self.order)
 
-    def forward(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+    def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         return [i[d] for d in self.order]
 
-    def inverse(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+    def inverse(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         out = list(i)
         for p, d in enumerate(self.order):
             out[d] = i[p]
         return out
 
-    def inside(self, s: Shape, i: Sequence[Expr]) -> Expr:
+    def inside(self, s: Dims, i: Sequence[Expr]) -> Expr:
         return TRUE
 
     def array(self, a: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -85,25 +85,25 @@ class Fuse:
     dim: int
     count: int
 
-    def shape(self, s: Shape) -> Shape:
+    def shape(self, s: Dims) -> Dims:
         end = self.dim + self.count
         return (*s[: self.dim], math.prod(s[self.dim : end]), *s[end:])
 
-    def forward(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+    def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         end = self.dim + self.count
         out: Expr = as_index(0)
         for d in range(self.dim, end):
             out = out * s[d] + i[d]
         return [*i[: self.dim], out, *i[end:]]
 
-    def inverse(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+    def inverse(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         rest, parts = i[self.dim], list[Expr]()
         for d in range(self.dim + self.count - 1, self.dim, -1):
             parts.append(rest % s[d])
             rest = rest // s[d]
         return [*i[: self.dim], rest, *reversed(parts), *i[self.dim + 1 :]]
 
-    def inside(self, s: Shape, i: Sequence[Expr]) -> Expr:
+    def inside(self, s: Dims, i: Sequence[Expr]) -> Expr:
         return TRUE
 
     def array(self, a: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -118,16 +118,16 @@ class Pad:
     before: int
     after: int
 
-    def shape(self, s: Shape) -> Shape:
+    def shape(self, s: Dims) -> Dims:
         return (*s[: self.dim], self.before + s[self.dim] + self.after, *s[self.dim + 1 :])
 
-    def forward(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+    def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         return [*i[: self.dim], i[self.dim] + self.before, *i[self.dim + 1 :]]
 
-    def inverse(self, s: Shape, i: Sequence[Expr]) -> list[Expr]:
+    def inverse(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         return [*i[: self.dim], i[self.dim] - self.before, *i[self.dim + 1 :]]
 
-    def inside(self, s: Shape, i: Sequence[Expr]) -> Expr:
+    def inside(self, s: Dims, i: Sequence[Expr]) -> Expr:
         low = TRUE if self.before == 0 else as_index(0) <= i[self.dim]
         high = TRUE if self.after == 0 else i[self.dim] < s[self.dim]
         return logical_and(low, high)
@@ -136,33 +136,33 @@ class Pad:
         return np.pad(a, [(self.before, self.after) if d == self.dim else (0, 0) for d in range(a.ndim)])
 
 
-Primitive: TypeAlias = Split | Reorder | Fuse | Pad
+LayoutPrimitive: TypeAlias = Split | Reorder | Fuse | Pad
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Primitives in the order they are applied to the logical shape."""
 
-    primitives: tuple[Primitive, ...] = ()
+    primitives: tuple[LayoutPrimitive, ...] = ()
 
-    def _shapes(self, logical: Shape) -> list[Shape]:
+    def _shapes(self, logical: Dims) -> list[Dims]:
         shapes = [logical]
         for p in self.primitives:
             shapes.append(p.shape(shapes[-1]))
         return shapes
 
-    def shape(self, logical: Shape) -> Shape:
+    def shape(self, logical: Dims) -> Dims:
         """The physical shape."""
         return self._shapes(logical)[-1]
 
-    def forward(self, logical: Shape, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+    def forward(self, logical: Dims, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         """Where the logical element `indices` is stored."""
         i, shape = list(indices), logical
         for p in self.primitives:
             i, shape = p.forward(shape, i), p.shape(shape)
         return tuple(i)
 
-    def inverse(self, logical: Shape, indices: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr]:
+    def inverse(self, logical: Dims, indices: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr]:
         """Which logical element is stored at `indices`, and the condition that there is one."""
         i, conditions = list(indices), list[Expr]()
         for p, shape in zip(reversed(self.primitives), reversed(self._shapes(logical)[:-1]), strict=True):

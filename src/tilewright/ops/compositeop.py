@@ -7,7 +7,7 @@ its inputs, and the importer puts them in its place. So the parts are grouped, s
         onnx = ("com.microsoft.QuickGelu",)
 
         @classmethod
-        def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+        def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
             x = body[0]
             return (x * body.op("Sigmoid", x * node.real("alpha", 1.702)),)
 """
@@ -32,7 +32,7 @@ OPSET = 24  # of ONNX's own operators, in all bodies
 class Term:
     """A value of a body. Arithmetic with it writes nodes; numbers take its element type."""
 
-    body: "Body" = field(repr=False)
+    body: "CompositeBody" = field(repr=False)
     name: str
     dtype: DType
 
@@ -61,7 +61,7 @@ class Term:
         return other if isinstance(other, Term) else self.body.number(other, self.dtype)
 
 
-class Body:
+class CompositeBody:
     """Collects the nodes of a composite. `body[i]` is its input i."""
 
     def __init__(self, node: OnnxNode) -> None:
@@ -133,7 +133,7 @@ class Composite(ABC):
 
     @classmethod
     @abstractmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         """Add nodes to the body; the outputs, None for one that nothing computes. UserError for what makes no sense."""
 
     @classmethod
@@ -144,5 +144,5 @@ class Composite(ABC):
 
 def body_of(cls: type[Composite], node: OnnxNode) -> BodySpec:
     """What computes a composite, for a node."""
-    body = Body(node)
+    body = CompositeBody(node)
     return body.finish(cls.write(node, body))

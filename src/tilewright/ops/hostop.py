@@ -19,7 +19,7 @@ from tilewright.ops.opdef import Array, IndexInput, OnnxNode
 HostValue: TypeAlias = "Array | list[Any] | dict[Any, Any] | None"
 
 
-class Body(Protocol):
+class Subgraph(Protocol):
     """A subgraph, with what it uses of the graph around it already filled in."""
 
     @property
@@ -70,7 +70,7 @@ class HostOp(ABC):
         return cls()
 
     @abstractmethod
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         """The outputs. `bodies` has the node's subgraphs, by attribute. UserError for inputs that make no sense."""
 
     def indices(self, inputs: Sequence[HostValue]) -> Sequence[IndexInput]:

@@ -177,7 +177,7 @@ Compute: TypeAlias = Callable[[FuncBuilder, Sequence[Buffer], str], tuple[Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Algorithm:
+class OpAlternative:
     """Another way to compute an op, with the same outputs up to rounding: see `Op.alternatives`."""
 
     name: str
@@ -215,7 +215,7 @@ class Op(ABC):
         """Those of its inputs that are indices, and that native code brings into range."""
         return ()
 
-    def alternatives(self, inputs: Sequence[TensorType]) -> Sequence[Algorithm]:
+    def alternatives(self, inputs: Sequence[TensorType]) -> Sequence[OpAlternative]:
         """Algorithms besides that of `compute`. Their rounding errors may be larger, and a value that is not finite may
         spread: they are used where the user's bound on the error allows it, and where cost says that they pay.
         """

@@ -16,15 +16,15 @@ from tilewright.cost.parallel import ENOUGH_PARTS, least_shared, shared_seconds
 from tilewright.cost.stream import moving_seconds
 from tilewright.cost.work import block_seconds
 from tilewright.driver.decisions import Join
-from tilewright.driver.passes import Context, State, run_passes
+from tilewright.driver.passes import PassContext, ProgramState, run_passes
 from tilewright.families.gemm.space import gemm_space
 from tilewright.families.recurrent.match import carried_nests
 from tilewright.families.space import Space
 from tilewright.families.winograd.recipe import find_stages
-from tilewright.graph.external import ExternalRegion, make_region
+from tilewright.graph.external import ExternalRegion, make_external_region
 from tilewright.graph.graph import Graph, Node, Value, producers, users
 from tilewright.graph.passes.fold_natively import without_values
-from tilewright.graph.passes.group import Group
+from tilewright.graph.passes.group import FusionGroup
 from tilewright.graph.segments import work
 from tilewright.graph.work import multiplications
 from tilewright.ir.expr import loads
@@ -35,9 +35,9 @@ from tilewright.search.algorithms import algorithm_seconds
 from tilewright.search.default import make_request, spaces
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.target.target import Target
-from tilewright.tir.digest import digest
+from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
-from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs, walk
+from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs, walk_stmts
 
 _OF_PEAK = (
     0.5  # what a product reaches of which nothing is known but its size, of any size that takes its time
@@ -103,8 +103,8 @@ def _spaces(func: Func, target: Target, constants: frozenset[str]) -> Iterator[S
 
 def _is_constant(block: Block, constants: frozenset[str]) -> bool:
     """Is it computed from constants alone, once and for all?"""
-    stored = {s.buffer for s in walk(block.body) if isinstance(s, Store)}
-    read = {ld.buffer for s in walk(block.body) for e in stmt_exprs(s) for ld in loads(e)} - stored
+    stored = {s.buffer for s in walk_stmts(block.body) if isinstance(s, Store)}
+    read = {ld.buffer for s in walk_stmts(block.body) for e in stmt_exprs(s) for ld in loads(e)} - stored
     return bool(read) and all(b.name in constants for b in read)
 
 
@@ -120,7 +120,7 @@ def _rough_seconds(node: Node, target: Target) -> float:
 
 def _outside(graph: Graph) -> list[ExternalRegion]:
     """Every node that others run, as a region of its own."""
-    return [make_region(graph, n.op.name, (n,)) for n in graph.nodes if isinstance(n.op, Outside)]
+    return [make_external_region(graph, n.op.name, (n,)) for n in graph.nodes if isinstance(n.op, Outside)]
 
 
 class _Attribution:
@@ -133,13 +133,15 @@ class _Attribution:
         self._taken: set[Node] = set()
 
     def run(self) -> dict[Node, float]:
-        context = Context(self._target, self._accuracy.allows, run_constants=without_values, regions=_outside)
-        state = run_passes(State(self._graph), context, until="layouts")
+        context = PassContext(
+            self._target, self._accuracy.allows, run_constants=without_values, regions=_outside
+        )
+        state = run_passes(ProgramState(self._graph), context, until="layouts")
         readers = users(state.graph)
         owners: dict[str, list[Node]] = {}
         for name, at in state.owners.items():
             whole = state.groups[at]
-            assert isinstance(whole, Group)
+            assert isinstance(whole, FusionGroup)
             owners[name] = self._nodes_of(whole, readers)
         for d in state.trace.sections["joins"]:
             assert isinstance(d, Join)
@@ -154,7 +156,7 @@ class _Attribution:
         out: dict[Node, float] = {}
         loose = 0.0
         for func in module.funcs:
-            key = digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
+            key = func_digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
             if key not in known:
                 known[key] = self._shared(func_seconds(func, self._target, names))
             nodes = owners.get(func.name, [])
@@ -171,7 +173,7 @@ class _Attribution:
         m = self._target.machine
         return shared_seconds(alone, ENOUGH_PARTS if alone >= least_shared(m) else 1, self._threads, m)
 
-    def _nodes_of(self, whole: Group, readers: dict[Value, list[Node]]) -> list[Node]:
+    def _nodes_of(self, whole: FusionGroup, readers: dict[Value, list[Node]]) -> list[Node]:
         """The nodes of the graph that lead to what a group stores, and that no group before it has. Where there are
         none, those that make what it stores.
         """

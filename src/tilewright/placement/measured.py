@@ -59,7 +59,7 @@ class Lab(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
+class MeasuredChoice:
     """What was chosen, by name, and the times of all that were compared. If nothing can run that one of them does
     alone, the assignment is None: let plugins take what they want, in order.
     """
@@ -69,11 +69,11 @@ class Chosen:
     name: str
 
 
-def choose(graph: Graph, claims: Claims, lab: Lab, tell: Tell = lambda done, total: None) -> Chosen:
+def choose(graph: Graph, claims: Claims, lab: Lab, tell: Tell = lambda done, total: None) -> MeasuredChoice:
     """Who runs what, by time."""
     claims = {plugin: units for plugin, units in claims.items() if units}
     if not claims:
-        return Chosen({}, {}, "native")
+        return MeasuredChoice({}, {}, "native")
     pieces = segments(graph, lab.pieces, [u.nodes for units in claims.values() for u in units])
     claimants = [_claimants(piece, claims) for piece in pieces]
     total = sum(map(bool, claimants)) + 1
@@ -102,10 +102,10 @@ def choose(graph: Graph, claims: Claims, lab: Lab, tell: Tell = lambda done, tot
     tell(total, total)
     best = min(seconds, key=seconds.__getitem__)
     if seconds[best] == math.inf:
-        return Chosen(None, seconds, "greedy")
+        return MeasuredChoice(None, seconds, "greedy")
     if seconds[best] > _CLEARLY * seconds["native"]:
         best = "native"
-    return Chosen(candidates[best], seconds, best)
+    return MeasuredChoice(candidates[best], seconds, best)
 
 
 def _claimants(piece: Sequence[Node], claims: Claims) -> list[str]:

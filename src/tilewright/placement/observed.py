@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph, Value
 from tilewright.ops.opdef import Array, TensorType
-from tilewright.placement.options import Sample
+from tilewright.placement.options import CalibrationSample
 from tilewright.runtime.session import Session
 from tilewright.support.errors import UserError
 
@@ -27,7 +27,7 @@ class Observed:
     """
 
     graph: Graph
-    samples: Sequence[Sample]
+    samples: Sequence[CalibrationSample]
     build: Callable[[Graph], Session]
     _seen: dict[Value, list[Array]] = field(default_factory=dict[Value, list[Array]])
 
@@ -58,7 +58,7 @@ class Observed:
                 runs = [session.run(s) for s in self.samples]
             self._seen.update((v, [r[v.name] for r in runs]) for v in missing)
 
-    def _fits(self, sample: Sample) -> bool:
+    def _fits(self, sample: CalibrationSample) -> bool:
         names = {v.name for v in self.graph.inputs}
         if set(sample) != names:
             raise UserError(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilewright.support.errors import UserError
 from tilewright.support.policy import Policy
 
-Sample: TypeAlias = Mapping[str, NDArray[Any]]
+CalibrationSample: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Wish:
     policy: Policy = Policy.MEASURED
     strict: bool = False
     threads: int | None = None
-    calibration: tuple[Sample, ...] = field(default=(), compare=False)
+    calibration: tuple[CalibrationSample, ...] = field(default=(), compare=False)
     is_open: bool = False
 
     @classmethod
@@ -35,7 +35,7 @@ class Wish:
         placement: str,
         strict: bool,
         threads: int | None = None,
-        calibration: Iterable[Sample] = (),
+        calibration: Iterable[CalibrationSample] = (),
     ) -> "Wish":
         """From what a user writes."""
         names = (plugins,) if isinstance(plugins, str) else tuple(plugins)

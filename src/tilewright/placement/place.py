@@ -33,7 +33,7 @@ class RegionLost(UserError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
+class UnitVerdict:
     """What became of a unit that a plugin was asked about. `reason` is empty if the plugin runs it."""
 
     plugin: str
@@ -54,7 +54,7 @@ class Placed:
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
     regions: tuple[Placed, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[UnitVerdict, ...]
 
 
 NOTHING_PLACED = Placement((), ())
@@ -108,11 +108,11 @@ def place(
 ) -> Placement:
     """Let plugins take what is assigned to them (None: what they want, in order), as far as it pays, and compile it."""
     placed: list[Placed] = []
-    verdicts: list[Verdict] = []
+    verdicts: list[UnitVerdict] = []
     for plugin in plugins:
         mine = None if assignment is None else {n for n, name in assignment.items() if name == plugin.name}
         found = placing.pruned(offer(graph, plugin, [p.region for p in placed], mine))
-        verdicts += [Verdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
+        verdicts += [UnitVerdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
         placing.look(found.regions)
         for region in found.regions:
             made = placing.compiled(plugin, region)
@@ -122,7 +122,7 @@ def place(
                 _give_up(plugin, region, reason, wish)
             else:
                 placed.append(Placed(plugin, region, made))
-            verdicts += [Verdict(plugin.name, u, region.key, reason) for u in region.units]
+            verdicts += [UnitVerdict(plugin.name, u, region.key, reason) for u in region.units]
     return Placement(tuple(placed), tuple(verdicts))
 
 
@@ -134,7 +134,7 @@ def with_passed_over(
     refused = [(o.plugin.name, r.unit, r.reason) for o in offers for r in o.refusals]
     wanted = [(o.plugin.name, u, why_not(o.plugin.name)) for o in offers for r in o.regions for u in r.units]
     more = [
-        Verdict(name, unit, "", reason)
+        UnitVerdict(name, unit, "", reason)
         for name, unit, reason in (*refused, *wanted)
         if (name, unit.nodes) not in judged
     ]

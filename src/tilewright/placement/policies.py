@@ -16,7 +16,7 @@ from tilewright.support.policy import Policy
 _log = logging.getLogger("tilewright")
 
 
-def decide(
+def decide_placement(
     graph: Graph, plugins: Sequence[Plugin], wish: Wish, placing: Placing, bench: Workbench, tell: Tell
 ) -> Placement:
     """What plugins run of a graph. Something is timed on the `bench` only if the policy says so."""

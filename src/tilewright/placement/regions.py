@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.graph.external import Run
+from tilewright.graph.external import RunRegion
 from tilewright.plugins.registry import find_plugin
-from tilewright.support.artifact import Artifact, External, RegionCode
+from tilewright.support.artifact import Artifact, ExternalCode, RegionCode
 from tilewright.support.errors import Hint, UserError
 
 Array: TypeAlias = NDArray[Any]
@@ -25,20 +25,22 @@ Array: TypeAlias = NDArray[Any]
 class NativeRegion:
     """What runs instead of a plugin, and the types of elements that it takes and gives."""
 
-    run: Run
+    run: RunRegion
     takes: tuple[np.dtype[Any], ...]
     gives: tuple[np.dtype[Any], ...]
 
 
-Native: TypeAlias = Callable[[bytes, Mapping[str, Array]], NativeRegion]
+MakeNativeRegion: TypeAlias = Callable[[bytes, Mapping[str, Array]], NativeRegion]
 """Native code for an ONNX model without weights, and its constants by name."""
 
 _log = logging.getLogger("tilewright")
 
 
-def externals_of(artifact: Artifact, threads: int, native: Native, *, strict: bool) -> dict[str, External]:
+def externals_of(
+    artifact: Artifact, threads: int, native: MakeNativeRegion, *, strict: bool
+) -> dict[str, ExternalCode]:
     """The code of the program's external calls."""
-    out: dict[str, External] = {}
+    out: dict[str, ExternalCode] = {}
     for code in artifact.regions:
         constants = {name: artifact.constants[at] for name, at in code.constants}
         out[code.key] = _Guarded(code, constants, threads, native, strict)
@@ -49,7 +51,12 @@ class _Guarded:
     """A region that runs, whoever runs it."""
 
     def __init__(
-        self, code: RegionCode, constants: Mapping[str, Array], threads: int, native: Native, strict: bool
+        self,
+        code: RegionCode,
+        constants: Mapping[str, Array],
+        threads: int,
+        native: MakeNativeRegion,
+        strict: bool,
     ) -> None:
         self._code, self._constants, self._native, self._strict = code, constants, native, strict
         self._lock = threading.Lock()
@@ -77,7 +84,7 @@ class _Guarded:
                 ) from e
             self._run(inputs, outputs)
 
-    def _loaded(self, threads: int) -> Run:
+    def _loaded(self, threads: int) -> RunRegion:
         plugin = find_plugin(self._code.plugin)
         if plugin.version != self._code.version:
             raise UserError(
@@ -85,7 +92,7 @@ class _Guarded:
             )
         return plugin.load(self._code.blob, self._constants, threads if plugin.capabilities.threads else 1)
 
-    def _fall_back(self, e: Exception) -> Run:
+    def _fall_back(self, e: Exception) -> RunRegion:
         title = f"{self._code.key}: the plugin {self._code.plugin} failed ({_reason(e)})"
         if self._strict:
             hint = Hint(
@@ -109,7 +116,7 @@ def _overlap(inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
     return any(np.may_share_memory(a, b) for a in inputs for b in outputs)
 
 
-def _stated(native: NativeRegion, is_last: bool) -> Run:
+def _stated(native: NativeRegion, is_last: bool) -> RunRegion:
     """Native code for arrays in the form in which the plugin wanted them, and that may lie over each other."""
 
     def first(a: Array) -> Array:

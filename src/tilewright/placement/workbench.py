@@ -19,7 +19,7 @@ from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import Array, TensorType
 from tilewright.placement.measured import MEASURED_PIECES, NATIVE_NAME, Assignment
 from tilewright.runtime.session import Session
-from tilewright.search.database import OK, Database, Measurement, Scope
+from tilewright.search.database import OK, Database, Measurement, RecordScope
 from tilewright.support.turns import brief_turn, quickest
 
 _log = logging.getLogger("tilewright")
@@ -40,7 +40,7 @@ class Workbench:
         self,
         build: Callable[[Graph, Assignment], Session | None],
         database: Database,
-        scope: Scope,
+        scope: RecordScope,
         threads: int,
         versions: Mapping[str, str],
         *,
@@ -51,7 +51,7 @@ class Workbench:
 
     def seconds(self, part: Graph, plugins: Sequence[str]) -> dict[str, float]:
         names = (NATIVE_NAME, *plugins)
-        keys = {name: self._key(digest(part), name) for name in names}
+        keys = {name: self._key(graph_digest(part), name) for name in names}
         known = {name: self._recorded(key) for name, key in keys.items()}
         if None in known.values():
             choices = {name: dict.fromkeys(part.nodes, name) if name else {} for name in names}
@@ -62,7 +62,7 @@ class Workbench:
 
     def compare(self, graph: Graph, choices: Mapping[str, Assignment]) -> dict[str, float]:
         found = self._timed(graph, choices, _WHOLE_SECONDS)
-        text = digest(graph)
+        text = graph_digest(graph)
         for name, taken in found.items():
             hands = set(choices[name].values())
             alone = len(hands) <= 1 and len(choices[name]) in (0, len(graph.nodes))
@@ -75,7 +75,7 @@ class Workbench:
 
     def known(self, part: Graph, plugin: str) -> float | None:
         """The time of a part that was measured before, natively or with a plugin; None if it was not."""
-        found = self._recorded(self._key(digest(part), plugin))
+        found = self._recorded(self._key(graph_digest(part), plugin))
         return None if found is None or found == math.inf else found
 
     # ------------------------------------------------------------------------------------------------ the database
@@ -137,7 +137,7 @@ class Workbench:
         _log.warning("placement without %s: %s: %s", name, type(e).__name__, e)
 
 
-def digest(graph: Graph) -> str:
+def graph_digest(graph: Graph) -> str:
     """Of what a part of a model computes, whatever its values are called and weights are."""
     numbers = {v: i for i, v in enumerate((*graph.inputs, *graph.constants))}
     h = hashlib.sha256(repr([v.type for v in numbers]).encode())

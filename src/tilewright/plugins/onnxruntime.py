@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 from tilewright.frontend.onnx.export import brought_names, onnx_node, onnx_number, region_model
 from tilewright.frontend.onnx.names import free_names, subgraphs
 from tilewright.frontend.onnx.values import type_of
-from tilewright.graph.external import YES, Answer, CustomNode, HostRun, No, Plugin, Region, Run, Unit
+from tilewright.graph.external import YES, Answer, CustomNode, HostRun, No, Plugin, Region, RunRegion, Unit
 from tilewright.graph.graph import Value
 from tilewright.graph.origin import ModelNode, Origin
 from tilewright.ir.dtype import DType
@@ -130,7 +130,7 @@ class OnnxRuntime(Plugin):
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         return region_model(region).SerializeToString()
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         brought = {name: constants[name] for name in brought_names(ModelProto.FromString(blob))}
         session = _session(blob, threads, brought)
         inputs: list[str] = [i.name for i in session.get_inputs()]

@@ -20,7 +20,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, helper
 
 from tilewright.frontend.onnx.export import brought_names, onnx_node, region_model, to_model
-from tilewright.graph.external import YES, Answer, No, Plugin, Region, Run, Unit
+from tilewright.graph.external import YES, Answer, No, Plugin, Region, RunRegion, Unit
 from tilewright.graph.segments import cut_out
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import Array
@@ -55,7 +55,7 @@ class OpenVino(Plugin):
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         return region_model(region).SerializeToString()
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         options = {
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,

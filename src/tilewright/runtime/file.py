@@ -37,7 +37,7 @@ from tilewright.runtime.manifest import (
     region_from_json,
     region_to_json,
 )
-from tilewright.runtime.memory import ALIGN, Region, round_up
+from tilewright.runtime.memory import ALIGN, MemoryRegion, round_up
 from tilewright.runtime.pieces import are_whole, checksums, read_whole
 from tilewright.support.artifact import FORMAT_VERSION, Artifact
 from tilewright.support.errors import InternalError, UserError
@@ -82,7 +82,7 @@ def to_bytes(artifact: Artifact) -> bytes:
     return b"".join(chunks(artifact))
 
 
-def load(path: str | os.PathLike[str], *, mapped: bool = False) -> Artifact:
+def load_artifact(path: str | os.PathLike[str], *, mapped: bool = False) -> Artifact:
     """Read a program. Its constants are read to where a Session wants them, which uses them in place.
 
     `mapped`: they are views of the mapped file instead.
@@ -240,7 +240,7 @@ class _OpenFile:
         return memoryview(os.pread(self._file, size, start))
 
     def weights(self, start: int, size: int, sums: list[int]) -> memoryview | None:
-        view = Region(size, zeroed=False).array[:size].data
+        view = MemoryRegion(size, zeroed=False).array[:size].data
         return view.toreadonly() if read_whole(self._file, start, view, sums) else None
 
 

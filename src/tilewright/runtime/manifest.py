@@ -21,11 +21,11 @@ from tilewright.support.artifact import (
 )
 from tilewright.support.errors import UserError
 from tilewright.support.indices import IndexCheck
-from tilewright.support.program import Branch, Step, While
+from tilewright.support.program import Branch, ProgramStep, While
 
 Json: TypeAlias = "bool | int | str | Sequence[Json] | Mapping[str, Json]"
 _T = TypeVar("_T", str, int, bool)
-_Step: TypeAlias = Step[Segment | ExternalCall, Slot]
+_Step: TypeAlias = ProgramStep[Segment | ExternalCall, Slot]
 _MAX_DEPTH = 64  # of branches and loops
 
 

@@ -38,7 +38,7 @@ def round_up(n: int, align: int) -> int:
     return -(-n // align) * align
 
 
-class Region:
+class MemoryRegion:
     """Memory of at least `nbytes` bytes: `array` views it, `address` is where it starts.
 
     It is zero; unless `zeroed` is false it has been touched too, so that page faults happen now and not in the first
@@ -97,7 +97,7 @@ class Constants:
             if not kept[i]:
                 offsets[i] = total
                 total += round_up(c.nbytes, ALIGN)
-        region = Region(total, zeroed=False) if total else None
+        region = MemoryRegion(total, zeroed=False) if total else None
         self.arrays: list[NDArray[np.generic]] = []
         for i, c in enumerate(constants):
             view = c.view()
@@ -124,7 +124,7 @@ class Shelf:
         nbytes = dtype.itemsize * prod(shape)
         room = round_up(nbytes, ALIGN)
         if room > self._region.size:
-            self._region = Region(max(room, _SHELF), zeroed=False).array
+            self._region = MemoryRegion(max(room, _SHELF), zeroed=False).array
         memory, self._region = self._region[:nbytes], self._region[room:]
         return memory.view(dtype).reshape(shape)
 

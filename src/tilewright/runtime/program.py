@@ -1,7 +1,8 @@
 """A program made ready to run: tables of native calls, and what Python does between them.
 
-`Plan` is made once for a session and never changes. `Context` is what one run needs for itself: an arena, and call
-tables whose argument pointers lead into that arena, to the constants, and to the inputs and outputs of the moment.
+`ExecutionPlan` is made once for a session and never changes. `RunContext` is what one run needs for itself: an arena,
+and call tables whose argument pointers lead into that arena, to the constants, and to the inputs and outputs of the
+moment.
 """
 
 import ctypes
@@ -15,21 +16,21 @@ from numpy.typing import NDArray
 
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.loader import Code
-from tilewright.runtime.memory import Constants, Region, address_of
+from tilewright.runtime.memory import Constants, MemoryRegion, address_of
 from tilewright.runtime.team import Team
 from tilewright.support.artifact import (
     Artifact,
-    External,
     ExternalCall,
+    ExternalCode,
     KernelCall,
     Place,
     Segment,
     Slot,
     TensorSpec,
 )
-from tilewright.support.driver_abi import MAX_CALLS, Call, Job
+from tilewright.support.driver_abi import MAX_CALLS, CallRow, Job
 from tilewright.support.errors import Hint, UserError
-from tilewright.support.program import Branch, Program, While, leaves, map_program
+from tilewright.support.program import Branch, ProgramTree, While, leaves, map_program
 
 Array: TypeAlias = NDArray[np.generic]
 
@@ -43,16 +44,16 @@ def nbytes_of(spec: TensorSpec) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class NativeSegment:
     """Segment `index` of the context's tables."""
 
     index: int
 
 
-PlanProgram: TypeAlias = Program[Native | ExternalCall, Slot]
+PlanProgram: TypeAlias = ProgramTree[NativeSegment | ExternalCall, Slot]
 
 
-class Row(NamedTuple):
+class CallStep(NamedTuple):
     """A step of a call: so many of its parts, from the first on."""
 
     call: int
@@ -64,17 +65,17 @@ class Row(NamedTuple):
 _MOST_CLAIMS = 1024  # of a call: more are no better balanced, and parts so many are short
 
 
-def rows(calls: Sequence[KernelCall]) -> list[Row]:
+def rows(calls: Sequence[KernelCall]) -> list[CallStep]:
     """The steps of all calls. There is a barrier after each but the last of a call, and after that if it says so."""
-    found: list[Row] = []
+    found: list[CallStep] = []
     for n, call in enumerate(calls):
         parts = call.parts // call.steps
-        found += [Row(n, i * parts, parts, True) for i in range(call.steps - 1)]
-        found.append(Row(n, (call.steps - 1) * parts, parts, call.barrier))
+        found += [CallStep(n, i * parts, parts, True) for i in range(call.steps - 1)]
+        found.append(CallStep(n, (call.steps - 1) * parts, parts, call.barrier))
     return found
 
 
-def merge_barriers(calls: Sequence[KernelCall | Row]) -> list[bool]:
+def merge_barriers(calls: Sequence[KernelCall | CallStep]) -> list[bool]:
     """After which calls the workers must really meet.
 
     Calls of one part run on worker 0, in order, so the barriers between them are put off until a parallel call follows;
@@ -97,7 +98,7 @@ def is_shared(segment: Segment) -> bool:
     return any(call.parts > call.steps for call in segment.calls)
 
 
-class Plan:
+class ExecutionPlan:
     """The parts of a program that all runs share."""
 
     def __init__(
@@ -105,7 +106,7 @@ class Plan:
         artifact: Artifact,
         code: Code,
         constants: Constants,
-        externals: Mapping[str, External],
+        externals: Mapping[str, ExternalCode],
         team: Team,
     ) -> None:
         self.code = code
@@ -120,7 +121,7 @@ class Plan:
         self.is_parallel = team.threads > 1 and any(map(is_shared, self.segments))
         self._check_externals()
 
-    def _plan(self, run: list[Segment | ExternalCall]) -> Iterator[Native | ExternalCall]:
+    def _plan(self, run: list[Segment | ExternalCall]) -> Iterator[NativeSegment | ExternalCall]:
         for step in run:
             match step:
                 case Segment(calls):
@@ -130,7 +131,7 @@ class Plan:
                         raise UserError("the program has too many calls", hint="compile it again")
                     if calls:
                         self.segments.append(step)
-                        yield Native(len(self.segments) - 1)
+                        yield NativeSegment(len(self.segments) - 1)
                 case ExternalCall():
                     for slot, spec in (*step.inputs, *step.outputs):
                         self._check_view(slot, spec, f"external call {step.key!r}")
@@ -204,28 +205,28 @@ def _describes(spec: TensorSpec | None, dtype: np.dtype[np.generic], shape: tupl
     return dtype == dtype_of(spec) and shape == spec.shape
 
 
-class Context:
+class RunContext:
     """Memory and tables of one run at a time. Keeps code, constants and team alive.
 
     `only_job` is the address of the job that is the whole program, or 0 if Python has a part in it.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ExecutionPlan) -> None:
         self._plan = plan
         self.run_job = plan.team.run_job
-        self._arena = Region(plan.arena_bytes)
+        self._arena = MemoryRegion(plan.arena_bytes)
         self._inputs: Sequence[Array] = ()
         self._outputs: Sequence[Array] = ()
         calls = [c for s in plan.segments for c in s.calls]
         self._pointers = (ctypes.c_uint64 * max(1, sum(len(c.args) for c in calls)))()
-        self._calls = (Call * max(1, sum(c.steps for c in calls)))()
+        self._calls = (CallRow * max(1, sum(c.steps for c in calls)))()
         self._jobs = (Job * max(1, len(plan.segments)))()
         # where in `_pointers` the address of each input and output goes
         self._input_uses: list[list[int]] = [[] for _ in plan.inputs]
         self._output_uses: list[list[int]] = [[] for _ in plan.outputs]
         self._fill()
         self._addresses = [ctypes.addressof(job) for job in self._jobs]
-        is_native = len(plan.program) == 1 and isinstance(plan.program[0], Native)
+        is_native = len(plan.program) == 1 and isinstance(plan.program[0], NativeSegment)
         self.only_job = self._addresses[0] if is_native else 0
 
     def _fill(self) -> None:
@@ -287,7 +288,7 @@ class Context:
     def _run(self, program: PlanProgram) -> None:
         for step in program:
             match step:
-                case Native(index):
+                case NativeSegment(index):
                     if self.run_job(self._addresses[index]):
                         self.revive()
                 case ExternalCall():

@@ -19,13 +19,13 @@ from tilewright.runtime.feeds import Buffers, Feeds, Signature
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import check_machine, check_threads, default_threads
 from tilewright.runtime.memory import Constants
-from tilewright.runtime.program import Array, Context, Plan
+from tilewright.runtime.program import Array, ExecutionPlan, RunContext
 from tilewright.runtime.team import shared_team
-from tilewright.support.artifact import Artifact, External, Manifest, TensorSpec
+from tilewright.support.artifact import Artifact, ExternalCode, Manifest, TensorSpec
 from tilewright.support.errors import UserError
 from tilewright.support.indices import IndexCheck, examine_outputs
 
-_NO_EXTERNALS: Mapping[str, External] = MappingProxyType({})
+_NO_EXTERNALS: Mapping[str, ExternalCode] = MappingProxyType({})
 
 
 class Session:
@@ -40,7 +40,7 @@ class Session:
         self,
         artifact: Artifact,
         threads: int | None = None,
-        externals: Mapping[str, External] = _NO_EXTERNALS,
+        externals: Mapping[str, ExternalCode] = _NO_EXTERNALS,
         *,
         weights_in_place: bool = False,
     ) -> None:
@@ -49,7 +49,7 @@ class Session:
         self._signature = Signature(artifact.manifest.inputs, artifact.manifest.outputs)
         constants = Constants(artifact.constants, in_place=weights_in_place)
         team = shared_team(artifact.driver, self.threads)
-        plan = Plan(artifact, Code(artifact.objects), constants, externals, team)
+        plan = ExecutionPlan(artifact, Code(artifact.objects), constants, externals, team)
         if plan.is_parallel:
             team.start()
         self.inputs: tuple[TensorSpec, ...] = plan.inputs
@@ -132,7 +132,7 @@ class Bound:
 
     __slots__ = ("_context", "_job", "_run_job", "inputs", "outputs")
 
-    def __init__(self, context: Context, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
+    def __init__(self, context: RunContext, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
         self._context = context
         self._job = context.only_job
         self._run_job = context.run_job
@@ -155,7 +155,7 @@ class CheckedBound(Bound):
 
     def __init__(
         self,
-        context: Context,
+        context: RunContext,
         inputs: dict[str, Array],
         outputs: dict[str, Array],
         checks: Sequence[IndexCheck],
@@ -182,32 +182,32 @@ class _Pool:
     Taking and giving back need no lock unless somebody has to wait: list operations are atomic.
     """
 
-    def __init__(self, plan: Plan, limit: int) -> None:
-        self._plan: Plan | None = plan
+    def __init__(self, plan: ExecutionPlan, limit: int) -> None:
+        self._plan: ExecutionPlan | None = plan
         self._limit = limit
-        self._free: list[Context] = []
+        self._free: list[RunContext] = []
         # weak: a context that an interrupt made its borrower lose is not counted for ever
-        self._all: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._all: weakref.WeakSet[RunContext] = weakref.WeakSet()
         self._changed = threading.Condition()
         self._waiting = 0
         _pools.add(self)
         self.give(self._add())  # so that not the first run pays for it
 
-    def _add(self) -> Context:
+    def _add(self) -> RunContext:
         if self._plan is None:
             raise UserError("the session is closed", hint="load the program again")
-        context = Context(self._plan)
+        context = RunContext(self._plan)
         self._all.add(context)
         return context
 
-    def take_away(self) -> Context:
+    def take_away(self) -> RunContext:
         """A context that does not come back."""
         with self._changed:
             context = self._free.pop() if self._free else self._add()
             self._all.discard(context)
             return context
 
-    def take(self) -> Context:
+    def take(self) -> RunContext:
         try:
             return self._free.pop()
         except IndexError:
@@ -224,7 +224,7 @@ class _Pool:
             except IndexError:
                 return self._add()
 
-    def give(self, context: Context) -> None:
+    def give(self, context: RunContext) -> None:
         self._free.append(context)
         if self._waiting or self._plan is None:
             with self._changed:

@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Callable
 
 from tilewright.runtime.loader import Code
-from tilewright.runtime.memory import Region
+from tilewright.runtime.memory import MemoryRegion
 from tilewright.support.driver_abi import LINE, Record, TeamState
 from tilewright.support.errors import UserError
 
@@ -62,7 +62,7 @@ class _Crew:
     def __init__(self, driver: Code, threads: int) -> None:
         self.driver = driver
         self.threads = threads
-        self.region = Region(ctypes.sizeof(TeamState) + 2 * threads * LINE)
+        self.region = MemoryRegion(ctypes.sizeof(TeamState) + 2 * threads * LINE)
         self.state = TeamState.from_address(self.region.address)
         self.state.statuses = self.region.address + ctypes.sizeof(TeamState) + threads * LINE
         self.workers: list[ctypes.c_ulong] = []

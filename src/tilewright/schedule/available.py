@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.ir.expr import Buffer, Var, as_index
 from tilewright.ir.simplify import Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import path_to
 from tilewright.schedule.preconditions import check_settled
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import (
-    Region,
+    BufferRegion,
     Span,
     accesses,
     box,
@@ -28,7 +28,7 @@ from tilewright.tir.stmt import Block, For, Stmt, blocks
 
 def available(
     func: Func, flow: Dataflow, block: Block, loop: For, before: Stmt | None, simplify: Simplifier
-) -> dict[Buffer, tuple[Region, bool]]:
+) -> dict[Buffer, tuple[BufferRegion, bool]]:
     """Of the inputs of `block` that are not complete before the nest of `loop`: the part that is complete in the body
     of `loop`, in front of its statement `before` (None: at the end), and whether it was written inside `loop`.
 
@@ -37,7 +37,7 @@ def available(
     place = path_to(func.body, loop)
     start = next(blocks(loop))
     end = None if before is None else next(blocks(before))
-    out: dict[Buffer, tuple[Region, bool]] = {}
+    out: dict[Buffer, tuple[BufferRegion, bool]] = {}
     for buffer in flow.reads(block):
         shared: dict[tuple[Var, ...], list[Block]] = {}
         for w in flow.writers(buffer):
@@ -47,7 +47,7 @@ def available(
             common = [func.body, *(a for a, b in zip(path[1:], place[1:], strict=False) if a is b)]
             limit = end if common[-1] is loop else start
             if limit is not None and flow.position(w) >= flow.position(limit):
-                raise refusal(
+                raise step_refusal(
                     func,
                     w,
                     f"block {w.name!r} writes {buffer.name}, which block {block.name!r} reads, only after the place "
@@ -57,7 +57,7 @@ def available(
             shared.setdefault(tuple(n.var for n in common if isinstance(n, For)), []).append(w)
         if len(shared) > 1:
             one, other = (writers[0] for writers in list(shared.values())[:2])
-            raise refusal(
+            raise step_refusal(
                 func,
                 other,
                 f"the writers of {buffer.name} are under different loops: a part comes from {one.name!r}, another from "
@@ -76,9 +76,9 @@ def available(
 
 def _finished(
     func: Func, buffer: Buffer, writers: Sequence[Block], around: For, simplify: Simplifier
-) -> Region:
+) -> BufferRegion:
     """What the writers of `buffer` write in one iteration of `around`."""
-    boxes: list[Region] = []
+    boxes: list[BufferRegion] = []
     ranging = loop_extents(around.body)
     for a in accesses(around.body, reads=False):
         if a.buffer is not buffer:
@@ -87,7 +87,7 @@ def _finished(
         spans = tuple(s for s in found.spans if s is not None)
         domain_only = all(a.keeps_domain(c, simplify) for c in found.conditions)
         if not found.exact or not domain_only or len(spans) < len(found.spans):
-            raise refusal(
+            raise step_refusal(
                 func,
                 writers[-1],
                 f"what block {writers[-1].name!r} writes to {buffer.name} in one iteration of {around.var.name!r} is "
@@ -97,7 +97,7 @@ def _finished(
         boxes.append(spans)
     whole = exact_union(boxes, simplify)
     if whole is None:
-        raise refusal(
+        raise step_refusal(
             func,
             writers[-1],
             f"the writers of {buffer.name} under {around.var.name!r} do not fill one box together",
@@ -106,7 +106,9 @@ def _finished(
     return whole
 
 
-def missing(nest: Stmt, parts: Mapping[Buffer, tuple[Region, bool]], simplify: Simplifier) -> Buffer | None:
+def missing(
+    nest: Stmt, parts: Mapping[Buffer, tuple[BufferRegion, bool]], simplify: Simplifier
+) -> Buffer | None:
     """An input of which `nest`, put at the place, reads more than is available there."""
     ranging = loop_extents(nest)
     for read in accesses(nest):

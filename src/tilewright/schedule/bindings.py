@@ -26,7 +26,14 @@ from tilewright.schedule.find import starts_at_zero
 from tilewright.schedule.sites import Site, extents
 from tilewright.schedule.verdict import HOLDS, Verdict, fails, unknown
 from tilewright.tir.analysis.bijection import Image, Unrecognised, image
-from tilewright.tir.analysis.points import MAX_POINTS, Counted, count_instances, holds, try_grid, values
+from tilewright.tir.analysis.points import (
+    MAX_POINTS,
+    Counted,
+    count_instances,
+    try_grid,
+    values,
+    where_all_hold,
+)
 from tilewright.tir.analysis.regions import Access, Span, contains
 from tilewright.tir.stmt import Block, IterKind
 
@@ -123,7 +130,7 @@ def _count_reduction(
     if points is None:
         return Binding(affine)
     size = math.prod(own.values())
-    here = holds(conditions, points, size)
+    here = where_all_hold(conditions, points, size)
     group, step = np.zeros(size, np.int64), np.zeros(size, np.int64)
     groups, steps = 1, 1
     for v in fixed:
@@ -150,7 +157,7 @@ def _count_reduction(
     return Binding(affine)
 
 
-def unwritten(writers: Sequence[tuple[Site, Sequence[Access]]]) -> str:
+def unwritten_element(writers: Sequence[tuple[Site, Sequence[Access]]]) -> str:
     """An element that the sites would write together if each ran over its whole domain, and that none of them writes;
     empty if there is none, or if it is not known.
     """
@@ -178,7 +185,7 @@ def unwritten(writers: Sequence[tuple[Site, Sequence[Access]]]) -> str:
                 if points is None or store.guarded:
                     return ""
                 size = math.prod(ranging.values())
-                here = holds(conditions, points, size)
+                here = where_all_hold(conditions, points, size)
                 element = np.zeros(size, np.int64)
                 for i, extent in zip(indices, buffer.shape, strict=True):
                     value = values(i, points, size)

@@ -20,8 +20,8 @@ from tilewright.ir.expr import Buffer, Var, as_index, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.sites import Site, shared_loops, site_accesses, sites
 from tilewright.schedule.verdict import HOLDS, Verdict, fails, unknown
-from tilewright.tir.analysis.points import MAX_POINTS, Integers, holds, try_grid, values
-from tilewright.tir.analysis.regions import Access, Region, Span, box, contains, exact_union
+from tilewright.tir.analysis.points import MAX_POINTS, Integers, try_grid, values, where_all_hold
+from tilewright.tir.analysis.regions import Access, BufferRegion, Span, box, contains, exact_union
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import For, IterKind
 
@@ -123,9 +123,9 @@ def _is_in_box(reader: Site, read: Access, writers: Sequence[Writer], simplify: 
     return False
 
 
-def filled(group: Sequence[Writer], fixed: frozenset[Var], simplify: Simplifier) -> Region | None:
+def filled(group: Sequence[Writer], fixed: frozenset[Var], simplify: Simplifier) -> BufferRegion | None:
     """The box that the writers fill together while the variables of `fixed` stay."""
-    boxes: list[Region] = []
+    boxes: list[BufferRegion] = []
     for w in group:
         ranging = {v: n for v, n in w.site.ranging.items() if v not in fixed}
         for store in w.stores:
@@ -189,7 +189,7 @@ def _touched(site: Site, access: Access, shared: Sequence[For]) -> _Touched | No
     if points is None:
         return None
     size = math.prod(ranging.values())
-    here = holds(access.conditions, points, size)
+    here = where_all_hold(access.conditions, points, size)
     index = [values(i, points, size) for i in access.indices]
     for i, extent in zip(index, access.buffer.shape, strict=True):
         here &= (i >= 0) & (i < extent)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from tilewright.schedule.sampling import Decision
+from tilewright.schedule.sampling import SampledValue
 from tilewright.schedule.steps.sample_categorical import SampleCategorical
 from tilewright.schedule.steps.sample_compute_location import SampleComputeLocation
 from tilewright.schedule.steps.sample_perfect_tile import SamplePerfectTile
@@ -21,49 +21,51 @@ from tilewright.tir.func import Module
 
 T = TypeVar("T")
 
-Sampling: TypeAlias = SamplePerfectTile | SampleCategorical | SampleComputeLocation
+OpenDecision: TypeAlias = SamplePerfectTile | SampleCategorical | SampleComputeLocation
 
 # After so many refusals a draw is given up. Spaces whose decisions are mostly independent need a few.
 PATIENCE = 200
 
-Offer: TypeAlias = Callable[[int, Sampling, Module], Sequence[Decision]]  # for step n of a trace, best first
+OfferChoices: TypeAlias = Callable[
+    [int, OpenDecision, Module], Sequence[SampledValue]
+]  # for step n of a trace, best first
 
 
-def choices(module: Module, step: Sampling) -> tuple[Decision, ...]:
+def choices(module: Module, step: OpenDecision) -> tuple[SampledValue, ...]:
     """All decisions with which `step` applies to `module`, in a fixed order; ScheduleError if there is none."""
     return step.choices(module)
 
 
 def sampling_steps(trace: Trace) -> tuple[int, ...]:
     """Which steps of a trace carry decisions."""
-    return tuple(n for n, step in enumerate(trace) if isinstance(step, Sampling))
+    return tuple(n for n, step in enumerate(trace) if isinstance(step, OpenDecision))
 
 
-def decide(module: Module, trace: Trace, rng: np.random.Generator) -> Trace:
+def decide_trace(module: Module, trace: Trace, rng: np.random.Generator) -> Trace:
     """The trace with all open decisions drawn, each evenly from those that are legal when its step is reached; it
     applies to `module`. Decisions that are taken already stay. ScheduleError if no way through was found.
     """
-    return draw(module, trace, rng).trace
+    return draw_trace(module, trace, rng).trace
 
 
-class Drawn(NamedTuple):
+class DrawnTrace(NamedTuple):
     """A decided trace, and for each step (by its number) that was open, the choices that it had."""
 
     trace: Trace
-    choices: Mapping[int, tuple[Decision, ...]]
+    choices: Mapping[int, tuple[SampledValue, ...]]
 
 
-def draw(module: Module, trace: Trace, rng: np.random.Generator) -> Drawn:
-    """What `decide` gives, with what there was to choose from."""
-    had: dict[int, tuple[Decision, ...]] = {}
+def draw_trace(module: Module, trace: Trace, rng: np.random.Generator) -> DrawnTrace:
+    """What `decide_trace` gives, with what there was to choose from."""
+    had: dict[int, tuple[SampledValue, ...]] = {}
 
-    def offer(n: int, step: Sampling, at: Module) -> Sequence[Decision]:
+    def offer(n: int, step: OpenDecision, at: Module) -> Sequence[SampledValue]:
         if step.decision is not None:
             return (step.decision,)
         had[n] = step.choices(at)  # on another way here it was perhaps something else: the last way counts
         return _shuffled(had[n], rng)
 
-    return Drawn(_complete(module, trace, 0, offer, _Patience()), had)
+    return DrawnTrace(_complete(module, trace, 0, offer, _Patience()), had)
 
 
 def mutate(module: Module, trace: Trace, rng: np.random.Generator) -> Trace | None:
@@ -80,10 +82,10 @@ def mutate(module: Module, trace: Trace, rng: np.random.Generator) -> Trace | No
 
 
 def _changed_at(module: Module, trace: Trace, changed: int, rng: np.random.Generator) -> Trace:
-    def offer(n: int, step: Sampling, at: Module) -> Sequence[Decision]:
+    def offer(n: int, step: OpenDecision, at: Module) -> Sequence[SampledValue]:
         if n < changed:
             return _as_decided(n, step, at)
-        legal: Sequence[Decision] = step.choices(at)
+        legal: Sequence[SampledValue] = step.choices(at)
         if n == changed:
             return _shuffled([d for d in legal if d != step.decision], rng)
         return _as_decided(n, step, at) if step.decision in legal else _shuffled(legal, rng)
@@ -97,12 +99,12 @@ def space_size(module: Module, trace: Trace) -> int:
     an estimate otherwise.
     """
 
-    def offer(_: int, step: Sampling, at: Module) -> Sequence[Decision]:
+    def offer(_: int, step: OpenDecision, at: Module) -> Sequence[SampledValue]:
         return (step.decision,) if step.decision is not None else step.choices(at)
 
     size = 1
     for step in _complete(module, trace, 0, offer, _Patience()):
-        if isinstance(step, Sampling):
+        if isinstance(step, OpenDecision):
             size *= len(step.choices(module))
         module = step.apply(module)
     return size
@@ -116,13 +118,13 @@ class _Patience:
         self.left = PATIENCE
 
 
-def _complete(module: Module, trace: Trace, start: int, offer: Offer, patience: _Patience) -> Trace:
+def _complete(module: Module, trace: Trace, start: int, offer: OfferChoices, patience: _Patience) -> Trace:
     """The steps from `start` on, decided by the first of the offers that lead to the end; `module` is what the steps
     before made.
     """
     for n in range(start, len(trace)):
         step = trace[n]
-        if not isinstance(step, Sampling):
+        if not isinstance(step, OpenDecision):
             module = step.apply(module)
             continue
         refused = ScheduleError(f"{step}: no other decision is legal")
@@ -140,7 +142,7 @@ def _complete(module: Module, trace: Trace, start: int, offer: Offer, patience: 
     return trace[start:]
 
 
-def _as_decided(_: int, step: Sampling, _at: Module) -> Sequence[Decision]:
+def _as_decided(_: int, step: OpenDecision, _at: Module) -> Sequence[SampledValue]:
     if step.decision is None:
         raise ScheduleError(f"{step}: nothing is decided", hint="draw the open decisions with decide first")
     return (step.decision,)

@@ -7,7 +7,7 @@ would leave the buffer.
 
 from tilewright.ir.expr import Expr, Load, Select, loads
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import nest_of
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.func import Func
@@ -23,7 +23,7 @@ def check_early_read(func: Func, block: Block, e: Expr) -> None:
     for load in loads(e):
         for w in flow.writers(load.buffer):
             if nest_of(func, w) >= at:
-                raise refusal(
+                raise step_refusal(
                     func,
                     w,
                     f"block {w.name!r} writes {load.buffer.name} in the nest of block {block.name!r} or after it, so "
@@ -34,7 +34,7 @@ def check_early_read(func: Func, block: Block, e: Expr) -> None:
         for index, extent in zip(load.indices, load.buffer.shape, strict=True):
             lo, hi = simplify.bounds(index)
             if lo < 0 or hi >= extent:
-                raise refusal(
+                raise step_refusal(
                     func,
                     block,
                     f"block {block.name!r} reads {load.buffer.name} at {print_expr(index)} only under a condition; "

@@ -16,7 +16,7 @@ _LINES_BELOW = 8
 _LINES_OF_ALL = 40
 
 
-def refusal(func: Func, at: Stmt, condition: str, hint: str | None = None) -> ScheduleError:
+def step_refusal(func: Func, at: Stmt, condition: str, hint: str | None = None) -> ScheduleError:
     """The error of a step whose precondition `condition` does not hold at the statement `at` of `func`."""
     return ScheduleError(condition, where=excerpt(func, at), hint=hint)
 

@@ -11,7 +11,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.support.errors import ScheduleError
-from tilewright.tir.analysis.regions import Region, Span, span_of
+from tilewright.tir.analysis.regions import BufferRegion, Span, span_of
 from tilewright.tir.analysis.solve import solve
 from tilewright.tir.declared import declared_below
 from tilewright.tir.func import Func
@@ -34,10 +34,10 @@ def top_level(func: Func) -> tuple[Stmt, ...]:
 
 def nest_of(func: Func, block: Block) -> int:
     """Which top-level statement holds `block`."""
-    return next(n for n, s in enumerate(top_level(func)) if holds(s, block))
+    return next(n for n, s in enumerate(top_level(func)) if contains_block(s, block))
 
 
-def holds(s: Stmt, block: Block) -> bool:
+def contains_block(s: Stmt, block: Block) -> bool:
     return any(b is block for b in blocks(s))
 
 
@@ -70,7 +70,7 @@ def simplifier_at(rest: Stmt, block: Block) -> Simplifier:
     return Simplifier(ranges(rest) | {it.var: Interval(0, it.extent - 1) for it in block.iters})
 
 
-def domain_of(block: Block, indices: Indices, part: Region, simplify: Simplifier) -> list[Span | None]:
+def domain_of(block: Block, indices: Indices, part: BufferRegion, simplify: Simplifier) -> list[Span | None]:
     """Per iterator of `block`, the values with which `indices` (over the iterators) can be inside `part`. None: all,
     as for every reduction iterator.
     """

@@ -9,7 +9,7 @@ from tilewright.ir.expr import (
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.declared import declared
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_children, substitute
+from tilewright.tir.rewrite import map_children, substitute_stmt
 from tilewright.tir.stmt import (
     Block,
     For,
@@ -52,7 +52,7 @@ def rename(s: Stmt, suffix: str, values: Mapping[Var, Expr] | None = None) -> St
     """
     new: dict[Var, Expr] = dict(values or {})
     renamed = _renamed(s, suffix, new)
-    return substitute(renamed, new)
+    return substitute_stmt(renamed, new)
 
 
 def _renamed(s: Stmt, suffix: str, new: dict[Var, Expr]) -> Stmt:

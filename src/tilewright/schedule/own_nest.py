@@ -6,7 +6,7 @@ blocks again.
 
 from tilewright.ir.expr import TRUE, Expr, Var
 from tilewright.schedule.edit import replace_stmt
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import path_to
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, LoopKind, Stmt
@@ -28,7 +28,7 @@ def own_nest(func: Func, block: Block) -> dict[Expr, For]:
         nest[b].extent == it.extent for it, b in zip(block.iters, block.bindings, strict=True)
     )
     if not plain or block.predicate is not TRUE:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"block {block.name!r} is not alone under plain loops, one per iterator",

@@ -3,7 +3,7 @@
 A kind or an annotation is a decision about the loop as it is; its parts would not be what was decided about.
 """
 
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import For, LoopKind
 
@@ -12,10 +12,10 @@ def check_plain(func: Func, loop: For, verb: str) -> None:
     """`verb` is what the step does to the loop, for the hint."""
     name = loop.var.name
     if loop.kind is not LoopKind.SERIAL:
-        raise refusal(func, loop, f"{name} is {loop.kind.value}", hint=f"{verb} loops before that")
+        raise step_refusal(func, loop, f"{name} is {loop.kind.value}", hint=f"{verb} loops before that")
     if loop.annotations:
         key = loop.annotations[0][0]
-        raise refusal(
+        raise step_refusal(
             func,
             loop,
             f"{name} has the annotation {key!r}",

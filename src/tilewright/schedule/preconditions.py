@@ -19,8 +19,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.find import holds, path_to
+from tilewright.schedule.excerpt import step_refusal
+from tilewright.schedule.find import contains_block, path_to
 from tilewright.tir.analysis.affine import is_injective
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, accesses
@@ -34,13 +34,13 @@ from tilewright.tir.stmt import (
     Store,
     blocks,
     stmt_exprs,
-    walk,
+    walk_stmts,
 )
 
 
 def check_leaf(func: Func, block: Block) -> None:
-    if any(isinstance(n, Block | For) for n in walk(block.body)):
-        raise refusal(
+    if any(isinstance(n, Block | For) for n in walk_stmts(block.body)):
+        raise step_refusal(
             func,
             block,
             f"block {block.name!r} holds loops or blocks of its own",
@@ -56,7 +56,7 @@ def check_scope(func: Func, block: Block, loop: For) -> None:
 
     mine, theirs = around(block), around(loop)
     if len(mine) != len(theirs) or any(a is not b for a, b in zip(mine, theirs, strict=True)):
-        raise refusal(
+        raise step_refusal(
             func,
             loop,
             f"loop {loop.var.name!r} and block {block.name!r} are inside different blocks",
@@ -73,7 +73,7 @@ def check_sole_writer(func: Func, flow: Dataflow, block: Block, before: For | No
         if before is not None:
             others = [w for w in others if not _fills_before(func, flow, w, block, before)]
         if others:
-            raise refusal(
+            raise step_refusal(
                 func,
                 others[0],
                 f"{buffer.name} has two writers, blocks {block.name!r} and {others[0].name!r}",
@@ -85,11 +85,13 @@ def _fills_before(func: Func, flow: Dataflow, fill: Block, block: Block, loop: F
     """Does `fill` store a literal, and run before both `block` and `loop`, sharing the same loops with either?"""
     if fill.is_reduction or fill.try_store is None or not isinstance(fill.store.value, Const):
         return False
-    if holds(loop, fill) or flow.position(fill) > min(flow.position(b) for b in (block, next(blocks(loop)))):
+    if contains_block(loop, fill) or flow.position(fill) > min(
+        flow.position(b) for b in (block, next(blocks(loop)))
+    ):
         return False
 
     def shared(s: Stmt) -> list[Var]:
-        return [n.var for n in path_to(func.body, s) if isinstance(n, For) and holds(n, fill)]
+        return [n.var for n in path_to(func.body, s) if isinstance(n, For) and contains_block(n, fill)]
 
     return shared(block) == shared(loop)
 
@@ -100,13 +102,13 @@ def check_not_in_place(func: Func, flow: Dataflow, block: Block) -> None:
     A reduction reads its own accumulator, at the place where it writes it.
     """
     written = flow.writes(block)
-    places = {n.indices for n in walk(block) if isinstance(n, Store)}
-    for e in (e for n in walk(block.body) for e in stmt_exprs(n)):
+    places = {n.indices for n in walk_stmts(block) if isinstance(n, Store)}
+    for e in (e for n in walk_stmts(block.body) for e in stmt_exprs(n)):
         for n in walk_expr(e):
             if not isinstance(n, Load) or n.buffer not in written:
                 continue
             if block.init is None or n.indices not in places or len(places) != 1:
-                raise refusal(
+                raise step_refusal(
                     func,
                     block,
                     f"block {block.name!r} changes {n.buffer.name} in place",
@@ -118,7 +120,7 @@ def check_not_nested(func: Func, block: Block) -> None:
     """The block can be taken away: it is not part of another block."""
     outer = next((n for n in path_to(func.body, block)[:-1] if isinstance(n, Block)), None)
     if outer is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"block {block.name!r} is inside block {outer.name!r}",
@@ -129,7 +131,7 @@ def check_not_nested(func: Func, block: Block) -> None:
 def check_local(func: Func, buffer: Buffer, block: Block) -> None:
     """Nobody outside `func` sees `buffer`."""
     if buffer in func.params:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{buffer.name} is a parameter of {func.name}: others use what block {block.name!r} writes",
@@ -139,14 +141,14 @@ def check_local(func: Func, buffer: Buffer, block: Block) -> None:
 def check_single_store(func: Func, block: Block) -> Store:
     """The block's one store, unconditional and not a reduction."""
     if block.is_reduction or block.init is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"block {block.name!r} is a reduction; only a block whose iterators are all spatial can be inlined",
             "move it with ComputeAt or ReverseComputeAt",
         )
     if block.try_store is None:
-        raise refusal(func, block, f"the body of block {block.name!r} is not one store")
+        raise step_refusal(func, block, f"the body of block {block.name!r} is not one store")
     return block.store
 
 
@@ -158,13 +160,13 @@ def check_inputs_stay(func: Func, flow: Dataflow, block: Block) -> None:
             if w is block:
                 continue
             if flow.position(w) > flow.position(block):
-                raise refusal(
+                raise step_refusal(
                     func,
                     w,
                     f"block {w.name!r} overwrites {buffer.name}, which block {block.name!r} has read before; "
                     f"{block.name!r} cannot run later",
                 )
-            if any(holds(n, w) for n in mine):
+            if any(contains_block(n, w) for n in mine):
                 check_settled(func, flow, w, mine, block, Simplifier(ranges(func.body)))
 
 
@@ -172,7 +174,7 @@ def check_settled(
     func: Func, flow: Dataflow, writer: Block, around: Sequence[For], reader: Block, simplify: Simplifier
 ) -> None:
     """`writer` gives an element of its buffer the same value in all iterations of the loops `around` that write it."""
-    around = [n for n in around if n.extent > 1 and holds(n, writer)]
+    around = [n for n in around if n.extent > 1 and contains_block(n, writer)]
     if not around:
         return
     stores = accesses(around[0].body, reads=False)
@@ -199,7 +201,7 @@ def _check_settled(
     for loop in around:
         changing = [it for it, value in own if loop.var in free_vars(value)]
         if any(it.kind is IterKind.REDUCE for it in changing):
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"loop {loop.var.name!r} carries the reduction of block {store.block.name!r}: {store.buffer.name} is "
@@ -208,7 +210,7 @@ def _check_settled(
             )
         known = all(it.var in store.place for it in changing)  # the usual case, in a hurry
         if not known and not is_injective(store.place, [it.var for it in changing], simplify):
-            raise refusal(
+            raise step_refusal(
                 func,
                 store.block,
                 f"block {store.block.name!r} writes elements of {store.buffer.name} anew in each iteration of "
@@ -221,7 +223,7 @@ def check_not_read_before(func: Func, flow: Dataflow, block: Block) -> None:
     """Nobody reads the old content of what `block` writes, so it may as well be written earlier or later."""
     for r in flow.consumers(block):
         if flow.position(r) < flow.position(block):
-            raise refusal(
+            raise step_refusal(
                 func,
                 r,
                 f"block {r.name!r} reads the buffer before block {block.name!r} writes it",
@@ -232,13 +234,13 @@ def check_not_read_before(func: Func, flow: Dataflow, block: Block) -> None:
 def check_not_overwritten(func: Func, flow: Dataflow, block: Block) -> None:
     """No consumer reads an element of which `block` has another value later: moved, it would find the last one."""
     mine = [n for n in path_to(func.body, block) if isinstance(n, For) and n.extent > 1]
-    if not any(holds(n, r) for n in mine[:1] for r in flow.consumers(block)):
+    if not any(contains_block(n, r) for n in mine[:1] for r in flow.consumers(block)):
         return
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
     spatial = [it.var for it in block.iters if it.kind is IterKind.SPATIAL]
-    for store in (n for n in walk(block.body) if isinstance(n, Store)):
+    for store in (n for n in walk_stmts(block.body) if isinstance(n, Store)):
         if not is_injective(store.indices, spatial, simplify):
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"block {block.name!r} writes elements of {store.buffer.name} anew while others read them",
@@ -256,7 +258,7 @@ def check_parallel(func: Func, moved: Stmt, above: Sequence[Stmt], simplify: Sim
             continue
         for loop in parallel:
             if not is_injective(access.indices, (loop.var,), simplify):
-                raise refusal(
+                raise step_refusal(
                     func,
                     loop,
                     f"iterations of the {loop.kind.value} loop {loop.var.name!r} would write the same elements of "

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Indices, Var, as_index, is_const, loads
 from tilewright.ir.simplify import Simplifier
-from tilewright.schedule.find import find_block, find_loop, holds, loops_above
+from tilewright.schedule.find import contains_block, find_block, find_loop, loops_above
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, Span, accesses, box, contains, loop_extents
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, Stmt, Store, stmt_exprs, walk
+from tilewright.tir.stmt import Block, For, Stmt, Store, stmt_exprs, walk_stmts
 
 
 class Rolled(NamedTuple):
@@ -61,8 +61,8 @@ def going_round(body: Stmt, old: Buffer, new: Buffer, dim: int) -> Stmt:
 
 def try_rolled(func: Func, flow: Dataflow, buffer: Buffer, loop: For) -> Rolled | None:
     """How `buffer` goes round in `loop`; None if it is not known to."""
-    inside = [w for w in flow.writers(buffer) if holds(loop, w)]
-    before = [w for w in flow.writers(buffer) if not holds(loop, w)]
+    inside = [w for w in flow.writers(buffer) if contains_block(loop, w)]
+    before = [w for w in flow.writers(buffer) if not contains_block(loop, w)]
     if len(inside) != 1 or len(before) > 1 or buffer in func.params:
         return None
     if before and flow.position(before[0]) > flow.position(inside[0]):
@@ -142,7 +142,7 @@ def _straight(body: Stmt, buffer: Buffer, dim: int) -> Stmt:
 
 
 def _indices(body: Stmt, buffer: Buffer) -> Iterator[Indices]:
-    for s in walk(body):
+    for s in walk_stmts(body):
         if isinstance(s, Store) and s.buffer is buffer:
             yield s.indices
         for e in stmt_exprs(s):

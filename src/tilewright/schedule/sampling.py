@@ -14,7 +14,7 @@ from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Module
 
-Decision: TypeAlias = int | str | tuple[int, ...]
+SampledValue: TypeAlias = int | str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class SamplingStep(Step):
     """A step with a field `decision`, which is None as long as it is open."""
 
     @abstractmethod
-    def choices(self, module: Module) -> tuple[Decision, ...]:
+    def choices(self, module: Module) -> tuple[SampledValue, ...]:
         """All decisions with which the step applies to `module`, in a fixed order; ScheduleError if there is none."""
 
     @abstractmethod

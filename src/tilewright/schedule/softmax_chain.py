@@ -34,7 +34,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, loops_on, path_to
 from tilewright.tir.build import identity
 from tilewright.tir.func import Func
@@ -49,14 +49,14 @@ from tilewright.tir.stmt import (
     Store,
     blocks,
     stmt_exprs,
-    walk,
+    walk_stmts,
 )
 
 _LOWEST = -1e30  # what hides a key: below all scores that there are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nest:
+class KeyNest:
     """A statement of the sequence that is one block under plain loops, of which one goes over keys."""
 
     stmt: Stmt
@@ -71,20 +71,20 @@ class Nest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Softmax:
+class SoftmaxChain:
     """A product with powers of scores, and what makes these, in the sequence `around`."""
 
     around: Seq
     keys: int
-    producers: tuple[Nest, ...]  # of the scores, in order
-    top: Nest
-    power: Nest
-    sums: tuple[Nest, ...]
-    product: Nest
+    producers: tuple[KeyNest, ...]  # of the scores, in order
+    top: KeyNest
+    power: KeyNest
+    sums: tuple[KeyNest, ...]
+    product: KeyNest
     after: tuple[Stmt, ...]  # what reads sums and products
 
     @property
-    def nests(self) -> tuple[Nest, ...]:
+    def nests(self) -> tuple[KeyNest, ...]:
         return (*self.producers, self.top, self.power, *self.sums, self.product)
 
     @property
@@ -93,12 +93,12 @@ class Softmax:
         return power_of(self.power.store)[1]
 
 
-def find_softmax(func: Func, product: str) -> Softmax:
+def find_softmax(func: Func, product: str) -> SoftmaxChain:
     """The softmax whose powers the contraction `product` takes up. ScheduleError if there is none of this form."""
     block = find_block(func, product)
     above = [n for n in path_to(func.body, block)[:-1] if isinstance(n, Seq)]
     if not above:
-        raise refusal(func, block, f"{product} stands by itself")
+        raise step_refusal(func, block, f"{product} stands by itself")
     return _Search(func, above[-1]).run(block)
 
 
@@ -114,12 +114,12 @@ class _Search:
                 self._readers.setdefault(buffer, []).append(b.name)
         self._writer = {buffer: found[0] for buffer, found in writers.items() if len(found) == 1}
 
-    def run(self, block: Block) -> Softmax:
+    def run(self, block: Block) -> SoftmaxChain:
         func = self._func
         p = self._powers_of(block)
         product = self._nest(block, _reduced(func, block))
         if product.loops[-1] is not product.loop:
-            raise refusal(
+            raise step_refusal(
                 func, product.loop, f"{product.loop.var.name} is not the innermost loop of {block.name}"
             )
         maker = self._writer[p.buffer]
@@ -131,11 +131,11 @@ class _Search:
         own = (*producers, top, power, *sums, product)
         for n in own:
             if n.key.extent != product.key.extent:
-                raise refusal(
+                raise step_refusal(
                     func, n.block, f"{n.block.name} has {n.key.extent} keys, not {product.key.extent}"
                 )
         self._check_readers(own, {top.store.buffer, p.buffer, *(n.store.buffer for n in producers)})
-        return Softmax(
+        return SoftmaxChain(
             self._around,
             product.key.extent,
             producers,
@@ -156,60 +156,66 @@ class _Search:
                 maker = self._writer.get(x.buffer)
                 if maker is not None and _trypower_of(maker) is not None:
                     return x
-        raise refusal(
+        raise step_refusal(
             self._func, block, f"no factor of {block.name} is exp(x - m) of a row and its largest element"
         )
 
-    def _nest(self, block: Block, key: Iter, *, is_alone: bool = True) -> Nest:
+    def _nest(self, block: Block, key: Iter, *, is_alone: bool = True) -> KeyNest:
         func = self._func
         stmt = next((s for s in self._around.stmts if any(b is block for b in blocks(s))), None)
         if stmt is None:
-            raise refusal(func, block, f"{block.name} is not one of the nests around the product")
+            raise step_refusal(func, block, f"{block.name} is not one of the nests around the product")
         path = path_to(stmt, block)
         nest = tuple(loops_on(path))
         binding = block.bindings[block.iters.index(key)]
         loop = next((n for n in nest if n.var is binding), None)
         if any(n.kind is not LoopKind.SERIAL for n in nest) or loop is None:
-            raise refusal(func, block, f"{block.name} is not under plain loops of which one goes over keys")
+            raise step_refusal(
+                func, block, f"{block.name} is not under plain loops of which one goes over keys"
+            )
         if is_alone and len(nest) + 1 < len(path):
-            raise refusal(func, stmt, f"{block.name} is not alone in its nest")
+            raise step_refusal(func, stmt, f"{block.name} is not alone in its nest")
         others = [b for it, b in zip(block.iters, block.bindings, strict=True) if it is not key]
         if any(loop.var in free_vars(e) for e in (*others, block.predicate)) or loop.extent != key.extent:
-            raise refusal(func, loop, f"{loop.var.name} does more for {block.name} than to go over all keys")
+            raise step_refusal(
+                func, loop, f"{loop.var.name} does more for {block.name} than to go over all keys"
+            )
         if block.try_store is None:
-            raise refusal(func, block, f"the body of {block.name} is not one store")
-        return Nest(stmt, block, nest, key, loop)
+            raise step_refusal(func, block, f"the body of {block.name} is not one store")
+        return KeyNest(stmt, block, nest, key, loop)
 
-    def _top(self, m: Load, x: Load, power: Nest) -> Nest:
+    def _top(self, m: Load, x: Load, power: KeyNest) -> KeyNest:
         """The reduction that finds the largest score of each row."""
         func, block = self._func, self._writer.get(m.buffer)
         if block is None or m.buffer not in func.locals:
-            raise refusal(func, power.block, f"{m.buffer.name} is not made by one block of {func.name}")
+            raise step_refusal(func, power.block, f"{m.buffer.name} is not made by one block of {func.name}")
         nest = self._nest(block, _reduced(func, block))
         if any(power.key.var in free_vars(i) for i in m.indices):
-            raise refusal(func, power.block, f"{power.block.name} subtracts another number for each key")
+            raise step_refusal(func, power.block, f"{power.block.name} subtracts another number for each key")
         scores = _combined(nest, BinaryOp.MAX)
         # The row whose largest element is subtracted is the row that it is subtracted from.
-        values = matched(nest.store.indices, m.indices)
+        values = match_indices(nest.store.indices, m.indices)
         if scores is None or values is None:
-            raise refusal(func, block, f"{block.name} is no maximum")
+            raise step_refusal(func, block, f"{block.name} is no maximum")
         values[nest.key.var] = power.key.var
         if substitute_expr(scores, values) is not x:
-            raise refusal(func, block, f"{block.name} is not the maximum of the rows of {power.block.name}")
+            raise step_refusal(
+                func, block, f"{block.name} is not the maximum of the rows of {power.block.name}"
+            )
         return nest
 
-    def _sum(self, name: str, powers: Buffer) -> Nest:
+    def _sum(self, name: str, powers: Buffer) -> KeyNest:
         func, block = self._func, find_block(self._func, name)
         nest = self._nest(block, _reduced(func, block))
         read = _combined(nest, BinaryOp.ADD)
         if not isinstance(read, Load) or read.buffer is not powers:
-            raise refusal(func, block, f"{name} reads {powers.name}, and is no sum of it")
+            raise step_refusal(func, block, f"{name} reads {powers.name}, and is no sum of it")
         _along(func, self._writer[powers], read, nest.key.var)
         return nest
 
-    def _producers(self, scores: Load, key: Var) -> tuple[Nest, ...]:
+    def _producers(self, scores: Load, key: Var) -> tuple[KeyNest, ...]:
         """The nests that make the scores, as far as they have keys."""
-        found: dict[str, Nest] = {}
+        found: dict[str, KeyNest] = {}
         wanted: list[tuple[Load, Var]] = [(scores, key)]
         fixed: list[Buffer] = []
         while wanted:
@@ -223,34 +229,36 @@ class _Search:
             nest = self._nest(block, _along(self._func, block, read, var), is_alone=False)
             known = found.setdefault(block.name, nest)
             if known.key is not nest.key:
-                raise refusal(self._func, block, f"{block.name} has keys in two dimensions")
+                raise step_refusal(self._func, block, f"{block.name} has keys in two dimensions")
             if known is nest:
-                own = [ld for n in walk(block) for e in stmt_exprs(n) for ld in loads(e)]
+                own = [ld for n in walk_stmts(block) for e in stmt_exprs(n) for ld in loads(e)]
                 wanted += [(ld, nest.key.var) for ld in own if ld.buffer is not nest.store.buffer]
         for b in fixed:
             if self._writer[b].name in found:
-                raise refusal(self._func, self._writer[b], f"{b.name} is read along keys, and across them")
+                raise step_refusal(
+                    self._func, self._writer[b], f"{b.name} is read along keys, and across them"
+                )
         for nest in found.values():
             for b in blocks(nest.stmt):
                 if b.name not in found or found[b.name].loop is not nest.loop:
-                    raise refusal(
+                    raise step_refusal(
                         self._func, b, f"{b.name} shares loops with {nest.block.name}, but not its keys"
                     )
         order = [b.name for b in blocks(self._around)]
         return tuple(sorted(found.values(), key=lambda n: order.index(n.block.name)))
 
-    def _check_readers(self, own: Sequence[Nest], hidden: Iterable[Buffer]) -> None:
+    def _check_readers(self, own: Sequence[KeyNest], hidden: Iterable[Buffer]) -> None:
         """What changes from block to block of keys is read by nobody else."""
         names = {n.block.name for n in own}
         for buffer in hidden:
             others = [n for n in self._readers.get(buffer, ()) if n not in names]
             if others or buffer not in self._func.locals:
                 reader = others[0] if others else "the caller"
-                raise refusal(
+                raise step_refusal(
                     self._func, self._around, f"{reader} reads {buffer.name}, of which not all is there"
                 )
 
-    def _after(self, own: Sequence[Nest], sums: Sequence[Nest], product: Nest) -> tuple[Stmt, ...]:
+    def _after(self, own: Sequence[KeyNest], sums: Sequence[KeyNest], product: KeyNest) -> tuple[Stmt, ...]:
         """The statements that must come after all keys: those behind the product, and all that depend on a result."""
         mine = {id(n.stmt) for n in own}
         late = {n.store.buffer for n in (*sums, product)}
@@ -261,7 +269,7 @@ class _Search:
             if id(s) in mine:
                 for b in blocks(s):
                     if (late - set(_stored(b))).intersection(_loaded(b)):
-                        raise refusal(self._func, s, f"{b.name} needs the results of all keys")
+                        raise step_refusal(self._func, s, f"{b.name} needs the results of all keys")
             elif is_behind or any(late.intersection(_loaded(b)) for b in blocks(s)):
                 late.update(buffer for b in blocks(s) for buffer in _stored(b))
                 after.append(s)
@@ -286,7 +294,7 @@ def hidden_from(block: Block, key: Iter, simplify: Simplifier) -> Expr | None:
     return least if low == -math.inf or first.hi <= 0 else None
 
 
-def seen_more(scores: Nest, rows: int) -> int | None:
+def seen_more(scores: KeyNest, rows: int) -> int | None:
     """How many keys more than its own number each of so many rows sees, where all others are hidden by their number."""
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in scores.block.iters})
     least = hidden_from(scores.block, scores.key, simplify)
@@ -307,17 +315,17 @@ def seen_more(scores: Nest, rows: int) -> int | None:
 
 
 def _stored(block: Block) -> dict[Buffer, None]:
-    return {n.buffer: None for n in walk(block) if isinstance(n, Store)}
+    return {n.buffer: None for n in walk_stmts(block) if isinstance(n, Store)}
 
 
 def _loaded(block: Block) -> dict[Buffer, None]:
-    return {ld.buffer: None for n in walk(block) for e in stmt_exprs(n) for ld in loads(e)}
+    return {ld.buffer: None for n in walk_stmts(block) for e in stmt_exprs(n) for ld in loads(e)}
 
 
 def _reduced(func: Func, block: Block) -> Iter:
     reduce = [it for it in block.iters if it.kind is IterKind.REDUCE]
     if len(reduce) != 1:
-        raise refusal(func, block, f"{block.name} reduces {len(reduce)} iterators, not one")
+        raise step_refusal(func, block, f"{block.name} reduces {len(reduce)} iterators, not one")
     return reduce[0]
 
 
@@ -329,7 +337,9 @@ def _along(func: Func, maker: Block, read: Load, key: Var) -> Iter:
         for it in maker.iters:
             if store.indices[at[0]] is it.var and it.kind is IterKind.SPATIAL:
                 return it
-    raise refusal(func, maker, f"{maker.name} does not make {read.buffer.name} with keys in one dimension")
+    raise step_refusal(
+        func, maker, f"{maker.name} does not make {read.buffer.name} with keys in one dimension"
+    )
 
 
 def _trypower_of(block: Block) -> tuple[Load, Load] | None:
@@ -350,7 +360,7 @@ def power_of(store: Store) -> tuple[Load, Load]:
     return x, m
 
 
-def _combined(nest: Nest, op: BinaryOp) -> Expr | None:
+def _combined(nest: KeyNest, op: BinaryOp) -> Expr | None:
     """What a reduction combines with its accumulator, if it does so by `op`, from the start."""
     store, init = nest.store, nest.block.init
     acc = Load(store.buffer, store.indices)
@@ -364,7 +374,7 @@ def _combined(nest: Nest, op: BinaryOp) -> Expr | None:
             return None
 
 
-def matched(pattern: Indices, indices: Indices) -> dict[Var, Expr] | None:
+def match_indices(pattern: Indices, indices: Indices) -> dict[Var, Expr] | None:
     """What the variables of `pattern` are where it is `indices`; None if it is not only of variables and literals."""
     values: dict[Var, Expr] = {}
     for p, i in zip(pattern, indices, strict=True):

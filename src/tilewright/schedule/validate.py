@@ -29,11 +29,11 @@ from enum import Enum, unique
 from typing import NamedTuple
 
 from tilewright.ir.expr import Buffer, free_vars
-from tilewright.schedule.bindings import Binding, binding, unwritten
+from tilewright.schedule.bindings import Binding, binding, unwritten_element
 from tilewright.schedule.cover import Writer, cover, writers_of
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.sites import Site, SiteKey, Sites, site_accesses, sites
-from tilewright.schedule.verdict import HOLDS, State, Verdict, fails
+from tilewright.schedule.verdict import HOLDS, Certainty, Verdict, fails
 from tilewright.tir.analysis.regions import Access
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, IterKind, Stmt
@@ -90,7 +90,7 @@ class Validity:
             lines += _line("affine binding", block.affine_binding)
             lines += _line("region cover", block.region_cover)
         for name, verdict in self.scopes.items():
-            if verdict.state is not State.HOLDS:
+            if verdict.state is not Certainty.HOLDS:
                 lines.append(f"  stage pipeline of {name} {verdict.state.value}: {verdict.reason}")
         if self.threading.is_broken:
             lines.append(f"  threading fails: {self.threading.reason}")
@@ -117,7 +117,7 @@ def check_valid(func: Func) -> None:
 
 def raise_problem(validity: Validity) -> None:
     for p in validity.problems:
-        raise refusal(validity.func, p.at, p.reason, p.hint)
+        raise step_refusal(validity.func, p.at, p.reason, p.hint)
 
 
 class Validator:
@@ -165,7 +165,7 @@ class Validator:
         key = tuple([s.key for s, _ in writers])
         found = self._unwritten.get(key)
         if found is None:
-            found = self._unwritten[key] = unwritten(writers)
+            found = self._unwritten[key] = unwritten_element(writers)
         return found
 
 

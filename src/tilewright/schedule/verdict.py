@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 @unique
-class State(Enum):
+class Certainty(Enum):
     HOLDS = "holds"
     FAILS = "fails"
     UNKNOWN = "not known"
@@ -14,25 +14,25 @@ class State(Enum):
 class Verdict(NamedTuple):
     """`reason` is empty exactly where the condition holds."""
 
-    state: State
+    state: Certainty
     reason: str = ""
 
     def __bool__(self) -> bool:
         """Is the condition known to hold?"""
-        return self.state is State.HOLDS
+        return self.state is Certainty.HOLDS
 
     @property
     def is_broken(self) -> bool:
         """Is the condition known not to hold?"""
-        return self.state is State.FAILS
+        return self.state is Certainty.FAILS
 
 
-HOLDS = Verdict(State.HOLDS)
+HOLDS = Verdict(Certainty.HOLDS)
 
 
 def fails(reason: str) -> Verdict:
-    return Verdict(State.FAILS, reason)
+    return Verdict(Certainty.FAILS, reason)
 
 
 def unknown(reason: str) -> Verdict:
-    return Verdict(State.UNKNOWN, reason)
+    return Verdict(Certainty.UNKNOWN, reason)

@@ -15,7 +15,7 @@ from tilewright.families.winograd.recipe import find_stages
 from tilewright.families.winograd.space import best_stages_seconds
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
-from tilewright.tir.digest import digest
+from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Alternative, Func, Module
 from tilewright.tir.stmt import blocks
 
@@ -73,7 +73,7 @@ def _chosen(func: Func, target: Target, allows: Allows, rankings: dict[str, list
     if not others or not allows(0.0):
         return None
     plain = replace(func, alternatives=())
-    key = digest(plain)
+    key = func_digest(plain)
     if key not in rankings:
         seconds = {n: algorithm_seconds(a.make(), target) for n, a in enumerate(others)}
         least = algorithm_seconds(plain, target)

@@ -28,7 +28,7 @@ from tilewright.support.user_folders import user_folder
 from tilewright.version import __version__
 
 if TYPE_CHECKING:  # a program that was compiled before is found without what spaces are made of
-    from tilewright.families.space import Decisions
+    from tilewright.families.space import KnobValues
 
 _log = logging.getLogger("tilewright")
 
@@ -59,7 +59,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class RecordScope:
     """What rows must have in common with a compilation to count in it: digests of the target and of the rules."""
 
     target: str
@@ -71,7 +71,7 @@ class Measurement:
     task: str
     purpose: str  # trial, default or choice
     rule: str
-    decisions: "Decisions"
+    decisions: "KnobValues"
     status: str = OK
     seconds: float | None = None
     threads: int = 1
@@ -85,7 +85,7 @@ class Choice:
     """What a task is scheduled by."""
 
     rule: str
-    decisions: "Decisions"
+    decisions: "KnobValues"
 
 
 def database_path() -> Path | None:
@@ -116,7 +116,7 @@ class Database:
             self._connection.close()
             self._connection = None
 
-    def record(self, scope: Scope, m: Measurement) -> None:
+    def record(self, scope: RecordScope, m: Measurement) -> None:
         """Append one row; it is safe when this returns."""
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         row = (
@@ -125,7 +125,7 @@ class Database:
         )
         self._do(_INSERT, row, make=True)
 
-    def measurements(self, scope: Scope, task: str) -> list[Measurement]:
+    def measurements(self, scope: RecordScope, task: str) -> list[Measurement]:
         """All rows of a task, oldest first."""
         rows = self._do(
             "SELECT purpose, rule, decisions, status, seconds, threads, trace, message, versions FROM measurements"
@@ -134,7 +134,7 @@ class Database:
         )
         return [Measurement(task, p, r, json.loads(d), *rest) for p, r, d, *rest in rows]
 
-    def choice(self, scope: Scope, task: str) -> Choice | None:
+    def choice(self, scope: RecordScope, task: str) -> Choice | None:
         """How to schedule the Func; None: as compilation does by itself."""
         key = (task, scope.target, scope.rules)
         decided = self._do(
@@ -156,7 +156,7 @@ class Database:
         rule, decisions = decided[0]
         return Choice(rule, json.loads(decisions))
 
-    def choices(self, scope: Scope, tasks: Iterable[str]) -> dict[str, Choice]:
+    def choices(self, scope: RecordScope, tasks: Iterable[str]) -> dict[str, Choice]:
         """Of those tasks that have one."""
         if not self.exists:
             return {}
@@ -239,7 +239,7 @@ def choices_digest(choices: Mapping[str, Choice]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
 
-def _text(decisions: "Decisions") -> str:
+def _text(decisions: "KnobValues") -> str:
     return json.dumps(dict(decisions), sort_keys=True)
 
 

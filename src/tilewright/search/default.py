@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tilewright.families.families import all_families
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.ordered.recipe import schedule_each
 from tilewright.families.prepare import prepared
-from tilewright.families.space import Decisions, Space
+from tilewright.families.space import KnobValues, Space
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError
@@ -25,23 +25,23 @@ from tilewright.tir.func import Func, single
 _log = logging.getLogger(__name__)
 
 
-class Chosen(NamedTuple):
+class ChosenSchedule(NamedTuple):
     """How a Func is run: a family of schedules, the values of its knobs, and the schedule that these make."""
 
     family: str
-    decisions: Decisions
+    decisions: KnobValues
     draft: Draft
 
 
 Spaces: TypeAlias = Callable[[Func, Target, frozenset[str]], Sequence[Space]]
-Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], Chosen]
+Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], ChosenSchedule]
 
 _TRIED = 4  # points of a space that may be built, the cheapest of all families first
 
 
-def make_request(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Request:
+def make_request(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> ScheduleRequest:
     """What families are asked; parts of `func` are scheduled like any other Func."""
-    return Request(func, target, constants, lambda part: schedule_func(part, target, constants))
+    return ScheduleRequest(func, target, constants, lambda part: schedule_func(part, target, constants))
 
 
 def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> tuple[Space, ...]:
@@ -49,7 +49,7 @@ def spaces(func: Func, target: Target, constants: frozenset[str] = frozenset()) 
     return tuple(_spaces(make_request(func, target, constants)))
 
 
-def _spaces(request: Request) -> Iterator[Space]:
+def _spaces(request: ScheduleRequest) -> Iterator[Space]:
     for family in all_families():
         found = family(request)
         if found is not None:
@@ -61,7 +61,7 @@ def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozen
     return choose_schedule(func, target, constants).draft
 
 
-def choose_schedule(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Chosen:
+def choose_schedule(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> ChosenSchedule:
     """The same, with what was chosen."""
     for recipe in LADDER:
         try:
@@ -76,7 +76,7 @@ def schedule_as(
     target: Target,
     constants: frozenset[str],
     family: str,
-    decisions: Decisions,
+    decisions: KnobValues,
     offered: Spaces | None = None,
 ) -> Schedule:
     """The schedule that a family makes of `func` with these values of its knobs; ScheduleError if it makes none.
@@ -104,10 +104,10 @@ def schedule_as(
     return space.build(decisions)
 
 
-def by_family(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+def by_family(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:
     """The cheapest point of all families that no step refuses."""
     request = make_request(func, target, constants)
-    found: list[tuple[float, Space, Decisions]] = []
+    found: list[tuple[float, Space, KnobValues]] = []
     for space in _spaces(request):
         points, costs = space.ranked()
         best = zip(costs[:_TRIED], points, strict=False)
@@ -115,25 +115,25 @@ def by_family(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
         request.limit = min((cost for cost, _, _ in found), default=inf)
     for _, space, decisions in sorted(found, key=lambda f: f[0]):
         try:
-            return Chosen(space.family, decisions, _built(space, decisions))
+            return ChosenSchedule(space.family, decisions, _built(space, decisions))
         except ScheduleError as e:
             _log.debug("%s: %s cannot be %s: %s", func.name, space.family, decisions, e)
     raise ScheduleError("no family has a schedule for it")
 
 
-def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:
     """Every block stays in its own nest: without a reduction in memory order, with one nearly as it is written."""
     s = prepared(func)
     schedule_each(s, target)
-    return Chosen("block_by_block", {}, s)
+    return ChosenSchedule("block_by_block", {}, s)
 
 
-def unscheduled(func: Func, target: Target, constants: frozenset[str]) -> Chosen:
+def unscheduled(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:
     """As it is written."""
-    return Chosen("unscheduled", {}, Draft(single(func)))
+    return ChosenSchedule("unscheduled", {}, Draft(single(func)))
 
 
-def _built(space: Space, decisions: Decisions) -> Draft:
+def _built(space: Space, decisions: KnobValues) -> Draft:
     s = space.build(decisions)
     assert isinstance(s, Draft)
     return s

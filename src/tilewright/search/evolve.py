@@ -17,9 +17,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.families.space import Costs, Decisions, Points, Space
+from tilewright.families.space import Costs, KnobValues, Points, Space
 
-Row: TypeAlias = tuple[int, ...]
+PointRow: TypeAlias = tuple[int, ...]
 
 _RANDOM_SHARE = 0.1
 _CHILDREN_SHARE = 0.5
@@ -33,7 +33,7 @@ class Proposal:
     """A point of one of the spaces."""
 
     space: int
-    row: Row
+    row: PointRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Evolution:
     def rule(self, p: Proposal) -> str:
         return self.spaces[p.space].family
 
-    def find(self, rule: str, decisions: Decisions) -> Proposal | None:
+    def find(self, rule: str, decisions: KnobValues) -> Proposal | None:
         """The point that is stored under these names, if it is still one."""
         for n, s in enumerate(self.spaces):
             if s.family == rule and {k.name for k in s.knobs} == set(decisions):
@@ -165,7 +165,7 @@ class Evolution:
                     out[i] = float(cost) * ratio if ratio else parent.seconds
         return out
 
-    def _vary(self, p: Proposal) -> Row:
+    def _vary(self, p: Proposal) -> PointRow:
         row = list(p.row)
         mates = [m.proposal.row for m in self._elite if m.proposal.space == p.space and m.proposal != p]
         if mates and self._rng.random() < 0.3:
@@ -191,5 +191,5 @@ class Evolution:
         return others[int(self._rng.integers(len(others)))]
 
 
-def _row(point: NDArray[np.int64]) -> Row:
+def _row(point: NDArray[np.int64]) -> PointRow:
     return tuple(int(v) for v in point)

@@ -7,12 +7,12 @@ computed in stages stays as it is.
 """
 
 from tilewright.families.bands.cost import gain
-from tilewright.families.bands.match import try_chain
+from tilewright.families.bands.match import try_band_chain
 from tilewright.families.bands.space import try_form
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.prepare import prepared
 from tilewright.families.recurrent.match import carried_nests
-from tilewright.families.window.recipe import operands
+from tilewright.families.window.recipe import operand_loads
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import leaves
@@ -46,7 +46,7 @@ def _try_join(module: Module, step: JoinFuncs, target: Target) -> Module | None:
         return None
     try:
         joined = step.apply(module)
-        chain = try_chain(prepared(joined.func(step.name)).func)
+        chain = try_band_chain(prepared(joined.func(step.name)).func)
     except ScheduleError:
         return None
     form = None if chain is None else try_form(chain)
@@ -70,4 +70,4 @@ def _may_pay(module: Module, f: Func, g: Func) -> bool:
 
 def _has_pixels(block: Block) -> bool:
     """A block of several statements, such as a sort, has none."""
-    return block.try_store is not None and any(len(ld.indices) > 3 for ld in operands(block))
+    return block.try_store is not None and any(len(ld.indices) > 3 for ld in operand_loads(block))

@@ -11,7 +11,7 @@ from math import inf
 
 from tilewright.ir.expr import Buffer
 from tilewright.search.cut import Table, Two, cheapest, total
-from tilewright.search.layout_terms import MUST, Term, layout_terms
+from tilewright.search.layout_terms import MUST, LayoutTerm, layout_terms
 from tilewright.target.target import Target
 from tilewright.tir.func import Module
 
@@ -41,16 +41,16 @@ def choose_layouts(
     module: Module, images: Mapping[Buffer, int], target: Target
 ) -> tuple[dict[Buffer, int], tuple[Component, ...]]:
     """Those of the images that have their channels last, and why."""
-    problem = Problem(tuple(images), layout_terms(module, images, target))
+    problem = LayoutProblem(tuple(images), layout_terms(module, images, target))
     choice = cheapest(problem.alone, problem.pairs)
     last = {b: at for (b, at), x in zip(images.items(), choice, strict=True) if x}
     return last, problem.components(choice)
 
 
-class Problem:
+class LayoutProblem:
     """The choices by number, in the order of `images`."""
 
-    def __init__(self, images: Sequence[Buffer], terms: Sequence[Term]) -> None:
+    def __init__(self, images: Sequence[Buffer], terms: Sequence[LayoutTerm]) -> None:
         self.images = images
         number = {b: n for n, b in enumerate(images)}
         self.alone: list[Two] = [(0.0, 0.0)] * len(images)

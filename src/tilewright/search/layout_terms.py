@@ -14,13 +14,13 @@ from math import prod
 import numpy as np
 
 from tilewright.cost.caches import LINE_BYTES
-from tilewright.cost.layouts import Access, access_seconds, copy_seconds, loose_share, unknown_seconds
+from tilewright.cost.layouts import LaneAccess, access_seconds, copy_seconds, loose_share, unknown_seconds
 from tilewright.cost.stream import stream_seconds
 from tilewright.families.choosing import choosing
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import (
     Contraction,
-    address_steps,
+    load_strides,
     reduction_order,
     strides_along,
     try_contraction,
@@ -28,7 +28,7 @@ from tilewright.families.gemm.recipe import (
 from tilewright.families.gemm.space import form_of, tile_sizes
 from tilewright.families.reduce.cost import row_seconds
 from tilewright.families.reduce.space import row_reduction
-from tilewright.families.window.recipe import is_lane_reduction, operands
+from tilewright.families.window.recipe import is_lane_reduction, operand_loads
 from tilewright.families.window.space import WindowSpace
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads
 from tilewright.ir.layout import Layout
@@ -38,7 +38,7 @@ from tilewright.schedule.draft import Draft
 from tilewright.search.cut import Table
 from tilewright.search.layouts import channels_last, phases, strided_images
 from tilewright.target.target import Target
-from tilewright.tir.digest import digest
+from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module, single
 from tilewright.tir.stmt import Block, Iter, IterKind, Store, store_blocks
 
@@ -48,7 +48,7 @@ MUST = 1.0  # seconds: more than any kernel takes
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class LayoutTerm:
     """`seconds[x][y]` is the cost if the first of `buffers` has layout x and the second y: 0 is as stated, 1 has
     channels last. Of one buffer alone, y makes no difference.
     """
@@ -73,7 +73,7 @@ class _Around:
         return (0, 1) if b in self.images else (0,)
 
 
-def layout_terms(module: Module, images: Mapping[Buffer, int], target: Target) -> list[Term]:
+def layout_terms(module: Module, images: Mapping[Buffer, int], target: Target) -> list[LayoutTerm]:
     """The terms of all Funcs."""
     around = _Around(
         images,
@@ -82,16 +82,16 @@ def layout_terms(module: Module, images: Mapping[Buffer, int], target: Target) -
         target,
     )
     known: dict[str, list[tuple[tuple[int, ...], Table]]] = {}
-    found: list[Term] = []
+    found: list[LayoutTerm] = []
     for func in module.funcs:
         own = (*func.params, *func.locals)
         if not any(b in images for b in own):
             continue
-        key = digest(func, [_mark(b, around) for b in own])
+        key = func_digest(func, [_mark(b, around) for b in own])
         if key not in known:
             terms = [t for t in _func_terms(func, around) if any(t.seconds[0]) or any(t.seconds[1])]
             known[key] = [(tuple(own.index(b) for b in t.buffers), t.seconds) for t in terms]
-        found += [Term(tuple(own[n] for n in at), seconds) for at, seconds in known[key]]
+        found += [LayoutTerm(tuple(own[n] for n in at), seconds) for at, seconds in known[key]]
     return found
 
 
@@ -99,7 +99,7 @@ def _mark(b: Buffer, around: _Around) -> str:
     return f"{around.images.get(b)} {b.name in around.constants} {b in around.temps}"
 
 
-def _func_terms(func: Func, around: _Around) -> Iterator[Term]:
+def _func_terms(func: Func, around: _Around) -> Iterator[LayoutTerm]:
     reductions = [b for b, store in store_blocks(func.body) if b.is_reduction and _images(store, around)]
     for block, store in store_blocks(func.body):
         if not block.is_reduction:
@@ -110,7 +110,7 @@ def _func_terms(func: Func, around: _Around) -> Iterator[Term]:
             # It holds several because they run in bands, which was decided before, for channels in lanes.
             for b in _images(store, around):
                 if b in func.locals:
-                    yield Term((b,), ((MUST, MUST), (0.0, 0.0)))
+                    yield LayoutTerm((b,), ((MUST, MUST), (0.0, 0.0)))
 
 
 def _images(store: Store, around: _Around) -> list[Buffer]:
@@ -119,7 +119,7 @@ def _images(store: Store, around: _Around) -> list[Buffer]:
     return [b for b in used if b in around.images]
 
 
-def _term(first: Buffer | None, second: Buffer | None, seconds: Mapping[tuple[int, int], float]) -> Term:
+def _term(first: Buffer | None, second: Buffer | None, seconds: Mapping[tuple[int, int], float]) -> LayoutTerm:
     """A term of what is there of the two; `seconds` has the layouts that each may have."""
     if first is None:
         assert second is not None
@@ -127,16 +127,16 @@ def _term(first: Buffer | None, second: Buffer | None, seconds: Mapping[tuple[in
     elif second is None:
         zero, one = seconds[0, 0], seconds[1, 0]
     else:
-        return Term((first, second), ((seconds[0, 0], seconds[0, 1]), (seconds[1, 0], seconds[1, 1])))
+        return LayoutTerm((first, second), ((seconds[0, 0], seconds[0, 1]), (seconds[1, 0], seconds[1, 1])))
     buffer = second if first is None else first
     assert buffer is not None
-    return Term((buffer,), ((zero, zero), (one, one)))
+    return LayoutTerm((buffer,), ((zero, zero), (one, one)))
 
 
 # ------------------------------------------------------------------------------------------- blocks without reduction
 
 
-def _spatial_terms(func: Func, block: Block, store: Store, around: _Around) -> Iterator[Term]:
+def _spatial_terms(func: Func, block: Block, store: Store, around: _Around) -> Iterator[LayoutTerm]:
     sources: dict[Buffer, list[Load]] = {}
     for ld in loads(store.value):
         if ld.buffer is not store.buffer:
@@ -156,7 +156,7 @@ def _spatial_terms(func: Func, block: Block, store: Store, around: _Around) -> I
         if image is None and out is None:
             continue
         if image is not None and out is not None and image in computed:
-            yield Term((image, out), ((0.0, MUST), (MUST, 0.0)))
+            yield LayoutTerm((image, out), ((0.0, MUST), (MUST, 0.0)))
             continue
         seconds: dict[tuple[int, int], float] = {}
         for x in around.choices(image):
@@ -164,9 +164,9 @@ def _spatial_terms(func: Func, block: Block, store: Store, around: _Around) -> I
             for y in around.choices(out):
                 at = lane[y]
                 is_short = is_cut and at is not None and extents[at] < lanes
-                access = Access.SCATTERED if is_short else _access(address, at, extents, lanes, simplify)
+                access = LaneAccess.SCATTERED if is_short else _access(address, at, extents, lanes, simplify)
                 seconds[x, y] = access_seconds(access, elements * len(found), around.target.machine)
-                if access is not Access.PLAIN and b in around.temps and _only_moves(store.value):
+                if access is not LaneAccess.PLAIN and b in around.temps and _only_moves(store.value):
                     seconds[x, y] += copy_seconds(elements, b.dtype.bytes, around.target.machine)
         yield _term(image, out, seconds)
 
@@ -196,19 +196,19 @@ def _lane(address: Expr, extents: Mapping[Var, int], simplify: Simplifier) -> Va
 
 def _access(
     address: Expr, lane: Var | None, extents: Mapping[Var, int], lanes: int, simplify: Simplifier
-) -> Access:
+) -> LaneAccess:
     """How the elements for a vector along `lane` are found."""
     terms = simplify.linear(address).terms
     if lane is None:
-        return Access.PLAIN
+        return LaneAccess.PLAIN
     bent = [abs(k) for atom, k in terms if not isinstance(atom, Var) and lane in free_vars(atom)]
     if bent:
-        return Access.INTERLEAVED if min(bent) == 1 else Access.SCATTERED
+        return LaneAccess.INTERLEAVED if min(bent) == 1 else LaneAccess.SCATTERED
     steps = {v: k for v, k in terms if isinstance(v, Var)}
     if steps.get(lane, 0) in (0, 1):
-        return Access.PLAIN
+        return LaneAccess.PLAIN
     across = [v for v, k in steps.items() if k == 1 and extents.get(v, 1) >= lanes]
-    return Access.TURNED if across and extents[lane] >= lanes else Access.SCATTERED
+    return LaneAccess.TURNED if across and extents[lane] >= lanes else LaneAccess.SCATTERED
 
 
 def _only_moves(e: Expr) -> bool:
@@ -218,7 +218,7 @@ def _only_moves(e: Expr) -> bool:
 # -------------------------------------------------------------------------------------------------------- reductions
 
 
-def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) -> Iterator[Term]:
+def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) -> Iterator[LayoutTerm]:
     """Of each image that is read with the result; several that are read are taken to agree."""
     out = store.buffer if store.buffer in around.images else None
     read = [b for b in _images(store, around) if b is not store.buffer]
@@ -246,7 +246,7 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
                         total = min(total, _product_seconds(swapped, around.constants, around.target))
                     if not x and not y:
                         total += sum(
-                            access_seconds(Access.INTERLEAVED, b.size, around.target.machine) for b in layouts
+                            access_seconds(LaneAccess.INTERLEAVED, b.size, around.target.machine) for b in layouts
                         )
                 seconds[x, y] = total / max(len(read), 1)
         yield _term(image, out, seconds)
@@ -254,7 +254,7 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
 
 def _is_widened(block: Block) -> bool:
     made = block.store.buffer.dtype
-    return any(ld.dtype is not made for ld in operands(block))
+    return any(ld.dtype is not made for ld in operand_loads(block))
 
 
 def _without_units(block: Block) -> Block:
@@ -310,7 +310,7 @@ def _product_seconds(c: Contraction, constants: frozenset[str], target: Target) 
     """At least as long as its operands stream by."""
     best = min(_tiled_seconds(f, target) for f in _forms(c, constants))
     if c.a.buffer.name not in constants:
-        steps = {it: abs(k) for it, k in address_steps(c.a, c.block).items()}
+        steps = {it: abs(k) for it, k in load_strides(c.a, c.block).items()}
         near = [it for it in c.reduce if steps.get(it.var, 0) * c.a.dtype.bytes < LINE_BYTES]
         if near and near != list(c.reduce):  # else, `contraction_seconds` counts lines
             far = prod(it.extent for it in c.reduce if it not in near)
@@ -355,6 +355,6 @@ def _rows_seconds(block: Block, target: Target) -> float:
     seconds = float(row_seconds((reduction,), np.array([4]), target.lanes(4), m)[0])
     # A window of one element has nothing to reduce over.
     inner = [it.var for it in block.iters if it.kind is IterKind.REDUCE][-1:]
-    if any(address_steps(ld, block).get(v, 0) not in (0, 1) for v in inner for ld in operands(block)):
-        seconds += access_seconds(Access.SCATTERED, reduction.rows * reduction.k, m)
+    if any(load_strides(ld, block).get(v, 0) not in (0, 1) for v in inner for ld in operand_loads(block)):
+        seconds += access_seconds(LaneAccess.SCATTERED, reduction.rows * reduction.k, m)
     return seconds

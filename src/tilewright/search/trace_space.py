@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
-from tilewright.schedule.decisions import Sampling, choices, draw, sampling_steps
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
+from tilewright.schedule.decisions import OpenDecision, choices, draw_trace, sampling_steps
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
 from tilewright.support.errors import ScheduleError
@@ -52,10 +52,10 @@ class TraceSpace(Space):
     def cost(self, points: Points) -> Costs:
         return np.zeros(len(points))
 
-    def build(self, decisions: Decisions) -> Schedule:
+    def build(self, decisions: KnobValues) -> Schedule:
         s = Schedule(self._module)
         for n, step in enumerate(self.trace):
-            if n in self._open and isinstance(step, Sampling):
+            if n in self._open and isinstance(step, OpenDecision):
                 knob = f"decision{self._open.index(n)}"
                 legal = choices(s.module, step)
                 if not 0 <= decisions[knob] < len(legal):
@@ -76,11 +76,11 @@ class TraceSpace(Space):
         while (
             len(found) < count and in_vain < 2 * len(found) + 8
         ):  # a small space gives the same points again
-            drawn = draw(self._module, self.trace, rng)
+            drawn = draw_trace(self._module, self.trace, rng)
             point: list[int] = []
             for n, number in enumerate(self._open):
                 step, legal = drawn.trace[number], drawn.choices[number]
-                assert isinstance(step, Sampling)
+                assert isinstance(step, OpenDecision)
                 sizes[n] = max(sizes[n], len(legal))
                 point.append(legal.index(step.decision))
             in_vain = in_vain + 1 if tuple(point) in found else 0
@@ -90,4 +90,4 @@ class TraceSpace(Space):
 
 def _is_open(trace: Trace, n: int) -> bool:
     step = trace[n]
-    return isinstance(step, Sampling) and step.decision is None
+    return isinstance(step, OpenDecision) and step.decision is None

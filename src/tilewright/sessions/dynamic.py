@@ -29,7 +29,7 @@ from tilewright.support.errors import UserError
 _log = logging.getLogger("tilewright")
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-Key: TypeAlias = tuple[tuple[int, ...], ...]
+ShapeKey: TypeAlias = tuple[tuple[int, ...], ...]
 
 VARIANTS = 8
 _KNOWN_SHAPES = 1024
@@ -54,9 +54,9 @@ class DynamicSession:
         self._model, self._load, self._build, self._limit = model, load, build, variants
         self.inputs: tuple[TensorSpec | InputSpec, ...] = model.specs
         self.outputs = tuple(OutputSpec(n) for n in model.scope.outputs)
-        self._variants: OrderedDict[Key, Session] = OrderedDict()
+        self._variants: OrderedDict[ShapeKey, Session] = OrderedDict()
         self._staged: Staged | None = None
-        self._fitting: set[Key] = set()  # shapes of inputs that the model allows
+        self._fitting: set[ShapeKey] = set()  # shapes of inputs that the model allows
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
 
@@ -198,7 +198,7 @@ class DynamicSession:
                     self._variants.popitem(last=False)  # not closed: a run may be about to use it
             return made
 
-    def _found(self, key: Key) -> Session | None:
+    def _found(self, key: ShapeKey) -> Session | None:
         with self._lock:
             found = self._variants.get(key)
             if found is not None:

@@ -25,11 +25,11 @@ from tilewright.frontend.onnx.file import HOST_TYPES
 from tilewright.frontend.onnx.host import is_native
 from tilewright.frontend.onnx.importer import StageImporter
 from tilewright.frontend.onnx.names import free_names, subgraphs
-from tilewright.frontend.onnx.nodes import Step, nonsense
-from tilewright.frontend.onnx.scope import Scope, graph_scope
-from tilewright.frontend.onnx.stage import OPAQUE, Given, HostCall, Stage
+from tilewright.frontend.onnx.nodes import NodeSite, nonsense
+from tilewright.frontend.onnx.scope import ModelScope, graph_scope
+from tilewright.frontend.onnx.stage import OPAQUE, Given, HostCall, ModelStage
 from tilewright.graph.graph import Graph
-from tilewright.graph.interp import interpret
+from tilewright.graph.interp import interpret_graph
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import ONNX_DTYPES, Array, TensorType
 from tilewright.ops.outside import Outside
@@ -40,7 +40,7 @@ from tilewright.support.indices import examine_outputs
 _log = logging.getLogger("tilewright")
 
 Build: TypeAlias = Callable[[Graph], Session]
-Key: TypeAlias = tuple[object, ...]
+StageKey: TypeAlias = tuple[object, ...]
 
 _VARIANTS = 8  # programs of one stage
 _PLANS = 256  # of one stage, interpreted ones included; the least recently used goes
@@ -59,7 +59,7 @@ def _key(value: HostValue) -> object:
     return (value.dtype, value.shape) if is_native(value) else None
 
 
-class Program(Protocol):
+class StageProgram(Protocol):
     """A stage's graph made ready to run: a session, or an interpreter."""
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]: ...
@@ -73,7 +73,7 @@ class Interpreter:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         with np.errstate(all="ignore"):
-            results = interpret(self.graph, feeds)
+            results = interpret_graph(self.graph, feeds)
         checks = self.graph.checks or ()
         if checks:
             examine_outputs(checks, list(results.values())[-2 * len(checks) :])
@@ -91,11 +91,11 @@ class PlannedCall:
 
 
 @dataclass(slots=True, eq=False)
-class Plan:
+class StagePlan:
     """A stage with its program; `known` is what its values are known to be: types, or arrays."""
 
-    stage: Stage
-    program: Program | None
+    stage: ModelStage
+    program: StageProgram | None
     known: Mapping[str, Given | Array]
     calls: tuple[PlannedCall, ...]
     feeds: tuple[str, ...]  # what the program takes
@@ -115,13 +115,13 @@ class Variants:
     """The plans of one stage, by the types of the values that it starts from."""
 
     may_interpret: bool
-    plans: dict[Key, Plan] = field(default_factory=dict[Key, Plan])
+    plans: dict[StageKey, StagePlan] = field(default_factory=dict[StageKey, StagePlan])
 
     @property
     def is_full(self) -> bool:
         return sum(p.is_compiled for p in self.plans.values()) >= _VARIANTS
 
-    def add(self, key: Key, plan: Plan) -> None:
+    def add(self, key: StageKey, plan: StagePlan) -> None:
         self.plans[key] = plan
         plan.used = next(_clock)
         if self.may_interpret and not plan.is_compiled and plan.program is not None:
@@ -144,7 +144,7 @@ class Staged:
 
     def __init__(
         self,
-        scope: Scope,
+        scope: ModelScope,
         build: Build,
         fixed: Mapping[str, Array] | None = None,
         *,
@@ -156,7 +156,7 @@ class Staged:
         self._first = Variants(may_interpret=is_body)
         self._lock = threading.RLock()
 
-    def prepare(self, types: Mapping[str, Given]) -> Plan:
+    def prepare(self, types: Mapping[str, Given]) -> StagePlan:
         """The first stage for these types of inputs; what is not there only the host can hold."""
         known = {n: types.get(n, OPAQUE) for n in (*self.scope.inputs, *self._captured)}
         key = tuple((t.dtype.numpy, t.shape) if isinstance(t, TensorType) else None for t in known.values())
@@ -172,14 +172,14 @@ class Staged:
         key = tuple(_key(v) for v in around.values())
         return StagedBody(self, {**around, **self._fixed}, key)
 
-    def start(self, key: Key, env: Mapping[str, HostValue]) -> Plan:
+    def start(self, key: StageKey, env: Mapping[str, HostValue]) -> StagePlan:
         """The first stage for values whose types have this key."""
         found = self._first.plans.get(key)
         if found is not None:
             return found
         return self._start(key, {n: given(env[n]) for n in (*self.scope.inputs, *self._captured)})
 
-    def follow(self, plan: Plan, env: dict[str, HostValue]) -> list[HostValue]:
+    def follow(self, plan: StagePlan, env: dict[str, HostValue]) -> list[HostValue]:
         """Run stage after stage; all values end up in `env`."""
         self._run_stage(plan, env)
         while plan.stage.rest:
@@ -190,18 +190,18 @@ class Staged:
 
     # ------------------------------------------------------------------------------------------------ planning
 
-    def _start(self, key: Key, known: Mapping[str, Given]) -> Plan:
+    def _start(self, key: StageKey, known: Mapping[str, Given]) -> StagePlan:
         return self._planned(self._first, key, self.scope.steps, {**known, **self._fixed})
 
-    def _next(self, plan: Plan, key: Key, env: Mapping[str, HostValue]) -> Plan:
+    def _next(self, plan: StagePlan, key: StageKey, env: Mapping[str, HostValue]) -> StagePlan:
         rest = plan.stage.rest
         needed = {n for s in rest for n in (*s.node.input, *free_names(s.node))} | {*self.scope.outputs}
         known = {**plan.known, **{n: given(env[n]) for n in plan.decisive}}
         return self._planned(plan.after, key, rest, {n: v for n, v in known.items() if n in needed})
 
     def _planned(
-        self, variants: Variants, key: Key, steps: Sequence[Step], known: Mapping[str, Given | Array]
-    ) -> Plan:
+        self, variants: Variants, key: StageKey, steps: Sequence[NodeSite], known: Mapping[str, Given | Array]
+    ) -> StagePlan:
         with self._lock:
             found = variants.plans.get(key)  # another thread may have been quicker
             if found is None:
@@ -209,13 +209,15 @@ class Staged:
                 variants.add(key, found)
             return found
 
-    def _plan(self, steps: Sequence[Step], known: Mapping[str, Given | Array], siblings: Variants) -> Plan:
+    def _plan(
+        self, steps: Sequence[NodeSite], known: Mapping[str, Given | Array], siblings: Variants
+    ) -> StagePlan:
         importer = StageImporter(self.scope, known)
         importer.import_steps(steps)
         stage = importer.stage(self.scope.outputs)
         for value in stage.known.values():
             _freeze(value)
-        program: Program | None = None
+        program: StageProgram | None = None
         if stage.made:
             is_cheap = siblings.may_interpret and siblings.is_full and _is_interpretable(stage.graph)
             program = Interpreter(stage.graph) if is_cheap else self._build(stage.graph)
@@ -230,7 +232,7 @@ class Staged:
         )
         feeds = tuple(v.name for v in stage.graph.inputs)
         decisive = tuple(n for c in calls for n in c.outputs if n)
-        return Plan(stage, program, after, calls, feeds, decisive, siblings)
+        return StagePlan(stage, program, after, calls, feeds, decisive, siblings)
 
     def _bodies(self, call: HostCall, known: Mapping[str, Given | Array]) -> "dict[str, Staged]":
         if call.plugin:
@@ -242,7 +244,7 @@ class Staged:
         }
         return {n: Staged(s, self._build, _only(fixed, s), is_body=True) for n, s in scopes.items()}
 
-    def _compile_after_all(self, plan: Plan) -> None:
+    def _compile_after_all(self, plan: StagePlan) -> None:
         with self._lock:
             if not plan.is_compiled:
                 plan.program = self._build(plan.stage.graph)
@@ -250,7 +252,7 @@ class Staged:
 
     # ------------------------------------------------------------------------------------------------- running
 
-    def _run_stage(self, plan: Plan, env: dict[str, HostValue]) -> None:
+    def _run_stage(self, plan: StagePlan, env: dict[str, HostValue]) -> None:
         plan.used = next(_clock)
         if isinstance(plan.program, Interpreter):
             plan.runs += 1  # several threads may lose count, which does no harm
@@ -287,7 +289,7 @@ class StagedBody:
 
     staged: Staged
     around: Mapping[str, HostValue]
-    key: Key  # of the types of what is around and not fixed
+    key: StageKey  # of the types of what is around and not fixed
 
     @property
     def arity(self) -> int:
@@ -312,7 +314,7 @@ class StagedBody:
             return np.zeros((0, *known.shape), known.dtype)
         return _none_declared(scope.declared[output])
 
-    def _started(self, inputs: Sequence[HostValue]) -> tuple[Plan, dict[str, HostValue]]:
+    def _started(self, inputs: Sequence[HostValue]) -> tuple[StagePlan, dict[str, HostValue]]:
         names = self.staged.scope.inputs
         if len(inputs) != len(names):
             raise UserError(f"a subgraph takes {len(names)} inputs and was given {len(inputs)}")
@@ -348,5 +350,5 @@ def _bytes(graph: Graph) -> int:
     return sum(v.bytes for v in (*graph.inputs, *graph.constants, *made))
 
 
-def _only(fixed: Mapping[str, Array], scope: Scope) -> dict[str, Array]:
+def _only(fixed: Mapping[str, Array], scope: ModelScope) -> dict[str, Array]:
     return {n: v for n, v in fixed.items() if n in scope.captured}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.support.indices import IndexCheck
-from tilewright.support.program import Program
+from tilewright.support.program import ProgramTree
 
 FORMAT_VERSION = 5
 
@@ -66,21 +66,21 @@ class Segment:
     calls: tuple[KernelCall, ...]
 
 
-External: TypeAlias = Callable[[tuple[NDArray[np.generic], ...], tuple[NDArray[np.generic], ...]], None]
+ExternalCode: TypeAlias = Callable[[tuple[NDArray[np.generic], ...], tuple[NDArray[np.generic], ...]], None]
 """Code outside the compiler: called with inputs (read-only) and outputs, it fills the outputs in place. The arrays are
 views of the program's memory and must not be kept after the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalCall:
-    """Python code outside the compiler: `key` names it in the table of `External`s given at load time."""
+    """Python code outside the compiler: `key` names it in the table of `ExternalCode`s given at load time."""
 
     key: str
     inputs: tuple[tuple[Slot, TensorSpec], ...]
     outputs: tuple[tuple[Slot, TensorSpec], ...]
 
 
-ArtifactProgram: TypeAlias = Program[Segment | ExternalCall, Slot]
+ArtifactProgram: TypeAlias = ProgramTree[Segment | ExternalCall, Slot]
 
 
 @dataclass(frozen=True, slots=True)

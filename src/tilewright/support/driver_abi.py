@@ -15,7 +15,7 @@ OUTSIDE, INSIDE, PARTS = range(3)  # states of a worker
 MAX_CALLS = (1 << (64 - 2 * CLAIM_BITS)) - 2  # of a job: the rest of the word has the number of one
 
 
-class Call(ctypes.Structure):
+class CallRow(ctypes.Structure):
     """One row of a call table: run the parts `first` … `first + parts - 1` of a kernel, then meet at a barrier if
     `barrier`. Workers claim `chunk` parts at a time, so there are `claims` to make, at most MAX_CLAIMS.
     """
@@ -64,7 +64,7 @@ class Record(ctypes.Structure):
     )
 
 
-class Status(ctypes.Structure):
+class WorkerStatus(ctypes.Structure):
     """How a worker is doing, for the caller who may wait for it: not in its `Record`, of which others claim parts."""
 
     thread: int  # the kernel's number of it
@@ -126,7 +126,7 @@ class TeamState(ctypes.Structure):
     )
 
 
-CALL_BYTES = ctypes.sizeof(Call)
+CALL_BYTES = ctypes.sizeof(CallRow)
 TEAM_BYTES = ctypes.sizeof(TeamState)
 
 
@@ -135,10 +135,10 @@ def offsets() -> dict[str, int]:
     table: dict[str, int] = {}
     for prefix, struct in (
         ("", TeamState),
-        ("call_", Call),
+        ("call_", CallRow),
         ("job_", Job),
         ("record_", Record),
-        ("status_", Status),
+        ("status_", WorkerStatus),
     ):
         for name, *_ in struct._fields_:
             if not name.startswith("_"):

@@ -68,7 +68,7 @@ def module_command(module: str) -> tuple[str, ...]:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class PoolRequest:
     """`answer` (a packet) or `failure` is there when it is over. `context` is a message that a process must have been
     sent before, once, and that it does not answer.
     """
@@ -92,7 +92,7 @@ class _Process:
     unsent: deque[memoryview] = field(default_factory=deque[memoryview])
     received: bytearray = field(default_factory=bytearray)
     told: set[bytes] = field(default_factory=set[bytes])  # contexts
-    requests: deque[Request] = field(default_factory=deque[Request])
+    requests: deque[PoolRequest] = field(default_factory=deque[PoolRequest])
     since: float = 0.0  # when it got the first of its requests to itself
     is_ready: bool = False
 
@@ -123,8 +123,8 @@ class Pool:
     ) -> None:
         self.limit, self._losses = limit, losses
         self._command, self._backlog, self._start_seconds = tuple(command), backlog, start_seconds
-        self._waiting: deque[Request] = deque()
-        self._over: list[Request] = []
+        self._waiting: deque[PoolRequest] = deque()
+        self._over: list[PoolRequest] = []
         self._processes: list[_Process] = []
 
     def __enter__(self) -> "Pool":
@@ -156,17 +156,17 @@ class Pool:
             process.tell(context)
             self._write(process)
 
-    def submit(self, body: bytes, timeout: float, context: bytes = b"") -> Request:
+    def submit(self, body: bytes, timeout: float, context: bytes = b"") -> PoolRequest:
         """Queue a request; `serve` or `wait` hands it out."""
-        request = Request(body, timeout, context)
+        request = PoolRequest(body, timeout, context)
         self._waiting.append(request)
         return request
 
-    def take_back(self) -> Request | None:
+    def take_back(self) -> PoolRequest | None:
         """The last of the requests that no process has yet."""
         return self._waiting.pop() if self._waiting else None
 
-    def wait(self, *requests: Request) -> None:
+    def wait(self, *requests: PoolRequest) -> None:
         """Until all are over. If that is interrupted nothing goes on."""
         try:
             while not all(r.is_over for r in requests):
@@ -175,7 +175,7 @@ class Pool:
             self.close()
             raise
 
-    def serve(self, seconds: float) -> list[Request]:
+    def serve(self, seconds: float) -> list[PoolRequest]:
         """Hand out what waits and take what was answered, after at most `seconds` without either: what is over now."""
         self._hand_out()
         by_pipe: dict[int, _Process] = {}

@@ -25,8 +25,8 @@ class Branch(Generic[L, C]):
     """Runs `then` if the condition holds when it is reached, else `otherwise`."""
 
     cond: C
-    then: "Program[L, C]"
-    otherwise: "Program[L, C]"
+    then: "ProgramTree[L, C]"
+    otherwise: "ProgramTree[L, C]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class While(Generic[L, C]):
     """Runs `body` as long as the condition holds, which the body writes; it may not hold at the start."""
 
     cond: C
-    body: "Program[L, C]"
+    body: "ProgramTree[L, C]"
 
 
-Step: TypeAlias = L | Branch[L, C] | While[L, C]
-Program: TypeAlias = tuple[Step[L, C], ...]
+ProgramStep: TypeAlias = L | Branch[L, C] | While[L, C]
+ProgramTree: TypeAlias = tuple[ProgramStep[L, C], ...]
 
 
-def leaves(program: Program[L, C]) -> Iterator[L]:
+def leaves(program: ProgramTree[L, C]) -> Iterator[L]:
     """In program order; those of branches and loops once."""
     for step in program:
         if isinstance(step, Branch | While):
@@ -51,7 +51,7 @@ def leaves(program: Program[L, C]) -> Iterator[L]:
             yield step
 
 
-def conditions(program: Program[L, C]) -> Iterator[C]:
+def conditions(program: ProgramTree[L, C]) -> Iterator[C]:
     for step in program:
         if isinstance(step, Branch | While):
             choice = cast("Branch[L, C] | While[L, C]", step)
@@ -60,20 +60,20 @@ def conditions(program: Program[L, C]) -> Iterator[C]:
                 yield from conditions(part)
 
 
-def is_sequence(program: Program[L, C]) -> bool:
+def is_sequence(program: ProgramTree[L, C]) -> bool:
     """Has it neither branches nor loops?"""
     return {Branch, While}.isdisjoint(map(type, program))  # steps of schedules ask this of thousands of calls
 
 
 def map_program(
-    program: Program[L, C], run: Callable[[list[L]], Iterable[L2]], cond: Callable[[C], C2]
-) -> Program[L2, C2]:
+    program: ProgramTree[L, C], run: Callable[[list[L]], Iterable[L2]], cond: Callable[[C], C2]
+) -> ProgramTree[L2, C2]:
     """The program with other leaves and conditions. `run` is given all leaves that run one after the other, up to the
     next branch or loop, so it may also join or drop some.
     """
     if is_sequence(program):
         return tuple(run(list(cast("Sequence[L]", program)))) if program else ()
-    out: list[Step[L2, C2]] = []
+    out: list[ProgramStep[L2, C2]] = []
     pending: list[L] = []
 
     def end_run() -> None:
@@ -94,5 +94,5 @@ def map_program(
     return tuple(out)
 
 
-def _parts(step: Branch[L, C] | While[L, C]) -> tuple[Program[L, C], ...]:
+def _parts(step: Branch[L, C] | While[L, C]) -> tuple[ProgramTree[L, C], ...]:
     return (step.then, step.otherwise) if isinstance(step, Branch) else (step.body,)

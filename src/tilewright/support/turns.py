@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 K = TypeVar("K")
-Values: TypeAlias = Sequence[float] | NDArray[np.float64]
+Timings: TypeAlias = Sequence[float] | NDArray[np.float64]
 
 Turn: TypeAlias = Callable[[], Sequence[float]]
 """Lets one of them run for a while: the seconds of each run. None at all if it cannot run, which ends its part."""
@@ -117,14 +117,14 @@ def speedup(ours: Series, theirs: Series, doubt: float = _DOUBT) -> Ratio:
     return median_of_rounds([a / b for a, b in pairs], doubt)
 
 
-def median_of_rounds(values: Values, doubt: float = _DOUBT) -> Ratio:
+def median_of_rounds(values: Timings, doubt: float = _DOUBT) -> Ratio:
     """The median of one value a round, with its interval."""
     medians = bootstrap_medians(values, np.random.default_rng(0))
     low, high = np.percentile(medians, (50 * doubt, 100 - 50 * doubt))
     return Ratio(float(np.median(values)), float(low), float(high))
 
 
-def bootstrap_medians(values: Values, rng: np.random.Generator) -> NDArray[np.float64]:
+def bootstrap_medians(values: Timings, rng: np.random.Generator) -> NDArray[np.float64]:
     """Those of so many values drawn from these, again and again."""
     picks = rng.integers(0, len(values), (_BOOTSTRAP_SAMPLES, len(values)))
     return np.median(np.asarray(values)[picks], axis=1)

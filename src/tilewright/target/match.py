@@ -38,7 +38,7 @@ _Moves: TypeAlias = Mapping[Var, int]  # loop -> elements by which the operand m
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PatternMatch:
     """`operands` has the access of each operand, over the loops of the nest; `loops` those that together are a loop of
     the meaning, outermost first (none where it has one iteration).
     """
@@ -56,13 +56,13 @@ class Mismatch:
 
 def match_nest(
     intrinsic: Intrinsic, nest: Sequence[For], store: Store, simplify: Simplifier
-) -> Match | Mismatch:
+) -> PatternMatch | Mismatch:
     """`store` is over the variables of `nest` and of loops around it, whose ranges `simplify` knows."""
     best: Mismatch | None = None
     for bound in _readings(intrinsic.store, store):
         operands = tuple(bound[p] for p in intrinsic.meaning.params)
         result = _Candidate(intrinsic, nest, operands, simplify).fit()
-        if isinstance(result, Match):
+        if isinstance(result, PatternMatch):
             return result
         if best is None or result.depth > best.depth:
             best = result
@@ -125,7 +125,7 @@ class _Candidate:
         self._params = intrinsic.meaning.params
         self._dims = intrinsic.dims
 
-    def fit(self) -> Match | Mismatch:
+    def fit(self) -> PatternMatch | Mismatch:
         moves = self._moves()
         if isinstance(moves, Mismatch):
             return moves
@@ -147,7 +147,7 @@ class _Candidate:
                 or self._apart(moves)
             )
             if bad is None:
-                return Match(self._operands, loops)
+                return PatternMatch(self._operands, loops)
             if best is None or bad.depth > best.depth:
                 best = bad
         assert best is not None

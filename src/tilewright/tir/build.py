@@ -32,9 +32,9 @@ from typing import TypeAlias
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Buffer, Expr, Fma, Scope, Var, binary, const
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, seq, walk
+from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, seq, walk_stmts
 
-Body: TypeAlias = Callable[..., Expr]
+BodyFn: TypeAlias = Callable[..., Expr]
 ReduceBody: TypeAlias = Callable[..., "Expr | tuple[Expr, Expr]"]
 
 _COMBINE = {"sum": BinaryOp.ADD, "max": BinaryOp.MAX, "min": BinaryOp.MIN, "prod": BinaryOp.MUL}
@@ -109,7 +109,7 @@ class FuncBuilder:
         self,
         name: str,
         shape: Sequence[int],
-        fn: Body,
+        fn: BodyFn,
         *,
         axes: Sequence[str] | None = None,
         out: Buffer | None = None,
@@ -174,7 +174,7 @@ class FuncBuilder:
             for n, it in enumerate(iters)
         )
         body = fn(*(it.var for it in iters))
-        self._made.update((s.buffer, None) for s in walk(body) if isinstance(s, Store))
+        self._made.update((s.buffer, None) for s in walk_stmts(body) if isinstance(s, Store))
         self._emit(Block(self._prefix + name, iters, loops, body))
 
     def finish(self, *outputs: Buffer) -> Func:

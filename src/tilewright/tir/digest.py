@@ -14,7 +14,7 @@ from tilewright.tir.func import Func
 from tilewright.tir.stmt import Alloc, Annotations, Block, Emit, For, If, Seq, Stmt, Store
 
 
-def digest(func: Func, marks: Iterable[str] = ()) -> str:
+def func_digest(func: Func, marks: Iterable[str] = ()) -> str:
     """Hex digest; `marks` are further facts that distinguish kernels (which params are constants, say)."""
     writer = _Writer(func)
     writer.stmt(func.body)

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.evaluate import Value, evaluate
+from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import TRUE, Buffer, Expr, Var
 from tilewright.support.errors import InternalError, UserError
 from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.func import Call, External, Func, Module, Program
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, IterKind, Seq, Stmt, Store, walk
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, IterKind, Seq, Stmt, Store, walk_stmts
 
 Array: TypeAlias = NDArray[Any]
 ExternalFn: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
@@ -36,14 +36,14 @@ _Lanes: TypeAlias = tuple[int, ...]
 _MAX_LANES = 1 << 16  # iterations run at once: enough to hide Python, little enough to stay in the cache
 
 
-def interpret(func: Func, arrays: Mapping[Buffer, Array]) -> None:
+def interpret_func(func: Func, arrays: Mapping[Buffer, Array]) -> None:
     """Run `func` on `arrays`, one for each of its params, which it reads and writes in place."""
     for p in func.params:
         if p not in arrays:
             raise UserError(f"{func.name}: no array is given for {p}")
         check_array(func.name, p, arrays[p])
-    memory = {p: arrays[p] for p in func.params} | {b: unwritten(b) for b in func.locals}
-    written = {s.buffer for s in walk(func.body) if isinstance(s, Store)}
+    memory = {p: arrays[p] for p in func.params} | {b: poisoned_array(b) for b in func.locals}
+    written = {s.buffer for s in walk_stmts(func.body) if isinstance(s, Store)}
     aliased = any(
         np.may_share_memory(memory[a], memory[b])
         for a in written & memory.keys()
@@ -60,8 +60,8 @@ def run_func(func: Func, *inputs: Array) -> tuple[Array, ...]:
     given = [p for p in func.params if p not in func.outputs]
     if len(given) != len(inputs):
         raise UserError(f"{func.name} takes {len(given)} inputs, {len(inputs)} were given")
-    arrays = dict(zip(given, inputs, strict=True)) | {o: unwritten(o) for o in func.outputs}
-    interpret(func, arrays)
+    arrays = dict(zip(given, inputs, strict=True)) | {o: poisoned_array(o) for o in func.outputs}
+    interpret_func(func, arrays)
     return tuple(arrays[o] for o in func.outputs)
 
 
@@ -74,7 +74,7 @@ def interpret_module(
 
     `externals` has the code of External nodes by key: a function from input arrays to output arrays.
     """
-    memory: dict[Buffer, Array] = {b: unwritten(b) for b in (*module.temps, *module.outputs)}
+    memory: dict[Buffer, Array] = {b: poisoned_array(b) for b in (*module.temps, *module.outputs)}
     memory |= {c.buffer: np.asarray(c.value) for c in module.constants}
     for b in module.inputs:
         if b.name not in inputs:
@@ -92,7 +92,7 @@ def _run_program(
         match step:
             case Call():
                 func = module.func(step.func)
-                interpret(func, {p: memory[a] for p, a in zip(func.params, step.args, strict=True)})
+                interpret_func(func, {p: memory[a] for p, a in zip(func.params, step.args, strict=True)})
             case External():
                 if step.key not in externals:
                     raise UserError(f"no code is given for the external function {step.key!r}")
@@ -110,7 +110,7 @@ def _run_program(
                 assert_never(step)
 
 
-def unwritten(buffer: Buffer) -> Array:
+def poisoned_array(buffer: Buffer) -> Array:
     """Fresh memory, filled with what stands out: NaN, or the largest integer."""
     if buffer.dtype.is_float:
         return np.full(buffer.shape, np.nan, buffer.dtype.numpy)
@@ -132,8 +132,8 @@ class _Machine:
 
     def __init__(self, name: str, memory: dict[Buffer, Array], at_once: frozenset[Var]) -> None:
         self._name, self._memory, self._at_once = name, memory, at_once
-        self._env: dict[Var, Value] = {}
-        self._parts: dict[Buffer, tuple[Value, ...]] = {}  # which part of a buffer belongs to a lane
+        self._env: dict[Var, Evaluated] = {}
+        self._parts: dict[Buffer, tuple[Evaluated, ...]] = {}  # which part of a buffer belongs to a lane
         self._blocks: list[str] = []
 
     def run(self, s: Stmt, lanes: _Lanes, mask: Array | None) -> None:
@@ -154,7 +154,7 @@ class _Machine:
             case Emit():
                 self.run(s.body, lanes, mask)
             case Alloc():
-                self._memory[s.buffer] = unwritten(s.buffer.with_shape((*lanes, *s.buffer.shape)))
+                self._memory[s.buffer] = poisoned_array(s.buffer.with_shape((*lanes, *s.buffer.shape)))
                 self._parts[s.buffer] = tuple(np.ogrid[tuple(slice(n) for n in lanes)])
                 self.run(s.body, lanes, mask)
                 del self._memory[s.buffer]
@@ -180,24 +180,24 @@ class _Machine:
             self._check_domain(it.var, it.extent, value, inside)
             self._env[it.var] = value
         if s.init is not None:
-            first: Value = np.True_
+            first: Evaluated = np.True_
             for it, value in zip(s.iters, values, strict=True):
                 if it.kind is IterKind.REDUCE:
                     first = np.logical_and(first, value == 0)
             self._where(first, s.init, lanes, inside)
         self.run(s.body, lanes, inside)
 
-    def _where(self, cond: Value, s: Stmt, lanes: _Lanes, mask: Array | None) -> None:
+    def _where(self, cond: Evaluated, s: Stmt, lanes: _Lanes, mask: Array | None) -> None:
         both = _both(mask, cond)
         if both.any():
             self.run(s, lanes, None if both.all() else both)
 
     # ------------------------------------------------------------------------------------------------- accesses
 
-    def _value(self, e: Expr, mask: Array | None) -> Value:
+    def _value(self, e: Expr, mask: Array | None) -> Evaluated:
         return evaluate(e, self._env, lambda load, indices: self._load(load.buffer, indices, mask))
 
-    def _load(self, buffer: Buffer, indices: tuple[Value, ...], mask: Array | None) -> Value:
+    def _load(self, buffer: Buffer, indices: tuple[Evaluated, ...], mask: Array | None) -> Evaluated:
         if mask is not None:  # lanes that do not run read element 0, and nobody looks at it
             indices = tuple([np.where(mask, i, 0) for i in indices])
         self._check_bounds("reads", buffer, indices)
@@ -222,7 +222,7 @@ class _Machine:
             raise InternalError(f"{self._here()} uses {buffer}, which is no parameter and not allocated")
         return self._memory[buffer]
 
-    def _check_bounds(self, verb: str, buffer: Buffer, indices: tuple[Value, ...]) -> None:
+    def _check_bounds(self, verb: str, buffer: Buffer, indices: tuple[Evaluated, ...]) -> None:
         if len(indices) != len(buffer.shape):
             raise InternalError(f"{self._here()} {verb} {buffer} with {len(indices)} indices")
         for index, extent in zip(indices, buffer.shape, strict=True):
@@ -232,7 +232,7 @@ class _Machine:
                     f"{self._here()} {verb} {_spell_access(buffer, indices, bad)}, outside {buffer}"
                 )
 
-    def _check_domain(self, var: Var, extent: int, value: Value, mask: Array | None) -> None:
+    def _check_domain(self, var: Var, extent: int, value: Evaluated, mask: Array | None) -> None:
         if not _is_outside(value, extent):
             return
         bad = _outside(value, extent)
@@ -255,11 +255,11 @@ def _outside(index: Any, extent: int) -> Array:
     return np.asarray((index < 0) | (index >= extent))
 
 
-def _both(mask: Array | None, cond: Value) -> Array:
+def _both(mask: Array | None, cond: Evaluated) -> Array:
     return np.asarray(cond) if mask is None else np.asarray(mask & cond)
 
 
-def _spell_access(buffer: Buffer, indices: tuple[Value, ...], bad: Array) -> str:
+def _spell_access(buffer: Buffer, indices: tuple[Evaluated, ...], bad: Array) -> str:
     """The first offending access: A[8, 0]."""
     shape = np.broadcast_shapes(bad.shape, *(np.shape(i) for i in indices))
     where = np.broadcast_to(bad, shape)

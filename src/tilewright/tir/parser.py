@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var
-from tilewright.support.program import Branch, Step, While
+from tilewright.support.program import Branch, ProgramStep, While
 from tilewright.tir.expr_parser import ExprParser, Scoped, near, number_of, parse_expr
 from tilewright.tir.func import Call, Constant, External, Func, Module, Program
-from tilewright.tir.printer import digest
+from tilewright.tir.printer import constant_digest
 from tilewright.tir.stmt import (
     Alloc,
     Annotations,
@@ -167,7 +167,7 @@ class FuncParser(ExprParser):
         value = values.get(buffer.name)
         if value is None:
             self.fail(a, f"no value is given for the constant {buffer.name!r}")
-        if value.shape != buffer.shape or value.dtype != buffer.dtype.numpy or digest(value) != key:
+        if value.shape != buffer.shape or value.dtype != buffer.dtype.numpy or constant_digest(value) != key:
             self.fail(a, f"the value given for {buffer.name!r} is not the one that the text is about")
         return Constant(buffer, value)
 
@@ -178,7 +178,7 @@ class FuncParser(ExprParser):
         names: Mapping[str, str],
         funcs: Mapping[str, Func],
     ) -> Program:
-        steps: list[Step[Call | External, Buffer]] = []
+        steps: list[ProgramStep[Call | External, Buffer]] = []
         for s in body:
             match s:
                 case ast.Pass():

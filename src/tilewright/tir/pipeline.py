@@ -11,24 +11,24 @@ from tilewright.ir.expr import Buffer
 from tilewright.tir.func import Func
 from tilewright.tir.passes.compact_buffers import compact_buffers
 from tilewright.tir.passes.lower_blocks import lower_blocks
-from tilewright.tir.passes.simplify import simplify
+from tilewright.tir.passes.simplify import simplify_func
 from tilewright.tir.passes.split_phases import Phase, share_large_buffers, split_phases
 from tilewright.tir.passes.unroll_loops import unroll_loops
 from tilewright.tir.stmt import Seq, Stmt
 
-Pass: TypeAlias = Callable[[Func], Func]
+FuncPass: TypeAlias = Callable[[Func], Func]
 
-BEFORE_SPLIT: tuple[Pass, ...] = (
+BEFORE_SPLIT: tuple[FuncPass, ...] = (
     lower_blocks,  # blocks -> loops, conditions and stores
-    simplify,  # unit loops gone, conditions outward: what is carried between iterations is visible
+    simplify_func,  # unit loops gone, conditions outward: what is carried between iterations is visible
 )
-AFTER_SPLIT: tuple[Pass, ...] = (
+AFTER_SPLIT: tuple[FuncPass, ...] = (
     unroll_loops,  # register indices become constants
-    simplify,
+    simplify_func,
 )
 
 
-def lower(func: Func, extra: tuple[Pass, ...] = ()) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
+def lower_func(func: Func, extra: tuple[FuncPass, ...] = ()) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
     """The kernels of a scheduled Func, in order, and the buffers shared between them.
 
     `extra` passes run last on each kernel (a target's own: expansion of functions, no FMA).
@@ -51,7 +51,7 @@ def lower(func: Func, extra: tuple[Pass, ...] = ()) -> tuple[tuple[Phase, ...], 
     return tuple(done), shared
 
 
-def _finish(phase: Phase, extra: tuple[Pass, ...]) -> Phase:
+def _finish(phase: Phase, extra: tuple[FuncPass, ...]) -> Phase:
     func = phase.func
     for p in (*AFTER_SPLIT, *extra):
         func = p(func)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from tilewright.tir.plain_loops import PlainLoops, cannot_update
 from tilewright.tir.script_names import Fail
 from tilewright.tir.syntax_tree import (
-    Node,
+    AstNode,
     all_stores,
     at,
     bound_in,
@@ -37,7 +37,7 @@ from tilewright.tir.syntax_tree import (
     header_lines,
     is_store,
     names_in,
-    renamed,
+    replace_names,
 )
 
 
@@ -155,12 +155,12 @@ class Plain:
                 if not is_store(x) or buffer_of(x) != buffer_of(s):
                     self.fail(x, f"`init` gives {buffer_of(s)} its first value, and does nothing else", None)
             firsts = [self._use(x, place) for x in init.body]
-            inner = [renamed(x, iters) for x in (*self._lines_for(firsts), *firsts)]
+            inner = [replace_names(x, iters) for x in (*self._lines_for(firsts), *firsts)]
             body.append(at(init, ast.With(init.items, inner)))
         store: ast.stmt = self._use(s, place)
         for cond in reversed(place.conds):
             store = at(cond, ast.If(cond, [store], []))
-        body += [renamed(x, iters) for x in (*self._lines_for([store]), store)]
+        body += [replace_names(x, iters) for x in (*self._lines_for([store]), store)]
         head = ast.Call(ast.Name("block", ast.Load()), [ast.Constant(name)], [])
         return at(s, ast.With([ast.withitem(head)], body))
 
@@ -181,7 +181,7 @@ class Plain:
         place.lets[name] = _Let(s, word, place.depth, reads)
         return line
 
-    def _use(self, node: Node, place: "_Place") -> Node:
+    def _use(self, node: AstNode, place: "_Place") -> AstNode:
         """`node` with the names that abbreviations have; they hold here."""
         for n in ast.walk(node):
             if not isinstance(n, ast.Name) or not isinstance(n.ctx, ast.Load):
@@ -193,7 +193,7 @@ class Plain:
                     f"{n.id} abbreviates `{ast.unparse(let.line)}`, and {let.stale} since",
                     "keep the value in a buffer: T = tw.alloc(…)",
                 )
-        return renamed(node, {name: ast.Name(let.word, ast.Load()) for name, let in place.lets.items()})
+        return replace_names(node, {name: ast.Name(let.word, ast.Load()) for name, let in place.lets.items()})
 
     def _lines_for(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         """The abbreviations that these statements use, in the order they were made."""

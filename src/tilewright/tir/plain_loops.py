@@ -27,9 +27,9 @@ from tilewright.tir.syntax_tree import (
     block_names,
     buffer_of,
     header_lines,
-    loop_names,
+    loop_variables,
     moved,
-    renamed,
+    replace_names,
     stores,
 )
 
@@ -60,7 +60,7 @@ class PlainLoops:
     def _plan(self, body: list[ast.stmt]) -> None:
         """Choose the names of blocks, and find names that several loops or iterators have."""
         explicit = [name for s in body for name in block_names(s)]
-        bound = Counter(name for s in body for name in loop_names(s))
+        bound = Counter(name for s in body for name in loop_variables(s))
         self._repeated = {name for name, n in bound.items() if n > 1}
         self._taken = {name for name in bound if name not in self._repeated}
         used = set(explicit)
@@ -109,7 +109,7 @@ class PlainLoops:
                     self._check_target(target)
                     read = copy.copy(target)
                     read.ctx = ast.Load()
-                    new = renamed(at(s, ast.Assign([target], at(s, ast.BinOp(read, op, value)))), names)
+                    new = replace_names(at(s, ast.Assign([target], at(s, ast.BinOp(read, op, value)))), names)
                     out.append(moved(s, self.blocks, new))
                 case ast.AugAssign(target=target):
                     cannot_update(self.fail, target)
@@ -120,24 +120,24 @@ class PlainLoops:
                     names[name] = value
                 case ast.Assign(targets=[ast.Name(id=name)]):
                     self._check_free(s, name, around, inherited)
-                    new = renamed(s, names)
+                    new = replace_names(s, names)
                     names.pop(name, None)
                     out.append(new)
                 case ast.Assign(targets=[ast.Subscript() as target]):
                     self._check_target(target)
-                    out.append(moved(s, self.blocks, renamed(s, names)))
+                    out.append(moved(s, self.blocks, replace_names(s, names)))
                 case ast.Assign(targets=targets):
                     self.fail(targets[0], "one element or one name is assigned at a time", None)
                 case ast.AnnAssign():
                     self.fail(s, "a local buffer is made by `T = tw.alloc(tw.f32[8, 8])`", None)
                 case ast.If():
-                    test = renamed(s.test, names)
+                    test = replace_names(s.test, names)
                     then, other = (self._loops(b, names, around, block) for b in (s.body, s.orelse))
                     out.append(at(s, ast.If(test, then, other)))
                 case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="block")))]):
                     out.append(self._explicit(s, names, around))
                 case ast.With():
-                    items = [renamed(i, names) for i in s.items]
+                    items = [replace_names(i, names) for i in s.items]
                     out.append(at(s, ast.With(items, self._loops(s.body, names, around, block))))
                 case ast.Pass():
                     out.append(s)
@@ -200,7 +200,7 @@ class PlainLoops:
         assert isinstance(call, ast.Call)
         values: list[int] = []
         for node in call.args:
-            value = fold_integer(renamed(node, names))
+            value = fold_integer(replace_names(node, names))
             if value is None:
                 self.fail(
                     node,
@@ -228,14 +228,19 @@ class PlainLoops:
                     inside[name] = at(x, ast.Name(word, ast.Load()))
                     # Bindings and predicate are over loops: there the iterators are not known yet.
                     head.append(
-                        at(x, ast.Assign([at(target, ast.Name(word, ast.Store()))], renamed(value, names)))
+                        at(
+                            x,
+                            ast.Assign(
+                                [at(target, ast.Name(word, ast.Store()))], replace_names(value, names)
+                            ),
+                        )
                     )
                 case ast.Expr(value=ast.Call(func=ast.Name(id="where"))):
-                    head.append(renamed(x, names))
+                    head.append(replace_names(x, names))
                 case _:
                     pass  # what a block reads and writes is derived from it
         rest = self._loops(s.body[header_lines(s.body) :], inside, around, prefix)
-        return at(s, ast.With([renamed(i, names) for i in s.items], [*head, *rest]))
+        return at(s, ast.With([replace_names(i, names) for i in s.items], [*head, *rest]))
 
     # ---------------------------------------------------------------------------------------------------- checks
 

@@ -60,11 +60,11 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.support.program import Branch, While
-from tilewright.tir.analysis.accesses import reads, touched, writes
-from tilewright.tir.analysis.regions import Region
+from tilewright.tir.analysis.accesses import reads, touched_regions, writes
+from tilewright.tir.analysis.regions import BufferRegion
 from tilewright.tir.literals import literal_text
 from tilewright.tir.program import Call, External, Program
-from tilewright.tir.shared_parts import is_worth_naming, measure
+from tilewright.tir.shared_parts import count_uses, is_worth_naming
 from tilewright.tir.stmt import (
     Alloc,
     Annotations,
@@ -79,7 +79,7 @@ from tilewright.tir.stmt import (
     Store,
     children,
     stmt_exprs,
-    walk,
+    walk_stmts,
 )
 
 if TYPE_CHECKING:  # Func and Module print themselves, with what is here
@@ -183,7 +183,7 @@ def print_module(module: "Module") -> str:
     for b in known:
         kind = _type(b)
         if b in values:
-            kind = f'constant({kind}, "{digest(values[b])}")'
+            kind = f'constant({kind}, "{constant_digest(values[b])}")'
         elif b in module.temps:
             kind = f"temp({kind})"
         elif b not in module.inputs:
@@ -196,7 +196,7 @@ def print_module(module: "Module") -> str:
     return "\n\n".join([*(print_func(f) for f in module.funcs), "\n".join(p.lines) + "\n"])
 
 
-def digest(value: NDArray[Any]) -> str:
+def constant_digest(value: NDArray[Any]) -> str:
     """Identifies the contents of a constant in text."""
     return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
 
@@ -257,7 +257,7 @@ def _expr_names(exprs: Iterable[Expr]) -> list[Var | Buffer]:
 
 def _stmt_names(s: Stmt) -> list[Var | Buffer]:
     out: list[Var | Buffer] = []
-    for n in walk(s):
+    for n in walk_stmts(s):
         match n:
             case For():
                 out.append(n.var)
@@ -342,14 +342,14 @@ class _Printer:
 
     def _accesses(self, s: Block) -> tuple[list[str], list[str]]:
         """What the block reads and writes: elements, or boxes of them if there are loops in it."""
-        if any(isinstance(n, For | Block) for part in children(s) for n in walk(part)):
-            both = [sorted(boxes.items(), key=lambda b: b[0].name) for boxes in touched(s)]
+        if any(isinstance(n, For | Block) for part in children(s) for n in walk_stmts(part)):
+            both = [sorted(boxes.items(), key=lambda b: b[0].name) for boxes in touched_regions(s)]
             read, written = ([self._box(b, spans) for b, spans in boxes] for boxes in both)
             return read, written
         visible = {it.var for it in s.iters}
         return [self._summary(a, visible) for a in reads(s)], [self._summary(a, visible) for a in writes(s)]
 
-    def _box(self, buffer: Buffer, spans: Region) -> str:
+    def _box(self, buffer: Buffer, spans: BufferRegion) -> str:
         """A[i * 4:i * 4 + 4, :], with one index where there is one element."""
         parts: list[str] = []
         for span, size in zip(spans, buffer.shape, strict=True):
@@ -395,7 +395,7 @@ class _Printer:
 
     def share(self, roots: Sequence[Expr], depth: int = 0) -> dict[Expr, str]:
         """Names for what `roots` use more than once, and the lines that define them."""
-        uses, size = measure(roots)
+        uses, size = count_uses(roots)
         shared: dict[Expr, str] = {}
         height: dict[Expr, int] = {}
         for e in size:

@@ -25,10 +25,10 @@ class External:
     outputs: tuple[Buffer, ...]
 
 
-Program: TypeAlias = program.Program[Call | External, Buffer]  # conditions are one-element bool buffers
+Program: TypeAlias = program.ProgramTree[Call | External, Buffer]  # conditions are one-element bool buffers
 
 
-def renamed(tree: Program, names: Mapping[str, str]) -> Program:
+def rename_calls(tree: Program, names: Mapping[str, str]) -> Program:
     """The program that calls the Func `names[f]` where this one calls f."""
 
     def call(leaf: Call | External) -> Call | External:

@@ -92,14 +92,14 @@ def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
             assert_never(s)
 
 
-def transform(s: Stmt, fn: StmtFn) -> Stmt:
+def transform_stmt(s: Stmt, fn: StmtFn) -> Stmt:
     """Rebuild `s` from its leaves up; `fn(stmt)` may replace a statement whose children are done (None: keep)."""
-    node = map_children(s, lambda c: transform(c, fn))
+    node = map_children(s, lambda c: transform_stmt(c, fn))
     out = fn(node)
     return node if out is None else out
 
 
-def substitute(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """Replace variables everywhere in `s`. The caller makes sure that `s` does not bind them."""
     memo: Memo = {}
     return map_exprs(s, lambda e: substitute_expr(e, values, memo))

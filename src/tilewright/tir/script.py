@@ -36,8 +36,8 @@ from tilewright.tir.parser import FuncParser
 from tilewright.tir.plain_form import Plain
 from tilewright.tir.printer import print_expr
 from tilewright.tir.rewrite import map_children
-from tilewright.tir.script_names import Resolve, bound_names, fold_integer
-from tilewright.tir.stmt import Block, IterKind, Seq, Stmt, Store, blocks, walk
+from tilewright.tir.script_names import Resolve, fold_integer, script_bound_names
+from tilewright.tir.stmt import Block, IterKind, Seq, Stmt, Store, blocks, walk_stmts
 from tilewright.tir.syntax_tree import all_stores, allocated_names, buffer_of
 from tilewright.tir.verify import verify_func
 
@@ -139,7 +139,7 @@ class _ScriptParser(FuncParser):
     def script(self, d: ast.FunctionDef, around: Mapping[str, object]) -> Func:
         self._check_signature(d)
         d.decorator_list = []
-        Resolve(around, bound_names(d), self.fail).visit(d)
+        Resolve(around, script_bound_names(d), self.fail).visit(d)
         body = d.body[1:] if _is_docstring(d.body[0]) else d.body
         first, body, last = self._frame(body)
         allocs = [s for s in body if _is_alloc(s)]
@@ -222,7 +222,7 @@ class _ScriptParser(FuncParser):
         return map_children(s, lambda c: self._with_kinds(c, made))
 
     def _kinds(self, block: Block, at: ast.stmt) -> Block:
-        store = next(n for n in walk(block.body) if isinstance(n, Store))
+        store = next(n for n in walk_stmts(block.body) if isinstance(n, Store))
         chosen = {v for i in store.indices for v in free_vars(i)}
         repeated = [it for it in block.iters if it.var not in chosen and it.extent > 1]
         if not _is_update(store):
@@ -257,7 +257,7 @@ class _ScriptParser(FuncParser):
                 f"{store.buffer.name}",
                 "an init belongs to a reduction",
             )
-        for n in (n for n in walk(block.init or Seq(())) if isinstance(n, Store)):
+        for n in (n for n in walk_stmts(block.init or Seq(())) if isinstance(n, Store)):
             if n.indices != store.indices:
                 self.fail(at, f"its init stores to another element of {store.buffer.name}")
 
@@ -265,7 +265,7 @@ class _ScriptParser(FuncParser):
         """What the rules of programs forbid, at the block that broke them where that can be told."""
         for b in blocks(func.body):
             alone = replace(func, body=_only(func.body, b))
-            stored = {n.buffer for n in walk(alone.body) if isinstance(n, Store)}
+            stored = {n.buffer for n in walk_stmts(alone.body) if isinstance(n, Store)}
             alone = replace(alone, outputs=tuple(p for p in func.params if p in stored))
             if b.name in places:
                 self._verified(alone, places[b.name])

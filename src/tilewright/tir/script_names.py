@@ -33,7 +33,7 @@ _INFIX: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-def bound_names(func: ast.FunctionDef) -> set[str]:
+def script_bound_names(func: ast.FunctionDef) -> set[str]:
     """What the function binds: parameters, loop variables, abbreviations, buffers."""
     found = {a.arg for a in func.args.args}
     return found | {n.id for n in ast.walk(func) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -9,7 +9,7 @@ from tilewright.ir.expr import Const, Expr, Load, Var
 _INDEX_SIZE = 24  # index arithmetic this small is clearer when repeated than when named
 
 
-def measure(roots: Sequence[Expr]) -> tuple[Counter[Expr], dict[Expr, int]]:
+def count_uses(roots: Sequence[Expr]) -> tuple[Counter[Expr], dict[Expr, int]]:
     """How often each distinct node is an operand, and its size as a tree, children first."""
     uses: Counter[Expr] = Counter(roots)
     size: dict[Expr, int] = {}

@@ -196,7 +196,7 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
             assert_never(s)
 
 
-def walk(s: Stmt) -> Iterator[Stmt]:
+def walk_stmts(s: Stmt) -> Iterator[Stmt]:
     """Every statement below and including `s`, in program order, parents first."""
     stack = [s]
     push = stack.append
@@ -232,7 +232,7 @@ def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
 
 
 def blocks(s: Stmt) -> Iterator[Block]:
-    return (n for n in walk(s) if isinstance(n, Block))
+    return (n for n in walk_stmts(s) if isinstance(n, Block))
 
 
 def store_blocks(s: Stmt) -> Iterator[tuple[Block, Store]]:
@@ -241,4 +241,4 @@ def store_blocks(s: Stmt) -> Iterator[tuple[Block, Store]]:
 
 
 def loops(s: Stmt) -> Iterator[For]:
-    return (n for n in walk(s) if isinstance(n, For))
+    return (n for n in walk_stmts(s) if isinstance(n, For))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 ITERS = ("spatial", "reduce")
-Node = TypeVar("Node", bound=ast.AST)
+AstNode = TypeVar("AstNode", bound=ast.AST)
 
 # ------------------------------------------------------------------------------------------------- looking at trees
 
@@ -63,7 +63,7 @@ def block_names(s: ast.stmt) -> Iterator[str]:
                 pass
 
 
-def loop_names(s: ast.stmt) -> Iterator[str]:
+def loop_variables(s: ast.stmt) -> Iterator[str]:
     """Loop variables and the iterators of blocks, as often as they are bound."""
     for n in ast.walk(s):
         match n:
@@ -119,7 +119,7 @@ def names_in(node: ast.AST) -> set[str]:
 # ------------------------------------------------------------------------------------------------- making trees
 
 
-def at(old: ast.AST, new: Node) -> Node:
+def at(old: ast.AST, new: AstNode) -> AstNode:
     """`new`, and what it consists of, at the place of `old` where it has none."""
     for n in ast.walk(new):
         if not hasattr(n, "lineno"):
@@ -127,7 +127,7 @@ def at(old: ast.AST, new: Node) -> Node:
     return new
 
 
-def renamed(node: Node, names: Mapping[str, ast.expr]) -> Node:
+def replace_names(node: AstNode, names: Mapping[str, ast.expr]) -> AstNode:
     """A copy in which names are replaced by what they stand for."""
     return _Rename(names).visit(copy.deepcopy(node))
 

@@ -81,7 +81,7 @@ from tilewright.tir.stmt import (
     blocks,
     loops,
     stmt_exprs,
-    walk,
+    walk_stmts,
 )
 from tilewright.tir.thread_axes import launch_misfit
 
@@ -213,7 +213,7 @@ class _Check:
 
     def run(self) -> None:
         func = self._func
-        allocated = [n.buffer for n in walk(func.body) if isinstance(n, Alloc)]
+        allocated = [n.buffer for n in walk_stmts(func.body) if isinstance(n, Alloc)]
         for b in func.params:
             if b.scope is not Scope.GLOBAL:
                 self.fail(f"the param {b} is in {b.scope.value} scope")
@@ -221,7 +221,7 @@ class _Check:
                 self.fail(f"the param {b} is a local buffer too")
         distinct = dict.fromkeys((*func.params, *func.locals, *allocated))
         _check_unique("buffer", (b.name for b in distinct), func.name)
-        stored = {n.buffer for n in walk(func.body) if isinstance(n, Store)}
+        stored = {n.buffer for n in walk_stmts(func.body) if isinstance(n, Store)}
         written = {b for b in func.params if b in stored}
         if set(func.outputs) != written or len(set(func.outputs)) != len(func.outputs):
             self.fail(f"outputs are {list(func.outputs)}, but the body writes {sorted(written, key=repr)}")
@@ -311,7 +311,7 @@ class _Check:
         inner.values = {**scope.values, **values}
         inner.guarded = scope.guarded or s.predicate is not TRUE or any(it.extent == 0 for it in s.iters)
         if s.init is not None:
-            for e in (e for n in walk(s.init) for e in stmt_exprs(n)):
+            for e in (e for n in walk_stmts(s.init) for e in stmt_exprs(n)):
                 if free_vars(e) & reduce:
                     self.fail(f"the init mentions a reduce iterator in {print_expr(e)}", s)
             self._stmt(s.init, inner)

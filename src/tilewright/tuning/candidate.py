@@ -17,11 +17,11 @@ from typing import Any
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
-from tilewright.driver.kernels import Compiled, Kernel, constant_kernels
+from tilewright.driver.kernels import Compiled, NativeKernel, constant_kernels
 from tilewright.driver.worker import target_from_json, target_to_json
-from tilewright.families.space import Decisions, Space
+from tilewright.families.space import KnobValues, Space
 from tilewright.ir.expr import Buffer
-from tilewright.schedule.decisions import Sampling
+from tilewright.schedule.decisions import OpenDecision
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.search.default import Spaces, schedule_func
@@ -36,9 +36,9 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.parser import parse_func
-from tilewright.tir.pipeline import lower
+from tilewright.tir.pipeline import lower_func
 from tilewright.tir.printer import print_func
-from tilewright.tuning.trial import Candidate, Status
+from tilewright.tuning.trial import Candidate, TrialStatus
 
 DEFAULT = "default"  # the rule that stands for what an untuned compilation does
 PLAIN = "plain"  # no step at all: the Func as it is written, which is what it means
@@ -65,7 +65,7 @@ class Task:
         if self.trace is None:
             return self.spaces(self.func, self.target.for_threads(self.threads), self.constants)
         steps = parse_trace(self.trace)
-        undecided = tuple(replace(s, decision=None) if isinstance(s, Sampling) else s for s in steps)
+        undecided = tuple(replace(s, decision=None) if isinstance(s, OpenDecision) else s for s in steps)
         return (TraceSpace(self.func, undecided, self.target, self.constants),)
 
     def default(self) -> Schedule:
@@ -110,7 +110,7 @@ class Maker:
         self._passes = legalize(task.target)
         self._spaces: dict[str, Space] | None = None
 
-    def schedule(self, rule: str, decisions: Decisions) -> tuple[Func, Trace]:
+    def schedule(self, rule: str, decisions: KnobValues) -> tuple[Func, Trace]:
         """ScheduleError where a step refuses the point, UserError where the rule is not one of this Func's."""
         task = self.task
         if rule == PLAIN:
@@ -126,18 +126,18 @@ class Maker:
             schedule = space.build(decisions)
         return schedule.module.funcs[0], schedule.trace
 
-    def make(self, rule: str, decisions: Decisions) -> tuple[Candidate, Trace]:
+    def make(self, rule: str, decisions: KnobValues) -> tuple[Candidate, Trace]:
         func, trace = self.schedule(rule, decisions)
         return self.compile(func, trace), trace
 
     def compile(self, scheduled: Func, trace: Trace = ()) -> Candidate:
-        phases, shared = lower(scheduled, self._passes)
-        kernels: list[Kernel] = []
+        phases, shared = lower_func(scheduled, self._passes)
+        kernels: list[NativeKernel] = []
         for n, phase in enumerate(phases):
             name = f"kernel{n}"
             ir = kernel_ir(replace(phase.func, name=name))
             code = _object(ir, self.task.target)
-            kernels.append(Kernel(name, phase.func, parts(phase.func), ir, code))
+            kernels.append(NativeKernel(name, phase.func, parts(phase.func), ir, code))
         return _candidate(
             Compiled(self.task.func, scheduled, trace, tuple(kernels), shared), self.task.constants
         )
@@ -161,7 +161,7 @@ def _candidate(compiled: Compiled, constants: frozenset[str]) -> Candidate:
     slots |= {b: Slot(Place.CONSTANT, n) for n, b in enumerate(made)}
     slots |= {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
 
-    def call(k: Kernel) -> KernelCall:
+    def call(k: NativeKernel) -> KernelCall:
         return k.call(tuple(slots[p] for p in k.func.params))
 
     return Candidate(
@@ -177,7 +177,7 @@ def tensor_spec(b: Buffer) -> TensorSpec:
     return TensorSpec(b.name, b.dtype.numpy.name, b.shape)
 
 
-class Server:
+class CandidateServer:
     """Tasks are not answered, so they are not read before they are needed."""
 
     def __init__(self) -> None:
@@ -193,11 +193,11 @@ class Server:
         try:
             candidate, trace = self._maker(head["task"]).make(head["rule"], head["decisions"])
         except MemoryError:
-            return pack({"status": Status.OOM.value, "message": "no memory to build it"})
+            return pack({"status": TrialStatus.OOM.value, "message": "no memory to build it"})
         except Exception as e:  # whatever it is: one candidate less
             message = e.args[0] if isinstance(e, TilewrightError) and e.args else f"{type(e).__name__}: {e}"
-            return pack({"status": Status.BUILD_ERROR.value, "message": str(message)})
-        said = {"status": Status.OK.value, "candidate": candidate.head(), "trace": print_trace(trace)}
+            return pack({"status": TrialStatus.BUILD_ERROR.value, "message": str(message)})
+        said = {"status": TrialStatus.OK.value, "candidate": candidate.head(), "trace": print_trace(trace)}
         return pack(said, candidate.objects)
 
     def _maker(self, key: str) -> Maker:
@@ -212,7 +212,7 @@ def main() -> None:
     load_extensions()
     gc.freeze()
     with compiling():
-        answer_requests(Server().answer)
+        answer_requests(CandidateServer().answer)
 
 
 if __name__ == "__main__":

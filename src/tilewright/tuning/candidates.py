@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeAlias
 
-from tilewright.families.space import Decisions
+from tilewright.families.space import KnobValues
 from tilewright.support.frames import pack
-from tilewright.support.pool import Pool, ProcessLate, Request, module_command
+from tilewright.support.pool import Pool, PoolRequest, ProcessLate, module_command
 from tilewright.tuning.candidate import Task
-from tilewright.tuning.trial import Candidate, Status
+from tilewright.tuning.trial import Candidate, TrialStatus
 
-Point: TypeAlias = tuple[str, Decisions]  # the name of a rule, and its knobs
+Point: TypeAlias = tuple[str, KnobValues]  # the name of a rule, and its knobs
 
 _TIMEOUT = 30.0  # seconds for a candidate: they take less than a tenth of one
 
@@ -24,7 +24,7 @@ _TIMEOUT = 30.0  # seconds for a candidate: they take less than a tenth of one
 class Built:
     """A candidate, or why there is none."""
 
-    status: Status
+    status: TrialStatus
     candidate: Candidate | None = None
     trace: str = ""
     message: str = ""
@@ -74,13 +74,13 @@ class Candidates:
         self._pool.wait(*requests)
         return [self._built(r) for r in requests]
 
-    def _built(self, request: Request) -> Built:
+    def _built(self, request: PoolRequest) -> Built:
         if isinstance(request.failure, ProcessLate):
-            return Built(Status.TIMEOUT, message=f"it was not built in {self._timeout:g} s")
+            return Built(TrialStatus.TIMEOUT, message=f"it was not built in {self._timeout:g} s")
         if request.answer is None:
-            return Built(Status.BUILD_ERROR, message=str(request.failure))
+            return Built(TrialStatus.BUILD_ERROR, message=str(request.failure))
         head, blobs = request.answer
-        status = Status(head["status"])
-        if status is not Status.OK:
+        status = TrialStatus(head["status"])
+        if status is not TrialStatus.OK:
             return Built(status, message=head["message"])
         return Built(status, Candidate.of(head["candidate"], blobs), head["trace"])

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants, empty_aligned
-from tilewright.runtime.program import Context, Plan
+from tilewright.runtime.program import ExecutionPlan, RunContext
 from tilewright.runtime.team import Team
 from tilewright.support.answering import answer_requests
 from tilewright.support.artifact import (
@@ -50,7 +50,7 @@ ROUNDING_BORDER = 1e-3  # of the integers made from floats, which may fall to th
 
 
 @unique
-class Status(Enum):
+class TrialStatus(Enum):
     """How the trial of a candidate ended."""
 
     OK = "ok"
@@ -133,7 +133,7 @@ def _spec_of(row: list[Any]) -> TensorSpec:
     return TensorSpec(name, dtype, tuple(shape))
 
 
-def random_array(spec: TensorSpec, seed: int) -> Array:
+def random_input(spec: TensorSpec, seed: int) -> Array:
     """Floats of a normal distribution; integers that are small, so that sums of products do not overflow."""
     rng = np.random.default_rng(seed)
     dtype = numpy_dtype(spec.dtype)
@@ -181,14 +181,14 @@ class Bench:
         self.team = Team(Code([driver], name="driver"), head["threads"])
         if head["threads"] > 1:
             self.team.start()
-        self.feeds = [_aligned(random_array(s, head["seed"] + n)) for n, s in enumerate(self.inputs)]
+        self.feeds = [_aligned(random_input(s, head["seed"] + n)) for n, s in enumerate(self.inputs)]
         self.results = [empty_aligned(s.shape, numpy_dtype(s.dtype)) for s in self.outputs]
         self.expected = [
             np.frombuffer(blob, numpy_dtype(s.dtype)).reshape(s.shape)
             for s, blob in zip(self.outputs, expected, strict=False)
         ]
 
-    def load(self, candidate: Candidate) -> Context:
+    def load(self, candidate: Candidate) -> RunContext:
         """Ready to run: what its early calls make is there."""
         code = Code(candidate.objects)
         constants = Constants([np.zeros(s.shape, numpy_dtype(s.dtype)) for s in candidate.made])
@@ -198,16 +198,16 @@ class Bench:
 
     def _context(
         self, candidate: Candidate, calls: tuple[KernelCall, ...], code: Code, constants: Constants
-    ) -> Context:
+    ) -> RunContext:
         manifest = Manifest(FORMAT_VERSION, "", "", {}, "", "", (), self.inputs, self.outputs)
         artifact = Artifact(
             manifest, self.driver, candidate.objects, (), candidate.arena_bytes, (Segment(calls),)
         )
-        context = Context(Plan(artifact, code, constants, {}, self.team))
+        context = RunContext(ExecutionPlan(artifact, code, constants, {}, self.team))
         context.attach(self.feeds, self.results)
         return context
 
-    def first_run(self, context: Context) -> tuple[float, str]:
+    def first_run(self, context: RunContext) -> tuple[float, str]:
         """How long it took, and what is wrong with the outputs."""
         for array in self.results:  # what is not written shows: NaN, or -1
             array.view(np.uint8).reshape(-1)[...] = 255 if array.dtype != np.bool_ else 0
@@ -225,7 +225,7 @@ def _aligned(array: Array) -> Array:
     return out
 
 
-def _seconds(context: Context, repeats: int) -> float:
+def _seconds(context: RunContext, repeats: int) -> float:
     clock, run = time.perf_counter, context.run
     start = clock()
     for _ in range(repeats):
@@ -241,17 +241,17 @@ def _time(bench: Bench, head: dict[str, Any], candidate: Candidate) -> dict[str,
     context = bench.load(candidate)
     first, wrong = bench.first_run(context)
     if wrong:
-        return {"status": Status.WRONG_RESULT.value, "message": wrong}
+        return {"status": TrialStatus.WRONG_RESULT.value, "message": wrong}
     if first > head["slow"]:  # no winner: its time need not be known better
-        return {"status": Status.OK.value, "seconds": [first]}
+        return {"status": TrialStatus.OK.value, "seconds": [first]}
     repeats = _repeats(first)
     samples = [_seconds(context, repeats) for _ in range(head["runs"])]
-    return {"status": Status.OK.value, "seconds": samples}
+    return {"status": TrialStatus.OK.value, "seconds": samples}
 
 
 def _compare(bench: Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dict[str, Any]:
     """All candidates in turns: of each the samples of each round."""
-    contexts: list[Context] = []
+    contexts: list[RunContext] = []
     repeats: list[int] = []
     at = 0
     for one in head["candidates"]:
@@ -259,17 +259,17 @@ def _compare(bench: Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dict
         at += one["objects"]
         first, wrong = bench.first_run(context)
         if wrong:
-            return {"status": Status.WRONG_RESULT.value, "message": wrong}
+            return {"status": TrialStatus.WRONG_RESULT.value, "message": wrong}
         contexts.append(context)
         repeats.append(_repeats(first))
 
-    def turn(context: Context, repeats: int) -> list[float]:
+    def turn(context: RunContext, repeats: int) -> list[float]:
         context.run()  # the others have evicted what it had in the caches
         return [_seconds(context, repeats) for _ in range(head["runs"])]
 
     turns = {n: partial(turn, *one) for n, one in enumerate(zip(contexts, repeats, strict=True))}
     found = take_turns(turns, head["rounds"], pause=0.0)  # all have one team
-    return {"status": Status.OK.value, "rounds": [found[n].rounds for n in turns]}
+    return {"status": TrialStatus.OK.value, "rounds": [found[n].rounds for n in turns]}
 
 
 def _answer(bench: Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> bytes:
@@ -282,12 +282,14 @@ def _answer(bench: Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> bytes
                 said = _compare(bench, head, blobs)
             case _:  # "outputs": whoever asks has nothing to compare them with yet
                 seconds, _ = bench.first_run(bench.load(Candidate.of(head["candidate"], blobs)))
-                said = {"status": Status.OK.value, "seconds": [seconds]}
+                said = {"status": TrialStatus.OK.value, "seconds": [seconds]}
                 results = [a.tobytes() for a in bench.results]
     except MemoryError as e:
-        said = {"status": Status.OOM.value, "message": str(e) or "no memory"}
+        said = {"status": TrialStatus.OOM.value, "message": str(e) or "no memory"}
     except UserError as e:
-        status = Status.OOM if isinstance(e.__cause__, OSError | OverflowError) else Status.RUN_ERROR
+        status = (
+            TrialStatus.OOM if isinstance(e.__cause__, OSError | OverflowError) else TrialStatus.RUN_ERROR
+        )
         said = {"status": status.value, "message": e.message}
     return pack(said, results)
 
@@ -301,7 +303,7 @@ def _limit_memory(nbytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + nbytes, hard))
 
 
-class Server:
+class TrialServer:
     def __init__(self) -> None:
         self._bench: Bench | None = None
 
@@ -311,11 +313,11 @@ class Server:
                 self._bench = None  # what the last experiment had is free before the next is set up
                 self._bench = Bench(head["experiment"], blobs)
                 _limit_memory(head["experiment"]["memory_bytes"])
-                return pack({"status": Status.OK.value})
+                return pack({"status": TrialStatus.OK.value})
             except MemoryError:
-                return pack({"status": Status.OOM.value, "message": "no memory for the tensors"})
+                return pack({"status": TrialStatus.OOM.value, "message": "no memory for the tensors"})
         if self._bench is None:
-            return pack({"status": Status.RUN_ERROR.value, "message": "there is no experiment"})
+            return pack({"status": TrialStatus.RUN_ERROR.value, "message": "there is no experiment"})
         return _answer(self._bench, head, blobs)
 
 
@@ -324,4 +326,4 @@ def tensor_bytes(specs: Sequence[TensorSpec]) -> int:
 
 
 if __name__ == "__main__":
-    answer_requests(Server().answer)
+    answer_requests(TrialServer().answer)

@@ -13,9 +13,9 @@ from typing import Any
 
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
-from tilewright.support.pool import Pool, ProcessDied, ProcessLate, Request, describe_exit, module_command
+from tilewright.support.pool import Pool, PoolRequest, ProcessDied, ProcessLate, describe_exit, module_command
 from tilewright.support.turns import Series
-from tilewright.tuning.trial import Candidate, Experiment, Status
+from tilewright.tuning.trial import Candidate, Experiment, TrialStatus
 
 _log = logging.getLogger("tilewright")
 
@@ -35,7 +35,7 @@ _CRASHES = {
 class Outcome:
     """`seconds` is the quickest sample; `message` says what went wrong."""
 
-    status: Status
+    status: TrialStatus
     seconds: float = float("inf")
     message: str = ""
 
@@ -79,11 +79,11 @@ class Trials:
         if request.answer is None:
             raise UserError(f"the process for measurements cannot be started: {request.failure}")
         head, _ = request.answer
-        if head["status"] != Status.OK.value:
+        if head["status"] != TrialStatus.OK.value:
             raise UserError(f"the tensors of a kernel cannot be set up for measurements: {head['message']}")
         self._prepared = self._pool.pids
 
-    def _answered(self, body: bytes, timeout: float) -> Request:
+    def _answered(self, body: bytes, timeout: float) -> PoolRequest:
         request = self._pool.submit(body, timeout)
         self._pool.wait(request)
         return request
@@ -92,13 +92,13 @@ class Trials:
         """`slow`: a first run that takes longer is the only one."""
         head = {"do": "time", "runs": runs, "slow": min(slow, 1e9), "candidate": candidate.head()}
         outcome, said, _ = self._ask(pack(head, candidate.objects), timeout)
-        return Outcome(Status.OK, min(said["seconds"])) if outcome is None else outcome
+        return Outcome(TrialStatus.OK, min(said["seconds"])) if outcome is None else outcome
 
     def outputs(self, candidate: Candidate, timeout: float) -> tuple[Outcome, list[bytes]]:
         """Run once, without comparing: what it makes is to be the reference."""
         head = {"do": "outputs", "candidate": candidate.head()}
         outcome, said, results = self._ask(pack(head, candidate.objects), timeout)
-        return (Outcome(Status.OK, said["seconds"][0]), results) if outcome is None else (outcome, [])
+        return (Outcome(TrialStatus.OK, said["seconds"][0]), results) if outcome is None else (outcome, [])
 
     def compare(
         self, candidates: Sequence[Candidate], *, rounds: int, runs: int, timeout: float
@@ -122,19 +122,19 @@ class Trials:
             self._set_up()
         request = self._answered(body, timeout)
         if isinstance(request.failure, ProcessLate):
-            return Outcome(Status.TIMEOUT, message=f"it ran for more than {timeout:.3g} s"), {}, []
+            return Outcome(TrialStatus.TIMEOUT, message=f"it ran for more than {timeout:.3g} s"), {}, []
         if isinstance(request.failure, ProcessDied):
             return _death(request.failure.code), {}, []
         if request.answer is None:
-            return Outcome(Status.RUN_ERROR, message=str(request.failure)), {}, []
+            return Outcome(TrialStatus.RUN_ERROR, message=str(request.failure)), {}, []
         head, blobs = request.answer
-        status = Status(head["status"])
-        if status is Status.OK:
+        status = TrialStatus(head["status"])
+        if status is TrialStatus.OK:
             return None, head, blobs
         return Outcome(status, message=head.get("message", "")), head, blobs
 
 
 def _death(code: int) -> Outcome:
     text = describe_exit(code)
-    status = Status.RUN_ERROR if code >= 0 or -code in _CRASHES else Status.KILLED
+    status = TrialStatus.RUN_ERROR if code >= 0 or -code in _CRASHES else TrialStatus.KILLED
     return Outcome(status, message=text)

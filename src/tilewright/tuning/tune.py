@@ -50,7 +50,7 @@ _REFERENCE_SHARE = 0.05  # of the time to find out what is right
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TuningProgress:
     """How far a tuning is."""
 
     task: str
@@ -145,7 +145,7 @@ class TuneResult:
         return tuple(out)
 
 
-OnProgress: TypeAlias = Callable[[Progress], None]
+OnTuningProgress: TypeAlias = Callable[[TuningProgress], None]
 Subject: TypeAlias = "Func | Schedule | Model"
 
 
@@ -160,7 +160,7 @@ def tune(
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
     spaces: Spaces | None = None,
-    progress: OnProgress | None = None,
+    progress: OnTuningProgress | None = None,
 ) -> TuneResult:
     """Search for better schedules for `budget`, or until `trials` candidates have been measured.
 
@@ -188,7 +188,7 @@ class Tuning:
         target: str | Target = "native",
         accuracy: AccuracyLike | None = None,
         spaces: Spaces | None = None,
-        progress: OnProgress | None = None,
+        progress: OnTuningProgress | None = None,
         database: Database | None = None,
     ) -> None:
         self._start = time.monotonic()
@@ -311,7 +311,7 @@ class Tuning:
             return
         measured = [u for u in self.tuners if math.isfinite(u.default_seconds)]
         self._progress(
-            Progress(
+            TuningProgress(
                 t.name,
                 len(self.tuners),
                 self.trials,

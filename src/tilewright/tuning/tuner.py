@@ -17,17 +17,17 @@ import numpy as np
 
 from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.ir.expr import Buffer
-from tilewright.search.database import DEFAULT_RULE, Database, Measurement, Scope
+from tilewright.search.database import DEFAULT_RULE, Database, Measurement, RecordScope
 from tilewright.search.evolve import Evolution, Proposal
 from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup
 from tilewright.tir.func import Func
-from tilewright.tir.interp import interpret, unwritten
+from tilewright.tir.interp import interpret_func, poisoned_array
 from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, blocks
 from tilewright.tuning.candidate import DEFAULT, PLAIN, Task, tensor_spec
 from tilewright.tuning.candidates import Built, Candidates
 from tilewright.tuning.failures import Failure
-from tilewright.tuning.trial import SHORT, Candidate, Experiment, Status, random_array, tensor_bytes
+from tilewright.tuning.trial import SHORT, Candidate, Experiment, TrialStatus, random_input, tensor_bytes
 from tilewright.tuning.trials import Outcome, Trials
 from tilewright.version import __version__
 
@@ -52,17 +52,17 @@ _MEMORY_BYTES = 2 << 30  # for a candidate, and this many times its tensors
 _MEMORY_TIMES = 4
 
 
-def iterations(s: Stmt) -> int:
+def innermost_iterations(s: Stmt) -> int:
     """How often the innermost statements run."""
     match s:
         case For():
-            return s.extent * iterations(s.body)
+            return s.extent * innermost_iterations(s.body)
         case Seq():
-            return sum(map(iterations, s.stmts))
+            return sum(map(innermost_iterations, s.stmts))
         case If():
-            return iterations(s.then)
+            return innermost_iterations(s.then)
         case Alloc():
-            return iterations(s.body)
+            return innermost_iterations(s.body)
         case _:
             return 1
 
@@ -101,7 +101,7 @@ class Tools:
     candidates: Candidates
     trials: Trials
     database: Database
-    scope: Scope
+    scope: RecordScope
     driver: bytes
     clock: Callable[[], float]  # seconds since the tuning began
 
@@ -158,7 +158,7 @@ class TaskTuner:
     def estimate(self) -> float:
         """Seconds that the Func may take, before anything is measured: only to weigh tasks against each other."""
         moved = sum(b.bytes for b in self.task.func.params)
-        return iterations(self.task.func.body) / 2e10 + moved / 1e10
+        return innermost_iterations(self.task.func.body) / 2e10 + moved / 1e10
 
     # ----------------------------------------------------------------------------------------------------- beginning
 
@@ -180,7 +180,7 @@ class TaskTuner:
         self._enter()
         outcome = self._time(default.candidate)
         self._record("default", DEFAULT_RULE, {}, outcome, default.trace)
-        if outcome.status is not Status.OK:
+        if outcome.status is not TrialStatus.OK:
             self._give_up(f"the default schedule: {outcome.status.value} ({outcome.message})")
             return
         self.default_seconds = self.best_seconds = outcome.seconds
@@ -195,24 +195,24 @@ class TaskTuner:
     def _reference(self, plain: Built, seconds: float) -> list[bytes]:
         """The outputs of the Func as it is written, or else of the default schedule; nothing if neither runs."""
         func = self.task.func
-        work = iterations(func.body)
+        work = innermost_iterations(func.body)
         if work <= _INTERPRETED:
             return self._interpret()
         assert self._experiment is not None and self._default is not None
         self.tools.trials.prepare(self._experiment)
         if plain.candidate is not None and work * _PLAIN_SECONDS <= seconds:
             outcome, results = self.tools.trials.outputs(plain.candidate, timeout=10 * seconds + 1)
-            if outcome.status is Status.OK:
+            if outcome.status is TrialStatus.OK:
                 return results
         _, results = self.tools.trials.outputs(self._default, timeout=60)
         return results
 
     def _interpret(self) -> list[bytes]:
         func = self.task.func
-        arrays: dict[Buffer, np.ndarray] = {b: unwritten(b) for b in func.outputs}
+        arrays: dict[Buffer, np.ndarray] = {b: poisoned_array(b) for b in func.outputs}
         given = (p for p in func.params if p not in func.outputs)
-        arrays |= {p: random_array(tensor_spec(p), self.seed + n) for n, p in enumerate(given)}
-        interpret(func, arrays)
+        arrays |= {p: random_input(tensor_spec(p), self.seed + n) for n, p in enumerate(given)}
+        interpret_func(func, arrays)
         return [arrays[b].tobytes() for b in func.outputs]
 
     def _recall(self) -> None:
@@ -227,7 +227,7 @@ class TaskTuner:
                 then = m.seconds
             p = self.evolution.find(m.rule, m.decisions) if m.purpose == "trial" else None
             if p is not None:
-                seconds = m.seconds if m.status == Status.OK.value and m.seconds else math.inf
+                seconds = m.seconds if m.status == TrialStatus.OK.value and m.seconds else math.inf
                 self.evolution.tell(p, seconds * self.default_seconds / then)
         choice = self.tools.database.choice(self.tools.scope, self.task.key)
         self._incumbent = None if choice is None else self.evolution.find(choice.rule, choice.decisions)
@@ -262,12 +262,12 @@ class TaskTuner:
         outcome = failed if made.candidate is None else self._time(made.candidate)
         self.trials += 1
         rule, decisions = self.evolution.rule(p), self.evolution.decisions(p)
-        if outcome.status is not Status.OK:
+        if outcome.status is not TrialStatus.OK:
             self.failed.append(Failure(outcome.status.value, outcome.message, self.name, rule, decisions))
             _log.debug("%s: %s: %s", self.name, outcome.status.value, outcome.message)
         self._record("trial", rule, decisions, outcome, made.trace)
         self.evolution.tell(p, outcome.seconds)
-        if outcome.status is Status.OK:
+        if outcome.status is TrialStatus.OK:
             self._keep(p, made)
         if outcome.seconds < self.best_seconds:
             self.best_seconds = outcome.seconds
@@ -374,13 +374,13 @@ class TaskTuner:
     def _choose_default(self) -> None:
         self.best_seconds, self.chosen, self.trace = self.default_seconds, None, self._default_trace
         self._record(
-            "choice", DEFAULT_RULE, {}, Outcome(Status.OK, self.default_seconds), self._default_trace
+            "choice", DEFAULT_RULE, {}, Outcome(TrialStatus.OK, self.default_seconds), self._default_trace
         )
 
     def _choose_point(self, p: Proposal, seconds: float, trace: str) -> None:
         self.best_seconds, self.trace = seconds, trace
         self.chosen = self.evolution.rule(p), self.evolution.decisions(p)
-        self._record("choice", *self.chosen, Outcome(Status.OK, seconds), trace)
+        self._record("choice", *self.chosen, Outcome(TrialStatus.OK, seconds), trace)
 
     def settle(self) -> None:
         """Choose without measuring any more: only what is better by far."""

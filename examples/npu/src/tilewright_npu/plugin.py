@@ -6,7 +6,7 @@ that of its cycle model; how long the emulator takes says nothing.
 
 from collections.abc import Mapping, Sequence
 
-from tilewright.graph.external import Answer, Capabilities, Order, Pattern, Plugin, Region, Run, Unit
+from tilewright.graph.external import Answer, Capabilities, Order, Pattern, Plugin, Region, RunRegion, Unit
 from tilewright.ops.opdef import Array
 from tilewright.support.errors import UserError
 from tilewright_npu.calibration import Calibrated, calibrated
@@ -52,5 +52,5 @@ class Npu(Plugin):
             )
         return lower(region, region.ranges, self.machine).to_bytes()
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         return Loaded(Image.from_bytes(blob), constants, self.machine)

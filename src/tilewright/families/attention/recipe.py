@@ -22,8 +22,8 @@ from tilewright.families.gemm.recipe import (
     register_tiles,
     try_contraction,
 )
-from tilewright.families.gemm.register_tile import Nest, join_epilogue, take_epilogue, tile_nest
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.register_tile import ReductionNest, join_epilogue, take_epilogue, tile_nest
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
 from tilewright.families.parallel import (
     is_worth_sharing,
@@ -53,7 +53,19 @@ from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, If, IterKind, Seq, Stmt, Store, blocks, loops, stmt_exprs, walk
+from tilewright.tir.stmt import (
+    Block,
+    For,
+    If,
+    IterKind,
+    Seq,
+    Stmt,
+    Store,
+    blocks,
+    loops,
+    stmt_exprs,
+    walk_stmts,
+)
 
 _LINE_BYTES = 64
 _SET_BYTES = 4096  # addresses this far apart fall into one set of a first-level cache
@@ -62,7 +74,7 @@ _ENOUGH_HEADS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class AttentionChain:
     """Both contractions with the blocks that take their results up, and what is between, by name and in order."""
 
     first: Contraction
@@ -77,10 +89,10 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class TilePlan:
+class ContractionTilePlan:
     """How one of the contractions is tiled."""
 
-    tile: Tile
+    tile: RegisterTile
     unroll: int  # multiply-adds written out in a step of the reduction loop, at most
     pack: bool  # its columns are copied into panels beforehand
     columns_outside: bool  # panels of columns outside, and rows past each of them; or the other way round
@@ -91,12 +103,12 @@ class ChainPlan:
     rows: int  # of a block; what does not divide is a block of its own
     keys: int  # likewise, if they are taken up in blocks; 0: all together
     skip: bool  # blocks of keys that no row of a block sees
-    first: TilePlan
-    second: TilePlan
+    first: ContractionTilePlan
+    second: ContractionTilePlan
     accumulators: int  # vectors of partial results of a reduction along a row
 
 
-def try_chain(func: Func) -> Chain | None:
+def try_attention_chain(func: Func) -> AttentionChain | None:
     """The Func as such a chain, if it has two contractions and the second reads rows made from the first."""
     every = list(blocks(func.body))
     found = [c for b in every if b.is_reduction and (c := try_contraction(b)) is not None]
@@ -105,14 +117,14 @@ def try_chain(func: Func) -> Chain | None:
     first, second = found
     after = _after(func, first.block.name)
     names = [b.name for b in after]
-    made = {n.buffer for b in after for n in walk(b) if isinstance(n, Store)}
+    made = {n.buffer for b in after for n in walk_stmts(b) if isinstance(n, Store)}
     if second.a.buffer not in made & set(func.locals) or second.b.buffer in made:
         return None
     at = names.index(second.block.name)
     follower = single_consumer(func, first.store.buffer)
     taken = (follower.name,) if follower is not None and not follower.is_reduction else ()
     between = tuple(n for n in names[:at] if n not in taken)
-    return Chain(first, second, ((first.block.name, *taken), tuple(names[at:])), between)
+    return AttentionChain(first, second, ((first.block.name, *taken), tuple(names[at:])), between)
 
 
 def _after(func: Func, name: str) -> list[Block]:
@@ -121,9 +133,9 @@ def _after(func: Func, name: str) -> list[Block]:
     found: list[Block] = []
     for b in blocks(func.body):
         if b.name == name or any(
-            ld.buffer in made for n in walk(b) for e in stmt_exprs(n) for ld in loads(e)
+            ld.buffer in made for n in walk_stmts(b) for e in stmt_exprs(n) for ld in loads(e)
         ):
-            made |= {n.buffer for n in walk(b) if isinstance(n, Store)}
+            made |= {n.buffer for n in walk_stmts(b) if isinstance(n, Store)}
             found.append(b)
     return found
 
@@ -137,10 +149,10 @@ class _Product:
     block: str
     loops: str
     follower: str
-    plan: TilePlan
+    plan: ContractionTilePlan
 
 
-def schedule_chain(s: Draft, chain: Chain, plan: ChainPlan, target: Target) -> None:
+def schedule_chain(s: Draft, chain: AttentionChain, plan: ChainPlan, target: Target) -> None:
     """Schedule the whole Func, whose blocks are as they were prepared; what is no part of the chain stays."""
     one, two = chain.first.block.name, chain.second.block.name
     copies = [
@@ -276,13 +288,13 @@ def _consumers_first(s: Draft, moved: list[str], c: Contraction) -> list[str]:
     assert now is not None
     needed, wanted = {c.block.name}, {now.a.buffer}
     for b in reversed([find_block(s.func, n) for n in moved]):
-        if any(n.buffer in wanted for n in walk(b) if isinstance(n, Store)):
+        if any(n.buffer in wanted for n in walk_stmts(b) if isinstance(n, Store)):
             needed.add(b.name)
-            wanted.update(ld.buffer for n in walk(b) for e in stmt_exprs(n) for ld in loads(e))
+            wanted.update(ld.buffer for n in walk_stmts(b) for e in stmt_exprs(n) for ld in loads(e))
     return sorted(reversed(moved), key=lambda n: n in needed)
 
 
-def _nest(s: Draft, p: _Product, suffix: str) -> Nest:
+def _nest(s: Draft, p: _Product, suffix: str) -> ReductionNest:
     """A contraction with what takes its results up, in a part whose names end with `suffix`."""
     c = try_contraction(find_block(s.func, f"{p.block}{suffix}"))
     assert c is not None, p.block
@@ -292,7 +304,7 @@ def _nest(s: Draft, p: _Product, suffix: str) -> Nest:
     # Blocks of keys have a loop that other blocks share.
     outer = tuple(n for n in named.values() if n not in (row, col, *reduce) and s.func.loop(n) is not None)
     inner = (col, row) if p.plan.columns_outside else (row, col)
-    return Nest(c.block.name, f"{p.follower}{suffix}", (*outer, *inner), row, col, reduce)
+    return ReductionNest(c.block.name, f"{p.follower}{suffix}", (*outer, *inner), row, col, reduce)
 
 
 # ------------------------------------------------------------------------------------------------------ blocks of keys
@@ -366,7 +378,7 @@ def _row_loop(s: Draft, name: str) -> str:
     raise ScheduleError(f"{name} has no loop over rows")
 
 
-def schedule_rows_apart(s: Draft, chain: Chain, accumulators: int, target: Target) -> None:
+def schedule_rows_apart(s: Draft, chain: AttentionChain, accumulators: int, target: Target) -> None:
     """Schedule what is between contractions that are not scheduled together: all rows, shared by workers."""
     for run in _side_by_side(s.func.body, chain.between):
         rows = [_row_loop(s, n) for n in run]

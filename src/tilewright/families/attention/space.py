@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 from tilewright.cost.parallel import evenly, ranked_seconds
 from tilewright.families.attention.cost import Between, panels_seconds, scaling_seconds
 from tilewright.families.attention.recipe import (
-    Chain,
+    AttentionChain,
     ChainPlan,
-    TilePlan,
+    ContractionTilePlan,
     schedule_chain,
     schedule_rows_apart,
-    try_chain,
+    try_attention_chain,
 )
-from tilewright.families.excerpt import excerpt
-from tilewright.families.family import Request
+from tilewright.families.excerpt import extract_nests
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
-from tilewright.families.gemm.recipe import Contraction, address_steps, reduction_order, strides_along
+from tilewright.families.gemm.recipe import Contraction, load_strides, reduction_order, strides_along
 from tilewright.families.gemm.space import gemm_space, tile_sizes
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.softmax_chain import Softmax, find_softmax, seen_more
+from tilewright.schedule.softmax_chain import SoftmaxChain, find_softmax, seen_more
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import blocks
@@ -51,7 +51,7 @@ _FLAGS = [n for n, name in enumerate(_KNOBS) if name.endswith(("pack", "columns_
 class AttentionSpace(Space):
     family = "attention"
 
-    def __init__(self, start: Draft, chain: Chain, request: Request) -> None:
+    def __init__(self, start: Draft, chain: AttentionChain, request: ScheduleRequest) -> None:
         self._start, self._chain, self._request = start, chain, request
         self._target, self._constants = request.target, request.constants
         self._points = self._best_points()
@@ -88,7 +88,7 @@ class AttentionSpace(Space):
             out[here] = self._together(int(block), int(keys), points[here]) if block else self._apart
         return out
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
         if decisions["block"]:
@@ -98,16 +98,16 @@ class AttentionSpace(Space):
             schedule_chain(s, self._chain, plan, self._target)
         else:
             for part in self._chain.products:
-                for step in self._request.alone(excerpt(s.func, set(part))).trace:
+                for step in self._request.alone(extract_nests(s.func, set(part))).trace:
                     s.apply(step)
             schedule_rows_apart(s, self._chain, _ACCUMULATORS, self._target)
         schedule_rest(s, names, self._target)
         return s
 
-    def _tile_plan(self, decisions: Decisions, which: str) -> TilePlan:
+    def _tile_plan(self, decisions: KnobValues, which: str) -> ContractionTilePlan:
         rows, vectors, pack, outside = (decisions[f"{which}_{name}"] for name in _TILE_KNOBS)
         width = vectors * self._target.lanes(self._chain.first.b.dtype.bytes)
-        return TilePlan(Tile(rows, width), _UNROLL, bool(pack), bool(outside))
+        return ContractionTilePlan(RegisterTile(rows, width), _UNROLL, bool(pack), bool(outside))
 
     # ---------------------------------------------------------------------------------------------------------- costs
 
@@ -137,7 +137,7 @@ class AttentionSpace(Space):
         return [0] if self._softmax is None else [0, *(n for n in _KEYS if 2 * n <= self._softmax.keys)]
 
     @cached_property
-    def _softmax(self) -> Softmax | None:
+    def _softmax(self) -> SoftmaxChain | None:
         """What can be done for blocks of keys, if it can."""
         try:
             return find_softmax(self._start.func, self._chain.second.block.name)
@@ -199,7 +199,7 @@ class AttentionSpace(Space):
         between = self._between(self._chain.first.store.buffer.size, is_apart=True)
         total = evenly(between, self._target.machine)
         for part in self._chain.products:
-            space = gemm_space(replace(self._request, func=excerpt(self._start.func, set(part))))
+            space = gemm_space(replace(self._request, func=extract_nests(self._start.func, set(part))))
             total += float(space.ranked()[1][0]) if space is not None else inf
         return total
 
@@ -257,7 +257,7 @@ class _Tiled:
     def _form(self, rows: int, count: int, keys: int) -> Form:
         c, order = self.c, reduction_order(self.c)
         cols = keys if self.is_first else c.cols[-1].extent
-        a_steps, b_steps = address_steps(c.a, c.block), address_steps(c.b, c.block)
+        a_steps, b_steps = load_strides(c.a, c.block), load_strides(c.b, c.block)
         return Form(
             batch=prod(it.extent for it in (*c.batch, *c.rows[:-1])) * count,
             other_rows=1,
@@ -285,8 +285,8 @@ def _parts(extent: int, size: int) -> list[tuple[int, int]]:
     return [(n, count) for n, count in ((size, extent // size), (extent % size, 1)) if n and count]
 
 
-def attention_space(request: Request) -> AttentionSpace | None:
+def attention_space(request: ScheduleRequest) -> AttentionSpace | None:
     """The space of a Func that is a chain of two contractions."""
     start = request.plain
-    chain = None if start is None else try_chain(start.func)
+    chain = None if start is None else try_attention_chain(start.func)
     return None if start is None or chain is None else AttentionSpace(start, chain, request)

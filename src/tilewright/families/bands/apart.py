@@ -12,11 +12,11 @@ import numpy as np
 from tilewright.cost.parallel import evenly
 from tilewright.cost.work import block_seconds
 from tilewright.families.bands.cost import apart_cycles
-from tilewright.families.bands.match import Chain, try_chain
+from tilewright.families.bands.match import BandChain, try_band_chain
 from tilewright.families.bands.space import try_form
-from tilewright.families.excerpt import excerpt
-from tilewright.families.family import Request
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.excerpt import extract_nests
+from tilewright.families.family import ScheduleRequest
+from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
 from tilewright.families.window.recipe import is_lane_reduction
 from tilewright.families.window.space import WindowSpace
 from tilewright.schedule.draft import Draft
@@ -25,7 +25,7 @@ from tilewright.schedule.draft import Draft
 class ApartSpace(Space):
     family = "apart"
 
-    def __init__(self, start: Draft, chain: Chain, request: Request) -> None:
+    def __init__(self, start: Draft, chain: BandChain, request: ScheduleRequest) -> None:
         self._start, self._alone, self._target = start, request.alone, request.target
         self._parts, self._form = chain.parts(start.func), try_form(chain)
         self.knobs = (Knob("parts", (len(self._parts),)),)
@@ -47,16 +47,16 @@ class ApartSpace(Space):
         seconds = apart_cycles(self._form, self._target) / m.hertz + self._windows
         return np.full(len(points), evenly(seconds, m))
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         for part in self._parts:
-            for step in self._alone(excerpt(s.func, set(part))).trace:
+            for step in self._alone(extract_nests(s.func, set(part))).trace:
                 s.apply(step)
         return s
 
 
-def apart_space(request: Request) -> ApartSpace | None:
+def apart_space(request: ScheduleRequest) -> ApartSpace | None:
     """The space of a Func that is such a chain."""
     start = request.plain
-    chain = None if start is None else try_chain(start.func)
+    chain = None if start is None else try_band_chain(start.func)
     return None if start is None or chain is None else ApartSpace(start, chain, request)

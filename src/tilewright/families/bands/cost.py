@@ -18,7 +18,7 @@ from tilewright.cost.parallel import few_parts
 from tilewright.cost.register_tile import tile_step
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
-from tilewright.families.window.cost import Filter, Image, line_cycles
+from tilewright.families.window.cost import Filter, WindowInput, line_cycles
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
@@ -168,7 +168,7 @@ def projection_tile(f: BandForm, lines: int, pixels: int, target: Target) -> Pro
 @lru_cache(maxsize=1024)
 def windows_cycles(f: BandForm, channels: int, target: Target) -> float:
     """Cycles of all windows, a block of so many channels at a time."""
-    image = Image(f.taps[1], f.column_stride)
+    image = WindowInput(f.taps[1], f.column_stride)
     operands = (image,) if f.is_pool else (image, Filter())
     line = line_cycles(operands, f.taps, (max(1, f.columns), channels), target.lanes(f.bytes_each), target)
     return f.images * f.rows * (f.channels // channels) * line

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.inline import single_consumer
-from tilewright.families.window.recipe import operands
+from tilewright.families.window.recipe import operand_loads
 from tilewright.ir.expr import Buffer, Const, Load, Select, Var, free_vars, loads
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
@@ -39,7 +39,7 @@ class Axes:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class BandChain:
     """The blocks of such a Func, as they are written."""
 
     windows: Block
@@ -70,7 +70,7 @@ class Chain:
         return tuple(frozenset(names[i:j]) for i, j in pairwise(cuts))
 
 
-def try_chain(func: Func) -> Chain | None:
+def try_band_chain(func: Func) -> BandChain | None:
     """The Func as such a chain, with no other reduction in it."""
     reductions = [b for b in blocks(func.body) if b.is_reduction]
     products = [try_contraction(b) is not None for b in reductions]
@@ -103,7 +103,7 @@ def try_chain(func: Func) -> Chain | None:
         pixel = _pixel(windows, axes, (*behind, projection))
         if pixel is None:
             return None
-    return Chain(windows, image, axes, product, between, padding, after, projection, pixel)
+    return BandChain(windows, image, axes, product, between, padding, after, projection, pixel)
 
 
 def is_padding(block: Block) -> bool:
@@ -192,13 +192,13 @@ def _origin(before: Sequence[Block], dim: int) -> Iter | None:
 
 def _is_column(product: Block, it: Iter | None, row: Iter) -> bool:
     """Is an iterator of the product not in the operand that has its rows?"""
-    with_rows = [ld for ld in operands(product) if _uses(ld, row)]
+    with_rows = [ld for ld in operand_loads(product) if _uses(ld, row)]
     return it is not None and len(with_rows) == 1 and not _uses(with_rows[0], it)
 
 
 def rows_operand(product: Block, row: Iter) -> Load:
     """The operand of the product that has its rows."""
-    (found,) = [ld for ld in operands(product) if _uses(ld, row)]
+    (found,) = [ld for ld in operand_loads(product) if _uses(ld, row)]
     return found
 
 

@@ -14,7 +14,7 @@ all there is.
 
 from dataclasses import dataclass
 
-from tilewright.families.bands.match import Chain, stored
+from tilewright.families.bands.match import BandChain, stored
 from tilewright.families.elementwise.recipe import schedule_spatial
 from tilewright.families.gemm.recipe import (
     Contraction,
@@ -23,8 +23,8 @@ from tilewright.families.gemm.recipe import (
     register_tiles,
     try_contraction,
 )
-from tilewright.families.gemm.register_tile import Nest, loops_of, take_epilogue, tile_nest
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.parallel import parallel_prefix
 from tilewright.families.window.recipe import gather_lanes
 from tilewright.ir.expr import Scope, Var, free_vars
@@ -49,10 +49,10 @@ from tilewright.tir.stmt import Block, IterKind
 
 
 @dataclass(frozen=True, slots=True)
-class TilePlan:
+class BandTilePlan:
     """A register tile, and the multiply-adds written out in a step of its reduction. The others are for projections."""
 
-    tile: Tile
+    tile: RegisterTile
     unroll: int
     columns_outside: bool = False  # panels of columns outside, and the pixels of a band past each
     is_matrix: bool = False  # all pixels of a band are the rows of tiles; otherwise those of a line
@@ -64,12 +64,12 @@ class BandPlan:
 
     rows: int  # of a band
     channels: int  # of a block, a multiple of the columns of `product`
-    windows: TilePlan
-    product: TilePlan | None = None
-    projection: TilePlan | None = None
+    windows: BandTilePlan
+    product: BandTilePlan | None = None
+    projection: BandTilePlan | None = None
 
 
-def schedule_bands(s: Draft, chain: Chain, plan: BandPlan, target: Target) -> None:
+def schedule_bands(s: Draft, chain: BandChain, plan: BandPlan, target: Target) -> None:
     """Schedule all blocks of the chain, which are as they were written, with what consumes the last of them."""
     windows = chain.windows.name
     made = None if plan.product is None else _take_product(s, chain, plan.product, target)
@@ -95,7 +95,7 @@ def schedule_bands(s: Draft, chain: Chain, plan: BandPlan, target: Target) -> No
 # ------------------------------------------------------------------------------------------------------------ product
 
 
-def _take_product(s: Draft, chain: Chain, plan: TilePlan, target: Target) -> str:
+def _take_product(s: Draft, chain: BandChain, plan: BandTilePlan, target: Target) -> str:
     """Put the sums of the product into registers and its columns into panels: the block that stores what the windows
     read.
     """
@@ -114,7 +114,7 @@ def _take_product(s: Draft, chain: Chain, plan: TilePlan, target: Target) -> str
     return made
 
 
-def _produce(s: Draft, chain: Chain, plan: TilePlan, made: str, at: str, target: Target) -> None:
+def _produce(s: Draft, chain: BandChain, plan: BandTilePlan, made: str, at: str, target: Target) -> None:
     """Compute what the windows need in an iteration of the loop `at`, there."""
     assert chain.product is not None
     name = chain.product.name
@@ -128,7 +128,7 @@ def _produce(s: Draft, chain: Chain, plan: TilePlan, made: str, at: str, target:
     *others, row = [loop[it.var] for it in c.rows]
     col = loop[c.cols[-1].var]
     reduce = tuple(loop[it.var] for it in reduction_order(c))
-    _tile_contraction(s, c, Nest(name, made, (*others, row, col), row, col, reduce), plan, target)
+    _tile_contraction(s, c, ReductionNest(name, made, (*others, row, col), row, col, reduce), plan, target)
     for side in border:
         _fill_in_vectors(s, side.name, target)
 
@@ -164,7 +164,9 @@ def _lay_out(s: Draft, c: Contraction, width: int, target: Target) -> None:
     schedule_spatial(s, copy.copy, target)
 
 
-def _tile_contraction(s: Draft, c: Contraction, nest: Nest, plan: TilePlan, target: Target) -> None:
+def _tile_contraction(
+    s: Draft, c: Contraction, nest: ReductionNest, plan: BandTilePlan, target: Target
+) -> None:
     tiles, lanes = register_tiles(target, c.b.dtype), target.lanes(c.b.dtype.bytes)
     tile_nest(s, nest, plan.tile, lanes, plan.unroll, tiles, is_shared=False)
 
@@ -172,7 +174,7 @@ def _tile_contraction(s: Draft, c: Contraction, nest: Nest, plan: TilePlan, targ
 # ------------------------------------------------------------------------------------------------------------ windows
 
 
-def _part_windows(s: Draft, chain: Chain, plan: BandPlan) -> tuple[tuple[str, ...], dict[Var, str]]:
+def _part_windows(s: Draft, chain: BandChain, plan: BandPlan) -> tuple[tuple[str, ...], dict[Var, str]]:
     """Cut the rows of the windows into bands: the loops around a band, and the loop of each iterator in it."""
     block, axes = find_block(s.func, chain.windows.name), chain.axes
     loops = loops_of(block)
@@ -187,7 +189,7 @@ def _part_windows(s: Draft, chain: Chain, plan: BandPlan) -> tuple[tuple[str, ..
 
 def _tile_windows(
     s: Draft,
-    chain: Chain,
+    chain: BandChain,
     epilogue: str,
     loops: dict[Var, str],
     around: tuple[str, ...],
@@ -203,7 +205,7 @@ def _tile_windows(
     ours = {it.var for it in (axes.across, axes.channel) if it is not None}
     inside = [loops[it.var] for it in block.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
     inside = [n for n in inside if n not in around]
-    nest = Nest(name, epilogue, (*around, channels, *inside, row, col), row, col, reduce)
+    nest = ReductionNest(name, epilogue, (*around, channels, *inside, row, col), row, col, reduce)
     lanes = target.lanes(stored(chain.windows).dtype.bytes)
     tile_nest(s, nest, plan.windows.tile, lanes, plan.windows.unroll, is_shared=False)
     return channels
@@ -213,7 +215,7 @@ def _tile_windows(
 
 
 def _tile_projection(
-    s: Draft, chain: Chain, band: BandPlan, plan: TilePlan, target: Target
+    s: Draft, chain: BandChain, band: BandPlan, plan: BandTilePlan, target: Target
 ) -> tuple[str, ...]:
     """Tile the projection inside bands of rows: the loops around, the last of which goes over bands."""
     assert chain.projection is not None and chain.pixel is not None
@@ -233,5 +235,5 @@ def _tile_projection(
     col = loops[c.cols[-1].var]
     order = (*around, bands, *((col, *inside) if plan.columns_outside else (*inside, col)))
     reduce = tuple(loops[it.var] for it in reduction_order(c))
-    _tile_contraction(s, c, Nest(name, epilogue, order, inside[-1], col, reduce), plan, target)
+    _tile_contraction(s, c, ReductionNest(name, epilogue, order, inside[-1], col, reduce), plan, target)
     return (*around, bands)

@@ -14,15 +14,15 @@ from tilewright.families.bands.cost import (
     best_product_tile,
     projection_tile,
 )
-from tilewright.families.bands.match import Chain, is_pixelwise, rows_operand, stored, try_chain
-from tilewright.families.bands.recipe import BandPlan, TilePlan, schedule_bands
-from tilewright.families.family import Request
+from tilewright.families.bands.match import BandChain, is_pixelwise, rows_operand, stored, try_band_chain
+from tilewright.families.bands.recipe import BandPlan, BandTilePlan, schedule_bands
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.recipe import strides_along
 from tilewright.families.gemm.space import epilogue_of
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
-from tilewright.families.window.recipe import is_lane_reduction, operands
+from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.window.recipe import is_lane_reduction, operand_loads
 from tilewright.families.window.space import WindowSpace
 from tilewright.ir.expr import Expr, Load, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
@@ -37,7 +37,7 @@ _UNROLL = 64
 class BandsSpace(Space):
     family = "bands"
 
-    def __init__(self, start: Draft, chain: Chain, form: BandForm, target: Target) -> None:
+    def __init__(self, start: Draft, chain: BandChain, form: BandForm, target: Target) -> None:
         self._start, self._chain, self._form, self._target = start, chain, form, target
         self._windows = WindowSpace(start, chain.windows.name, target)
         self._points = np.array(bands(form, target), dtype=np.int64).reshape(-1, 2)
@@ -58,7 +58,7 @@ class BandsSpace(Space):
         cycles, parts = band_cycles(form, rows, channels, self._target)
         return float(ranked_seconds(np.array(cycles / m.hertz + windows), parts, m))
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
         schedule_bands(s, self._chain, self._plan(decisions["rows"], decisions["channels"]), self._target)
@@ -72,19 +72,19 @@ class BandsSpace(Space):
             found = best_product_tile(form, channels, target)
             if found is None:
                 raise ScheduleError(f"no register tile has columns that divide {channels} channels")
-            product = TilePlan(Tile(found[0], found[1] * lanes), _UNROLL)
+            product = BandTilePlan(RegisterTile(found[0], found[1] * lanes), _UNROLL)
         if form.projected:
             best = projection_tile(form, *form.lines(rows), target)
-            tile = Tile(best.rows, best.vectors * lanes)
-            projection = TilePlan(tile, _UNROLL, best.columns_outside, form.is_matrix)
+            tile = RegisterTile(best.rows, best.vectors * lanes)
+            projection = BandTilePlan(tile, _UNROLL, best.columns_outside, form.is_matrix)
         (height, vectors, unroll), _ = self._windows.best_tile(channels)
-        return BandPlan(rows, channels, TilePlan(Tile(height, vectors * lanes), unroll), product, projection)
+        return BandPlan(rows, channels, BandTilePlan(RegisterTile(height, vectors * lanes), unroll), product, projection)
 
 
-def bands_space(request: Request) -> Space | None:
+def bands_space(request: ScheduleRequest) -> Space | None:
     """The space of a Func that is such a chain."""
     start = request.plain
-    chain = None if start is None else try_chain(start.func)
+    chain = None if start is None else try_band_chain(start.func)
     if start is None or chain is None or not is_lane_reduction(chain.windows):
         return None
     form = try_form(chain)
@@ -93,7 +93,7 @@ def bands_space(request: Request) -> Space | None:
     return BandsSpace(start, chain, replace(form, is_matrix=_is_matrix(start, chain)), request.target)
 
 
-def _is_matrix(start: Draft, chain: Chain) -> bool:
+def _is_matrix(start: Draft, chain: BandChain) -> bool:
     """Do the pixels of the projection's result follow each other in memory?"""
     if chain.projection is None or chain.pixel is None:
         return True
@@ -103,13 +103,13 @@ def _is_matrix(start: Draft, chain: Chain) -> bool:
     return strides_along(Load(result.buffer, result.indices), epilogue, group) is not None
 
 
-def try_form(chain: Chain) -> BandForm | None:
+def try_form(chain: BandChain) -> BandForm | None:
     """The chain by numbers, if its elements all have one size. Layouts do not matter."""
     axes, windows, shape = chain.axes, chain.windows, chain.image.buffer.shape
     every = (chain.product, chain.between, chain.padding, windows, chain.after, chain.projection)
     there = [b for b in every if b is not None]
     sizes = {stored(b).dtype.bytes for b in there}
-    sizes |= {ld.dtype.bytes for b in there if b.is_reduction for ld in operands(b)}
+    sizes |= {ld.dtype.bytes for b in there if b.is_reduction for ld in operand_loads(b)}
     if len(sizes) != 1 or shape[axes.columns_at] < 2:
         return None
     ours = {it.var for it in (axes.high, axes.across, axes.channel) if it is not None}
@@ -131,7 +131,7 @@ def try_form(chain: Chain) -> BandForm | None:
         is_padded=chain.padding is not None,
         columns=across,
         projected=0 if chain.projection is None else _columns(chain, chain.projection),
-        is_pool=len(operands(windows)) == 1,
+        is_pool=len(operand_loads(windows)) == 1,
         taps=(
             _taps(windows, chain.image.indices[axes.rows_at]),
             _taps(windows, chain.image.indices[axes.columns_at]),
@@ -169,9 +169,9 @@ def _row_reads(product: Block, row: Iter, images: int) -> int:
     return rows_operand(product, row).buffer.size // (images * row.extent)
 
 
-def _columns(chain: Chain, projection: Block) -> int:
+def _columns(chain: BandChain, projection: Block) -> int:
     """How many sums there are of the channels of a pixel."""
     made = stored(chain.after or chain.windows)
-    (image,) = [ld for ld in operands(projection) if ld.buffer is made]
+    (image,) = [ld for ld in operand_loads(projection) if ld.buffer is made]
     spatial = [it for it in projection.iters if it.kind is IterKind.SPATIAL]
     return prod(it.extent for it in spatial if not any(it.var in free_vars(i) for i in image.indices))

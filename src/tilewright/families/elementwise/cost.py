@@ -11,14 +11,13 @@ from tilewright.cost.caches import SET_BYTES
 from tilewright.cost.parallel import evenly
 from tilewright.cost.stream import pass_seconds
 from tilewright.cost.work import domain, instructions
-from tilewright.families.gemm.recipe import address_steps, strides_along
+from tilewright.families.gemm.recipe import load_strides, strides_along
 from tilewright.ir.expr import Buffer, Expr, Load, Select, Var, free_vars, loads, walk
 from tilewright.schedule.find import find_block
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks, stmt_exprs
-from tilewright.tir.stmt import walk as walk_stmts
+from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks, stmt_exprs, walk_stmts
 
 # Cycles an element costs more than in a whole vector, by kernels of `benchmarks.predicted` that do so.
 _TRANSPOSED = 0.9  # side by side along another loop: squares of elements go through registers
@@ -107,7 +106,7 @@ def scattered_seconds(block: Block, m: Machine) -> float:
 
 def _side_by_side(block: Block) -> Iter | None:
     """The iterator along which results lie side by side."""
-    steps = address_steps(Load(block.store.buffer, block.store.indices), block)
+    steps = load_strides(Load(block.store.buffer, block.store.indices), block)
     return next((it for it in reversed(block.iters) if steps.get(it.var) == 1 and it.extent > 1), None)
 
 
@@ -118,7 +117,7 @@ def _access_cycles(load: Load, block: Block, inner: Iter, *, is_cut: bool) -> fl
         return 0.0
     if step is not None and abs(step) <= _NEAR:
         return _STRIDED
-    if step is None or not is_cut or 1 not in address_steps(load, block).values():
+    if step is None or not is_cut or 1 not in load_strides(load, block).values():
         return _SCATTERED
     return _TRANSPOSED * (_ONE_SET if step * load.dtype.bytes % SET_BYTES == 0 else 1.0)
 

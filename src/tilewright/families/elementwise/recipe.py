@@ -42,8 +42,7 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
-from tilewright.tir.stmt import Block, For, LoopKind
-from tilewright.tir.stmt import walk as walk_stmts
+from tilewright.tir.stmt import Block, For, LoopKind, walk_stmts
 
 _MIN_CUT = 128  # elements of a part that is worth code of its own
 _MAX_CUTS = 8  # of one loop: the pieces of a concatenation, say

@@ -1,7 +1,7 @@
 """Funcs without a reduction: all blocks in memory order."""
 
 from tilewright.families.elementwise.cost import alone_seconds
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import OnePoint
 from tilewright.schedule.draft import Draft
@@ -24,7 +24,7 @@ class ElementwiseSpace(OnePoint):
         return s
 
 
-def elementwise_space(request: Request) -> ElementwiseSpace | None:
+def elementwise_space(request: ScheduleRequest) -> ElementwiseSpace | None:
     start = request.plain
     if start is None or any(b.is_reduction for b in blocks(start.func.body)):
         return None

@@ -8,7 +8,7 @@ import numpy as np
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import Contraction
 from tilewright.families.gemm.space import tile_sizes
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.space import Costs, Points
 from tilewright.target.target import Target
 
@@ -16,7 +16,7 @@ UNROLLS = (64, 24)  # multiply-adds written out in a step
 
 
 class PanelTile(NamedTuple):
-    tile: Tile
+    tile: RegisterTile
     unroll: int  # multiply-adds written out in a step
     seconds: float  # for all columns asked for of `rows` rows
 
@@ -64,4 +64,6 @@ def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None
     seconds = panel_seconds(c, rows, points, target, cols)
     best = int(np.argmin(seconds))
     height, vectors, unroll = (int(n) for n in points[best])
-    return PanelTile(Tile(height, vectors * target.lanes(c.b.dtype.bytes)), unroll, float(seconds[best]))
+    return PanelTile(
+        RegisterTile(height, vectors * target.lanes(c.b.dtype.bytes)), unroll, float(seconds[best])
+    )

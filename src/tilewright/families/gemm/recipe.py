@@ -2,10 +2,10 @@
 
     C[batch, rows, cols] += A[batch, rows, k] * B[batch, k, cols]        matmul, convolution, dense layers
 
-The tile is the outer product of some rows and columns, held in registers through the whole reduction; its
-epilogue (bias, activation, residual) runs on the registers and stores the result once. Everything there is to decide
-is in a `Plan`: which iterators make a row and a column, the tile, what is packed, and the order of the loops around.
-The recipe takes steps; it chooses nothing.
+The tile is the outer product of some rows and columns, held in registers through the whole reduction; its epilogue
+(bias, activation, residual) runs on the registers and stores the result once. Everything there is to decide is in a
+`GemmPlan`: which iterators make a row and a column, the tile, what is packed, and the order of the loops around. The
+recipe takes steps; it chooses nothing.
 """
 
 import math
@@ -15,8 +15,8 @@ from functools import lru_cache
 
 from tilewright.cost.parallel import ENOUGH_PARTS
 from tilewright.families.elementwise.recipe import schedule_spatial
-from tilewright.families.gemm.register_tile import Nest, loops_of, take_epilogue, tile_nest
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.parallel import parallel_prefix, part_size
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Fma, Load, Var, free_vars
@@ -42,7 +42,7 @@ from tilewright.tir.stmt import Block, Iter, IterKind, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GemmPlan:
     """How a contraction runs. Counts are of iterators, sizes of elements."""
 
     swap: bool  # columns are what the operand without the output's innermost iterator has for itself
@@ -111,7 +111,7 @@ def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
     return Contraction(block, store, a, b, batch, rows, cols, reduce)
 
 
-def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> None:
+def schedule_contraction(s: Draft, name: str, plan: GemmPlan, target: Target) -> None:
     """Tile the contraction block `name`, with what consumes its result, as `plan` says."""
     c = _contraction(s.func, name, plan.swap)
     # What fused rows would not tell any more: whether they overlap, and what lies between them.
@@ -136,7 +136,7 @@ def schedule_contraction(s: Draft, name: str, plan: Plan, target: Target) -> Non
 
 def _between_rows(c: Contraction) -> tuple[Iter, ...]:
     """The batch iterators that move in A by less than a row does: groups of channels, of which each pixel has all."""
-    steps = address_steps(c.a, c.block)
+    steps = load_strides(c.a, c.block)
     row = steps.get(c.rows[-1].var, 0) if c.rows else 0
     return tuple(it for it in c.batch if 0 < steps.get(it.var, 0) < row)
 
@@ -174,7 +174,7 @@ def _columns_last(s: Draft, block: str, column: str) -> None:
         s.apply(TransformLayout(store.buffer.name, Layout((ReorderDims(order),))))
 
 
-def address_steps(load: Load, block: Block) -> dict[Var, int]:
+def load_strides(load: Load, block: Block) -> dict[Var, int]:
     """How far the address moves (in elements) with each iterator, where it moves linearly."""
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
     steps: dict[Var, int] = {}
@@ -191,7 +191,7 @@ def reduction_order(c: Contraction) -> tuple[Iter, ...]:
 
     Unrolled steps of overlapping rows read the same elements; merged loads then live long and spill.
     """
-    steps = address_steps(c.a, c.block)
+    steps = load_strides(c.a, c.block)
     row_step = steps.get(c.rows[-1].var, 0) if c.rows else 0
 
     def overlaps(it: Iter) -> bool:
@@ -270,7 +270,7 @@ def _tile(
     epilogue: str,
     reduce: tuple[Iter, ...],
     between: Collection[str],
-    plan: Plan,
+    plan: GemmPlan,
     target: Target,
 ) -> None:
     loops = loops_of(c.block)
@@ -295,9 +295,9 @@ def _tile(
         # Parts of many tiles: a tile with a short reduction is over before a part of its own has begun.
         part, row = s.apply(Split(row, (None, part_size(s.loop(row).extent)))).names
         outside = (part, row, *outside[1:])
-    nest = Nest(c.block.name, epilogue, outside, row, col, tuple(loops[it.var] for it in reduce))
+    nest = ReductionNest(c.block.name, epilogue, outside, row, col, tuple(loops[it.var] for it in reduce))
     lanes = target.lanes(c.b.dtype.bytes)
-    tile, intrinsics = Tile(plan.rows, plan.columns), register_tiles(target, c.b.dtype)
+    tile, intrinsics = RegisterTile(plan.rows, plan.columns), register_tiles(target, c.b.dtype)
     tile_nest(s, nest, tile, lanes, plan.unroll, intrinsics, prefetch=plan.prefetch)
 
 
@@ -324,7 +324,7 @@ def strides_along(load: Load, block: Block, group: tuple[Iter, ...]) -> int | No
             not isinstance(atom, Var) and _mentions(atom, wanted) for atom, _ in simplify.linear(index).terms
         ):
             return None
-    steps = address_steps(load, block)
+    steps = load_strides(load, block)
     expected = steps.get(group[-1].var, 0)
     first = expected
     for inner, outer in zip(reversed(group), reversed(group[:-1]), strict=False):

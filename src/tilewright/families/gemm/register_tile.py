@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tilewright.families.gemm.tiles import Tile, row_tiles
+from tilewright.families.gemm.tiles import RegisterTile, row_tiles
 from tilewright.families.inline import single_consumer
 from tilewright.families.parallel import is_part, is_worth_sharing, parallel_prefix
 from tilewright.ir.expr import Buffer, Scope, Var, free_vars
@@ -41,7 +41,7 @@ NO_INTRINSICS: Mapping[tuple[int, int], str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
+class ReductionNest:
     """A reduction block under plain loops, and the block that consumes its result, by the names of their
     loops.
     """
@@ -79,8 +79,8 @@ def take_epilogue(s: Draft, block: str, buffer: Buffer) -> str:
 
 def tile_nest(
     s: Draft,
-    nest: Nest,
-    tile: Tile,
+    nest: ReductionNest,
+    tile: RegisterTile,
     lanes: int,
     unroll: int,
     intrinsics: Mapping[tuple[int, int], str] = NO_INTRINSICS,
@@ -132,7 +132,7 @@ def tile_nest(
             parallel_prefix(s, tuple(x.var.name for x in chain(n)[: len(nest.outside)]))
 
 
-def join_epilogue(s: Draft, nest: Nest) -> None:
+def join_epilogue(s: Draft, nest: ReductionNest) -> None:
     """Order the loops, and put the epilogue of an element after its reduction."""
     s.apply(Reorder((*nest.outside, *nest.reduce)))
     s.apply(ReverseComputeAt(nest.epilogue, nest.outside[-1]))

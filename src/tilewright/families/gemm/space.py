@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from tilewright.cost.parallel import evenly
 from tilewright.cost.stream import pass_seconds
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import (
     Contraction,
-    Plan,
-    address_steps,
+    GemmPlan,
+    load_strides,
     reduction_order,
     schedule_contraction,
     strides_along,
@@ -28,7 +28,7 @@ from tilewright.families.gemm.recipe import (
 )
 from tilewright.families.gemm.register_tile import take_epilogue
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
 from tilewright.ir.expr import Load, Var, loads
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
@@ -110,10 +110,10 @@ class GemmSpace(Space):
                 out[here] = contraction_seconds(form, choices, self._target, is_whole=True)
         return out
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         lanes = self._target.lanes(self.forms[0, 1, 1].bytes_each)
-        plan = Plan(
+        plan = GemmPlan(
             swap=bool(decisions["swap"]),
             fuse_rows=decisions["fuse_rows"],
             fuse_cols=decisions["fuse_cols"],
@@ -131,7 +131,7 @@ class GemmSpace(Space):
         return s
 
 
-def gemm_space(request: Request) -> Space | None:
+def gemm_space(request: ScheduleRequest) -> Space | None:
     """The space of a Func with one reduction, if that is a contraction."""
     start = request.plain
     if start is None:
@@ -202,7 +202,7 @@ def form_of(
     rows = _Group(c.rows[len(c.rows) - fuse_rows :], c.rows[: len(c.rows) - fuse_rows])
     cols = _Group(c.cols[len(c.cols) - fuse_cols :], c.cols[: len(c.cols) - fuse_cols])
     order = reduction_order(c)
-    a_steps, b_steps = address_steps(c.a, c.block), address_steps(c.b, c.block)
+    a_steps, b_steps = load_strides(c.a, c.block), load_strides(c.b, c.block)
     stored = Load(epilogue.store.buffer, epilogue.store.indices)
     along = tuple(epilogue.iters[c.store.indices.index(it.var)] for it in rows.inside)
     across = tuple(epilogue.iters[c.store.indices.index(it.var)] for it in cols.inside)

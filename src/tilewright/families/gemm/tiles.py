@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class RegisterTile:
     rows: int
     columns: int  # elements
 

@@ -2,7 +2,7 @@
 
 from tilewright.cost.work import block_seconds
 from tilewright.families.elementwise.cost import alone_seconds
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.ordered.recipe import is_ordered, schedule_each
 from tilewright.families.space import OnePoint
 from tilewright.schedule.draft import Draft
@@ -27,7 +27,7 @@ class OrderedSpace(OnePoint):
         return s
 
 
-def ordered_space(request: Request) -> OrderedSpace | None:
+def ordered_space(request: ScheduleRequest) -> OrderedSpace | None:
     start = request.start
     if start is None or not any(is_ordered(b) for b in blocks(start.func.body)):
         return None

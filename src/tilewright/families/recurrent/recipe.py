@@ -23,13 +23,13 @@ from tilewright.families.gemm.recipe import (
     register_tiles,
     try_contraction,
 )
-from tilewright.families.gemm.register_tile import Nest, tile_nest
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.register_tile import ReductionNest, tile_nest
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
 from tilewright.families.recurrent.match import Carried
 from tilewright.ir.expr import Scope, Var, free_vars
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.find import find_block, find_loop, holds, loops_above
+from tilewright.schedule.find import contains_block, find_block, find_loop, loops_above
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.steps.merge import Merge
@@ -42,16 +42,16 @@ from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.stmt import For
 
 
-class Plan(NamedTuple):
+class RecurrentPlan(NamedTuple):
     """How the nests of a Func are scheduled."""
 
     row_part: int  # rows of a part that does all iterations; 0: rows are not divided
     column_part: int  # columns of a part of each iteration; 0: columns are not divided
-    tile: Tile
+    tile: RegisterTile
     unroll: int  # multiply-adds written out in a step
 
 
-def schedule_carried(s: Draft, nest: Carried, plan: Plan, target: Target) -> None:
+def schedule_carried(s: Draft, nest: Carried, plan: RecurrentPlan, target: Target) -> None:
     """Schedule the blocks of such a nest, divided as planned where that is possible. One that a step refuses stays as
     it is written.
     """
@@ -120,7 +120,7 @@ def _own(s: Draft, name: str, shared: list[str]) -> list[str]:
     return [n.var.name for n in loops_above(s.func, find_block(s.func, name)) if n.var.name not in shared]
 
 
-def _tile(s: Draft, name: str, shared: list[str], plan: Plan, target: Target) -> str:
+def _tile(s: Draft, name: str, shared: list[str], plan: RecurrentPlan, target: Target) -> str:
     """Make register tiles of a contraction; returns the block that takes them up."""
     c = try_contraction(find_block(s.func, name))
     if c is None:
@@ -137,12 +137,12 @@ def _tile(s: Draft, name: str, shared: list[str], plan: Plan, target: Target) ->
     rows += [n for n in own if n not in (*rows, *cols, *reduce, *outer) and s.loop(n).extent == 1]
     if not rows or not cols or not reduce or len(rows + cols + reduce + outer) < len(own):
         raise ScheduleError(f"{name} has no rows, columns or steps of its own")
-    tile = Tile(min(plan.tile.rows, s.loop(rows[-1]).extent), plan.tile.columns)
+    tile = RegisterTile(min(plan.tile.rows, s.loop(rows[-1]).extent), plan.tile.columns)
     s.apply(SetScope(c.store.buffer.name, Scope.REGISTER))
     _lay_out(s, c, find_loop(s.func, shared[0]), min(tile.columns, s.loop(cols[-1]).extent))
     # A panel of columns stays near while all rows pass it.
     outside = (*outer, *cols[:-1], *rows[:-1], cols[-1], rows[-1])
-    nest = Nest(name, follower, outside, rows[-1], cols[-1], tuple(reduce))
+    nest = ReductionNest(name, follower, outside, rows[-1], cols[-1], tuple(reduce))
     lanes = target.lanes(c.b.dtype.bytes)
     tile_nest(s, nest, tile, lanes, plan.unroll, register_tiles(target, c.b.dtype), is_shared=False)
     return follower
@@ -151,12 +151,17 @@ def _tile(s: Draft, name: str, shared: list[str], plan: Plan, target: Target) ->
 def _follower(s: Draft, c: Contraction, loop: For) -> str:
     """The only consumer of the result, in the same iteration."""
     found = single_consumer(s.func, c.store.buffer)
-    if c.store.buffer not in s.func.locals or found is None or found.is_reduction or not holds(loop, found):
+    if (
+        c.store.buffer not in s.func.locals
+        or found is None
+        or found.is_reduction
+        or not contains_block(loop, found)
+    ):
         raise ScheduleError(f"{c.block.name} has no follower in {loop.var.name}")
     return found.name
 
 
 def _lay_out(s: Draft, c: Contraction, nest: For, width: int) -> None:
     """Store B in panels, if it was made for this before the nest."""
-    if all(not holds(nest, w) for w in Dataflow(s.func).writers(c.b.buffer)):
+    if all(not contains_block(nest, w) for w in Dataflow(s.func).writers(c.b.buffer)):
         lay_out_panels(s, c, width)

@@ -13,15 +13,15 @@ from functools import cached_property
 import numpy as np
 
 from tilewright.cost.work import domain
-from tilewright.families.excerpt import buffers_of, excerpt
-from tilewright.families.family import Request
+from tilewright.families.excerpt import buffers_of, extract_nests
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.panel_tile import panel_tiles
 from tilewright.families.gemm.space import gemm_space
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.recurrent.cost import around_carried_seconds, carried_seconds
 from tilewright.families.recurrent.match import Carried, carried_nests
-from tilewright.families.recurrent.recipe import Plan, divide_columns, divide_rows, schedule_carried
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.recurrent.recipe import RecurrentPlan, divide_columns, divide_rows, schedule_carried
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.ir.expr import Buffer
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import top_level
@@ -43,7 +43,7 @@ class RecurrentSpace(Space):
 
     family = "recurrent"
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ScheduleRequest) -> None:
         self._request = request
         self._nests = [Carried(request.func, nest, request.target) for nest in carried_nests(request.func)]
         largest = max(self._nests, key=lambda n: sum(domain(b) for b in n.every))
@@ -72,16 +72,16 @@ class RecurrentSpace(Space):
         return around_carried_seconds(r.func, nests, self._alone_seconds, r.target, r.constants)
 
     def _alone_seconds(self, run: set[str]) -> float | None:
-        space = gemm_space(replace(self._request, func=excerpt(self._request.func, run)))
+        space = gemm_space(replace(self._request, func=extract_nests(self._request.func, run)))
         if space is None:
             return None
         _, costs = space.ranked()
         return float(costs[0]) if len(costs) else None
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         target = self._request.target
-        tile = Tile(decisions["rows"], decisions["vectors"] * target.lanes(4))
-        plan = Plan(decisions["row_part"], decisions["column_part"], tile, decisions["unroll"])
+        tile = RegisterTile(decisions["rows"], decisions["vectors"] * target.lanes(4))
+        plan = RecurrentPlan(decisions["row_part"], decisions["column_part"], tile, decisions["unroll"])
         s = Draft(single(self._request.func))
         for nest in self._nests:
             schedule_carried(s, nest, plan, target)
@@ -92,13 +92,13 @@ class RecurrentSpace(Space):
     def _schedule_run(self, s: Draft, run: set[str]) -> None:
         try:
             with s.transaction():
-                for step in self._request.alone(excerpt(s.func, run)).trace:
+                for step in self._request.alone(extract_nests(s.func, run)).trace:
                     s.apply(step)
         except ScheduleError as e:
             _log.debug("%s: %s stays as it is: %s", s.func.name, ", ".join(sorted(run)), e)
 
 
-def recurrent_space(request: Request) -> RecurrentSpace | None:
+def recurrent_space(request: ScheduleRequest) -> RecurrentSpace | None:
     return RecurrentSpace(request) if carried_nests(request.func) else None
 
 

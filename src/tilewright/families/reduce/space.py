@@ -11,10 +11,10 @@ from tilewright.families.elementwise.cost import (
     scattered_seconds,
     spatial_seconds,
 )
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.reduce.cost import RowReduction, row_seconds
 from tilewright.families.reduce.recipe import schedule_rows
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.ir.expr import Const, Load, Var, walk
 from tilewright.schedule.draft import Draft
 from tilewright.target.target import Target
@@ -50,13 +50,13 @@ class ReduceSpace(Space):
         streamed = pass_seconds(block_bytes(every, func.locals), m)
         return m.meeting_seconds + busy + max(streamed - busy - least, 0.0)
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         schedule_rows(s, decisions["accumulators"], self._target)
         return s
 
 
-def reduce_space(request: Request) -> Space | None:
+def reduce_space(request: ScheduleRequest) -> Space | None:
     start = request.plain
     if start is None:
         return None

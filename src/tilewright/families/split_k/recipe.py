@@ -7,7 +7,7 @@ The number of chunks is fixed, and their sums are added in their order: every te
 those of the whole sum.
 """
 
-from tilewright.families.gemm.recipe import address_steps
+from tilewright.families.gemm.recipe import load_strides
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.ir.expr import Load, loads
 from tilewright.ir.layout import Layout
@@ -33,7 +33,7 @@ def divided_iter(block: Block) -> Iter | None:
     )
     if largest is None:
         return None
-    steps = address_steps(largest, block)
+    steps = load_strides(largest, block)
     return max(reduce, key=lambda it: abs(steps.get(it.var, 0)) * it.extent)
 
 

@@ -17,13 +17,13 @@ from tilewright.cost.parallel import ENOUGH_PARTS, few_parts, shared_seconds, te
 from tilewright.cost.stream import stream_seconds
 from tilewright.cost.work import block_seconds, domain
 from tilewright.families.elementwise.cost import around_seconds
-from tilewright.families.excerpt import excerpt
-from tilewright.families.family import Request
+from tilewright.families.excerpt import extract_nests
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.space import gemm_space
 from tilewright.families.parallel import parts_of
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.reduce.space import reduce_space
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
 from tilewright.families.split_k.recipe import divide_reduction, divided_iter
 from tilewright.families.window.space import window_space
 from tilewright.ir.expr import loads
@@ -91,7 +91,7 @@ class SplitKSpace(Space):
     family = "split_k"
 
     def __init__(
-        self, start: Draft, sums: Sequence[_Sum], times: dict[int, _Time], whole: _Whole, request: Request
+        self, start: Draft, sums: Sequence[_Sum], times: dict[int, _Time], whole: _Whole, request: ScheduleRequest
     ) -> None:
         self._whole = whole
         self._start, self._sums, self._target = start, sums, request.target
@@ -113,13 +113,13 @@ class SplitKSpace(Space):
         level = self._whole.seconds * best.weighed / self._whole.time.weighed
         return shared / best.shared * level
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
         for one in self._sums:
             part = divide_reduction(s, one.block.name, one.over, one.chunks(decisions["chunks"]))
             for run in ({part}, _with_followers(s.func, one.block.name)):
-                for step in self._alone(excerpt(s.func, run)).trace:
+                for step in self._alone(extract_nests(s.func, run)).trace:
                     s.apply(step)
         schedule_rest(s, names, self._target)
         return s
@@ -137,7 +137,7 @@ def _with_followers(func: Func, name: str) -> set[str]:
     return run
 
 
-def split_k_space(request: Request) -> Space | None:
+def split_k_space(request: ScheduleRequest) -> Space | None:
     """The space of a Func whose reductions all have few results, if it pays."""
     start = request.plain
     if start is None:
@@ -163,7 +163,7 @@ def split_k_space(request: Request) -> Space | None:
 
 
 class _Estimate:
-    def __init__(self, start: Draft, sums: Sequence[_Sum], request: Request) -> None:
+    def __init__(self, start: Draft, sums: Sequence[_Sum], request: ScheduleRequest) -> None:
         self._start, self._sums = start, sums
         self._machine, self._lanes = request.target.machine, request.target.lanes(4)
         self._request = replace(
@@ -212,7 +212,7 @@ class _Estimate:
         except ScheduleError:
             return None
         after = self._roughly(find_block(s.func, one.block.name))
-        for space, decisions, seconds in self._cheapest(replace(self._request, func=excerpt(s.func, {name}))):
+        for space, decisions, seconds in self._cheapest(replace(self._request, func=extract_nests(s.func, {name}))):
             # Reductions in lanes take several chunks into one tile.
             parts = -(-chunks // (decisions["rows"] if space.family == "window" else 1))
             alone = self._roughly(one.block) if len(self._sums) > 1 else self._alone(one, seconds, parts)
@@ -221,7 +221,7 @@ class _Estimate:
             return _Time(alone + parts * m.part_seconds + after, shared + after, parts)
         return None
 
-    def _cheapest(self, request: Request) -> Iterator[tuple[Space, Decisions, float]]:
+    def _cheapest(self, request: ScheduleRequest) -> Iterator[tuple[Space, KnobValues, float]]:
         """Of each family that has a schedule, with its cost."""
         for family in _FAMILIES:
             space = family(request)

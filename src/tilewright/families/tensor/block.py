@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tilewright.families.tensor.mapping import Group, Mapping
+from tilewright.families.tensor.mapping import IterGroup, Mapping
 from tilewright.ir.expr import Var
 from tilewright.schedule.find import find_block
 from tilewright.schedule.schedule import Schedule
@@ -14,10 +14,10 @@ from tilewright.tir.stmt import Block, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class RoleAxis:
     """A group as iterators of the block: one after fusing; those of a role that is all free stay apart."""
 
-    group: Group
+    group: IterGroup
     iters: tuple[str, ...]
 
 
@@ -55,6 +55,6 @@ class TensorBlock:
         return [v for v in self.intrinsic.dims[operand] if v is not None]
 
 
-def is_all_free(group: Group) -> bool:
+def is_all_free(group: IterGroup) -> bool:
     """Do all loops of the role take any extent, and any number of loops?"""
     return all(n.var in group.role.free for n in group.role.loops)

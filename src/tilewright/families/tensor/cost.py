@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from tilewright.cost.caches import LINE_BYTES, PREFETCHED_BYTES, per_byte
 from tilewright.cost.register_tile import tile_step
-from tilewright.families.tensor.mapping import Choice, Group, Role
-from tilewright.families.tensor.operand_plan import Steps, address_steps, loop_extents, run_length, tile_steps
+from tilewright.families.tensor.mapping import MappingChoice, IterGroup, Role
+from tilewright.families.tensor.operand_plan import Steps, operand_strides, role_extents, run_length, tile_steps
 from tilewright.ir.expr import Load, free_vars, loads
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
@@ -52,7 +52,7 @@ _UNPLANNED = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RoleCycles:
     """Cycles of every combination of groups, one axis per role."""
 
     compute: Array  # useful work
@@ -70,8 +70,8 @@ class Terms:
 
 
 def mapping_terms(
-    choice: Choice, intrinsic: Intrinsic, target: Target, constants: frozenset[str] = frozenset()
-) -> Terms:
+    choice: MappingChoice, intrinsic: Intrinsic, target: Target, constants: frozenset[str] = frozenset()
+) -> RoleCycles:
     """The cost of every mapping of `choice`. Copies of `constants` are made at compile time, for nothing."""
     return _Form(choice, intrinsic, target, constants).terms()
 
@@ -90,7 +90,7 @@ def floor_seconds(block: Block, intrinsic: Intrinsic, target: Target) -> float:
 
 class _Form:
     def __init__(
-        self, choice: Choice, intrinsic: Intrinsic, target: Target, constants: frozenset[str]
+        self, choice: MappingChoice, intrinsic: Intrinsic, target: Target, constants: frozenset[str]
     ) -> None:
         self._choice, self._intrinsic, self._target, self._constants = choice, intrinsic, target, constants
         self._machine = target.machine
@@ -100,9 +100,9 @@ class _Form:
         self._lanes = max(1, target.lanes(output.dtype.bytes))
         # A lane of a dot product holds as many narrow factors as fit the wide sum.
         self._factors = max(1, output.dtype.bytes // min(e.dtype.bytes for e in inputs))
-        self._steps = [address_steps(e, choice.block) for e in choice.match.operands]
+        self._steps = [operand_strides(e, choice.block) for e in choice.match.operands]
 
-    def terms(self) -> Terms:
+    def terms(self) -> RoleCycles:
         points = math.prod(it.extent for it in self._choice.block.iters)
         whole = self._product(range(len(self._roles)), lambda g: g.padded / g.extent)
         rows, vectors = self._tile()
@@ -115,7 +115,7 @@ class _Form:
         useful = np.full(self._shape, points * step)
         far = self._far_rows() + self._overlap()
         copies = tuple(self._copy(p) for p in range(len(self._choice.match.operands)))
-        return Terms(
+        return RoleCycles(
             useful,
             useful * (whole - 1),
             useful * whole * far,
@@ -155,7 +155,7 @@ class _Form:
         inner = next(n for n in mine if any(x.var is last for x in self._roles[n].loops))
         steps = self._steps[operand]
 
-        def per_element(g: Group) -> float:
+        def per_element(g: IterGroup) -> float:
             lanes = min(self._target.lanes(e.dtype.bytes), g.extent)
             run = 1 if steps is None else run_length(g, steps)
             if g.extent == g.padded and run % lanes == 0:
@@ -184,7 +184,7 @@ class _Form:
         for v in reversed(dims[len(dims) - asked.contiguous :]):
             if v is not None:
                 n = next(n for n, r in enumerate(self._roles) if any(x.var is v for x in r.loops))
-                extent = self._vector(n, lambda g, v=v: loop_extents(g)[v])
+                extent = self._vector(n, lambda g, v=v: role_extents(g)[v])
                 step = self._vector(n, lambda g, v=v: (tile_steps(g, steps) or {}).get(v, 0))
                 ok = ok & ((extent == 1) | (step == expected))
                 expected = expected * extent
@@ -239,7 +239,7 @@ class _Form:
         size = self._choice.match.output.buffer.size
         steps = self._steps[0]
 
-        def per_element(g: Group) -> float:
+        def per_element(g: IterGroup) -> float:
             together = steps is not None and steps.get(g.iters[-1].var) == 1
             return _VECTOR / self._lanes if together and g.iters[-1].extent >= self._lanes else _ELEMENT
 
@@ -258,7 +258,7 @@ class _Form:
 
         repeated = self._intrinsic.emitter is not None
 
-        def steps(g: Group) -> float:
+        def steps(g: IterGroup) -> float:
             # Single instructions follow one another in a loop of ours, as the steps of a tile do in its own.
             steps_inside = g.role.free or (repeated and g.role.kind is IterKind.REDUCE)
             done = g.padded if steps_inside else g.role.tile
@@ -268,20 +268,20 @@ class _Form:
 
     # -------------------------------------------------------------------------------------------------- one axis
 
-    def _vector(self, role: int, value: Callable[[Group], float]) -> Array:
+    def _vector(self, role: int, value: Callable[[IterGroup], float]) -> Array:
         """A value of each group of a role, on the role's axis."""
         shape = [1] * len(self._roles)
         shape[role] = -1
         return np.array([value(g) for g in self._choice.groups[role]], np.float64).reshape(shape)
 
-    def _product(self, which: Iterable[int], value: Callable[[Group], float]) -> Array:
+    def _product(self, which: Iterable[int], value: Callable[[IterGroup], float]) -> Array:
         return functools.reduce(lambda a, n: a * self._vector(n, value), which, np.ones(self._shape))
 
 
-def _step(steps: Steps, g: Group) -> float:
+def _step(steps: Steps, g: IterGroup) -> float:
     """How far the last iterator of a group moves an operand."""
     return float(abs(steps.get(g.iters[-1].var, 0)))
 
 
-def _extent(g: Group) -> float:
+def _extent(g: IterGroup) -> float:
     return float(g.iters[-1].extent)

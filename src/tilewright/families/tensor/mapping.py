@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tilewright.families.tensor.match import Match, matches, meaning_block
+from tilewright.families.tensor.match import IntrinsicMatch, matches, meaning_block
 from tilewright.ir.expr import Expr, Load, Var, free_vars, loads
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.stmt import Block, For, Iter, IterKind
@@ -57,7 +57,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class IterGroup:
     """The iterators of the block that play a role, fused, the last one fastest."""
 
     role: Role
@@ -77,8 +77,8 @@ class Group:
 class Mapping:
     """One way to compute a block with an intrinsic."""
 
-    match: Match
-    groups: tuple[Group, ...]
+    match: IntrinsicMatch
+    groups: tuple[IterGroup, ...]
     outside: tuple[Iter, ...]
 
     @property
@@ -101,11 +101,11 @@ class Mapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class MappingChoice:
     """The groups of one match: any combination of one group per role is a mapping."""
 
-    match: Match
-    groups: tuple[tuple[Group, ...], ...]  # per role, the groups it can have
+    match: IntrinsicMatch
+    groups: tuple[tuple[IterGroup, ...], ...]  # per role, the groups it can have
     block: Block
 
     def __len__(self) -> int:
@@ -127,7 +127,7 @@ class Mappings:
     """All mappings of a block to an intrinsic: those of each assignment of operands, one after the other."""
 
     intrinsic: Intrinsic
-    choices: tuple[Choice, ...]
+    choices: tuple[MappingChoice, ...]
 
     def __len__(self) -> int:
         return sum(len(c) for c in self.choices)
@@ -146,11 +146,11 @@ def mappings(block: Block, intrinsic: Intrinsic) -> Mappings | NoMapping:
     found = matches(block, intrinsic)
     if isinstance(found, str):
         return NoMapping(found)
-    choices: list[Choice] = []
+    choices: list[MappingChoice] = []
     reasons: list[str] = []
     for match in found:
         choice = _choice(block, intrinsic, match)
-        if isinstance(choice, Choice):
+        if isinstance(choice, MappingChoice):
             choices.append(choice)
         else:
             reasons.append(choice)
@@ -173,7 +173,7 @@ def roles(intrinsic: Intrinsic) -> tuple[Role, ...]:
     )
 
 
-def characters(block: Block, match: Match) -> dict[Var, Character]:
+def characters(block: Block, match: IntrinsicMatch) -> dict[Var, Character]:
     """The character of each iterator of the block: which operands it indexes, the output first."""
     used = [free_vars(e) for e in match.operands]
     return {it.var: tuple(it.var in u for u in used) for it in block.iters}
@@ -182,7 +182,7 @@ def characters(block: Block, match: Match) -> dict[Var, Character]:
 # ----------------------------------------------------------------------------------------------------- one match
 
 
-def _choice(block: Block, intrinsic: Intrinsic, match: Match) -> Choice | str:
+def _choice(block: Block, intrinsic: Intrinsic, match: IntrinsicMatch) -> MappingChoice | str:
     """The groups that each role can have under one match, or why a role has none."""
     for index in match.output.indices:
         if not isinstance(index, Var) and free_vars(index):
@@ -198,10 +198,10 @@ def _choice(block: Block, intrinsic: Intrinsic, match: Match) -> Choice | str:
         candidates.append(wide or all_of[:1])
     sizes = _limited([len(c) for c in candidates])
     groups = tuple(
-        tuple(Group(role, its) for its in orders(its, how))
+        tuple(IterGroup(role, its) for its in orders(its, how))
         for role, its, how in zip(parts, candidates, sizes, strict=True)
     )
-    return Choice(match, groups, block)
+    return MappingChoice(match, groups, block)
 
 
 def _count(n: int, how: int) -> int:
@@ -244,7 +244,7 @@ def orders(iters: Sequence[Iter], how: int = 0) -> list[tuple[Iter, ...]]:
 
 
 def _nobody(
-    block: Block, match: Match, intrinsic: Intrinsic, role: Role, character: dict[Var, Character]
+    block: Block, match: IntrinsicMatch, intrinsic: Intrinsic, role: Role, character: dict[Var, Character]
 ) -> str:
     """Why no iterator of the block can play a role: what it would have to index, and what each does index."""
     names = [_operand_name(e) for e in match.operands]

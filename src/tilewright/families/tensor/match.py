@@ -30,13 +30,13 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.rewrite import transform
 from tilewright.target.intrinsic import Intrinsic
-from tilewright.tir.analysis.value_range import fits
+from tilewright.tir.analysis.value_range import fits_dtype
 from tilewright.tir.printer import print_expr
 from tilewright.tir.stmt import Block, blocks
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class IntrinsicMatch:
     """What plays the part of each param of the intrinsic, in their order: first the output, as it is loaded."""
 
     operands: tuple[Expr, ...]
@@ -54,7 +54,7 @@ def meaning_block(intrinsic: Intrinsic) -> Block:
     return block
 
 
-def matches(block: Block, intrinsic: Intrinsic) -> list[Match] | str:
+def matches(block: Block, intrinsic: Intrinsic) -> list[IntrinsicMatch] | str:
     """All ways to see the block's computation as the intrinsic's, or the reason why there is none."""
     pattern = meaning_block(intrinsic)
     store = block.try_store
@@ -64,9 +64,9 @@ def matches(block: Block, intrinsic: Intrinsic) -> list[Match] | str:
         return f"{intrinsic.name} starts with an initial value, and {block.name} has none"
     output = pattern.store.buffer
     here = Load(store.buffer, store.indices)
-    found: list[Match] = []
+    found: list[IntrinsicMatch] = []
     for bound in _unify(pattern.store.value, store.value, output, here, {output: here}):
-        match = Match(tuple(bound[p] for p in intrinsic.meaning.params))
+        match = IntrinsicMatch(tuple(bound[p] for p in intrinsic.meaning.params))
         if match not in found:
             found.append(match)
     if found:
@@ -99,7 +99,7 @@ def _unify(
             yield from _unify(p.a, e.a, output, here, bound)
         case (Cast(), Cast()) if e.a.dtype is p.a.dtype:
             yield from _unify(p.a, e.a, output, here, bound)
-        case (Cast(a=Load()), _) if fits(e, p.a.dtype):
+        case (Cast(a=Load()), _) if fits_dtype(e, p.a.dtype):
             yield from _unify(p.a, Cast(p.a.dtype, e), output, here, bound)
         case (Const(), Const()) if p is e:
             yield bound

@@ -14,14 +14,14 @@ import math
 
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.inline import single_consumer
-from tilewright.families.tensor.block import Axis, TensorBlock, is_all_free
-from tilewright.families.tensor.mapping import Group, Mapping
+from tilewright.families.tensor.block import RoleAxis, TensorBlock, is_all_free
+from tilewright.families.tensor.mapping import IterGroup, Mapping
 from tilewright.families.tensor.operand_plan import is_in_place
 from tilewright.families.tensor.tile import TensorTile
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Cast, Const, Expr, Load, Scope, Var, free_vars, loads, walk
 from tilewright.ir.layout import Fuse as FuseDims
-from tilewright.ir.layout import Layout, Primitive
+from tilewright.ir.layout import Layout, LayoutPrimitive
 from tilewright.ir.layout import Reorder as ReorderDims
 from tilewright.ir.layout import Split as SplitDim
 from tilewright.schedule.find import find_block, find_loop
@@ -138,7 +138,9 @@ class _Materializer:
         outside = [d for d in range(len(self._b.store.indices)) if not any(d in ds for ds in dims)]
         iters = [it.var.name for it in find_block(self._b.func, epilogue).iters]
         wanted = (*outside, *(d for ds in dims for d in ds))
-        primitives: list[Primitive] = [] if wanted == tuple(range(len(wanted))) else [ReorderDims(wanted)]
+        primitives: list[LayoutPrimitive] = (
+            [] if wanted == tuple(range(len(wanted))) else [ReorderDims(wanted)]
+        )
         for at, ds in enumerate(dims, len(outside)):
             if len(ds) > 1:
                 primitives.append(FuseDims(at, len(ds)))
@@ -148,11 +150,11 @@ class _Materializer:
 
     # ------------------------------------------------------------------------------------------- groups and copies
 
-    def _fuse(self, group: Group) -> Axis:
+    def _fuse(self, group: IterGroup) -> RoleAxis:
         names = tuple(it.var.name for it in group.iters)
         if len(names) > 1 and not is_all_free(group):
-            return Axis(group, (self._b.schedule.apply(FuseIters(self._b.name, names)).iter,))
-        return Axis(group, names)
+            return RoleAxis(group, (self._b.schedule.apply(FuseIters(self._b.name, names)).iter,))
+        return RoleAxis(group, names)
 
     def _operand(self, operand: int) -> Expr:
         """What stands for an operand of the intrinsic now."""
@@ -161,13 +163,13 @@ class _Materializer:
             e = e.children()[n]
         return e
 
-    def _in_order(self, operand: int, axes: tuple[Axis, ...]) -> list[Axis]:
+    def _in_order(self, operand: int, axes: tuple[RoleAxis, ...]) -> list[RoleAxis]:
         """The axes that index an operand, in the order of the dimensions that the intrinsic has them in."""
         dims = self._b.dims(operand)
         mine = [a for a in axes if a.group.role.character[operand]]
         return sorted(mine, key=lambda a: min(dims.index(n.var) for n in a.group.role.loops))
 
-    def _copy(self, operand: int, axes: tuple[Axis, ...]) -> str:
+    def _copy(self, operand: int, axes: tuple[RoleAxis, ...]) -> str:
         """Copy an operand so that iterators index it, those outside first; returns the block that does it."""
         e = self._operand(operand)
         of_axes = [n for a in self._in_order(operand, axes) for n in a.iters]
@@ -186,7 +188,7 @@ class _Materializer:
                 self._inline(writers[0].name)
         return copy
 
-    def _pad(self, axes: tuple[Axis, ...]) -> set[int]:
+    def _pad(self, axes: tuple[RoleAxis, ...]) -> set[int]:
         """Pad all groups to whole tiles; returns the operands that were copied for that."""
         before = [self._operand(n) for n in range(len(self._positions))]
         tiles = {n: a.group.role.tile for a in axes for n in a.iters if not is_all_free(a.group)}
@@ -199,7 +201,7 @@ class _Materializer:
             self._b.schedule.apply(SetScope(self._b.store.buffer.name, scope))
         return {n for n in range(1, len(before)) if after[n] is not before[n]}
 
-    def _lay_out(self, operand: int, axes: tuple[Axis, ...]) -> None:
+    def _lay_out(self, operand: int, axes: tuple[RoleAxis, ...]) -> None:
         """Lay out a copy as [outside, tiles, the intrinsic's dimensions], and write it in that order."""
         e = self._operand(operand)
         assert isinstance(e, Load)
@@ -215,7 +217,7 @@ class _Materializer:
             self._b.schedule.apply(TransformLayout(e.buffer.name, layout))
         self._write_panels(loops, dims, mine)
 
-    def _write_panels(self, loops: dict[str, str], dims: list[Var], axes: list[Axis]) -> None:
+    def _write_panels(self, loops: dict[str, str], dims: list[Var], axes: list[RoleAxis]) -> None:
         """Bring the loops of a copy into the order of its layout, the last one in vectors."""
         tiles: list[str] = []
         inside: dict[Var, list[str]] = {}
@@ -272,12 +274,12 @@ def _written(block: Block) -> set[Buffer]:
     return set() if block.try_store is None else {block.store.buffer}
 
 
-def _panels(have: list[str], dims: list[Var], axes: list[Axis]) -> Layout:
+def _panels(have: list[str], dims: list[Var], axes: list[RoleAxis]) -> Layout:
     """From dimensions with these iterators to [outside, tiles, the dimensions inside a tile]."""
     of_axes = [n for a in axes for n in a.iters]
     first = [*(d for d, n in enumerate(have) if n not in of_axes), *(have.index(n) for n in of_axes)]
     outside = len(have) - len(of_axes)
-    splits: list[Primitive] = []
+    splits: list[LayoutPrimitive] = []
     tiles: list[int] = []  # dimensions that count tiles
     inside: dict[Var, list[int]] = {}  # dimensions of a loop of the intrinsic
     at = outside
@@ -302,7 +304,7 @@ def _panels(have: list[str], dims: list[Var], axes: list[Axis]) -> Layout:
             inside[loop.var] = [at]
         at += 1
     order = [*range(outside), *tiles, *(d for v in dims for d in inside.get(v, []))]
-    primitives: list[Primitive] = [] if first == sorted(first) else [ReorderDims(tuple(first))]
+    primitives: list[LayoutPrimitive] = [] if first == sorted(first) else [ReorderDims(tuple(first))]
     if order != sorted(order):
         primitives += [*splits, ReorderDims(tuple(order))]
     return Layout(tuple(primitives))

@@ -14,7 +14,7 @@ and an operand that is an expression is not in memory at all.
 from collections.abc import Mapping as Table
 from typing import TypeAlias
 
-from tilewright.families.tensor.mapping import Group, Mapping
+from tilewright.families.tensor.mapping import IterGroup, Mapping
 from tilewright.ir.expr import Expr, Load, Var
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.target.intrinsic import Intrinsic
@@ -23,7 +23,7 @@ from tilewright.tir.stmt import Block, Iter
 Steps: TypeAlias = Table[Var, int]  # how far an address moves, in elements
 
 
-def address_steps(operand: Expr, block: Block) -> Steps | None:
+def operand_strides(operand: Expr, block: Block) -> Steps | None:
     """How far the operand's address moves with each iterator; None if it does not move linearly, or is no load."""
     if not isinstance(operand, Load):
         return None
@@ -37,13 +37,13 @@ def address_steps(operand: Expr, block: Block) -> Steps | None:
     return steps
 
 
-def loop_extents(group: Group) -> dict[Var, int]:
+def role_extents(group: IterGroup) -> dict[Var, int]:
     """The extents of the role's loops: those that are free take what the fixed ones leave of the group."""
     role = group.role
     return {n.var: group.padded // role.tile if n.var in role.free else n.extent for n in role.loops}
 
 
-def tile_steps(group: Group, steps: Steps) -> dict[Var, int] | None:
+def tile_steps(group: IterGroup, steps: Steps) -> dict[Var, int] | None:
     """How far apart neighbours along each loop of the role are; None if a tile has no equal steps.
 
     A free loop takes any steps; what is told of it is that of its last iterator.
@@ -51,7 +51,7 @@ def tile_steps(group: Group, steps: Steps) -> dict[Var, int] | None:
     if group.padded != group.extent:
         return None
     runs = _runs(group.iters, steps)
-    extents = loop_extents(group)
+    extents = role_extents(group)
     out: dict[Var, int] = {}
     inner = 1
     for n in reversed(group.role.loops):
@@ -72,7 +72,7 @@ def tile_steps(group: Group, steps: Steps) -> dict[Var, int] | None:
     return out
 
 
-def run_length(group: Group, steps: Steps) -> int:
+def run_length(group: IterGroup, steps: Steps) -> int:
     """How many of the fused values from a multiple of it on are side by side in memory."""
     _, upper, step = _runs(group.iters, steps)[0]
     return upper if step == 1 else 1
@@ -81,7 +81,7 @@ def run_length(group: Group, steps: Steps) -> int:
 def is_in_place(operand: int, mapping: Mapping, intrinsic: Intrinsic, block: Block) -> bool:
     """Can the intrinsic read operand number `operand` where it is?"""
     e = mapping.operands[operand]
-    steps = address_steps(e, block)
+    steps = operand_strides(e, block)
     if steps is None or not isinstance(e, Load) or e.buffer.scope not in intrinsic.operands[operand].scopes:
         return False
     tiles: dict[Var, int] = {}
@@ -92,7 +92,7 @@ def is_in_place(operand: int, mapping: Mapping, intrinsic: Intrinsic, block: Blo
             if part is None:
                 return False
             tiles |= part
-            extents |= loop_extents(g)
+            extents |= role_extents(g)
     return side_by_side(operand, intrinsic, tiles, extents)
 
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from tilewright.cost.parallel import ranked_seconds
 from tilewright.cost.stream import pass_seconds
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
-from tilewright.families.tensor.cost import BEST_TILE, Terms, floor_seconds, mapping_terms
-from tilewright.families.tensor.mapping import Choice, Mappings, mappings
+from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.tensor.cost import BEST_TILE, RoleCycles, floor_seconds, mapping_terms
+from tilewright.families.tensor.mapping import MappingChoice, Mappings, mappings
 from tilewright.families.tensor.materialize import apply_mapping
 from tilewright.ir.expr import free_vars
 from tilewright.schedule.draft import Draft
@@ -46,7 +46,7 @@ class TensorSpace(Space):
         self._start, self._block, self._target = start, block.name, target
         self._constants = constants
         self._names = {b.name for b in blocks(start.func.body)}
-        self._choices: dict[tuple[int, int], tuple[Intrinsic, Choice]] = {
+        self._choices: dict[tuple[int, int], tuple[Intrinsic, MappingChoice]] = {
             (n, a): (m.intrinsic, choice) for n, m in found.items() for a, choice in enumerate(m.choices)
         }
         self._seconds = {
@@ -101,7 +101,7 @@ class TensorSpace(Space):
             out[here] = seconds[tuple(at[here].T)]
         return out
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         key = decisions["intrinsic"], decisions["assignment"]
         if key not in self._choices:
             raise ScheduleError(f"intrinsic number {key[0]} has no assignment {key[1]} of operands here")
@@ -115,7 +115,7 @@ class TensorSpace(Space):
         return s
 
 
-def tensor_space(request: Request) -> TensorSpace | None:
+def tensor_space(request: ScheduleRequest) -> TensorSpace | None:
     """The space of a Func with one reduction, if an intrinsic of the target can compute it."""
     start = request.plain
     reductions = [] if start is None else [b for b in blocks(start.func.body) if b.is_reduction]
@@ -133,7 +133,7 @@ def tensor_space(request: Request) -> TensorSpace | None:
     return None if space is None or not len(space.points()) else space
 
 
-def _seconds(choice: Choice, terms: Terms) -> NDArray[np.float64]:
+def _seconds(choice: MappingChoice, terms: RoleCycles) -> NDArray[np.float64]:
     """Infinite where an operand is copied of which each element is used once, as the image of a depthwise convolution:
     to bring it in order takes as long as to compute.
     """

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.families.tensor.cost import Terms, mapping_terms
-from tilewright.families.tensor.mapping import Choice, Mapping, NoMapping, mappings
+from tilewright.families.tensor.cost import RoleCycles, mapping_terms
+from tilewright.families.tensor.mapping import Mapping, MappingChoice, NoMapping, mappings
 from tilewright.families.tensor.materialize import apply_mapping
 from tilewright.families.tensor.operand_plan import is_in_place
 from tilewright.ir.expr import Expr, Load, loads
@@ -33,7 +33,7 @@ _TOLD = 5  # losers in an explanation
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TensorizeCandidate:
     """An intrinsic, a mapping, and what is predicted of it."""
 
     intrinsic: Intrinsic
@@ -55,14 +55,14 @@ class Ranking:
     are; what does not fit, and why.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[TensorizeCandidate, ...]
     count: int
     unfit: tuple[tuple[Intrinsic, str], ...]
 
 
 def tensorize_candidates(
     func: Func, block: str, target: Target, *, constants: frozenset[str] = frozenset(), limit: int = 64
-) -> list[Candidate]:
+) -> list[TensorizeCandidate]:
     """The `limit` cheapest mappings of a block to any intrinsic of the target, the cheapest first."""
     ranking = rank(find_block(func, block), intrinsics_of(target), target, constants, limit)
     return list(ranking.candidates[:limit])
@@ -76,7 +76,7 @@ def rank(
     limit: int = 64,
 ) -> Ranking:
     """Rank all mappings of a block to these intrinsics. Copies of `constants` cost nothing when the program runs."""
-    best: list[tuple[float, Intrinsic, Choice, tuple[int, ...], Terms]] = []
+    best: list[tuple[float, Intrinsic, MappingChoice, tuple[int, ...], RoleCycles]] = []
     unfit: list[tuple[Intrinsic, str]] = []
     count = 0
     for intrinsic in intrinsics:
@@ -99,8 +99,8 @@ def rank(
 
 
 def _candidate(
-    block: Block, intrinsic: Intrinsic, choice: Choice, at: tuple[int, ...], terms: Terms
-) -> Candidate:
+    block: Block, intrinsic: Intrinsic, choice: MappingChoice, at: tuple[int, ...], terms: RoleCycles
+) -> TensorizeCandidate:
     mapping = choice.mapping(at)
     names = [_named(e) for e in mapping.operands]
     parts = [
@@ -112,7 +112,7 @@ def _candidate(
     ]
     parts += [(f"copying {n}", c) for n, c in zip(names, terms.copies, strict=True) if c[at] > 0]
     copied = [n for p, n in enumerate(names) if p and not is_in_place(p, mapping, intrinsic, block)]
-    return Candidate(
+    return TensorizeCandidate(
         intrinsic, mapping, tuple((n, float(t[at]) / terms.hertz) for n, t in parts), tuple(copied)
     )
 
@@ -125,9 +125,11 @@ class Tensorization:
     """What automatic tensorization did with a block."""
 
     block: str
-    chosen: Candidate | None
+    chosen: TensorizeCandidate | None
     ranking: Ranking
-    refused: tuple[tuple[Candidate, str], ...]  # cheaper than the chosen one, and what a step said to them
+    refused: tuple[
+        tuple[TensorizeCandidate, str], ...
+    ]  # cheaper than the chosen one, and what a step said to them
 
     def explain(self) -> str:
         """What was chosen, why the others lost, and why what is not among them does not fit."""
@@ -203,7 +205,7 @@ def auto_tensorize(
         raise ScheduleError(f"no block is named {block!r}", hint="print the module to see its names")
     allowed = intrinsics_of(machine) if intrinsics is None else intrinsics
     ranking = rank(find_block(func, block), allowed, machine, constants)
-    refused: list[tuple[Candidate, str]] = []
+    refused: list[tuple[TensorizeCandidate, str]] = []
     for candidate in ranking.candidates:
         try:
             apply_mapping(schedule, block, candidate.mapping, candidate.intrinsic)
@@ -217,11 +219,11 @@ def auto_tensorize(
 # ----------------------------------------------------------------------------------------------------------- words
 
 
-def _is_equal(a: Candidate, b: Candidate) -> bool:
+def _is_equal(a: TensorizeCandidate, b: TensorizeCandidate) -> bool:
     return abs(a.seconds - b.seconds) < 0.01 * b.seconds
 
 
-def _difference(loser: Candidate, winner: Candidate) -> str:
+def _difference(loser: TensorizeCandidate, winner: TensorizeCandidate) -> str:
     """What the loser spends more on, the most first."""
     theirs = dict(winner.parts)
     more = sorted(((t - theirs.get(n, 0.0), n) for n, t in loser.parts), reverse=True)

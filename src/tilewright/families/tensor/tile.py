@@ -17,7 +17,7 @@ from tilewright.cost.parallel import ENOUGH_PARTS
 from tilewright.cost.register_tile import tile_step
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import is_worth_sharing
-from tilewright.families.tensor.block import Axis, TensorBlock, is_all_free
+from tilewright.families.tensor.block import RoleAxis, TensorBlock, is_all_free
 from tilewright.ir.expr import Buffer, Load, Scope, Var, free_vars, loads
 from tilewright.schedule.find import find_block, find_loop, loops_above
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
@@ -47,13 +47,13 @@ class _Nest:
 
 
 class TensorTile:
-    def __init__(self, block: TensorBlock, axes: tuple[Axis, ...], epilogue: str) -> None:
+    def __init__(self, block: TensorBlock, axes: tuple[RoleAxis, ...], epilogue: str) -> None:
         self._b, self._axes, self._epilogue = block, axes, epilogue
 
     def run(self) -> None:
         self._tile(self._nest(self._axes), self._epilogue)
 
-    def _nest(self, axes: tuple[Axis, ...]) -> _Nest:
+    def _nest(self, axes: tuple[RoleAxis, ...]) -> _Nest:
         """Cut the groups into tiles."""
         grouped = {n for a in axes for n in a.iters}
         block = self._b.block
@@ -98,7 +98,7 @@ class TensorTile:
                 nest.spatial[nest.spatial.index(name)] = outer
                 nest.copies.append(inner)
 
-    def _cut(self, axis: Axis, loops: list[str]) -> tuple[list[str], list[str]]:
+    def _cut(self, axis: RoleAxis, loops: list[str]) -> tuple[list[str], list[str]]:
         """The loops that count tiles of a group, and those inside a tile."""
         role = axis.group.role
         if is_all_free(axis.group):

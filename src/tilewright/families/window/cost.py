@@ -12,7 +12,7 @@ from itertools import product
 from typing import Protocol
 
 from tilewright.cost.caches import PREFETCHED_BYTES, l1_room
-from tilewright.families.gemm.recipe import address_steps
+from tilewright.families.gemm.recipe import load_strides
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.ir.expr import Expr, Load, Var, as_index, loads
 from tilewright.ir.rewrite import substitute
@@ -45,7 +45,7 @@ _ROW_CYCLES = 0.25  # cycles for each output of it that is apart from the others
 _MOST_TAPS = 128  # steps of the reduction that are ever written out
 
 
-class Operand(Protocol):
+class WindowOperand(Protocol):
     def distinct(self, taps: int, rows: int, vectors: int, lanes: int) -> int:
         """How many loads a tile makes for the last `taps` steps of the reduction."""
         ...
@@ -55,7 +55,7 @@ class LaneOperand:
     """Where a load of the block goes, in elements."""
 
     def __init__(self, load: Load, block: Block, row: Var | None, col: Var) -> None:
-        steps = address_steps(load, block)
+        steps = load_strides(load, block)
         self._row, self._col = steps.get(row, 0) if row is not None else 0, steps.get(col, 0)
         self._offsets = _offsets(load, block)
 
@@ -89,7 +89,7 @@ def _offsets(load: Load, block: Block) -> list[int | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class WindowInput:
     """What windows slide over, before anybody knows where it is: `width` taps in a row, `stride` from one output to the
     next.
     """
@@ -112,7 +112,7 @@ class Filter:
         return taps * vectors
 
 
-def fits(operands: Sequence[Operand], taps: int, tile: tuple[int, int], target: Target) -> bool:
+def fits_registers(operands: Sequence[WindowOperand], taps: int, tile: tuple[int, int], target: Target) -> bool:
     """Is there a register for all that a tile of (rows, vectors) needs at once (its accumulators, a filter, what
     windows of neighbours share)?
     """
@@ -123,7 +123,7 @@ def fits(operands: Sequence[Operand], taps: int, tile: tuple[int, int], target: 
 
 
 def tile_cycles(
-    operands: Sequence[Operand],
+    operands: Sequence[WindowOperand],
     taps: Sequence[int],
     tile: tuple[int, int],
     unroll: int,
@@ -152,7 +152,7 @@ def tile_cycles(
 
 
 def line_cycles(
-    operands: Sequence[Operand], taps: Sequence[int], line: tuple[int, int], lanes: int, target: Target
+    operands: Sequence[WindowOperand], taps: Sequence[int], line: tuple[int, int], lanes: int, target: Target
 ) -> float:
     """Cycles of a line of (outputs, elements of each), in the best tiles for it."""
     outputs, columns = line
@@ -169,7 +169,7 @@ def line_cycles(
         for r in ROWS
         for v in VECTORS
         for u in UNROLLS
-        if r <= outputs and (v - 1) * lanes < columns and fits(operands, math.prod(taps), (r, v), target)
+        if r <= outputs and (v - 1) * lanes < columns and fits_registers(operands, math.prod(taps), (r, v), target)
     )
 
 
@@ -182,7 +182,7 @@ def far_seconds(block: Block, rows: int, lanes: int, m: Machine) -> float:
         return 0.0
     far = 0.0
     for ld in loads(block.store.value):
-        steps = address_steps(ld, block)
+        steps = load_strides(ld, block)
         along = [abs(steps.get(it.var, 0)) * ld.dtype.bytes for it in taps]
         if ld.buffer is not block.store.buffer and ld.buffer.bytes > l1_room(m):
             far += min(along) >= PREFETCHED_BYTES

@@ -7,9 +7,9 @@ would one by one.
 """
 
 from tilewright.families.elementwise.recipe import memory_order, schedule_spatial
-from tilewright.families.gemm.recipe import address_steps
-from tilewright.families.gemm.register_tile import Nest, loops_of, take_epilogue, tile_nest
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.recipe import load_strides
+from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, free_vars, loads
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
@@ -32,14 +32,14 @@ def is_lane_reduction(block: Block) -> bool:
     inner = _innermost(block)
     if inner is None or inner.extent < 4:
         return False
-    steps = [_step(ld, inner.var, block) for ld in operands(block)]
+    steps = [_step(ld, inner.var, block) for ld in operand_loads(block)]
     return None not in steps and 1 in steps
 
 
 def _step(ld: Load, var: Var, block: Block) -> int | None:
     """How far the address moves with `var`; None if not by the same step everywhere."""
     used = [i for i in ld.indices if var in free_vars(i)]
-    steps = address_steps(ld, block)
+    steps = load_strides(ld, block)
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
     for i in used:
         if any(atom is not var and var in free_vars(atom) for atom, _ in simplify.linear(i).terms):
@@ -47,7 +47,7 @@ def _step(ld: Load, var: Var, block: Block) -> int | None:
     return steps.get(var, 0)
 
 
-def operands(block: Block) -> list[Load]:
+def operand_loads(block: Block) -> list[Load]:
     """What the block loads, but for its accumulator."""
     out = block.store.buffer
     return [ld for ld in loads(block.store.value) if ld.buffer is not out]
@@ -75,7 +75,7 @@ def lane_and_rows(block: Block) -> tuple[Iter, Iter | None]:
     return inner, max(spatial, key=lambda it: order.index(loops[it.var]), default=None)
 
 
-def schedule_lanes(s: Draft, name: str, tile: Tile, unroll: int, target: Target) -> None:
+def schedule_lanes(s: Draft, name: str, tile: RegisterTile, unroll: int, target: Target) -> None:
     """Tile the reduction `name`, with what consumes its result: `tile.rows` outputs of `tile.columns` lanes."""
     block = find_block(s.func, name)
     epilogue = take_epilogue(s, name, block.store.buffer)
@@ -87,7 +87,7 @@ def schedule_lanes(s: Draft, name: str, tile: Tile, unroll: int, target: Target)
     col = loops[inner.var]
     row = s.apply(AddUnitLoop(name)).loop if rows is None else loops[rows.var]
     outer = [n for n in spatial if n not in (row, col)]
-    nest = Nest(name, epilogue, (*outer, row, col), row, col, tuple(_reduce_loops(block)))
+    nest = ReductionNest(name, epilogue, (*outer, row, col), row, col, tuple(_reduce_loops(block)))
     tile_nest(s, nest, tile, target.lanes(block.store.buffer.dtype.bytes), unroll)
 
 
@@ -96,7 +96,7 @@ def gather_lanes(s: Draft, name: str, target: Target) -> None:
     block = find_block(s.func, name)
     inner = _innermost(block)
     assert inner is not None
-    for ld in operands(block):
+    for ld in operand_loads(block):
         used = {v for i in ld.indices for v in free_vars(i)}
         if inner.var in used and _step(ld, inner.var, block) != 1:
             order = [it.var.name for it in block.iters if it.var in used and it.var is not inner.var]

@@ -8,11 +8,11 @@ import numpy as np
 from tilewright.cost.parallel import ranked_seconds
 from tilewright.cost.stream import pass_seconds
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.recipe import try_contraction
-from tilewright.families.gemm.tiles import Tile, column_tiles, row_tiles
+from tilewright.families.gemm.tiles import RegisterTile, column_tiles, row_tiles
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
 from tilewright.families.window.cost import (
     CONTRACTION,
     INTEGER_PRODUCT,
@@ -22,10 +22,10 @@ from tilewright.families.window.cost import (
     VECTORS,
     LaneOperand,
     far_seconds,
-    fits,
+    fits_registers,
     tile_cycles,
 )
-from tilewright.families.window.recipe import is_lane_reduction, lane_and_rows, operands, schedule_lanes
+from tilewright.families.window.recipe import is_lane_reduction, lane_and_rows, operand_loads, schedule_lanes
 from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, walk
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
@@ -52,7 +52,7 @@ class WindowSpace(Space):
         ]
         self._tiles = prod(it.extent for it in others)
         side = None if row is None else row.var
-        self._operands = [LaneOperand(ld, block, side, inner.var) for ld in operands(block)]
+        self._operands = [LaneOperand(ld, block, side, inner.var) for ld in operand_loads(block)]
         self._known: dict[tuple[int, int, int], float] = {}
 
     def points(self) -> Points:
@@ -93,7 +93,7 @@ class WindowSpace(Space):
     def _seconds(self, rows: int, vectors: int, unroll: int, columns: int | None = None) -> float:
         columns = self._columns if columns is None else columns
         is_small = rows <= self._rows and (vectors - 1) * self._lanes < columns
-        if not is_small or not fits(self._operands, prod(self._taps), (rows, vectors), self._target):
+        if not is_small or not fits_registers(self._operands, prod(self._taps), (rows, vectors), self._target):
             return inf
         cycles = sum(
             n * m * self._cycles(size, width, unroll)
@@ -117,16 +117,16 @@ class WindowSpace(Space):
             )
         return self._known[key]
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
-        tile = Tile(decisions["rows"], decisions["vectors"] * self._lanes)
+        tile = RegisterTile(decisions["rows"], decisions["vectors"] * self._lanes)
         schedule_lanes(s, self._block, tile, decisions["unroll"], self._target)
         schedule_rest(s, names, self._target)
         return s
 
 
-def window_space(request: Request) -> Space | None:
+def window_space(request: ScheduleRequest) -> Space | None:
     """The space of a Func with one reduction, if vectors of its output are combined from vectors."""
     start = request.plain
     if start is None:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from tilewright.families.choosing import choosing
 from tilewright.families.gemm.panels import lay_out_panels
 from tilewright.families.gemm.recipe import Contraction, register_tiles, try_contraction
-from tilewright.families.gemm.register_tile import Nest, loops_of, tile_nest
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.register_tile import ReductionNest, loops_of, tile_nest
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
 from tilewright.families.winograd.straight_line import schedule_straight_line
 from tilewright.ir.expr import Scope, Var, loads
@@ -33,7 +33,7 @@ from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Store, blocks
 
 
-class Stages(NamedTuple):
+class WinogradBlocks(NamedTuple):
     """The blocks by name."""
 
     filters: tuple[str, ...]  # straight-line blocks that feed B
@@ -42,7 +42,7 @@ class Stages(NamedTuple):
     results: tuple[str, ...]  # … and those that read the product
 
 
-def find_stages(func: Func) -> Stages | None:
+def find_stages(func: Func) -> WinogradBlocks | None:
     """The stages of such a Func, if it is one: a single contraction, with straight-line blocks around it."""
     reductions = [b for b in blocks(func.body) if b.is_reduction]
     straight = [b for b in blocks(func.body) if choosing(b)]
@@ -56,7 +56,7 @@ def find_stages(func: Func) -> Stages | None:
         return tuple(b.name for b in straight if b.try_store is not None and b.store.buffer is buffer)
 
     reads = tuple(b.name for b in straight if c.store.buffer in _read(b))
-    found = Stages(of(c.b.buffer), of(c.a.buffer), c.block.name, reads)
+    found = WinogradBlocks(of(c.b.buffer), of(c.a.buffer), c.block.name, reads)
     every = {*found.filters, *found.inputs, *found.results}
     return found if every == {b.name for b in straight} and found.inputs and found.results else None
 
@@ -66,7 +66,7 @@ def _read(block: Block) -> set[object]:
 
 
 def schedule_transformed(
-    s: Draft, stages: Stages, tile: Tile, unroll: int, target: Target, *, inside: bool
+    s: Draft, stages: WinogradBlocks, tile: RegisterTile, unroll: int, target: Target, *, inside: bool
 ) -> None:
     """Schedule the stages, with this register tile and so many multiply-adds written out in a step; blocks that are
     none stay as they are. `inside`: block of tiles by block of tiles, if there are several.
@@ -92,7 +92,7 @@ def _own(shared: dict[str, str], name: str) -> tuple[str, ...]:
     return (shared[name],) if name in shared else ()
 
 
-def _shared(s: Draft, stages: Stages) -> dict[str, str]:
+def _shared(s: Draft, stages: WinogradBlocks) -> dict[str, str]:
     """The loop over blocks of tiles, of each stage that goes over them; empty if there is one block only."""
     c = _contraction(s, stages.product)
     if len(c.rows) < 2:
@@ -124,7 +124,9 @@ def _take_follower(s: Draft, store: Store) -> str | None:
     return follower.name
 
 
-def _tile(s: Draft, name: str, outer: tuple[str, ...], tile: Tile, unroll: int, target: Target) -> None:
+def _tile(
+    s: Draft, name: str, outer: tuple[str, ...], tile: RegisterTile, unroll: int, target: Target
+) -> None:
     """Register tiles of the product, for each element of a transformed tile."""
     c = _contraction(s, name)
     loops = loops_of(c.block)
@@ -133,6 +135,6 @@ def _tile(s: Draft, name: str, outer: tuple[str, ...], tile: Tile, unroll: int, 
     lay_out_panels(s, c, min(tile.columns, c.cols[-1].extent))
     batch = tuple(loops[it.var] for it in c.batch)
     reduce = tuple(loops[it.var] for it in c.reduce)
-    nest = Nest(name, copy, (*outer, *batch, col, row), row, col, reduce)
+    nest = ReductionNest(name, copy, (*outer, *batch, col, row), row, col, reduce)
     lanes = target.lanes(c.b.dtype.bytes)
     tile_nest(s, nest, tile, lanes, unroll, register_tiles(target, c.b.dtype), is_shared=not outer)

@@ -13,14 +13,14 @@ import numpy as np
 from tilewright.cost.parallel import evenly
 from tilewright.families.choosing import choosing
 from tilewright.families.elementwise.cost import spatial_seconds
-from tilewright.families.family import Request
+from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.panel_tile import panel_seconds, panel_tiles
 from tilewright.families.gemm.recipe import Contraction, try_contraction
-from tilewright.families.gemm.tiles import Tile
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, Decisions, Knob, Points, Space
+from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
 from tilewright.families.winograd.cost import StraightLine, staged_seconds
-from tilewright.families.winograd.recipe import Stages, find_stages, schedule_transformed
+from tilewright.families.winograd.recipe import WinogradBlocks, find_stages, schedule_transformed
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
@@ -34,7 +34,7 @@ _KNOBS = ("rows", "vectors", "unroll", "inside")
 class WinogradSpace(Space):
     family = "winograd"
 
-    def __init__(self, start: Draft, stages: Stages, target: Target) -> None:
+    def __init__(self, start: Draft, stages: WinogradBlocks, target: Target) -> None:
         self._start, self._stages, self._target = start, stages, target
         self._product = product_of(start.func, stages)
         tiles = panel_tiles(self._product.rows[-1].extent, target)
@@ -62,35 +62,35 @@ class WinogradSpace(Space):
         rest = [b for b in blocks(self._start.func.body) if b.name not in stages]
         return m.meeting_seconds + evenly(sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest), m)
 
-    def build(self, decisions: Decisions) -> Draft:
+    def build(self, decisions: KnobValues) -> Draft:
         s, lanes = self._start.branch(), self._target.lanes(self._product.b.dtype.bytes)
         names = {b.name for b in blocks(s.func.body)}
-        tile = Tile(decisions["rows"], decisions["vectors"] * lanes)
+        tile = RegisterTile(decisions["rows"], decisions["vectors"] * lanes)
         inside = bool(decisions["inside"])
         schedule_transformed(s, self._stages, tile, decisions["unroll"], self._target, inside=inside)
         schedule_rest(s, names, self._target)
         return s
 
 
-def winograd_space(request: Request) -> WinogradSpace | None:
+def winograd_space(request: ScheduleRequest) -> WinogradSpace | None:
     start = request.start
     stages = None if start is None else find_stages(start.func)
     return None if start is None or stages is None else WinogradSpace(start, stages, request.target)
 
 
-def product_of(func: Func, stages: Stages) -> Contraction:
+def product_of(func: Func, stages: WinogradBlocks) -> Contraction:
     c = try_contraction(find_block(func, stages.product))
     assert c is not None, stages.product
     return c
 
 
-def best_stages_seconds(func: Func, stages: Stages, target: Target) -> float:
+def best_stages_seconds(func: Func, stages: WinogradBlocks, target: Target) -> float:
     """With the cheapest register tile, and blocks of tiles one by one."""
     tiles = panel_tiles(product_of(func, stages).rows[-1].extent, target)
     return float(stages_seconds(func, stages, tiles, target, inside=True).min())
 
 
-def stages_seconds(func: Func, stages: Stages, tiles: Points, target: Target, *, inside: bool) -> Costs:
+def stages_seconds(func: Func, stages: WinogradBlocks, tiles: Points, target: Target, *, inside: bool) -> Costs:
     """Of the product, by its register tiles (rows, vectors, unroll), and of what is transformed before and after it, on
     one core.
     """

@@ -16,15 +16,15 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helpe
 from tilewright.frontend.onnx.file import OverLimit, TensorReader
 from tilewright.frontend.onnx.functions import Functions
 from tilewright.frontend.onnx.names import all_nodes, label, subgraphs
-from tilewright.frontend.onnx.nodes import Step, nonsense
+from tilewright.frontend.onnx.nodes import NodeSite, nonsense
 from tilewright.graph.external import CustomNode, HostRun, No, Plugin
-from tilewright.ops.hostop import Body, HostValue
+from tilewright.ops.hostop import HostValue, Subgraph
 from tilewright.ops.opdef import TensorType
 from tilewright.support.errors import UserError
 
 _SHOWN = 100  # unsupported nodes listed in a message
 
-RunNode: TypeAlias = Callable[[Sequence[HostValue], Mapping[str, Body]], Sequence[HostValue]]
+RunNode: TypeAlias = Callable[[Sequence[HostValue], Mapping[str, Subgraph]], Sequence[HostValue]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,12 +44,14 @@ class CustomOps:
     plugins: Sequence[Plugin]
     functions: Functions
     reader: TensorReader
-    _hosted: dict[Step, Hosted] = field(default_factory=dict[Step, Hosted])  # made once, whatever the types
+    _hosted: dict[NodeSite, Hosted] = field(
+        default_factory=dict[NodeSite, Hosted]
+    )  # made once, whatever the types
 
     def __bool__(self) -> bool:
         return bool(self.plugins)
 
-    def against(self, step: Step) -> str | None:
+    def against(self, step: NodeSite) -> str | None:
         """What plugins have against a node, before its types are known; None if one may take it. Those that know
         operators only by types (they say so by having `infer`, and no `host`) may.
         """
@@ -77,7 +79,7 @@ class CustomOps:
             reasons.append(found.reason)
         return No("; ".join(dict.fromkeys(reasons)))
 
-    def host(self, step: Step) -> Hosted | No:
+    def host(self, step: NodeSite) -> Hosted | No:
         """Who runs a node by itself."""
         found = self._hosted.get(step)
         if found is not None:
@@ -97,10 +99,10 @@ class CustomOps:
             reasons.append(answer.reason)
         return No("; ".join(dict.fromkeys(reasons)))
 
-    def instead(self, step: Step, run: RunNode) -> RunNode:
+    def instead(self, step: NodeSite, run: RunNode) -> RunNode:
         """What runs a node of the host; should it refuse the values, a plugin runs it instead."""
 
-        def either(inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> Sequence[HostValue]:
+        def either(inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> Sequence[HostValue]:
             try:
                 with nonsense(step):
                     return run(inputs, bodies)
@@ -144,7 +146,7 @@ class CustomOps:
 def _guarded(plugin: str, node: NodeProto, run: HostRun) -> RunNode:
     """A plugin's function, whose failures are UserErrors: it gets values that nobody has checked."""
 
-    def guarded(inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> Sequence[HostValue]:
+    def guarded(inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> Sequence[HostValue]:
         try:
             results = run(inputs)
         except UserError:
@@ -160,7 +162,7 @@ def _guarded(plugin: str, node: NodeProto, run: HostRun) -> RunNode:
     return guarded
 
 
-def refusal(step: Step, reasons: str) -> str:
+def unsupported_node(step: NodeSite, reasons: str) -> str:
     """What to say of a node that nothing can run."""
     version = step.opsets.get(step.domain, "not imported")
     what = f"{label(step.node.op_type)} (domain {step.domain or 'ai.onnx'}, opset {version}) in {step.title}"

@@ -27,7 +27,7 @@ from tilewright.support.regular_file import open_regular
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ModelLimits:
     """What a model may ask for."""
 
     file_bytes: int = 2**31 - 1  # protobuf cannot hold more; larger weights are external data
@@ -38,7 +38,7 @@ class Limits:
     operands: int = 64  # of one node; a sum of n is an expression n deep. Concatenations may have any number.
 
 
-LIMITS = Limits()
+LIMITS = ModelLimits()
 
 
 class OverLimit(UserError):
@@ -46,7 +46,7 @@ class OverLimit(UserError):
 
 
 def read_model(
-    source: str | Path | bytes | ModelProto, limits: Limits = LIMITS
+    source: str | Path | bytes | ModelProto, limits: ModelLimits = LIMITS
 ) -> "tuple[ModelProto, TensorReader]":
     """The parsed model, its structure checked against the limits, and the reader of its tensors, to be closed."""
     folder: Path | None = None
@@ -73,7 +73,7 @@ def read_model(
     return model, TensorReader(folder, limits, weights)
 
 
-def check_tensor_bytes(shape: Sequence[int], dtype: DType, limits: Limits = LIMITS) -> None:
+def check_tensor_bytes(shape: Sequence[int], dtype: DType, limits: ModelLimits = LIMITS) -> None:
     """UserError if a tensor of this type is too large or its shape is no shape."""
     if len(shape) > limits.rank:
         raise OverLimit(f"a tensor of {len(shape)} axes is over the limit of {limits.rank}")
@@ -98,7 +98,7 @@ def _opened(path: Path, flags: int = 0) -> tuple[IO[bytes], os.stat_result]:
     return os.fdopen(descriptor, "rb"), info
 
 
-def _read(path: Path, limits: Limits) -> tuple[bytes, StoredWeights]:
+def _read(path: Path, limits: ModelLimits) -> tuple[bytes, StoredWeights]:
     """The bytes to parse, and large weights that were left in the file."""
     file, info = _opened(path)
     kept = False
@@ -116,7 +116,7 @@ def _read(path: Path, limits: Limits) -> tuple[bytes, StoredWeights]:
             file.close()
 
 
-def _parse(data: bytes, where: str, limits: Limits) -> ModelProto:
+def _parse(data: bytes, where: str, limits: ModelLimits) -> ModelProto:
     if len(data) > limits.file_bytes:
         raise UserError(f"{where}: {len(data)} bytes, the limit is {limits.file_bytes}")
     if data.startswith(b"version https://git-lfs"):
@@ -130,7 +130,7 @@ def _parse(data: bytes, where: str, limits: Limits) -> ModelProto:
         ) from e
 
 
-def _check_structure(model: ModelProto, limits: Limits) -> None:
+def _check_structure(model: ModelProto, limits: ModelLimits) -> None:
     """Count nodes and depth before anything walks the graph; without recursion."""
     count = 0
     stack: list[tuple[Sequence[NodeProto], int]] = [
@@ -197,7 +197,7 @@ class TensorReader:
     the file if it was left there.
     """
 
-    def __init__(self, folder: Path | None, limits: Limits, weights: StoredWeights) -> None:
+    def __init__(self, folder: Path | None, limits: ModelLimits, weights: StoredWeights) -> None:
         self._folder, self._limits, self._weights = folder, limits, weights
         self._files: dict[str, IO[bytes]] = {}
 

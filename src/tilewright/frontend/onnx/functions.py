@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs
 
-from tilewright.frontend.onnx.file import Limits
+from tilewright.frontend.onnx.file import ModelLimits
 from tilewright.frontend.onnx.names import all_nodes, label, stored_names
-from tilewright.frontend.onnx.nodes import Step, normal_domain, read_opsets
+from tilewright.frontend.onnx.nodes import NodeSite, normal_domain, read_opsets
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.errors import UserError
 
@@ -24,7 +24,7 @@ _Key: TypeAlias = tuple[str, str, str]  # domain, name and overload
 class Functions:
     """The functions of a model, checked: none calls itself."""
 
-    def __init__(self, model: ModelProto, limits: Limits) -> None:
+    def __init__(self, model: ModelProto, limits: ModelLimits) -> None:
         self._limits = limits
         self._own: dict[_Key, FunctionProto] = {}
         self._sizes: dict[_Key, int] = {}  # nodes of each, with those that they stand for
@@ -44,10 +44,10 @@ class Functions:
 
     def expand(
         self,
-        step: Step,
+        step: NodeSite,
         types: Callable[[], Sequence[TensorType | None]],
         written: Callable[[], FunctionProto | None] = lambda: None,
-    ) -> list[Step] | None:
+    ) -> list[NodeSite] | None:
         """The nodes that compute what this one does: a function of the model, one that is `written` for the node, or
         one that ONNX declares. None if it is no function.
         """
@@ -108,7 +108,7 @@ def _key(node: NodeProto) -> _Key:
     return normal_domain(node.domain), node.op_type, node.overload
 
 
-def is_declared_function(step: Step) -> bool:
+def is_declared_function(step: NodeSite) -> bool:
     """Do we, or does ONNX, declare the operator by other operators?"""
     if step.composite() is not None:
         return True
@@ -116,7 +116,7 @@ def is_declared_function(step: Step) -> bool:
     return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def inline(step: Step, branch: GraphProto) -> list[Step]:
+def inline(step: NodeSite, branch: GraphProto) -> list[NodeSite]:
     """The nodes of a chosen branch; its initializers become constants."""
     nodes = list(branch.node)
     for s in branch.sparse_initializer:
@@ -132,7 +132,7 @@ def inline(step: Step, branch: GraphProto) -> list[Step]:
     defined = [o for n in nodes for o in n.output if o]
     names = {n: f"{step.scope}{n}" for n in defined}
     out = [
-        Step(_renamed(n, names), step.opsets, f"{step.name}/{n.name or n.op_type}_{i}", step.depth + 1)
+        NodeSite(_renamed(n, names), step.opsets, f"{step.name}/{n.name or n.op_type}_{i}", step.depth + 1)
         for i, n in enumerate(nodes)
     ]
     for formal, actual in zip(branch.output, step.node.output, strict=True):
@@ -143,7 +143,7 @@ def inline(step: Step, branch: GraphProto) -> list[Step]:
 # ------------------------------------------------------------------------------------------------------ expansion
 
 
-def _declared(step: Step, types: Callable[[], Sequence[TensorType | None]]) -> FunctionProto | None:
+def _declared(step: NodeSite, types: Callable[[], Sequence[TensorType | None]]) -> FunctionProto | None:
     """The body that ONNX declares for an operator, for these types of its inputs."""
     schema: Any = step.schema()
     if schema is None:
@@ -176,7 +176,7 @@ def _type_proto(t: TensorType | None) -> TypeProto:
     return out
 
 
-def _expanded(step: Step, body: FunctionProto, opsets: Mapping[str, int]) -> Iterator[Step]:
+def _expanded(step: NodeSite, body: FunctionProto, opsets: Mapping[str, int]) -> Iterator[NodeSite]:
     call = step.node
     if len(call.input) > len(body.input) or len(call.output) > len(body.output):
         raise UserError(
@@ -187,7 +187,7 @@ def _expanded(step: Step, body: FunctionProto, opsets: Mapping[str, int]) -> Ite
     for i, formal in enumerate(body.input):
         names[formal] = call.input[i] if i < len(call.input) else ""
     inputs = set(body.input)
-    ends: list[Step] = []
+    ends: list[NodeSite] = []
     for formal, actual in zip(body.output, call.output, strict=False):
         if not actual:
             continue
@@ -197,13 +197,13 @@ def _expanded(step: Step, body: FunctionProto, opsets: Mapping[str, int]) -> Ite
             names[formal] = actual
     for i, n in enumerate(body.node):
         made = _renamed(n, names, given)
-        yield Step(made, opsets, f"{step.name}/{n.name or n.op_type}_{i}", step.depth + 1)
+        yield NodeSite(made, opsets, f"{step.name}/{n.name or n.op_type}_{i}", step.depth + 1)
     yield from ends
 
 
-def _identity(step: Step, source: str, target: str) -> Step:
+def _identity(step: NodeSite, source: str, target: str) -> NodeSite:
     node = NodeProto(op_type="Identity", input=[source], output=[target])
-    return Step(node, step.opsets, f"{step.name}/{target}", step.depth + 1)
+    return NodeSite(node, step.opsets, f"{step.name}/{target}", step.depth + 1)
 
 
 def _renamed(

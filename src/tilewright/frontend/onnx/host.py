@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tilewright.frontend.onnx.file import check_tensor_bytes
-from tilewright.frontend.onnx.nodes import Step, make_op
+from tilewright.frontend.onnx.nodes import NodeSite, make_op
 from tilewright.ir.dtype import DType
-from tilewright.ops.hostop import Body, HostOp, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, IndexInput, Op, TensorType
 from tilewright.support.errors import UserError
 from tilewright.support.indices import IndexCheck
@@ -27,12 +27,12 @@ def is_native(value: HostValue) -> TypeGuard[Array]:
 
 
 def run_reference(
-    step: Step,
+    step: NodeSite,
     cls: type[Op],
     attrs: Mapping[str, Any],
     is_checked: bool,
     inputs: Sequence[HostValue],
-    bodies: Mapping[str, Body],
+    bodies: Mapping[str, Subgraph],
 ) -> tuple[HostValue, ...]:
     """Run a native op's reference; attributes that depend on values are made now. If `is_checked`, indices have to be
     in range.
@@ -56,14 +56,14 @@ def run_reference(
 
 
 def run_checked(
-    step: Step, op: HostOp, inputs: Sequence[HostValue], bodies: Mapping[str, Body]
+    step: NodeSite, op: HostOp, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]
 ) -> tuple[HostValue, ...]:
     """Run an op of the host whose indices have to be in range."""
     _examine(step, op.indices(inputs), inputs)
     return op.run(inputs, bodies)
 
 
-def _examine(step: Step, uses: Sequence[IndexInput], inputs: Sequence[HostValue]) -> None:
+def _examine(step: NodeSite, uses: Sequence[IndexInput], inputs: Sequence[HostValue]) -> None:
     for use in uses:
         array = tensor(inputs[use.input], "the indices")
         title = f"{step.title} ({step.node.op_type})"

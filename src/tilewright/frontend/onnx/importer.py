@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 from onnx import FunctionProto
 
-from tilewright.frontend.onnx.custom_ops import refusal, unsupported
+from tilewright.frontend.onnx.custom_ops import unsupported, unsupported_node
 from tilewright.frontend.onnx.file import OverLimit, check_tensor_bytes
 from tilewright.frontend.onnx.functions import inline
 from tilewright.frontend.onnx.host import is_native, run_checked, run_reference
 from tilewright.frontend.onnx.names import free_names, label, subgraphs
 from tilewright.frontend.onnx.nodes import (
-    Step,
+    NodeSite,
     attributes,
-    constant_value,
-    make_function,
+    composite_function,
+    constant_node_value,
     make_host_op,
     make_op,
     nonsense,
 )
-from tilewright.frontend.onnx.scope import Scope, is_foreign
+from tilewright.frontend.onnx.scope import ModelScope, is_foreign
 from tilewright.frontend.onnx.sequences import Sequences
-from tilewright.frontend.onnx.stage import Given, HostCall, HostNodes, Opaque, Stage
+from tilewright.frontend.onnx.stage import Given, HostCall, HostNodes, ModelStage, Opaque
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import CustomNode, No
 from tilewright.graph.graph import Graph, Node, Value
@@ -50,12 +50,12 @@ class _Import:
     """A node of the graph, and the one of the model that it was made from."""
 
     node: Node
-    step: Step
+    step: NodeSite
     operands: tuple[Value | Array | None, ...]
 
 
 def _origin(
-    step: Step,
+    step: NodeSite,
     operands: Sequence[Value | Array | None],
     values: Mapping[str, Value],
     whole: Origin | None = None,
@@ -73,7 +73,7 @@ def _stated(value: Value, known: Array | None) -> Array | None:
 class StageImporter:
     """Imports what can be imported, given the types of values, or arrays that are known."""
 
-    def __init__(self, scope: Scope, given: Mapping[str, Given | Array]) -> None:
+    def __init__(self, scope: ModelScope, given: Mapping[str, Given | Array]) -> None:
         self._scope, self._source, self._given = scope, scope.source, given
         self._builder = GraphBuilder(scope.name)
         self._values: dict[str, Value] = {}
@@ -83,14 +83,14 @@ class StageImporter:
         self._known = KnownValues({})
         self._sequences = Sequences(self._type_of, self._constant_of)
         self._expanded = 0  # nodes that others stood for
-        self._wholes: dict[Step, Step] = {}  # the node of the model that stood for a node
+        self._wholes: dict[NodeSite, NodeSite] = {}  # the node of the model that stood for a node
         self._imports: list[_Import] = []
         self._hosts: list[HostCall] = []
-        self._rest: list[Step] = []
+        self._rest: list[NodeSite] = []
         self._refusals: list[str] = []  # nodes that nothing can run
         # Node types that are no op of ours, because their result is known as soon as their input's type is.
-        self._special: dict[str, Callable[[Step, Mapping[str, Any]], Value | Array]] = {
-            "Constant": constant_value,
+        self._special: dict[str, Callable[[NodeSite, Mapping[str, Any]], Value | Array]] = {
+            "Constant": constant_node_value,
             "Identity": self._identity,
             "Shape": self._shape,
             "Size": self._size,
@@ -100,7 +100,7 @@ class StageImporter:
         """Make the graph take this input, used or not. Others it takes when a node uses them."""
         self._values[name] = self._builder.input(name, type)
 
-    def import_steps(self, steps: Iterable[Step]) -> None:
+    def import_steps(self, steps: Iterable[NodeSite]) -> None:
         queue = deque(steps)
         while queue:
             step = queue.popleft()
@@ -118,7 +118,7 @@ class StageImporter:
         if self._refusals:
             raise unsupported(self._refusals)
 
-    def _counted(self, expanded: list[Step]) -> list[Step]:
+    def _counted(self, expanded: list[NodeSite]) -> list[NodeSite]:
         """The nodes that another stands for: also operators that ONNX declares as functions have many."""
         self._expanded += len(expanded)
         if self._expanded > self._source.limits.nodes:
@@ -127,7 +127,7 @@ class StageImporter:
             )
         return expanded
 
-    def stage(self, wanted: Iterable[str]) -> Stage:
+    def stage(self, wanted: Iterable[str]) -> ModelStage:
         """What was imported, such that hosts, the rest and those who want these names find what they need."""
         now = {*wanted, *(n for h in self._hosts for n in (*h.inputs, *h.captured))}
         later = {n for s in self._rest for n in (*s.node.input, *free_names(s.node))}
@@ -156,7 +156,7 @@ class StageImporter:
             else:
                 made[name] = outputs.setdefault(value, len(outputs))
         graph = self._finished(outputs, [v.name for v in outputs])
-        return Stage(graph, made, known, aliases, lists, tuple(self._hosts), tuple(self._rest))
+        return ModelStage(graph, made, known, aliases, lists, tuple(self._hosts), tuple(self._rest))
 
     def whole(self, outputs: Sequence[str]) -> Graph:
         """The graph, if no node is left to the host."""
@@ -190,7 +190,7 @@ class StageImporter:
 
     # ------------------------------------------------------------------------------------------------ one node
 
-    def _import(self, step: Step, captured: set[str]) -> list[Step]:
+    def _import(self, step: NodeSite, captured: set[str]) -> list[NodeSite]:
         """Take the node in; or return the nodes that it stands for."""
         functions = self._source.functions
         if functions.own(step.node) is not None:
@@ -208,7 +208,7 @@ class StageImporter:
         self._add_custom_op(step, captured, refused)
         return []
 
-    def _try_import(self, step: Step, captured: set[str]) -> list[Step] | None:
+    def _try_import(self, step: NodeSite, captured: set[str]) -> list[NodeSite] | None:
         """Take in a node that native code or our host runs, or stands for others; None if it is unknown."""
         if step in self._scope.host_ops:
             self._add_host(step, {}, captured, None, "")
@@ -247,13 +247,13 @@ class StageImporter:
             return None if expanded is None else self._parts(step, expanded)
         return []
 
-    def _parts(self, whole: Step | None, parts: list[Step]) -> list[Step]:
+    def _parts(self, whole: NodeSite | None, parts: list[NodeSite]) -> list[NodeSite]:
         """Note what `parts` are parts of: the outermost node that stands for them."""
         if whole is not None:
             self._wholes.update(dict.fromkeys(parts, self._wholes.get(whole, whole)))
         return parts
 
-    def _add(self, step: Step, cls: type[Op], attrs: Mapping[str, Any]) -> None:
+    def _add(self, step: NodeSite, cls: type[Op], attrs: Mapping[str, Any]) -> None:
         node = step.node
         inputs = [self._try_value(n) if n else None for n in node.input]
 
@@ -266,7 +266,7 @@ class StageImporter:
         self._add_op(step, op, [v for v in (inputs[i] for i in taken) if v is not None], stated)
 
     def _add_op(
-        self, step: Step, op: Op, operands: Sequence[Value], stated: Sequence[Value | Array | None]
+        self, step: NodeSite, op: Op, operands: Sequence[Value], stated: Sequence[Value | Array | None]
     ) -> None:
         """A node of the graph. `stated` are the inputs as the model has them."""
         names = [n or f"{step.name}.{i}" for i, n in enumerate(step.node.output)]
@@ -275,7 +275,7 @@ class StageImporter:
         )
 
     def _define_outputs(
-        self, step: Step, made: Node, stated: Sequence[Value | Array | None], names: Iterable[str]
+        self, step: NodeSite, made: Node, stated: Sequence[Value | Array | None], names: Iterable[str]
     ) -> None:
         for v in made.outputs:
             check_tensor_bytes(v.shape, v.type.dtype, self._source.limits)
@@ -285,7 +285,7 @@ class StageImporter:
             if n:
                 self._define(n, v)
 
-    def _add_custom_op(self, step: Step, captured: set[str], refused: UserError | None) -> None:
+    def _add_custom_op(self, step: NodeSite, captured: set[str], refused: UserError | None) -> None:
         """A node that native code does not know, or has `refused`: a plugin has it, or nobody."""
         custom_ops = self._source.custom_ops
         why = "native code does not know it" if refused is None else refused.message
@@ -304,14 +304,14 @@ class StageImporter:
             self._hosts.append(HostCall(step, tuple(sorted(captured)), why, hosted.run, hosted.plugin))
         self._late.update(o for o in step.node.output if o)
 
-    def _refuse(self, step: Step, reasons: Sequence[str], refused: UserError | None) -> None:
+    def _refuse(self, step: NodeSite, reasons: Sequence[str], refused: UserError | None) -> None:
         """Nobody runs the node. What is the matter with others is found out before that is said."""
         text = "; ".join(dict.fromkeys(filter(None, reasons)))
         if refused is not None:
             raise UserError(f"{refused.message}; {text}", hint=refused.hint) from refused
-        self._refusals.append(refusal(step, text))
+        self._refusals.append(unsupported_node(step, text))
 
-    def _try_outside(self, step: Step) -> No | None:
+    def _try_outside(self, step: NodeSite) -> No | None:
         """Make it a node of the graph, if a plugin says what it gives; otherwise why none does."""
         custom_ops = self._source.custom_ops
         own = replace(step, node=custom_ops.self_contained(step.node))
@@ -330,7 +330,7 @@ class StageImporter:
         return None
 
     def _add_host(
-        self, step: Step, attrs: Mapping[str, Any], captured: set[str], native: type[Op] | None, why: str
+        self, step: NodeSite, attrs: Mapping[str, Any], captured: set[str], native: type[Op] | None, why: str
     ) -> None:
         """Leave the node to the host; or run it now, if its inputs are known and it has no subgraphs."""
         hosted = step.hosted()
@@ -359,14 +359,14 @@ class StageImporter:
         self._late.update(o for o in step.node.output if o)
 
     def _written(
-        self, step: Step, attrs: Mapping[str, Any], types: Sequence[TensorType | None]
+        self, step: NodeSite, attrs: Mapping[str, Any], types: Sequence[TensorType | None]
     ) -> FunctionProto | None:
         """The nodes that a composite stands for."""
         composite = step.composite()
         if composite is None:
             return None
         names = step.node.input
-        return make_function(step, composite, attrs, types, lambda i: self._constant_of(names[i]))
+        return composite_function(step, composite, attrs, types, lambda i: self._constant_of(names[i]))
 
     # ---------------------------------------------------------------------------------------------- what names mean
 
@@ -415,7 +415,7 @@ class StageImporter:
         value = self._try_value(name)
         return None if value is None else self._known.get(value)
 
-    def _types(self, step: Step) -> list[TensorType | None]:
+    def _types(self, step: NodeSite) -> list[TensorType | None]:
         return [self._type_of(n) for n in step.node.input]
 
     def _type_of(self, name: str) -> TensorType | None:
@@ -429,10 +429,10 @@ class StageImporter:
 
     # ----------------------------------------------------------------- nodes whose result is known from types
 
-    def _identity(self, step: Step, attrs: Mapping[str, Any]) -> Value:
+    def _identity(self, step: NodeSite, attrs: Mapping[str, Any]) -> Value:
         return self._operand(step)
 
-    def _copy_host_value(self, step: Step) -> None:
+    def _copy_host_value(self, step: NodeSite) -> None:
         source, name = step.node.input[0], step.node.output[0]
         if source in self._held:
             self._held[name] = self._held[source]
@@ -443,15 +443,15 @@ class StageImporter:
         else:
             self._held[name] = self._scope.read(source)
 
-    def _shape(self, step: Step, attrs: Mapping[str, Any]) -> Array:
+    def _shape(self, step: NodeSite, attrs: Mapping[str, Any]) -> Array:
         # `start` and `end` clamp to the axes there are, which is what slicing does.
         chosen = self._operand(step).shape[slice(attrs.get("start", 0), attrs.get("end"))]
         return np.array(chosen, np.int64)
 
-    def _size(self, step: Step, attrs: Mapping[str, Any]) -> Array:
+    def _size(self, step: NodeSite, attrs: Mapping[str, Any]) -> Array:
         return np.array(self._operand(step).size, np.int64)
 
-    def _operand(self, step: Step) -> Value:
+    def _operand(self, step: NodeSite) -> Value:
         value = self._try_value(step.node.input[0])
         if value is None:
             raise UserError(f"{step.node.op_type} needs an input 0")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, ValueInfoProto
 
-from tilewright.frontend.onnx.file import HOST_TYPES, Limits, check_tensor_bytes, type_name
+from tilewright.frontend.onnx.file import HOST_TYPES, ModelLimits, check_tensor_bytes, type_name
 from tilewright.frontend.onnx.names import free_names, label
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.errors import Hint, MultipleProgramsError, UserError
@@ -50,7 +50,9 @@ def input_spec(info: ValueInfoProto) -> InputSpec:
     return InputSpec(info.name, dtype, None if dims is None else tuple(dims), kind)
 
 
-def input_types(infos: Sequence[ValueInfoProto], shapes: Shapes, limits: Limits) -> dict[str, TensorType]:
+def input_types(
+    infos: Sequence[ValueInfoProto], shapes: Shapes, limits: ModelLimits
+) -> dict[str, TensorType]:
     """The types of the inputs. `shapes` fills open dimensions; a named one that is given once holds everywhere. Inputs
     that only the host can hold are left out.
     """

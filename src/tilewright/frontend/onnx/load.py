@@ -14,12 +14,12 @@ from types import TracebackType
 
 from onnx import ModelProto
 
-from tilewright.frontend.onnx.file import LIMITS, Limits, read_model, type_name
+from tilewright.frontend.onnx.file import LIMITS, ModelLimits, read_model, type_name
 from tilewright.frontend.onnx.importer import StageImporter
 from tilewright.frontend.onnx.interface import Shapes, input_spec, input_types
 from tilewright.frontend.onnx.names import label
 from tilewright.frontend.onnx.scope import model_scope
-from tilewright.frontend.onnx.stage import OPAQUE, Stage
+from tilewright.frontend.onnx.stage import OPAQUE, ModelStage
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
@@ -29,7 +29,7 @@ from tilewright.support.errors import UserError
 def load_graph(
     model: str | Path | bytes | ModelProto,
     shapes: Shapes | None = None,
-    limits: Limits = LIMITS,
+    limits: ModelLimits = LIMITS,
     *,
     opened: list[str] | None = None,
     custom_ops: Sequence[Plugin] = (),
@@ -53,7 +53,7 @@ class OnnxModel:
     def __init__(
         self,
         model: str | Path | bytes | ModelProto,
-        limits: Limits = LIMITS,
+        limits: ModelLimits = LIMITS,
         custom_ops: Sequence[Plugin] = (),
         *,
         check_indices: bool = False,
@@ -82,7 +82,7 @@ class OnnxModel:
         self._check_outputs(graph)
         return graph
 
-    def first_stage(self, shapes: Shapes) -> Stage:
+    def first_stage(self, shapes: Shapes) -> ModelStage:
         """What comes before, and is, what the host runs first."""
         return self._imported(shapes).stage(self.scope.outputs)
 

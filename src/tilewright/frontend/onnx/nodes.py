@@ -8,7 +8,7 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, OperatorSetIdProto, defs
 
 from tilewright.frontend.onnx import write
-from tilewright.frontend.onnx.file import Limits, TensorReader
+from tilewright.frontend.onnx.file import ModelLimits, TensorReader
 from tilewright.frontend.onnx.names import label
 from tilewright.ops.compositeop import Composite, body_of
 from tilewright.ops.hostop import HostOp
@@ -33,7 +33,7 @@ def read_opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class NodeSite:
     """A node, the opsets in force where it stands, and how many functions it is inside of."""
 
     node: NodeProto
@@ -88,7 +88,7 @@ class Step:
         )
 
 
-def attributes(step: Step, reader: TensorReader, limits: Limits) -> dict[str, Any]:
+def attributes(step: NodeSite, reader: TensorReader, limits: ModelLimits) -> dict[str, Any]:
     """Attributes as Python values, held to ONNX's declaration of the op. Subgraphs are left out."""
     node, schema = step.node, step.schema()
     if schema is None and step.domain == "" and node.op_type not in _EARLY and step.composite() is None:
@@ -121,7 +121,7 @@ def attributes(step: Step, reader: TensorReader, limits: Limits) -> dict[str, An
     return out
 
 
-def constant_value(step: Step, attrs: Mapping[str, Any]) -> Array:
+def constant_node_value(step: NodeSite, attrs: Mapping[str, Any]) -> Array:
     """What a Constant is."""
     match list(attrs.items()):
         case [("value" | "sparse_value", array)]:
@@ -137,7 +137,7 @@ def constant_value(step: Step, attrs: Mapping[str, Any]) -> Array:
 
 
 def make_op(
-    step: Step,
+    step: NodeSite,
     cls: type[Op],
     attrs: Mapping[str, Any],
     types: Sequence[TensorType | None],
@@ -149,14 +149,14 @@ def make_op(
         return cls.from_onnx(seen)
 
 
-def make_host_op(step: Step, cls: type[HostOp], attrs: Mapping[str, Any]) -> HostOp:
+def make_host_op(step: NodeSite, cls: type[HostOp], attrs: Mapping[str, Any]) -> HostOp:
     seen = OnnxNode(step.node.op_type, step.opset, attrs, (), lambda _: None, len(step.node.output))
     with nonsense(step):
         return cls.from_onnx(seen)
 
 
-def make_function(
-    step: Step,
+def composite_function(
+    step: NodeSite,
     cls: type[Composite],
     attrs: Mapping[str, Any],
     types: Sequence[TensorType | None],
@@ -171,7 +171,7 @@ def make_function(
 class nonsense:
     """Attributes have the declared types, but their values may still be absurd: what that breaks is a UserError."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: NodeSite) -> None:
         self._step = step
 
     def __enter__(self) -> None:

@@ -6,12 +6,12 @@ from functools import cached_property
 
 from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto, defs
 
-from tilewright.frontend.onnx.custom_ops import CustomOps, refusal, unsupported
-from tilewright.frontend.onnx.file import Limits, TensorReader
+from tilewright.frontend.onnx.custom_ops import CustomOps, unsupported, unsupported_node
+from tilewright.frontend.onnx.file import ModelLimits, TensorReader
 from tilewright.frontend.onnx.functions import Functions, is_declared_function
 from tilewright.frontend.onnx.interface import sorted_nodes
 from tilewright.frontend.onnx.names import all_nodes, check_names, free_names, label, subgraphs
-from tilewright.frontend.onnx.nodes import Step, normal_domain, read_opsets
+from tilewright.frontend.onnx.nodes import NodeSite, normal_domain, read_opsets
 from tilewright.graph.external import Plugin
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import Array
@@ -27,25 +27,25 @@ class Source:
 
     functions: Functions
     reader: TensorReader
-    limits: Limits
+    limits: ModelLimits
     custom_ops: CustomOps  # who runs what we do not
     check_indices: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Scope:
+class ModelScope:
     """A graph or a body: what it takes, what it gives, its nodes in an order in which they can run."""
 
     source: Source
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[NodeSite, ...]
     stored: Mapping[str, TensorProto | SparseTensorProto]
-    around: "Scope | None" = None  # whose constants a body may use
+    around: "ModelScope | None" = None  # whose constants a body may use
     declared: tuple[ValueInfoProto, ...] = ()  # what the file says of the outputs: nothing, often
     # Of nodes of other domains, whose attributes may be large (trees): made once, whatever the types.
-    host_ops: dict[Step, HostOp] = field(default_factory=dict[Step, HostOp])
+    host_ops: dict[NodeSite, HostOp] = field(default_factory=dict[NodeSite, HostOp])
     _read: dict[str, Array] = field(default_factory=dict[str, Array])
 
     @cached_property
@@ -76,11 +76,11 @@ class Scope:
 def model_scope(
     model: ModelProto,
     reader: TensorReader,
-    limits: Limits,
+    limits: ModelLimits,
     plugins: Sequence[Plugin] = (),
     *,
     check_indices: bool = False,
-) -> Scope:
+) -> ModelScope:
     """The main graph. UserError if there are nodes that nothing can run, with all of them. Whether plugins that know
     operators only by types know one is found out when types are.
     """
@@ -98,8 +98,8 @@ def model_scope(
 
 
 def graph_scope(
-    source: Source, graph: GraphProto, opsets: Mapping[str, int], around: Scope | None = None
-) -> Scope:
+    source: Source, graph: GraphProto, opsets: Mapping[str, int], around: ModelScope | None = None
+) -> ModelScope:
     """The nodes of a graph; `around` is the scope that a body stands in."""
     stored: dict[str, TensorProto | SparseTensorProto] = {}
     for t in (*graph.initializer, *graph.sparse_initializer):
@@ -110,13 +110,13 @@ def graph_scope(
     # Before IR version 4 every initializer was an input too: then it is the default, and we take it.
     inputs = tuple(i.name for i in graph.input if i.name not in stored)
     nodes = sorted_nodes(graph.node, {*inputs, *stored}, is_body=around is not None)
-    steps = tuple(Step(n, opsets, n.name or f"{n.op_type}_{i}") for i, n in enumerate(nodes))
+    steps = tuple(NodeSite(n, opsets, n.name or f"{n.op_type}_{i}") for i, n in enumerate(nodes))
     outputs = tuple(o.name for o in graph.output)
     name = graph.name or "model"
-    return Scope(source, name, inputs, outputs, steps, stored, around, tuple(graph.output))
+    return ModelScope(source, name, inputs, outputs, steps, stored, around, tuple(graph.output))
 
 
-def is_foreign(step: Step) -> bool:
+def is_foreign(step: NodeSite) -> bool:
     """Is the node of an opset before or after ours, in which its operator may mean something else?"""
     opset = step.opsets.get("", OPSETS[0])
     return opset not in OPSETS and _has_changed(step.node, opset)
@@ -165,16 +165,16 @@ def _refusals(source: Source, nodes: Iterable[NodeProto], opsets: Mapping[str, i
         if node is None:
             stack.pop()
             continue
-        step = Step(node, opsets, "")
+        step = NodeSite(node, opsets, "")
         is_known = _is_known(source, step)
         reasons = None if is_known else source.custom_ops.against(step)
         if reasons is not None:
-            yield refusal(step, reasons)
+            yield unsupported_node(step, reasons)
         if is_known or reasons is not None:
             stack.extend(iter(g.node) for g in subgraphs(node).values())
 
 
-def _is_known(source: Source, step: Step) -> bool:
+def _is_known(source: Source, step: NodeSite) -> bool:
     if source.functions.own(step.node) is not None:
         return True
     if is_foreign(step):

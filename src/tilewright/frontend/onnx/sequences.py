@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, helper, numpy_helper
 
-from tilewright.frontend.onnx.nodes import Step
+from tilewright.frontend.onnx.nodes import NodeSite
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.opdef import Array, TensorType
 
@@ -29,7 +29,7 @@ class Sequences:
         self._type_of, self._constant = type_of, constant
         self.known: dict[str, Pieces] = {}
 
-    def expand(self, step: Step, attrs: Mapping[str, Any]) -> list[Step] | None:
+    def expand(self, step: NodeSite, attrs: Mapping[str, Any]) -> list[NodeSite] | None:
         """The nodes that this one stands for; None if its sequence, or a position in it, is not known."""
         kind = step.node.op_type
         if step.domain or kind not in (*MAKERS, *TAKERS):
@@ -43,7 +43,9 @@ class Sequences:
         pieces = self.known.get(step.node.input[0])
         return None if pieces is None else self._use(step, kind, pieces, attrs)
 
-    def _use(self, step: Step, kind: str, pieces: Pieces, attrs: Mapping[str, Any]) -> list[Step] | None:
+    def _use(
+        self, step: NodeSite, kind: str, pieces: Pieces, attrs: Mapping[str, Any]
+    ) -> list[NodeSite] | None:
         (output, *_), inputs = step.node.output, list(step.node.input)
         if kind == "SequenceLength":
             return [_constant(step, np.array(len(pieces), np.int64), output)]
@@ -73,11 +75,11 @@ class Sequences:
                 at = len(pieces) - 1 if at is None else at
                 return self._define(step, (*pieces[:at], *pieces[at + 1 :]))
 
-    def _define(self, step: Step, pieces: Pieces) -> list[Step]:
+    def _define(self, step: NodeSite, pieces: Pieces) -> list[NodeSite]:
         self.known[step.node.output[0]] = pieces
         return []
 
-    def _split(self, step: Step, attrs: Mapping[str, Any]) -> list[Step] | None:
+    def _split(self, step: NodeSite, attrs: Mapping[str, Any]) -> list[NodeSite] | None:
         node = step.node
         x = self._type_of(node.input[0])
         if x is None:
@@ -109,7 +111,7 @@ class Sequences:
         self._define(step, tuple(names))
         return made
 
-    def _concat(self, step: Step, pieces: Pieces, attrs: Mapping[str, Any]) -> list[Step]:
+    def _concat(self, step: NodeSite, pieces: Pieces, attrs: Mapping[str, Any]) -> list[NodeSite]:
         axis, (output, *_) = int(attrs["axis"]), step.node.output
         if not attrs.get("new_axis", 0):
             return [_step(step, "Concat", pieces, [output], axis=axis)]
@@ -120,10 +122,10 @@ class Sequences:
         return [*made, _step(step, "Concat", longer, [output], axis=axis)]
 
 
-def _step(step: Step, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> Step:
+def _step(step: NodeSite, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> NodeSite:
     node: NodeProto = helper.make_node(kind, inputs, outputs, **attrs)
-    return Step(node, {"": max(step.opset, 13)}, f"{step.name}/{kind}", step.depth + 1)
+    return NodeSite(node, {"": max(step.opset, 13)}, f"{step.name}/{kind}", step.depth + 1)
 
 
-def _constant(step: Step, value: Array, output: str) -> Step:
+def _constant(step: NodeSite, value: Array, output: str) -> NodeSite:
     return _step(step, "Constant", [], [output], value=numpy_helper.from_array(value))

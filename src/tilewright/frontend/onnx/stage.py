@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilewright.frontend.onnx.custom_ops import RunNode
-from tilewright.frontend.onnx.nodes import Step
+from tilewright.frontend.onnx.nodes import NodeSite
 from tilewright.graph.graph import Graph
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import TensorType
@@ -34,7 +34,7 @@ class HostCall:
     runs the bodies, too: it takes what they use as further inputs.
     """
 
-    step: Step
+    step: NodeSite
     captured: tuple[str, ...]
     why: str
     run: RunNode
@@ -50,7 +50,7 @@ class HostCall:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stage:
+class ModelStage:
     """`graph` gives the values `made`; `known` holds what was worked out while importing, and `aliases` further names
     of values that were given. Then `hosts` run, in any order; then `rest` is imported, with all of these given.
     """
@@ -61,7 +61,7 @@ class Stage:
     aliases: Mapping[str, str]
     lists: Mapping[str, tuple[str, ...]]  # sequences of values with these names
     hosts: tuple[HostCall, ...]
-    rest: tuple[Step, ...]
+    rest: tuple[NodeSite, ...]
 
 
 class HostNodes(MultipleProgramsError):

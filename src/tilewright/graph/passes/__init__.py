@@ -25,9 +25,9 @@ from tilewright.graph.passes.trim_windows import trim_windows
 from tilewright.support.errors import UserError
 from tilewright.support.extensions import Additions
 
-Pass: TypeAlias = Callable[[Graph], Graph]
+GraphPass: TypeAlias = Callable[[Graph], Graph]
 
-PIPELINE: tuple[Pass, ...] = (
+PIPELINE: tuple[GraphPass, ...] = (
     fold_constants,  # shape arithmetic and transposed weights become constants
     simplify,  # no-ops go, chains of movement collapse
     drop_unread_columns,
@@ -44,10 +44,10 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind
 )
-ADDED: Additions[tuple[Pass, Pass]] = Additions("graph pass")  # each with the one that it runs before
+ADDED: Additions[tuple[GraphPass, GraphPass]] = Additions("graph pass")  # each with the one that it runs before
 
 
-def register_pass(run: Pass, before: Pass = eliminate_common) -> None:
+def register_pass(run: GraphPass, before: GraphPass = eliminate_common) -> None:
     """Make a pass of another package known. It runs before the (first) one of ours that is named."""
     if before not in PIPELINE:
         raise UserError(
@@ -57,7 +57,7 @@ def register_pass(run: Pass, before: Pass = eliminate_common) -> None:
     ADDED.add({run.__name__: (run, before)}, {p.__name__ for p in PIPELINE})
 
 
-def all_passes() -> tuple[Pass, ...]:
+def all_passes() -> tuple[GraphPass, ...]:
     """Ours and those of others, in order."""
     passes = list(PIPELINE)
     for run, before in ADDED.items.values():

@@ -45,7 +45,7 @@ _MOST_COMPARED = 1 << 26  # elements of a comparison that is made at compile tim
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chain:
+class AttentionNodes:
     """The nodes from the first product to the last, in the order of the graph."""
 
     nodes: tuple[Node, ...]
@@ -59,7 +59,7 @@ class Chain:
         return self.nodes[-1]
 
 
-def attention_chains(graph: Graph) -> list[Chain]:
+def attention_chains(graph: Graph) -> list[AttentionNodes]:
     """All such chains; they have no node in common."""
     search = _Search(graph)
     found = [search.try_chain(n) for n in graph.nodes if isinstance(n.op, MatMul)]
@@ -72,7 +72,7 @@ class _Search:
         self._results = set(graph.outputs)
         self._index = {n: i for i, n in enumerate(graph.nodes)}
 
-    def try_chain(self, product: Node) -> Chain | None:
+    def try_chain(self, product: Node) -> AttentionNodes | None:
         """The chain that ends with this product, if there is one."""
         weights = product.inputs[0]
         if weights.type.dtype not in _WIDE or not _are_matrices(product):
@@ -85,7 +85,7 @@ class _Search:
         norms = [n for n in inside if isinstance(n.op, Softmax | SoftmaxParts)]
         if len(norms) != 1 or self._producer[weights] not in inside or not self._is_closed(inside, product):
             return None
-        return Chain((*sorted(inside, key=self._index.__getitem__), product))
+        return AttentionNodes((*sorted(inside, key=self._index.__getitem__), product))
 
     def _before(self, weights: Value) -> list[Node]:
         """What may be inside: rows of the same length, and values of whole rows, back to products."""

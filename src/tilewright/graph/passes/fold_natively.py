@@ -19,7 +19,7 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.ops.opdef import Array
 
 # The outputs of a graph from its inputs, by name.
-Run: TypeAlias = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
+RunGraph: TypeAlias = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
 
 
 def without_values(part: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -27,7 +27,7 @@ def without_values(part: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Arra
     return {v.name: np.zeros(v.shape, v.type.dtype.numpy) for v in part.outputs}
 
 
-def fold_natively(graph: Graph, run: Run) -> Graph:
+def fold_natively(graph: Graph, run: RunGraph) -> Graph:
     graph = fold_constants(graph)
     part = constant_part(graph)
     if part is None:

@@ -33,7 +33,7 @@ _MOST_NODES = 64  # of one group; keeps kernels small and grouping linear
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class FusionGroup:
     """`nodes` in graph order, repeated views included; `own` are those that no other group repeats. `outputs` are the
     values that others need.
     """
@@ -49,7 +49,7 @@ class Group:
         return self.outputs[-1]
 
 
-Grouped: TypeAlias = tuple[Group | ExternalRegion, ...]
+Grouped: TypeAlias = tuple[FusionGroup | ExternalRegion, ...]
 
 
 def group(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Grouped:
@@ -338,7 +338,7 @@ class Grouping:
             for need in needs:
                 readers[need].append(d)
         ready = [position[d] for d in drafts if not waiting[d]]
-        out: list[Group | ExternalRegion] = []
+        out: list[FusionGroup | ExternalRegion] = []
         while ready:
             d = drafts[heapq.heappop(ready)]
             out.append(groups[d])
@@ -351,7 +351,7 @@ class Grouping:
             raise InternalError(f"groups depend on each other: {', '.join(map(repr, stuck.nodes))}")
         return tuple(g for g in out if g.outputs)
 
-    def _finished(self, draft: _Draft) -> Group:
+    def _finished(self, draft: _Draft) -> FusionGroup:
         inside = set(draft.nodes)
         outputs = self._leaving(inside)
         stack = list(draft.nodes)
@@ -364,7 +364,9 @@ class Grouping:
         made = {v for n in nodes for v in n.outputs}
         inputs = dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
         order = {v: i for i, v in enumerate(v for n in nodes for v in n.outputs)}
-        return Group(nodes, tuple(inputs), tuple(sorted(outputs, key=order.__getitem__)), tuple(draft.nodes))
+        return FusionGroup(
+            nodes, tuple(inputs), tuple(sorted(outputs, key=order.__getitem__)), tuple(draft.nodes)
+        )
 
 
 def _is_view(n: Node) -> bool:

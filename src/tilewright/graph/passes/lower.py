@@ -17,21 +17,21 @@ from types import MappingProxyType
 
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Value
-from tilewright.graph.passes.group import Group, Grouped, group
+from tilewright.graph.passes.group import FusionGroup, Grouped, group
 from tilewright.ir.expr import Buffer, Const, Load, Scope, const, loads
-from tilewright.ops.opdef import Algorithm, Compute
+from tilewright.ops.opdef import Compute, OpAlternative
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Alternative, Call, Constant, External, Func, Module
 from tilewright.tir.names import short_name
 from tilewright.tir.rewrite import map_loads
-from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk
+from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk_stmts
 
 _PLAIN: Mapping[int, Compute] = MappingProxyType({})
 _LOCAL_BYTES = 1 << 36
 
 
-def lower(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Module:
+def lower_graph(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Module:
     """The Module that computes `graph`, grouped by rules. `regions` are left to external code."""
     return lower_groups(graph, group(graph, regions))[0]
 
@@ -84,7 +84,7 @@ class _Lowering:
         name = self._unique(name)
         return FuncBuilder(name, f"{name}__")
 
-    def add_group(self, part: Group) -> str:
+    def add_group(self, part: FusionGroup) -> str:
         """The name of its Func."""
         titles = [type(n.op).__name__.lower() for n in part.nodes]
         b = self.builder(func_name(part.value))
@@ -95,7 +95,7 @@ class _Lowering:
         return func.name
 
     def _compute(
-        self, part: Group, b: FuncBuilder, titles: Sequence[str], chosen: Mapping[int, Compute] = _PLAIN
+        self, part: FusionGroup, b: FuncBuilder, titles: Sequence[str], chosen: Mapping[int, Compute] = _PLAIN
     ) -> tuple[Func, dict[Value, Buffer]]:
         """The Func of a group, and the buffers of its outputs. `chosen` has other algorithms for some of its nodes."""
         local: dict[Value, Buffer] = {v: b.use(self.buffers[v]) for v in part.inputs}
@@ -117,7 +117,7 @@ class _Lowering:
             outputs[v] = out
         return b.finish(*results), outputs
 
-    def _alternatives(self, part: Group, func: Func, titles: Sequence[str]) -> Iterator[Alternative]:
+    def _alternatives(self, part: FusionGroup, func: Func, titles: Sequence[str]) -> Iterator[Alternative]:
         """The Func by other algorithms, if one node of the group has some."""
         able = {i: n.op.alternatives([v.type for v in n.inputs]) for i, n in enumerate(part.nodes)}
         able = {i: found for i, found in able.items() if found}
@@ -126,7 +126,7 @@ class _Lowering:
         ((i, algorithms),) = able.items()
         known = [self.graph.constants.get(v) for v in part.nodes[i].inputs]
 
-        def make(a: Algorithm) -> Func:
+        def make(a: OpAlternative) -> Func:
             made, _ = self._compute(part, FuncBuilder(func.name, f"{func.name}__"), titles, {i: a.compute})
             made = _finished(made, self.literals)
             _check_locals(made)
@@ -214,7 +214,7 @@ def _drop_dead(func: Func) -> Func:
     needed: set[Buffer] = set(func.outputs)
     kept: list[Stmt] = []
     for nest in reversed(nests):
-        stores = {s.buffer for s in walk(nest) if isinstance(s, Store)}
+        stores = {s.buffer for s in walk_stmts(nest) if isinstance(s, Store)}
         if stores & needed:
             # What it stores besides has to be somewhere, even if nobody reads it: the places of a sort.
             needed |= stores | {e.buffer for e in _loads(nest)}
@@ -236,7 +236,7 @@ def _reductions_last(func: Func) -> Func:
     rest: list[Stmt] = []
     for nest in func.body.stmts:
         if any(b.is_reduction for b in blocks(nest)) or any(e.buffer in late for e in _loads(nest)):
-            late |= {s.buffer for s in walk(nest) if isinstance(s, Store)}
+            late |= {s.buffer for s in walk_stmts(nest) if isinstance(s, Store)}
             rest.append(nest)
         else:
             first.append(nest)
@@ -244,7 +244,7 @@ def _reductions_last(func: Func) -> Func:
 
 
 def _loads(stmt: Stmt) -> Iterable[Load]:
-    return (e for s in walk(stmt) for root in stmt_exprs(s) for e in loads(root))
+    return (e for s in walk_stmts(stmt) for root in stmt_exprs(s) for e in loads(root))
 
 
 def _check_reductions(func: Func) -> None:

@@ -25,8 +25,8 @@ from tilewright.ops.core.arithmetic import Add, Div, Mul, Pow, Sub
 from tilewright.ops.core.pointwise import Erf, Neg, Tanh
 from tilewright.ops.opdef import Op
 
-Term: TypeAlias = tuple[int, int]  # powers of x and of f
-Polynomial: TypeAlias = dict[Term, float]
+Powers: TypeAlias = tuple[int, int]  # powers of x and of f
+Polynomial: TypeAlias = dict[Powers, float]
 
 _ARITHMETIC = (Add, Sub, Mul, Div, Neg, Pow)
 _FUNCTIONS = (Erf, Tanh, Sigmoid, HardSigmoid, Clip)
@@ -62,7 +62,7 @@ def recognise_activations(graph: Graph) -> Graph:
 def _activation(f: Op, whole: Polynomial, inner: Polynomial, dtype: DType) -> Op | None:
     """The op that computes `whole`, where f stands for the function of `inner`."""
 
-    def same(p: Polynomial, q: Mapping[Term, float]) -> bool:
+    def same(p: Polynomial, q: Mapping[Powers, float]) -> bool:
         return p.keys() == q.keys() and all(is_close(p[t], c, dtype) for t, c in q.items())
 
     match f:

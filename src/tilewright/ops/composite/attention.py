@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import FLOATS
 from tilewright.ops.composite.heads import Heads, capped, merge_heads, places, scores, split_heads, weigh
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample, HostValue
 from tilewright.ops.opdef import ONNX_DTYPES, OnnxNode
@@ -24,7 +24,7 @@ class Attention(Composite):
     onnx = ("Attention",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         h, earlier = _heads(node)
         flat = node.input(0).rank == 3
         q, k, v = body[0], body[1], body[2]
@@ -89,7 +89,7 @@ def _heads(node: OnnxNode) -> tuple[Heads, int]:
     return Heads(query[0], heads, kv_heads, queries, earlier + keys, size, value_size), earlier
 
 
-def _masked(node: OnnxNode, body: Body, h: Heads, logits: Term, earlier: int) -> tuple[Term, bool]:
+def _masked(node: OnnxNode, body: CompositeBody, h: Heads, logits: Term, earlier: int) -> tuple[Term, bool]:
     """The logits, infinitely low where a key is excluded; and whether a query may have no keys at all."""
     key, present = places(body, h.keys, 1, 1, 1, -1), body.get(6)
     at = body.constant((np.arange(h.queries, dtype=np.int64) + earlier).reshape(1, 1, -1, 1))
@@ -124,7 +124,7 @@ def _masked(node: OnnxNode, body: Body, h: Heads, logits: Term, earlier: int) ->
     return body.op("Where", both, logits, lowest, dtype=logits.dtype), empty
 
 
-def _filled_up(node: OnnxNode, body: Body, h: Heads) -> Term:
+def _filled_up(node: OnnxNode, body: CompositeBody, h: Heads) -> Term:
     """The mask; what it is too short for is excluded."""
     mask, shape = body[3], node.input(3).shape
     rest = (*shape[:-1], h.keys - shape[-1])

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tilewright.ops.axes import narrow
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import OnnxNode
@@ -14,13 +14,13 @@ from tilewright.support.errors import UserError
 _OPSET = 8
 
 
-class Affine(Composite):
+class EarlyAffine(Composite):
     """alpha · x + beta; Scale has no beta, and calls alpha its scale."""
 
     onnx = ("Affine", "Scale")
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         if node.op_type == "Scale":
             return (body[0] * node.real("scale", 1.0),)
         return (body[0] * node.real("alpha", 1.0) + node.real("beta", 0.0),)
@@ -37,7 +37,7 @@ class ImageScaler(Composite):
     onnx = ("ImageScaler",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         x, bias = body[0], narrow(np.array(node.attrs.get("bias", [])), body[0].dtype)
         if node.input(0).rank != 4 or bias.shape != (node.input(0).shape[1],):
             raise UserError(f"{bias.size} numbers are not one for each channel of an image")
@@ -55,7 +55,7 @@ class Crop(Composite):
     onnx = ("Crop",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         border, piece, (_, _, height, width) = (
             node.integers("border"),
             node.integers("scale"),
@@ -77,13 +77,13 @@ class Crop(Composite):
         yield HostSample("Crop", (x,), {"border": [1, 2, 0, 0], "scale": [2, 3]}, opset=_OPSET)
 
 
-class ScaledTanh(Composite):
+class EarlyScaledTanh(Composite):
     """alpha · f(beta · x), where f is tanh; or softplus for ParametricSoftplus."""
 
     onnx = ("ScaledTanh", "ParametricSoftplus")
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         function = "Tanh" if node.op_type == "ScaledTanh" else "Softplus"
         return (body.op(function, body[0] * node.real("beta", 1.0)) * node.real("alpha", 1.0),)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.compositeop import Body, Term
+from tilewright.ops.compositeop import CompositeBody, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,17 @@ class Heads:
     value_size: int
 
 
-def split_heads(body: Body, x: Term, batch: int, length: int, heads: int, size: int) -> Term:
+def split_heads(body: CompositeBody, x: Term, batch: int, length: int, heads: int, size: int) -> Term:
     """[batch, length, heads · size] as [batch, heads, length, size]."""
     return body.transpose(body.reshape(x, batch, length, heads, size), 0, 2, 1, 3)
 
 
-def merge_heads(body: Body, x: Term, batch: int, length: int, width: int) -> Term:
+def merge_heads(body: CompositeBody, x: Term, batch: int, length: int, width: int) -> Term:
     """The other way round."""
     return body.reshape(body.transpose(x, 0, 2, 1, 3), batch, length, width)
 
 
-def scores(body: Body, h: Heads, q: Term, k: Term, scale: float) -> Term:
+def scores(body: CompositeBody, h: Heads, q: Term, k: Term, scale: float) -> Term:
     """q kᵀ · scale, [batch, heads, queries, keys]. Heads that share keys are rows of one product."""
     shared = h.heads // h.kv_heads
     rows = q if shared == 1 else body.reshape(q, h.batch, h.kv_heads, shared * h.queries, h.size)
@@ -46,12 +46,12 @@ def scores(body: Body, h: Heads, q: Term, k: Term, scale: float) -> Term:
     return product
 
 
-def capped(body: Body, logits: Term, most: float) -> Term:
+def capped(body: CompositeBody, logits: Term, most: float) -> Term:
     """Logits brought smoothly into -most … most, if that is not 0."""
     return body.op("Tanh", logits / most) * most if most else logits
 
 
-def weigh(body: Body, h: Heads, weights: Term, v: Term) -> Term:
+def weigh(body: CompositeBody, h: Heads, weights: Term, v: Term) -> Term:
     """weights · v, [batch, heads, queries, value_size]."""
     shared = h.heads // h.kv_heads
     if shared == 1:
@@ -60,7 +60,7 @@ def weigh(body: Body, h: Heads, weights: Term, v: Term) -> Term:
     return body.reshape(body.op("MatMul", rows, v), h.batch, h.heads, h.queries, h.value_size)
 
 
-def softmax(body: Body, h: Heads, logits: Term, sink: Term | None = None) -> Term:
+def softmax_over_keys(body: CompositeBody, h: Heads, logits: Term, sink: Term | None = None) -> Term:
     """Along the keys. A sink is a further logit per head that takes its share and is then dropped."""
     if sink is None:
         return body.op("Softmax", logits)
@@ -70,17 +70,17 @@ def softmax(body: Body, h: Heads, logits: Term, sink: Term | None = None) -> Ter
     return body.split(body.op("Softmax", body.concat(3, logits, column)), 3, h.keys, 1)[0]
 
 
-def places(body: Body, count: int, *shape: int) -> Term:
+def places(body: CompositeBody, count: int, *shape: int) -> Term:
     """0, 1, … as i64, in this shape."""
     return body.constant(np.arange(count, dtype=np.int64).reshape(shape))
 
 
-def before(body: Body, h: Heads, past: int) -> Term:
+def before(body: CompositeBody, h: Heads, past: int) -> Term:
     """Which keys a query may see if it follows `past` of them: [queries, keys], bool."""
     return places(body, h.queries, -1, 1) + past >= places(body, h.keys, 1, -1)
 
 
-def penalty(body: Body, allowed: Term, amount: float, dtype: DType) -> Term:
+def penalty(body: CompositeBody, allowed: Term, amount: float, dtype: DType) -> Term:
     """0 where it is allowed, otherwise the amount: what is added to logits."""
     zero, filled = (body.number(v, dtype) for v in (0.0, amount))
     return body.op("Where", allowed, zero, filled, dtype=dtype)

@@ -7,7 +7,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.composite.heads import places
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import OnnxNode
@@ -24,7 +24,7 @@ class RotaryEmbedding(Composite):
     onnx = ("com.microsoft.RotaryEmbedding",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         x, angles, rank = node.input(0).shape, node.input(2).shape[-1], node.input(0).rank
         if rank not in (3, 4) or angles < 1:
             raise UserError("the input needs a batch, tokens and heads, and there must be an angle")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ops.axes import normal_axis
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import OnnxNode
@@ -31,7 +31,7 @@ _FUSED: dict[str, tuple[str, ...]] = {
 }
 
 
-def activate(body: Body, x: Term, name: str, given: Sequence[float]) -> Term:
+def activate(body: CompositeBody, x: Term, name: str, given: Sequence[float]) -> Term:
     """The activation that is fused into another operator, with the parameters that are given, in its order."""
     if not name:
         return x
@@ -44,13 +44,13 @@ def activate(body: Body, x: Term, name: str, given: Sequence[float]) -> Term:
     return body.op(name, x, **attrs)
 
 
-class Gelu(Composite):
+class ContribGelu(Composite):
     """x times the normal distribution function of x, after a bias is added."""
 
     onnx = ("com.microsoft.Gelu", "com.microsoft.BiasGelu", "com.microsoft.FastGelu")
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         bias = body.get(1)
         x = body[0] if bias is None else body[0] + bias
         return (body.op("Gelu", x, approximate="tanh" if node.op_type == "FastGelu" else "none"),)
@@ -70,7 +70,7 @@ class QuickGelu(Composite):
     onnx = ("com.microsoft.QuickGelu",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         x = body[0]
         return (x * body.op("Sigmoid", x * node.real("alpha", 1.702)),)
 
@@ -86,7 +86,7 @@ class BiasSplitGelu(Composite):
     onnx = ("com.microsoft.BiasSplitGelu",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         extent = node.input(0).shape[-1]
         value, gate = body.split(body[0] + body[1], -1, extent // 2, extent - extent // 2)
         return (value * body.op("Gelu", gate),)
@@ -102,7 +102,7 @@ class BiasAdd(Composite):
     onnx = ("com.microsoft.BiasAdd",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         return (body[0] + body[1] + body[2],)
 
     @classmethod
@@ -117,7 +117,7 @@ class BiasSoftmax(Composite):
     onnx = ("com.microsoft.BiasSoftmax",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         shape = node.input(0).shape
         axis = normal_axis(node.integer("axis", 1), len(shape))
         rows = body.reshape(body[0] + body[1], *shape[:axis], math.prod(shape[axis:]))

@@ -20,7 +20,7 @@ from tilewright.ops.composite.heads import (
     split_heads,
     weigh,
 )
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample, HostValue
 from tilewright.ops.opdef import OnnxNode
@@ -29,7 +29,7 @@ from tilewright.support.errors import UserError
 _DOMAIN = "com.microsoft"
 
 
-def _allowed(node: OnnxNode, body: Body, h: Heads, at: int) -> Term:
+def _allowed(node: OnnxNode, body: CompositeBody, h: Heads, at: int) -> Term:
     """Which keys the mask (input number `at`) allows; broadcasts to [batch, heads, queries, keys]."""
     mask, shape = body[at], node.input(at).shape
     if shape == (h.batch, h.keys):
@@ -47,7 +47,13 @@ def _allowed(node: OnnxNode, body: Body, h: Heads, at: int) -> Term:
 
 
 def _attend(
-    node: OnnxNode, body: Body, h: Heads, qkv: tuple[Term, Term, Term], mask: int, bias: int, earlier: int
+    node: OnnxNode,
+    body: CompositeBody,
+    h: Heads,
+    qkv: tuple[Term, Term, Term],
+    mask: int,
+    bias: int,
+    earlier: int,
 ) -> tuple[Term, Term]:
     """The result, [batch, queries, heads · value_size], and the logits. `earlier` keys come before the queries."""
     q, k, v = qkv
@@ -63,13 +69,13 @@ def _attend(
     return merge_heads(body, out, h.batch, h.queries, h.heads * h.value_size), logits
 
 
-class Attention(Composite):
+class ContribAttention(Composite):
     """q, k and v are one product with the weights; keys and values of earlier tokens come before them."""
 
     onnx = ("com.microsoft.Attention",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         if node.integer("do_rotary", 0) or node.integer("past_present_share_buffer", 0):
             raise UserError("Attention with a rotary embedding or a shared buffer is not supported")
         (batch, length, _), (_, width) = node.input(0).shape, node.input(1).shape
@@ -123,7 +129,7 @@ class MultiHeadAttention(Composite):
     onnx = ("com.microsoft.MultiHeadAttention",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         if node.has(8) or node.has(9):
             raise UserError("MultiHeadAttention over a buffer of beams is not supported")
         heads, query = node.integer("num_heads", 0), node.input(0)
@@ -179,7 +185,7 @@ class MultiHeadAttention(Composite):
         yield case(q, normal(rng, 2, 2, 5, 2), normal(rng, 2, 2, 5, 2))
 
 
-def _unpacked(body: Body, x: Term, shape: Sequence[int]) -> list[Term]:
+def _unpacked(body: CompositeBody, x: Term, shape: Sequence[int]) -> list[Term]:
     """[batch, length, heads, count, size] as `count` tensors [batch, length, heads · size]."""
     batch, length, heads, count, size = shape
     return [body.reshape(t, batch, length, heads * size) for t in body.split(x, 3, *[1] * count)]

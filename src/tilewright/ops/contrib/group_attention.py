@@ -18,11 +18,11 @@ from tilewright.ops.composite.heads import (
     penalty,
     places,
     scores,
-    softmax,
+    softmax_over_keys,
     split_heads,
     weigh,
 )
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample, HostValue
 from tilewright.ops.opdef import OnnxNode
@@ -40,7 +40,7 @@ class GroupQueryAttention(Composite):
     onnx = ("com.microsoft.GroupQueryAttention",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         heads, kv_heads = node.integer("num_heads", 0), node.integer("kv_num_heads", 0)
         (batch, length, width), packed = node.input(0).shape, not node.has(1)
         if (
@@ -86,7 +86,7 @@ class GroupQueryAttention(Composite):
         sink = body.get(11)
         if sink is None and node.integer("smooth_softmax", 0):
             sink = body.constant(np.zeros(heads, logits.dtype.numpy))
-        out = weigh(body, h, softmax(body, h, logits, sink), values)
+        out = weigh(body, h, softmax_over_keys(body, h, logits, sink), values)
         return merge_heads(body, out, batch, length, heads * size), keys, values
 
     @classmethod
@@ -127,7 +127,7 @@ def _total(node: OnnxNode) -> int | None:
     return None if known is None else int(known.item())
 
 
-def _turned(node: OnnxNode, body: Body, h: Heads, x: Term, start: Term | None) -> Term:
+def _turned(node: OnnxNode, body: CompositeBody, h: Heads, x: Term, start: Term | None) -> Term:
     """Queries or keys, turned by their positions."""
     at, given = places(body, h.queries, 1, -1), body.get(9)
     if given is not None:
@@ -144,7 +144,9 @@ def _turned(node: OnnxNode, body: Body, h: Heads, x: Term, start: Term | None) -
     )
 
 
-def _cached(body: Body, h: Heads, past: Term | None, new: Term, start: Term | None, earlier: int) -> Term:
+def _cached(
+    body: CompositeBody, h: Heads, past: Term | None, new: Term, start: Term | None, earlier: int
+) -> Term:
     """The cache with the new keys or values in it, [batch, kv_heads, keys, size]."""
     if past is None or (start is None and h.keys == h.queries):
         return new
@@ -154,7 +156,7 @@ def _cached(body: Body, h: Heads, past: Term | None, new: Term, start: Term | No
     return body.op("TensorScatter", past, new, start, axis=2)
 
 
-def _seen(node: OnnxNode, body: Body, h: Heads, start: Term | None) -> Term:
+def _seen(node: OnnxNode, body: CompositeBody, h: Heads, start: Term | None) -> Term:
     """Which keys a query sees; broadcasts to [batch, heads, queries, keys]."""
     query, key = places(body, h.queries, 1, 1, -1, 1), places(body, h.keys, 1, 1, 1, -1)
     if start is not None:
@@ -171,7 +173,7 @@ class DecoderMaskedMultiHeadAttention(Composite):
     onnx = ("com.microsoft.DecoderMaskedMultiHeadAttention",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         if node.has(9):
             raise UserError("DecoderMaskedMultiHeadAttention over beams is not supported")
         (batch, length, width), heads = node.input(0).shape, node.integer("num_heads", 0)
@@ -217,7 +219,7 @@ class DecoderMaskedMultiHeadAttention(Composite):
         yield case(q, normal(rng, 2, 2, 5, 4), normal(rng, 2, 2, 5, 4))
 
 
-def _stretched(body: Body, x: Term, shape: Sequence[int], length: int) -> Term:
+def _stretched(body: CompositeBody, x: Term, shape: Sequence[int], length: int) -> Term:
     """The last axis filled up with zeros to this length."""
     rest = np.zeros((*shape[:-1], length - shape[-1]), x.dtype.numpy)
     return body.concat(len(shape) - 1, x, body.constant(rest)) if rest.size else x

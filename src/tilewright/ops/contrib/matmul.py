@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.contrib.activation import activate
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample
@@ -14,7 +14,7 @@ from tilewright.support.errors import UserError
 _DOMAIN = "com.microsoft"
 
 
-def _operand(node: OnnxNode, body: Body, i: int, side: str) -> Term:
+def _operand(node: OnnxNode, body: CompositeBody, i: int, side: str) -> Term:
     """A matrix operand with its axes in the order batch, rows, columns."""
     rank = node.input(i).rank
     order = list(range(rank))
@@ -35,7 +35,7 @@ class FusedMatMul(Composite):
     )
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         product = body.op("MatMul", _operand(node, body, 0, "A"), _operand(node, body, 1, "B"))
         alpha = node.real("alpha", 1.0)
         return (_activated(node, body, product if alpha == 1 else product * alpha),)
@@ -59,7 +59,7 @@ class FusedMatMul(Composite):
         )
 
 
-def _activated(node: OnnxNode, body: Body, x: Term) -> Term:
+def _activated(node: OnnxNode, body: CompositeBody, x: Term) -> Term:
     parameters = (node.attrs.get(f"activation_{p}") for p in ("alpha", "beta", "gamma"))
     return activate(body, x, node.text("activation", ""), [float(p) for p in parameters if p is not None])
 
@@ -70,7 +70,7 @@ class FusedGemm(Composite):
     onnx = ("com.microsoft.FusedGemm",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         own = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
         return (_activated(node, body, body.op("Gemm", body[0], body[1], body.get(2), **own)),)
 
@@ -88,7 +88,7 @@ class GemmFastGelu(Composite):
     onnx = ("com.microsoft.GemmFastGelu",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         product, bias = body.op("MatMul", body[0], body[1]), body.get(2)
         return (body.op("Gelu", product if bias is None else product + bias, approximate="tanh"),)
 
@@ -105,7 +105,7 @@ class FusedConv(Composite):
     onnx = ("com.microsoft.FusedConv",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         own = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
         y = body.op("Conv", body[0], body[1], body.get(2), **own)
         z = body.get(3)
@@ -131,7 +131,7 @@ class NhwcConv(Composite):
     onnx = ("com.microsoft.NhwcConv",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         rank = node.input(0).rank
         first, last = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
         x, w = (body.transpose(body[i], *first) for i in (0, 1))
@@ -149,7 +149,7 @@ class CDist(Composite):
     onnx = ("com.microsoft.CDist",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         metric = node.text("metric", "sqeuclidean")
         if metric not in ("euclidean", "sqeuclidean"):
             raise UserError(f"a metric {metric!r} is not supported")

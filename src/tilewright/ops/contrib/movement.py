@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.compositeop import Body as CompositeBody
-from tilewright.ops.compositeop import Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import OnnxNode
 
 _DOMAIN = "com.microsoft"
 
 
-class Trilu(Composite):
+class ContribTrilu(Composite):
     """The upper or lower triangle of matrices."""
 
     onnx = ("com.microsoft.Trilu",)
@@ -48,7 +47,7 @@ class ExpandDims(Composite):
         yield HostSample("ExpandDims", (normal(rng, 2, 3), np.array(-1, np.int32)), domain=_DOMAIN)
 
 
-class Range(Composite):
+class ContribRange(Composite):
     """From `start` up to `limit`, by 1 if no step is given."""
 
     onnx = ("com.microsoft.Range",)
@@ -66,7 +65,7 @@ class Range(Composite):
         yield HostSample("Range", (*bounds, np.array(2, np.int64)), domain=_DOMAIN)
 
 
-class GatherND(Composite):
+class ContribGatherND(Composite):
     """Slices at places that the last axis of the indices names."""
 
     onnx = ("com.microsoft.GatherND",)
@@ -81,7 +80,7 @@ class GatherND(Composite):
         yield HostSample("GatherND", (normal(rng, 2, 3, 4), at), domain=_DOMAIN)
 
 
-class GridSample(Composite):
+class ContribGridSample(Composite):
     """Images sampled at places. The modes have the names of opset 16 here."""
 
     onnx = ("com.microsoft.GridSample",)
@@ -129,7 +128,7 @@ class Inverse(HostOp):
     onnx = ("com.microsoft.Inverse",)
     why = "matrices are inverted by LAPACK"
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         wide = x if x.dtype == np.float64 else x.astype(np.float32)
         return (np.linalg.inv(wide).astype(x.dtype),)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tilewright.ops.axes import accumulator, normal_axis
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import OnnxNode
@@ -14,14 +14,14 @@ from tilewright.support.errors import UserError
 _DOMAIN = "com.microsoft"
 
 
-def _inverse_root(body: Body, x: Term, axes: Sequence[int], epsilon: float) -> Term:
+def _inverse_root(body: CompositeBody, x: Term, axes: Sequence[int], epsilon: float) -> Term:
     """1 / sqrt(mean square + epsilon), in f32 for half precision."""
     wide = body.cast(x, accumulator(x.dtype))
     mean = body.op("ReduceMean", wide * wide, body.integers(*axes))
     return body.op("Reciprocal", body.op("Sqrt", mean + epsilon))
 
 
-def _sum(body: Body, *terms: Term | None) -> Term:
+def _sum(body: CompositeBody, *terms: Term | None) -> Term:
     """Of those that are there."""
     first, *rest = [t for t in terms if t is not None]
     for t in rest:
@@ -35,7 +35,7 @@ class SimplifiedLayerNormalization(Composite):
     onnx = ("SimplifiedLayerNormalization",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         x, epsilon, rank = body[0], node.real("epsilon", 1e-5), node.input(0).rank
         axis = normal_axis(node.integer("axis", -1), rank)
         y = body.op("RMSNormalization", x, body[1], axis=axis, epsilon=epsilon, dtype=body[1].dtype)
@@ -56,7 +56,7 @@ class SkipLayerNormalization(Composite):
     onnx = ("com.microsoft.SkipLayerNormalization",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         total = _sum(body, body[0], body[1], body.get(4))
         operands, epsilon = (total, body[2], body.get(3)), node.real("epsilon", 1e-12)
         outputs = body.ops("LayerNormalization", min(node.outputs, 3), *operands, axis=-1, epsilon=epsilon)
@@ -78,7 +78,7 @@ class SkipSimplifiedLayerNormalization(Composite):
     onnx = ("com.microsoft.SkipSimplifiedLayerNormalization",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         total, epsilon = _sum(body, body[0], body[1], body.get(3)), node.real("epsilon", 1e-12)
         y = body.op("RMSNormalization", total, body[2], axis=-1, epsilon=epsilon)
         root = _inverse_root(body, total, (-1,), epsilon) if node.outputs > 2 else None
@@ -100,7 +100,7 @@ class EmbedLayerNormalization(Composite):
     onnx = ("com.microsoft.EmbedLayerNormalization",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         batch, length = node.input(0).shape
         given, segments, kinds = body.get(8), body.get(1), body.get(4)
         at = body.constant(np.arange(length, dtype=np.int64)) if given is None else given
@@ -136,7 +136,7 @@ class GroupNorm(Composite):
     onnx = ("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm")
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         rank, last = node.input(0).rank, bool(node.integer("channels_last", 1))
         if rank < 3:
             raise UserError("the images need a batch, a place and a channel")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import normal_axis
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.integer import random_bytes
 from tilewright.ops.core.quantize import real
 from tilewright.ops.hostop import HostSample
@@ -22,12 +22,12 @@ _DOMAIN = "com.microsoft"
 ONNX_NUMBERS = {dtype: number for number, dtype in ONNX_DTYPES.items()}
 
 
-def _dequantized(body: Body, i: int) -> Term:
+def _dequantized(body: CompositeBody, i: int) -> Term:
     """Inputs i, its scale and its zero point, as f32."""
     return body.op("DequantizeLinear", body[i], body[i + 1], body.get(i + 2), dtype=DType.F32)
 
 
-def _quantized(body: Body, value: Term, i: int, like: DType) -> Term:
+def _quantized(body: CompositeBody, value: Term, i: int, like: DType) -> Term:
     """A value by the scale and the zero point that are inputs i and i + 1; without the latter in the type `like`."""
     zero = body.get(i + 1)
     dtype = like if zero is None else zero.dtype
@@ -38,7 +38,7 @@ class QLinearArithmetic(Composite):
     onnx = ("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         op_type = node.op_type.rpartition("QLinear")[2]
         value = body.op(op_type, _dequantized(body, 0), _dequantized(body, 3))
         return (_quantized(body, value, 6, node.input(0).dtype),)
@@ -55,7 +55,7 @@ class QLinearActivation(Composite):
     onnx = ("com.microsoft.QLinearSigmoid", "com.microsoft.QLinearLeakyRelu")
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         x = _dequantized(body, 0)
         if node.op_type.endswith("Sigmoid"):
             value = body.op("Sigmoid", x)
@@ -79,7 +79,7 @@ class QLinearSoftmax(Composite):
     onnx = ("com.microsoft.QLinearSoftmax",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         shape, x = node.input(0).shape, _dequantized(body, 0)
         axis = normal_axis(node.integer("axis", -1), len(shape))
         if node.integer("opset", 13) >= 13:
@@ -102,7 +102,7 @@ class QLinearConcat(Composite):
     onnx = ("com.microsoft.QLinearConcat",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         if len(node.inputs) < 5 or (len(node.inputs) - 2) % 3:
             raise UserError(f"{len(node.inputs)} inputs are not a scale, a zero point, and parts with theirs")
         parts = [
@@ -125,7 +125,7 @@ class QLinearPool(Composite):
     onnx = ("com.microsoft.QLinearAveragePool", "com.microsoft.QLinearGlobalAveragePool")
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         rank = node.input(0).rank
         if rank < 3:
             raise UserError(f"a pool over {rank} axes")
@@ -159,7 +159,7 @@ class QLinearReduceMean(Composite):
     onnx = ("com.microsoft.QLinearReduceMean",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         axes = body.integers(*(node.integers("axes") or ()))
         value = body.op("ReduceMean", _dequantized(body, 0), axes, keepdims=node.integer("keepdims", 1))
         return (_quantized(body, value, 3, node.input(0).dtype),)
@@ -175,7 +175,7 @@ class QLinearWhere(Composite):
     onnx = ("com.microsoft.QLinearWhere",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         value = body.op("Where", body[0], _dequantized(body, 1), _dequantized(body, 4), dtype=DType.F32)
         return (_quantized(body, value, 7, node.input(1).dtype),)
 

@@ -16,7 +16,7 @@ from tilewright.ops.axes import normal_axis
 from tilewright.ops.contrib.quant_matmul import unpacked, unpacked_array
 from tilewright.ops.core.gather import checked_index, checked_indices
 from tilewright.ops.core.quantize import SCALES, Granularity
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, IndexInput, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -129,7 +129,7 @@ class GatherBlockQuantizedOnHost(HostOp):
             node.integer("gather_axis", 0), node.integer("quantize_axis", 1), node.integer("block_size", 128)
         )
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, at, scale = (tensor(v, f"input {i}") for i, v in enumerate(inputs[:3]))
         zero = tensor(inputs[3], "the zero points") if len(inputs) > 3 and inputs[3] is not None else None
         axis, along = normal_axis(self.axis, x.ndim), normal_axis(self.quantized, x.ndim)

@@ -12,11 +12,11 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Buffer, Expr, binary, cast, const, maximum, minimum
 from tilewright.ops.axes import FLOATS, accumulator, narrow
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.contrib.quant import ONNX_NUMBERS
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.core.integer import matched, random_bytes
+from tilewright.ops.core.integer import optional_inputs, random_bytes
 from tilewright.ops.core.quantize import real
 from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
@@ -31,7 +31,7 @@ class MatMulIntegerToFloat(Composite):
     onnx = ("com.microsoft.MatMulIntegerToFloat",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         total = body.op("MatMulInteger", body[0], body[1], body.get(4), body.get(5), dtype=DType.I32)
         return (_scaled(body, total, body[2] * body[3], body.get(6)),)
 
@@ -55,7 +55,7 @@ class DynamicQuantizeMatMul(Composite):
     onnx = ("com.microsoft.DynamicQuantizeMatMul",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         short, scale, zero = body.ops("DynamicQuantizeLinear", 3, body[0])
         total = body.op("MatMulInteger", short, body[1], zero, body.get(3), dtype=DType.I32)
         return (_scaled(body, total, scale * body[2], body.get(4)),)
@@ -75,7 +75,7 @@ class QGemm(Composite):
     onnx = ("com.microsoft.QGemm",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         a, b = (
             body.transpose(body[i], 1, 0) if node.integer(side, 0) else body[i]
             for i, side in ((0, "transA"), (3, "transB"))
@@ -107,7 +107,7 @@ class QGemm(Composite):
         yield HostSample("QGemm", (*turned[0], *turned[1]), {"transA": 1, "transB": 1}, domain=_DOMAIN)
 
 
-def _scaled(body: Body, total: Term, scale: Term, bias: Term | None) -> Term:
+def _scaled(body: CompositeBody, total: Term, scale: Term, bias: Term | None) -> Term:
     value = body.cast(total, DType.F32) * scale
     return value if bias is None else value + bias
 
@@ -158,7 +158,7 @@ class MatMulNBits(Op):
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 3 + sum(self.has))
-        a, w, scale, zero, groups, bias = matched((True, True, True, *self.has), inputs)
+        a, w, scale, zero, groups, bias = optional_inputs((True, True, True, *self.has), inputs)
         assert a is not None and w is not None and scale is not None
         if self.bits not in (2, 4, 8) or self.block < 16 or self.block & (self.block - 1):
             raise self.misfit(inputs, f"blocks of {self.block} weights of {self.bits} bits")
@@ -197,7 +197,7 @@ class MatMulNBits(Op):
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (out,) = self.infer([TensorType(x.dtype, x.shape) for x in inputs])
-        a, w, scale, zero, groups, bias = matched((True, True, True, *self.has), inputs)
+        a, w, scale, zero, groups, bias = optional_inputs((True, True, True, *self.has), inputs)
         assert a and w and scale
         wide = accumulator(a.dtype)
 
@@ -230,7 +230,7 @@ class MatMulNBits(Op):
         return cast(wide, unpacked(byte, place, self.bits))
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        a, w, scale, zero, groups, bias = matched((True, True, True, *self.has), inputs)
+        a, w, scale, zero, groups, bias = optional_inputs((True, True, True, *self.has), inputs)
         assert a is not None and w is not None and scale is not None
         place = np.arange(self.columns) // self.block if groups is None else groups.clip(0, self._blocks - 1)
         codes = unpacked_array(w.reshape(self.rows, -1), self.bits)[:, : self.columns].astype(np.float32)

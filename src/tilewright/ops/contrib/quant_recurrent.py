@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.integer import random_bytes
 from tilewright.ops.hostop import HostSample
@@ -36,7 +36,7 @@ class DynamicQuantizeLSTM(Composite):
     onnx = ("com.microsoft.DynamicQuantizeLSTM",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         known = {k: v for k, v in node.attrs.items() if k in _ATTRIBUTES}
         weights, states = _weights(node, body, 1, 8), _weights(node, body, 2, 10)
         inputs = (body[0], weights, states, *(body.get(i) for i in range(3, 8)))
@@ -59,7 +59,7 @@ class DynamicQuantizeLSTM(Composite):
         yield case(1, abs(normal(rng, 1, 4 * hidden)) * np.float32(0.01))
 
 
-def _weights(node: OnnxNode, body: Body, i: int, scale: int) -> Term:
+def _weights(node: OnnxNode, body: CompositeBody, i: int, scale: int) -> Term:
     """The weights that are input i, as LSTM has them: floats, [direction, gates, input]."""
     shape = node.input(i).shape
     if len(shape) != 3:

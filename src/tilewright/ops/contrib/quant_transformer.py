@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.compositeop import Body, Composite, Term
+from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.integer import random_bytes
 from tilewright.ops.core.quantize import real
@@ -25,7 +25,7 @@ class QAttention(Composite):
     onnx = ("com.microsoft.QAttention",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         if node.integer("do_rotary", 0) or node.integer("past_present_share_buffer", 0):
             raise UserError("QAttention with a rotary embedding or a shared buffer is not supported")
         width = node.input(1).shape[-1]
@@ -74,7 +74,7 @@ class QEmbedLayerNormalization(Composite):
     onnx = ("com.microsoft.QEmbedLayerNormalization",)
 
     @classmethod
-    def write(cls, node: OnnxNode, body: Body) -> Sequence[Term | None]:
+    def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         batch, length = node.input(0).shape
 
         def wide(x: Term, i: int) -> Term:

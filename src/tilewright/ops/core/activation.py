@@ -13,7 +13,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, UnaryOp, cast, const, maximum, minimum, select, unary
 from tilewright.ops.axes import NUMBERS
 from tilewright.ops.core.elementwise import SPECIAL, Elementwise, Pairwise, Pointwise, normal
-from tilewright.ops.core.pointwise import erf
+from tilewright.ops.core.pointwise import erf_array
 from tilewright.ops.opdef import Array, OnnxNode, Sample, TensorType
 from tilewright.support.errors import UserError
 
@@ -77,7 +77,7 @@ class PRelu(Pairwise):
 
 
 @unique
-class Bound(Enum):
+class ClipBound(Enum):
     """Where a bound of Clip is if it is neither known nor absent."""
 
     INPUT = "input"
@@ -89,23 +89,23 @@ class Clip(Elementwise):
 
     onnx = ("Clip",)
     arity = (1, 3)
-    low: float | Bound | None = None
-    high: float | Bound | None = None
+    low: float | ClipBound | None = None
+    high: float | ClipBound | None = None
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         if node.opset < 11:
             return cls(node.attrs.get("min"), node.attrs.get("max")), (0,)
-        bounds: list[float | Bound | None] = []
+        bounds: list[float | ClipBound | None] = []
         for i in (1, 2):
             known = node.constant(i) if node.has(i) else None
             if known is not None and known.size != 1:
                 raise UserError(f"Clip: a bound of {known.size} elements")
-            bounds.append(known.item() if known is not None else Bound.INPUT if node.has(i) else None)
-        return cls(*bounds), (0, *(i for i, bound in enumerate(bounds, 1) if bound is Bound.INPUT))
+            bounds.append(known.item() if known is not None else ClipBound.INPUT if node.has(i) else None)
+        return cls(*bounds), (0, *(i for i, bound in enumerate(bounds, 1) if bound is ClipBound.INPUT))
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.check_arity(inputs, 1 + (self.low, self.high).count(Bound.INPUT))
+        self.check_arity(inputs, 1 + (self.low, self.high).count(ClipBound.INPUT))
         x, *bounds = inputs
         if any(math.prod(t.shape) != 1 or t.rank > x.rank for t in bounds):
             raise self.misfit(inputs, "the bounds must be scalars")
@@ -115,18 +115,18 @@ class Clip(Elementwise):
         x, *bounds = args
         given = iter(bounds)
         if self.low is not None:
-            x = maximum(x, next(given) if isinstance(self.low, Bound) else self.low)
+            x = maximum(x, next(given) if isinstance(self.low, ClipBound) else self.low)
         if self.high is not None:
-            x = minimum(x, next(given) if isinstance(self.high, Bound) else self.high)
+            x = minimum(x, next(given) if isinstance(self.high, ClipBound) else self.high)
         return x
 
     def values(self, args: Sequence[Array]) -> Array:
         x, *bounds = args
         given = iter(bounds)
         if self.low is not None:
-            x = np.maximum(x, next(given) if isinstance(self.low, Bound) else self.low)
+            x = np.maximum(x, next(given) if isinstance(self.low, ClipBound) else self.low)
         if self.high is not None:
-            x = np.minimum(x, next(given) if isinstance(self.high, Bound) else self.high)
+            x = np.minimum(x, next(given) if isinstance(self.high, ClipBound) else self.high)
         return x
 
     @classmethod
@@ -144,9 +144,9 @@ class Clip(Elementwise):
         yield cls.sample(y, low, high, runtime=(1, 2))
         yield cls.sample(y, low, high, runtime=(1,))
         yield cls.sample(y, None, high, runtime=(2,))
-        yield Sample(cls(Bound.INPUT, 6.0), (x, np.array([np.nan], np.float32)))
+        yield Sample(cls(ClipBound.INPUT, 6.0), (x, np.array([np.nan], np.float32)))
         for half in (np.float16, ml_dtypes.bfloat16):
-            yield Sample(cls(-1.0, Bound.INPUT), (y.astype(half), high.astype(half)))
+            yield Sample(cls(-1.0, ClipBound.INPUT), (y.astype(half), high.astype(half)))
         for dtype in (np.int8, np.uint64):
             n = rng.integers(0, 99, size=6).astype(dtype)
             yield cls.sample(n, np.array(20, dtype), np.array(70, dtype))
@@ -187,7 +187,7 @@ class Gelu(Pointwise):
     def array(self, x: Array) -> Array:
         if self.tanh:
             return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-        return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+        return 0.5 * x * (1 + erf_array(x * math.sqrt(0.5)))
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:

@@ -13,7 +13,7 @@ from tilewright.ops.axes import ANY
 from tilewright.ops.core.cast import convert
 from tilewright.ops.core.elementwise import SPECIAL, Elementwise
 from tilewright.ops.host.cast import element_type
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import ONNX_DTYPES, Array, OnHost, OnnxNode, Sample, TensorType
 from tilewright.support.errors import UserError
 
@@ -80,7 +80,7 @@ class BitCastOnHost(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.integer("to", 0))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, dtype = tensor(inputs[0], "input 0"), element_type(self.to)
         if x.dtype.kind == "O" or dtype.kind == "O" or _bits(x.dtype) != _bits(dtype):
             raise UserError(f"{x.dtype} and {dtype} have different sizes")

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Expr, cast, const, equal, select
 from tilewright.ops.axes import NUMBERS
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -70,7 +70,7 @@ class FillOfAnyType(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(_filling(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         shape = tuple(int(n) for n in tensor(inputs[0], "the shape").reshape(-1))
         if min(shape, default=0) < 0 or math.prod(shape) * self.value.itemsize > _MOST_BYTES:
             raise UserError(f"{list(shape)} is not the shape of a tensor that there is room for")

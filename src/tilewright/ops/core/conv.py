@@ -27,7 +27,7 @@ from tilewright.ops.core.cook_toom import Scheme
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.window import Window, check_rank
 from tilewright.ops.core.winograd import Winograd, algorithms
-from tilewright.ops.opdef import Algorithm, Array, Compute, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Array, Compute, Kind, OnnxNode, Op, OpAlternative, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
@@ -141,7 +141,7 @@ class Conv(Op):
         total = contract(b, padded, w, self.window, self.group, out, f"{name}_conv")
         return (add_bias(b, lambda *i: total[i], bias, self.window, out, name),)
 
-    def alternatives(self, inputs: Sequence[TensorType]) -> Sequence[Algorithm]:
+    def alternatives(self, inputs: Sequence[TensorType]) -> Sequence[OpAlternative]:
         (out,) = self.infer(inputs)
         w = inputs[1]
         measured: dict[tuple[Scheme, ...], float] = {}
@@ -153,7 +153,7 @@ class Conv(Op):
             return measured[a.schemes]
 
         found = algorithms(w, self.window, self.group, out)
-        return [Algorithm(str(a), self._by(a), lambda known, a=a: error(a, known[1])) for a in found]
+        return [OpAlternative(str(a), self._by(a), lambda known, a=a: error(a, known[1])) for a in found]
 
     def _by(self, algorithm: Winograd) -> Compute:
         def compute(b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:

@@ -92,7 +92,7 @@ def _value_at(p: Fraction, points: Sequence[Fraction]) -> Fraction:
 # ------------------------------------------------------------------------------------------------ straight-line code
 
 
-Row: TypeAlias = tuple[tuple[int, float], ...]  # terms by number, with their coefficients
+SparseRow: TypeAlias = tuple[tuple[int, float], ...]  # terms by number, with their coefficients
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class _Pair:
     """Two rows of a product: common ± factor · difference."""
 
     rows: tuple[int, int]
-    common: Row
-    difference: Row
+    common: SparseRow
+    difference: SparseRow
     factor: float
 
 
@@ -111,7 +111,7 @@ class _Plan:
 
     columns: tuple[tuple[int, int], ...]
     pairs: tuple[_Pair, ...]
-    rows: tuple[Row, ...]  # all, also those that are in a pair
+    rows: tuple[SparseRow, ...]  # all, also those that are in a pair
 
 
 def combine(matrix: Matrix, values: Sequence[Expr]) -> list[Expr]:
@@ -155,7 +155,7 @@ def _plan(matrix: Matrix) -> _Plan:
     return _Plan(tuple(columns), tuple(pairs), tuple(_in_order(row) for row in rows))
 
 
-def _in_order(row: Mapping[int, Fraction]) -> Row:
+def _in_order(row: Mapping[int, Fraction]) -> SparseRow:
     """What needs no multiplication comes first."""
     order = sorted(row, key=lambda c: (row[c] != 1, abs(row[c]) != 1, c))
     return tuple((c, float(row[c])) for c in order)
@@ -185,7 +185,7 @@ def _row_pairs(rows: Sequence[Mapping[int, Fraction]]) -> list[tuple[int, int]]:
     return found
 
 
-def _sum(row: Row, terms: Sequence[Expr]) -> Expr:
+def _sum(row: SparseRow, terms: Sequence[Expr]) -> Expr:
     """Σ k · term."""
     (first, k), *rest = row
     out = terms[first] if k == 1 else terms[first] * const(k, terms[first].dtype)
@@ -203,7 +203,7 @@ def _add(total: Expr, k: float, e: Expr) -> Expr:
 # ---------------------------------------------------------------------------------------------------- several axes
 
 
-def transform(matrices: Sequence[Matrix], values: Callable[..., Expr]) -> dict[tuple[int, ...], Expr]:
+def apply_transforms(matrices: Sequence[Matrix], values: Callable[..., Expr]) -> dict[tuple[int, ...], Expr]:
     """The matrices along one axis each, of a small array with an expression for every element."""
     rank = len(matrices)
     out: dict[tuple[int, ...], Expr] = {}
@@ -229,13 +229,13 @@ def _indices(extents: Sequence[int]) -> list[tuple[int, ...]]:
     return out
 
 
-def pick(indices: Sequence[Expr], values: Mapping[tuple[int, ...], Expr]) -> Expr:
+def select_element(indices: Sequence[Expr], values: Mapping[tuple[int, ...], Expr]) -> Expr:
     """The element at `indices` of a small array, by comparisons: none is left where the indices are written out."""
     if not indices:
         return values[()]
     first, *rest = indices
     cases = sorted({at[0] for at in values})
-    found = [pick(rest, {at[1:]: e for at, e in values.items() if at[0] == n}) for n in cases]
+    found = [select_element(rest, {at[1:]: e for at, e in values.items() if at[0] == n}) for n in cases]
     out = found[-1]
     for n, e in zip(reversed(cases[:-1]), reversed(found[:-1]), strict=True):
         out = select(equal(first, n), e, out)

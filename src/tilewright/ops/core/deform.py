@@ -13,7 +13,7 @@ from tilewright.ir.expr import Buffer, Expr, cast
 from tilewright.ops.axes import FLOATS, accumulator, narrow, widen
 from tilewright.ops.core.conv import add_bias
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.core.taps import Edge, Kernel, Taps, read, sampled, tap_values
+from tilewright.ops.core.taps import Edge, ResamplingKernel, Taps, read, sampled, tap_values
 from tilewright.ops.core.window import Window, check_rank
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
@@ -88,7 +88,9 @@ class DeformConv(Op):
                 return cast(wide, plain) + cast(wide, offset[n, tap_number(g, u, v) * 2 + d, p, q])
 
             shape = (x.shape[0], self.offset_groups, *window.kernel, *out.shape[2:])
-            return Taps.of(b, f"{name}_{'yx'[d]}", shape, place, x.shape[2 + d], Kernel.LINEAR, Edge.ZEROS)
+            return Taps.of(
+                b, f"{name}_{'yx'[d]}", shape, place, x.shape[2 + d], ResamplingKernel.LINEAR, Edge.ZEROS
+            )
 
         rows, columns = taps(0), taps(1)
         assert rows.weight is not None and columns.weight is not None
@@ -159,7 +161,9 @@ class DeformConv(Op):
         for n in range(x.shape[0]):
             for g in range(count):
                 at = [
-                    tap_values(plain[d] + moved[n, g, :, :, d], x.shape[2 + d], Kernel.LINEAR, Edge.ZEROS)
+                    tap_values(
+                        plain[d] + moved[n, g, :, :, d], x.shape[2 + d], ResamplingKernel.LINEAR, Edge.ZEROS
+                    )
                     for d in (0, 1)
                 ]
                 part = slice(g * channels, (g + 1) * channels)

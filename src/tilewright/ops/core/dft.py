@@ -16,7 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, equal, select, unary
 from tilewright.ops.axes import FLOATS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -177,7 +177,7 @@ class LongDFT(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "the signal")
         op = DFT.of(_with_values(self.node, inputs), TensorType.of(x))
         op.infer([TensorType.of(x)])
@@ -290,7 +290,7 @@ class LongSTFT(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "the signal")
         op = STFT.of(_with_values(self.node, inputs), TensorType.of(x))
         operands = [x] if len(inputs) < 3 or inputs[2] is None else [x, tensor(inputs[2], "the window")]

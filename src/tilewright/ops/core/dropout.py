@@ -11,7 +11,7 @@ from tilewright.ir.expr import Buffer, const
 from tilewright.ops.axes import FLOATS
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.movement import Identity
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -75,7 +75,7 @@ class DropoutInTraining(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.integer("seed", 0) % (1 << 32) if "seed" in node.attrs else None)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, ratio, training = (*inputs, None, None)[:3]
         x = tensor(x, "input 0")
         probability = 0.5 if ratio is None else float(tensor(ratio, "the ratio").item())

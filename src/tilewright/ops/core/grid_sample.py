@@ -10,17 +10,17 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, cast
 from tilewright.ops.axes import FLOATS, accumulator
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.core.taps import Edge, Kernel, Taps, read, sampled, tap_values, weighted_sum
+from tilewright.ops.core.taps import Edge, ResamplingKernel, Taps, read, sampled, tap_values, weighted_sum
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 
 _KERNELS = {
-    "nearest": Kernel.NEAREST,
-    "linear": Kernel.LINEAR,
-    "bilinear": Kernel.LINEAR,
-    "cubic": Kernel.CUBIC,
-    "bicubic": Kernel.CUBIC,
+    "nearest": ResamplingKernel.NEAREST,
+    "linear": ResamplingKernel.LINEAR,
+    "bilinear": ResamplingKernel.LINEAR,
+    "cubic": ResamplingKernel.CUBIC,
+    "bicubic": ResamplingKernel.CUBIC,
 }
 
 
@@ -31,7 +31,7 @@ class GridSample(Op):
 
     onnx = ("GridSample",)
     kind = Kind.REDUCTION
-    kernel: Kernel
+    kernel: ResamplingKernel
     edge: Edge
     aligned: bool = False
 
@@ -53,7 +53,7 @@ class GridSample(Op):
         x, grid = inputs
         if grid.dtype not in FLOATS:
             raise self.misfit(inputs, "places must be floats")
-        if x.dtype is DType.BOOL and self.kernel is not Kernel.NEAREST:
+        if x.dtype is DType.BOOL and self.kernel is not ResamplingKernel.NEAREST:
             raise self.misfit(inputs, "only numbers can be interpolated")
         if x.rank < 3 or grid.rank != x.rank or grid.shape[-1] != x.rank - 2 or grid.shape[0] != x.shape[0]:
             raise self.misfit(inputs, "[n, c, axes…] and [n, places…, axis] are needed")
@@ -81,7 +81,7 @@ class GridSample(Op):
         def nearest(*i: Expr) -> Expr:
             return read(x, i[:2], [a.at[(i[0], *i[2:], 0)] for a in axes])
 
-        if self.kernel is Kernel.NEAREST:
+        if self.kernel is ResamplingKernel.NEAREST:
             return (b.compute(name, out.shape, nearest, axes=[*spatial, *places]),)
 
         def term(*i: Expr) -> tuple[Expr, Expr]:
@@ -104,7 +104,7 @@ class GridSample(Op):
         x, grid = inputs
         (out,) = self.infer([TensorType.of(t) for t in inputs])
         rank = x.ndim - 2
-        wide = x if self.kernel is Kernel.NEAREST else x.astype(np.float64)
+        wide = x if self.kernel is ResamplingKernel.NEAREST else x.astype(np.float64)
         # Places are computed in the grid's own precision: which element is nearest may hang on it.
         g = grid.astype(accumulator(DType.of(grid.dtype)).numpy) + 1
         value = np.empty(out.shape, wide.dtype)
@@ -132,9 +132,11 @@ class GridSample(Op):
                 yield cls.sample(deep, places, mode=mode, padding_mode=padding, opset=20)
         yield cls.sample(x, grid, opset=20)
         yield cls.sample(x.astype(np.float64), grid.astype(np.float64), mode="cubic", opset=20)
-        yield Sample(cls(Kernel.LINEAR, Edge.BORDER), (x.astype(np.float16), grid.astype(np.float16)))
-        yield Sample(cls(Kernel.CUBIC, Edge.ZEROS), (deep, places))
-        yield Sample(cls(Kernel.NEAREST, Edge.ZEROS), ((x * 9).astype(np.int32), grid))
+        yield Sample(
+            cls(ResamplingKernel.LINEAR, Edge.BORDER), (x.astype(np.float16), grid.astype(np.float16))
+        )
+        yield Sample(cls(ResamplingKernel.CUBIC, Edge.ZEROS), (deep, places))
+        yield Sample(cls(ResamplingKernel.NEAREST, Edge.ZEROS), ((x * 9).astype(np.int32), grid))
         far = np.array([1e30, -1e30, np.inf, -np.inf, 3.0, -1.0], np.float32).reshape(1, 1, 3, 2)
-        yield Sample(cls(Kernel.LINEAR, Edge.ZEROS), (x[:1], far))
-        yield Sample(cls(Kernel.NEAREST, Edge.BORDER, True), (x[:1], far))
+        yield Sample(cls(ResamplingKernel.LINEAR, Edge.ZEROS), (x[:1], far))
+        yield Sample(cls(ResamplingKernel.NEAREST, Edge.BORDER, True), (x[:1], far))

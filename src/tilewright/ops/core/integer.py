@@ -28,7 +28,7 @@ BYTES = frozenset({DType.I8, DType.U8})
 T = TypeVar("T")
 
 
-def matched(has: Sequence[bool], inputs: Sequence[T]) -> list[T | None]:
+def optional_inputs(has: Sequence[bool], inputs: Sequence[T]) -> list[T | None]:
     """The inputs of an ONNX node, None for those that are left out."""
     given = iter(inputs)
     return [next(given) if h else None for h in has]
@@ -140,7 +140,7 @@ class MatMulInteger(Op):
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 2 + sum(self.has_zero_points))
-        a, b, a_zero, b_zero = matched((True, True, *self.has_zero_points), inputs)
+        a, b, a_zero, b_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert a is not None and b is not None
         for x, zero, rows in ((a, a_zero, True), (b, b_zero, False)):
             if x.dtype not in BYTES or (zero is not None and zero.dtype is not x.dtype):
@@ -153,12 +153,12 @@ class MatMulInteger(Op):
         return (TensorType(DType.I32, shape),)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        x, w, x_zero, w_zero = matched((True, True, *self.has_zero_points), inputs)
+        x, w, x_zero, w_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert x is not None and w is not None
         return (integer_matmul(b, x, w, x_zero, w_zero, name, name),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        a, b, a_zero, b_zero = matched((True, True, *self.has_zero_points), inputs)
+        a, b, a_zero, b_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert a is not None and b is not None
         return (integer_matmul_array(a, b, a_zero, b_zero),)
 
@@ -288,7 +288,7 @@ class ConvInteger(Op):
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 2 + sum(self.has_zero_points))
-        x, w, x_zero, w_zero = matched((True, True, *self.has_zero_points), inputs)
+        x, w, x_zero, w_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert x is not None and w is not None
         shape = self.channels.infer(self, inputs, x, w)
         self.channels.check_zero_point(self, inputs, x, x_zero, 1)
@@ -297,7 +297,7 @@ class ConvInteger(Op):
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
-        x, w, x_zero, w_zero = matched((True, True, *self.has_zero_points), inputs)
+        x, w, x_zero, w_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert x is not None and w is not None
         total = self.channels.compute(b, x, w, x_zero, w_zero, out.shape, name, f"{name}_conv")
         # A block of its own, though it only copies, so that the sums may have another layout than the output.
@@ -307,7 +307,7 @@ class ConvInteger(Op):
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])
-        x, w, x_zero, w_zero = matched((True, True, *self.has_zero_points), inputs)
+        x, w, x_zero, w_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert x is not None and w is not None
         return (self.channels.array(x, w, x_zero, w_zero, out.shape),)
 

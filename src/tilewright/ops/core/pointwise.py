@@ -15,7 +15,7 @@ from tilewright.ops.opdef import Array, Sample
 _erf_each = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def erf(x: Array) -> Array:
+def erf_array(x: Array) -> Array:
     """numpy has none."""
     return np.asarray(_erf_each(x))
 
@@ -135,7 +135,7 @@ class Erf(Pointwise):
         return unary(UnaryOp.ERF, x)
 
     def array(self, x: Array) -> Array:
-        return erf(x)
+        return erf_array(x)
 
 
 @dataclass(frozen=True, slots=True)

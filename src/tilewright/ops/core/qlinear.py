@@ -26,8 +26,8 @@ from tilewright.ops.core.integer import (
     integer_matmul_array,
     load_aligned,
     load_channel,
-    matched,
     matmul_shape,
+    optional_inputs,
     random_bytes,
     zero_point_is_needed,
 )
@@ -40,7 +40,7 @@ def wide(x: Expr) -> Expr:
     return cast(DType.F32, x)
 
 
-def operands(node: OnnxNode, zero_points: Sequence[int]) -> tuple[bool, ...]:
+def present_operands(node: OnnxNode, zero_points: Sequence[int]) -> tuple[bool, ...]:
     """Which inputs an op takes: those that are there, but for zero points that are known to be 0."""
     return tuple(
         zero_point_is_needed(node, i) if i in zero_points else node.has(i) for i in range(len(node.inputs))
@@ -66,12 +66,12 @@ class QLinearMatMul(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        has = operands(node, (2, 5, 7))
+        has = present_operands(node, (2, 5, 7))
         return cls(node.input(7).dtype, has), taken(has)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, sum(self.has))
-        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = matched(self.has, inputs)
+        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = optional_inputs(self.has, inputs)
         if a is None or b is None or a_scale is None or b_scale is None or y_scale is None:
             raise self.misfit(inputs, "an operand or a scale is missing")
         for x, zero in ((a, a_zero), (b, b_zero)):
@@ -98,7 +98,7 @@ class QLinearMatMul(Op):
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (out,) = self.infer([TensorType(x.dtype, x.shape) for x in inputs])
-        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = matched(self.has, inputs)
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = optional_inputs(self.has, inputs)
         assert x and w and x_scale and w_scale and y_scale
         total = integer_matmul(b, x, w, x_zero, w_zero, name, f"{name}_matmul")
         shape = try_broadcast(
@@ -119,7 +119,7 @@ class QLinearMatMul(Op):
         return (b.compute(name, out.shape, element),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = matched(self.has, inputs)
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = optional_inputs(self.has, inputs)
         assert x is not None and w is not None
         assert x_scale is not None and w_scale is not None and y_scale is not None
         total = integer_matmul_array(x, w, x_zero, w_zero)
@@ -167,13 +167,13 @@ class QLinearConv(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        has = operands(node, (2, 5, 7))
+        has = present_operands(node, (2, 5, 7))
         has = (*has, *(False,) * (9 - len(has)))
         return cls(node.input(7).dtype, Channels.from_onnx(node, node.input(3)), has), taken(has)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, sum(self.has))
-        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = matched(self.has, inputs)
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = optional_inputs(self.has, inputs)
         if x is None or w is None or x_scale is None or w_scale is None or y_scale is None:
             raise self.misfit(inputs, "an operand or a scale is missing")
         shape = self.channels.infer(self, inputs, x, w)
@@ -193,7 +193,7 @@ class QLinearConv(Op):
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         (out,) = self.infer([TensorType(x.dtype, x.shape) for x in inputs])
-        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = matched(self.has, inputs)
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = optional_inputs(self.has, inputs)
         assert x and w and x_scale and w_scale and y_scale
         total = self.channels.compute(b, x, w, x_zero, w_zero, out.shape, name, f"{name}_conv")
 
@@ -215,7 +215,7 @@ class QLinearConv(Op):
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (out,) = self.infer([TensorType.of(t) for t in inputs])
-        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = matched(self.has, inputs)
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = optional_inputs(self.has, inputs)
         assert x is not None and w is not None
         assert x_scale is not None and w_scale is not None and y_scale is not None
         rank = len(out.shape) - 2

@@ -28,7 +28,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ops.axes import FLOATS, accumulator
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.core.sampling import Sampling, regions, sampling, targets
+from tilewright.ops.core.sampling import AxisSampling, regions, sampling, targets
 from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -49,7 +49,7 @@ class Resize(Op):
 
     onnx = ("Resize", "Upsample")
     kind = Kind.REDUCTION
-    axes: tuple[Sampling, ...]
+    axes: tuple[AxisSampling, ...]
     rounding: str | None = None
     cubic: float | None = None
     inside_only: bool = False
@@ -70,7 +70,7 @@ class Resize(Op):
         if antialias and mode == "nearest":
             raise UserError("Resize: antialias needs mode linear or cubic")
         crops = convention == "tf_crop_and_resize"
-        samplings = [Sampling(n) for n in x.shape]
+        samplings = [AxisSampling(n) for n in x.shape]
         sizes = list(targets(node, x))
         crop = regions(node, len(sizes)) if crops else [(Fraction(0), Fraction(1))] * len(sizes)
         for (d, count, ratio), region in zip(sizes, crop, strict=True):
@@ -123,7 +123,7 @@ class Resize(Op):
 
         return (b.compute(name, out.shape, element),)
 
-    def _nearest(self, i: Expr, axis: Sampling, extent: int) -> Expr:
+    def _nearest(self, i: Expr, axis: AxisSampling, extent: int) -> Expr:
         if axis.is_identity(extent):
             return i
         place, unit = _place(i, axis), axis.unit
@@ -190,7 +190,7 @@ class Resize(Op):
             return b.compute(f"{name}_axis{d}", shape, terms)
         return b.reduce(f"{name}_axis{d}", shape, (2 * reach,), lambda *i: term(i[:-1], i[-1]), "sum")
 
-    def _reach(self, axis: Sampling) -> int:
+    def _reach(self, axis: AxisSampling) -> int:
         """How many elements on either side of a place count at most."""
         return math.ceil((1 if self.cubic is None else 2) * axis.stretch)
 
@@ -288,7 +288,7 @@ class Resize(Op):
         yield cls.sample(image.astype(np.float16), None, scales(1, 1, 2, 2), mode="linear")
         yield cls.sample(rng.integers(0, 255, (1, 1, 3, 3)).astype(np.uint8), None, scales(1, 1, 2, 2))
         yield Sample(
-            cls((Sampling(1), Sampling(5, 3, -1, 5), Sampling(4, 1, 0, 2)), None, -0.75),
+            cls((AxisSampling(1), AxisSampling(5, 3, -1, 5), AxisSampling(4, 1, 0, 2)), None, -0.75),
             (rng.integers(-128, 128, (1, 3, 3)).astype(np.int8),),
         )
         yield cls.sample(x, scales(1, 1, 2, 3), op_type="Upsample", opset=9)
@@ -327,11 +327,11 @@ def _rounded(value: Expr, dtype: DType) -> Expr:
     return cast(dtype, minimum(maximum(unary(UnaryOp.ROUND, value), low), high))
 
 
-def _place(i: Expr, axis: Sampling) -> Expr:
+def _place(i: Expr, axis: AxisSampling) -> Expr:
     return i * axis.scale + axis.offset
 
 
-def _split_place(i: Expr, axis: Sampling, wide: DType) -> tuple[Expr, Expr]:
+def _split_place(i: Expr, axis: AxisSampling, wide: DType) -> tuple[Expr, Expr]:
     """The element below a place, and how far towards the next one the place is."""
     place = _place(i, axis)
     low = place // axis.unit

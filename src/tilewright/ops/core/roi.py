@@ -28,7 +28,7 @@ from tilewright.ops.axes import FLOATS, accumulator, narrow
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.gather import checked_index, checked_indices
 from tilewright.ops.core.taps import Taps, read, weighted_sum
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, IndexInput, Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -38,7 +38,7 @@ _MOST_BINS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Regions:
+class RoiAlignment:
     """What both forms of the op share. `extents` are the bins; regions are multiplied by `scale`, and then moved by
     half an element if `centred`. `largest` says that the samples of a bin are not averaged; then each of the four
     elements around a place counts by itself, as ONNX has it.
@@ -50,7 +50,7 @@ class Regions:
     largest: bool
 
     @staticmethod
-    def from_onnx(node: OnnxNode) -> "Regions":
+    def from_onnx(node: OnnxNode) -> "RoiAlignment":
         mode = node.text("mode", "avg")
         # Before opset 16 places were not centred.
         convention = node.text(
@@ -61,7 +61,9 @@ class Regions:
         extents = node.integer("output_height", 1), node.integer("output_width", 1)
         if min(extents) < 1 or extents[0] * extents[1] > _MOST_BINS:
             raise UserError(f"RoiAlign to {list(extents)} bins")
-        return Regions(extents, node.real("spatial_scale", 1.0), convention == "half_pixel", mode == "max")
+        return RoiAlignment(
+            extents, node.real("spatial_scale", 1.0), convention == "half_pixel", mode == "max"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class RoiAlign(Op):
 
     onnx = ("RoiAlign",)
     kind = Kind.REDUCTION
-    regions: Regions
+    regions: RoiAlignment
     samples_per_bin: int
 
     @classmethod
@@ -80,7 +82,7 @@ class RoiAlign(Op):
             raise UserError(f"RoiAlign: {samples} samples per bin")
         if not samples:
             raise OnHost("each region says itself how many samples it needs")
-        return cls(Regions.from_onnx(node), samples), (0, 1, 2)
+        return cls(RoiAlignment.from_onnx(node), samples), (0, 1, 2)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 3)
@@ -160,7 +162,7 @@ class RoiAlign(Op):
         yield cls.sample(x, regions, image, mode="max", **attrs)
         yield cls.sample(x.astype(np.float64), regions.astype(np.float64), image, **attrs)
         half = x.astype(np.float16), regions.astype(np.float16), np.array([0, 7, -1, 0], np.int64)
-        yield Sample(cls(Regions((2, 2), 1.0, True, False), 1), half)
+        yield Sample(cls(RoiAlignment((2, 2), 1.0, True, False), 1), half)
 
 
 def _edge_taps(
@@ -203,7 +205,7 @@ def _edge_tap_values(place: Array, extent: int) -> tuple[Array, Array]:
     return np.where(inside[:, None], at, -1), np.stack([1 - share, share], -1)
 
 
-def align(regions: Regions, samples: int, x: Array, boxes: Array, image: Array) -> Array:
+def align(regions: RoiAlignment, samples: int, x: Array, boxes: Array, image: Array) -> Array:
     """In numpy; without a number of samples per bin, each region has one for every element it covers."""
     dtype, shift = DType.of(x.dtype), 0.5 if regions.centred else 0.0
     out = np.zeros((boxes.shape[0], x.shape[1], *regions.extents))
@@ -243,14 +245,14 @@ class AdaptiveRoiAlign(HostOp):
 
     onnx = ("RoiAlign",)
     why = "each region says itself how many samples it needs"
-    regions: Regions
+    regions: RoiAlignment
     samples_per_bin: int
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Self:
-        return cls(Regions.from_onnx(node), max(node.integer("sampling_ratio", 0), 0))
+        return cls(RoiAlignment.from_onnx(node), max(node.integer("sampling_ratio", 0), 0))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, boxes, image = (tensor(v, "an input") for v in inputs)
         RoiAlign(self.regions, 1).infer([TensorType.of(t) for t in (x, boxes, image)])
         return (align(self.regions, self.samples_per_bin, x, boxes, image),)
@@ -284,7 +286,7 @@ class MaxRoiPool(HostOp):
             raise UserError(f"MaxRoiPool to {list(extents)} bins")
         return cls((extents[0], extents[1]), node.real("spatial_scale", 1.0))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, boxes = (tensor(v, "an input") for v in inputs)
         if x.ndim != 4 or boxes.ndim != 2 or boxes.shape[1] != 5:
             raise UserError(

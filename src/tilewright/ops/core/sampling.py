@@ -19,7 +19,7 @@ _ROOM = 1 << 61  # of index arithmetic
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class AxisSampling:
     """The places of one axis: `count` of them, at (scale·i + offset) / unit. Around each, the kernel is `stretch` times
     as wide as its own."""
 
@@ -92,7 +92,7 @@ def sampling(
     ratio: Fraction,
     region: tuple[Fraction, Fraction],
     stretch: float,
-) -> Sampling:
+) -> AxisSampling:
     step, start = ratio, (ratio - 1) / 2
     match convention:
         case "asymmetric":
@@ -113,7 +113,7 @@ def sampling(
             start = first * (extent - 1) if count > 1 else (first + last) * (extent - 1) / 2
         case _:
             raise UserError(f"Resize: coordinate_transformation_mode '{convention}' is not supported")
-    return Sampling(count, *_integers(step, start, count), stretch)
+    return AxisSampling(count, *_integers(step, start, count), stretch)
 
 
 def _integers(step: Fraction, start: Fraction, count: int) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from tilewright.ir.expr import BinaryOp, Buffer, Expr, Indices, binary
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.gather import INDEX_TYPES, checked_index, checked_indices
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, IndexInput, Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
@@ -242,7 +242,7 @@ class ScatterElementsOfAnyType(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.integer("axis", 0), _reduction(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, at, updates = (tensor(v, f"input {i}") for i, v in enumerate(inputs))
         axis = normal_axis(self.axis, x.ndim)
         _check_places(at, x.shape[axis])
@@ -270,7 +270,7 @@ class ScatterNDOfAnyType(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(_reduction(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, at, updates = (tensor(v, f"input {i}") for i, v in enumerate(inputs))
         for d in range(at.shape[-1]):
             _check_places(at[..., d], x.shape[d])

@@ -37,7 +37,7 @@ _CUBIC = -0.75  # the coefficient of Keys' kernel
 
 
 @unique
-class Kernel(Enum):
+class ResamplingKernel(Enum):
     """The value is how many elements it reads along an axis."""
 
     NEAREST = 1  # half to even
@@ -69,7 +69,7 @@ class Taps:
         shape: Sequence[int],
         place: Callable[..., Expr],
         extent: int,
-        kernel: Kernel,
+        kernel: ResamplingKernel,
         edge: Edge,
     ) -> "Taps":
         """The blocks `<name>_place`, `<name>_at` and `<name>_weight`."""
@@ -81,7 +81,7 @@ class Taps:
             value = place(*i)
             if _is_folded(kernel, edge):
                 value = _folded(value, extent, edge)
-            value = unary(UnaryOp.ROUND, value) if kernel is Kernel.NEAREST else value
+            value = unary(UnaryOp.ROUND, value) if kernel is ResamplingKernel.NEAREST else value
             return minimum(maximum(value, -limit), limit)
 
         places = b.compute(f"{name}_place", shape, bounded, axes=[f"i{d}" for d in range(rank)])
@@ -93,13 +93,13 @@ class Taps:
         def weight(*i: Expr) -> Expr:
             value = places[i[:rank]]
             share, t = value - unary(UnaryOp.FLOOR, value), i[rank]
-            if kernel is Kernel.LINEAR:
+            if kernel is ResamplingKernel.LINEAR:
                 return select(equal(t, 0), 1 - share, share)
             return _keys(unary(UnaryOp.ABS, cast(share.dtype, t) - 1 - share))
 
         full, axes = (*shape, kernel.value), [*(f"i{d}" for d in range(rank)), "t"]
         indices = b.compute(f"{name}_at", full, at, axes=axes)
-        if kernel is Kernel.NEAREST:
+        if kernel is ResamplingKernel.NEAREST:
             return Taps(indices, None)
         return Taps(indices, b.compute(f"{name}_weight", full, weight, axes=axes))
 
@@ -156,9 +156,9 @@ def _mirrors(extent: int, edge: Edge) -> tuple[float, int]:
     return (0.0, extent - 1) if edge is Edge.REFLECT_CENTRES else (-0.5, extent)
 
 
-def _is_folded(kernel: Kernel, edge: Edge) -> bool:
+def _is_folded(kernel: ResamplingKernel, edge: Edge) -> bool:
     """Is a place itself brought into the axis? A cubic goes on beyond the border, where all elements are alike."""
-    return edge is not Edge.ZEROS and (kernel, edge) != (Kernel.CUBIC, Edge.BORDER)
+    return edge is not Edge.ZEROS and (kernel, edge) != (ResamplingKernel.CUBIC, Edge.BORDER)
 
 
 def _folded(place: Expr, extent: int, edge: Edge) -> Expr:
@@ -191,7 +191,7 @@ def _brought_in(at: Expr, extent: int, edge: Edge) -> Expr:
 # ---------------------------------------------------------------------------------------------------- for references
 
 
-def tap_values(place: Array, extent: int, kernel: Kernel, edge: Edge) -> tuple[Array, Array]:
+def tap_values(place: Array, extent: int, kernel: ResamplingKernel, edge: Edge) -> tuple[Array, Array]:
     """Indices and weights, with an axis for the taps at the end; -1 where a zero stands."""
     limit = float(extent + kernel.value)
     if edge is Edge.BORDER and _is_folded(kernel, edge):
@@ -201,17 +201,17 @@ def tap_values(place: Array, extent: int, kernel: Kernel, edge: Edge) -> tuple[A
         with np.errstate(invalid="ignore"):
             turn = np.mod(place - first, 2 * length) if length else np.zeros(place.shape)
         place = np.minimum(turn, 2 * length - turn) + first
-    place = np.clip(np.rint(place) if kernel is Kernel.NEAREST else place, -limit, limit)
+    place = np.clip(np.rint(place) if kernel is ResamplingKernel.NEAREST else place, -limit, limit)
     low, t = np.floor(place), np.arange(kernel.value)
     share = (place - low)[..., None]
     with np.errstate(invalid="ignore"):
         at = low.astype(np.int64)[..., None] + t + (1 - max(kernel.value // 2, 1))
     match kernel:
-        case Kernel.NEAREST:
+        case ResamplingKernel.NEAREST:
             weight = np.ones(share.shape)
-        case Kernel.LINEAR:
+        case ResamplingKernel.LINEAR:
             weight = np.where(t == 0, 1 - share, share)
-        case Kernel.CUBIC:
+        case ResamplingKernel.CUBIC:
             weight = _keys_values(abs(t - 1 - share))
     match edge:
         case Edge.ZEROS:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr
-from tilewright.ops.core.cook_toom import Scheme, pick, scheme, transform
+from tilewright.ops.core.cook_toom import Scheme, apply_transforms, scheme, select_element
 from tilewright.ops.core.window import Window
 from tilewright.ops.core.winograd_error import winograd_error
 from tilewright.ops.opdef import Array, TensorType
@@ -72,8 +72,8 @@ class Winograd:
         depth, channels, axes = w.shape[1], w.shape[0], window.axes()
 
         def transformed_filter(*i: Expr) -> Expr:
-            weights = transform([s.filter for s in schemes], lambda *k: w[(i[-1], i[-2], *k)])
-            return pick(i[:rank], weights)
+            weights = apply_transforms([s.filter for s in schemes], lambda *k: w[(i[-1], i[-2], *k)])
+            return select_element(i[:rank], weights)
 
         def corner(g: Expr, t: Expr) -> tuple[Expr, list[Expr]]:
             """The image of tile t of a block, and where in it the tile begins."""
@@ -88,11 +88,11 @@ class Winograd:
         def transformed_input(g: Expr, *i: Expr) -> Expr:
             t, c = i[-2:]
             image, start = corner(g, t)
-            values = transform(
+            values = apply_transforms(
                 [s.data for s in schemes],
                 lambda *k: padded[(image, c, *(p + n for p, n in zip(start, k, strict=True)))],
             )
-            return pick(i[:rank], values)
+            return select_element(i[:rank], values)
 
         u = b.compute(
             f"{name}_filter", (*planes, depth, channels), transformed_filter, axes=[*axes, "i", "o"]
@@ -120,8 +120,8 @@ class Winograd:
 
         def result(g: Expr, t: Expr, *i: Expr) -> Expr:
             o = i[-1]
-            values = transform([s.output for s in schemes], lambda *k: m[(g, *k, t, o)])
-            return pick(i[:rank], values)
+            values = apply_transforms([s.output for s in schemes], lambda *k: m[(g, *k, t, o)])
+            return select_element(i[:rank], values)
 
         y = b.compute(
             f"{name}_tile",

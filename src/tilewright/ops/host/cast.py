@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import ONNX_DTYPES, ONNX_NUMBERS, Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -164,7 +164,7 @@ class CastOnHost(HostOp):
         to = 0 if node.op_type == "CastLike" else node.integer("to", 0)
         return cls(to, bool(node.integer("saturate", 1)), node.text("round_mode", "up"))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         dtype = element_type(self.to) if self.to else tensor(inputs[1], "input 1").dtype
         return (convert_array(tensor(inputs[0], "input 0"), dtype, self.saturate, self.round_mode),)
 

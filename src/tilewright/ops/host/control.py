@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import normal_axis
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, sequence, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, sequence, tensor
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.ops.spec import BodySpec, NodeSpec, OpenType
 from tilewright.support.errors import UserError
@@ -25,7 +25,7 @@ class If(HostOp):
     onnx = ("If",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         condition = tensor(inputs[0], "the condition")
         if condition.size != 1:
             raise UserError(f"a condition of {condition.size} elements")
@@ -53,7 +53,7 @@ class Loop(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.outputs)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         body = bodies["body"]
         times = _MOST if inputs[0] is None else int(tensor(inputs[0], "the trip count").item())
         goes_on = len(inputs) < 2 or inputs[1] is None or bool(tensor(inputs[1], "the condition").item())
@@ -126,7 +126,7 @@ class Scan(HostOp):
             node.integers("scan_output_directions") or (),
         )
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         if not self.has_batch:
             return self._scan(list(inputs), bodies["body"])
         given = [tensor(v, "an input") for v in inputs[1:]]
@@ -148,7 +148,7 @@ class Scan(HostOp):
             np.stack(c if i < count else [_filled(v, longest) for v in c]) for i, c in enumerate(columns)
         )
 
-    def _scan(self, inputs: list[HostValue], body: Body) -> tuple[HostValue, ...]:
+    def _scan(self, inputs: list[HostValue], body: Subgraph) -> tuple[HostValue, ...]:
         if not 0 < self.scanned <= len(inputs):
             raise UserError(f"{self.scanned} of {len(inputs)} inputs are to be scanned")
         states, given = inputs[: -self.scanned], inputs[-self.scanned :]
@@ -231,7 +231,7 @@ class SequenceMap(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.outputs)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         first, body = sequence(inputs[0], "input 0"), bodies["body"]
         if body.results != self.outputs:
             raise UserError(f"{self.outputs} outputs of a map whose body gives {body.results}")

@@ -8,7 +8,7 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import narrow, widen
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.support.errors import UserError
 
 
@@ -19,7 +19,7 @@ class Det(HostOp):
     onnx = ("Det",)
     why = "the rows that a factorisation exchanges depend on data"
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
             raise UserError(f"Det of {list(x.shape)}: the last two axes are not those of a square matrix")

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import OnnxNode
 
 _WHY = "native code does not know the type of its input"
@@ -23,7 +23,7 @@ class Shape(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.integer("start", 0), node.attrs.get("end"))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         # `start` and `end` clamp to the axes there are, which is what slicing does.
         return (np.array(tensor(inputs[0], "input 0").shape[self.start : self.end], np.int64),)
 
@@ -40,7 +40,7 @@ class Size(HostOp):
     onnx = ("Size",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (np.array(tensor(inputs[0], "input 0").size, np.int64),)
 
     @classmethod

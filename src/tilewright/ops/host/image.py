@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import OnnxNode
 from tilewright.support.errors import UserError
 
@@ -30,7 +30,7 @@ class ImageDecoder(HostOp):
             raise UserError(f"ImageDecoder: unknown pixel_format '{pixels}'")
         return cls(pixels)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         try:
             from PIL import Image  # noqa: PLC0415  # an optional extra
         except ImportError as e:

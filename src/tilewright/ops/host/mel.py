@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import ONNX_DTYPES, Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -25,7 +25,7 @@ class MelWeightMatrix(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(ONNX_DTYPES[node.integer("output_datatype", 1)].numpy)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         bands, points, rate = (int(tensor(v, "an input").item()) for v in inputs[:3])
         low, high = (float(tensor(v, "a frequency").item()) for v in inputs[3:])
         bins = points // 2 + 1

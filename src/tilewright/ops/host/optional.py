@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph
 from tilewright.ops.spec import OpenType
 from tilewright.support.errors import UserError
 
@@ -20,7 +20,7 @@ class Optional(HostOp):
     onnx = ("Optional",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (inputs[0] if inputs else None,)
 
     @classmethod
@@ -37,7 +37,7 @@ class OptionalHasElement(HostOp):
     onnx = ("OptionalHasElement",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (np.array(bool(inputs) and inputs[0] is not None),)
 
     @classmethod
@@ -54,7 +54,7 @@ class OptionalGetElement(HostOp):
     onnx = ("OptionalGetElement",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         if inputs[0] is None:
             raise UserError("the optional is empty")
         return (inputs[0],)

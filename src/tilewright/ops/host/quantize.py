@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ops.core.quantize import Granularity
 from tilewright.ops.host.cast import FEW_BITS, convert_array, element_type
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -38,7 +38,7 @@ class QuantizeLinearOnHost(HostOp):
             bool(node.integer("saturate", 1)),
         )
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, scale = tensor(inputs[0], "x"), tensor(inputs[1], "the scale")
         zero = None if len(inputs) < 3 or inputs[2] is None else tensor(inputs[2], "the zero point")
         dtype = element_type(self.to or 2) if zero is None else zero.dtype
@@ -98,7 +98,7 @@ class DequantizeLinearOnHost(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.integer("axis", 1), node.integer("block_size", 0), node.integer("output_dtype", 0))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, scale = tensor(inputs[0], "x"), tensor(inputs[1], "the scale")
         zero = None if len(inputs) < 3 or inputs[2] is None else tensor(inputs[2], "the zero point")
         dtype = element_type(self.to) if self.to else scale.dtype

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import narrow
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import ONNX_DTYPES, Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -43,7 +43,7 @@ def _drawn_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-class Drawn(HostOp):
+class RandomFill(HostOp):
     """Fills a tensor of its `shape`, or of its input's; of type `dtype`, or its input's."""
 
     __slots__ = ()
@@ -56,7 +56,7 @@ class Drawn(HostOp):
     def draw(self, shape: tuple[int, ...]) -> Array:
         """Numbers as float64."""
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         like = tensor(inputs[0], "input 0") if self.shape is None else None
         shape = _drawn_shape(self.shape or () if like is None else like.shape)
         dtype = self.dtype or (DType.F32 if like is None else DType.of(like.dtype))
@@ -66,7 +66,7 @@ class Drawn(HostOp):
 
 
 @dataclass(frozen=True, slots=True)
-class RandomNormal(Drawn):
+class RandomNormal(RandomFill):
     onnx = ("RandomNormal", "RandomNormalLike")
     shape: tuple[int, ...] | None
     dtype: DType | None
@@ -93,7 +93,7 @@ class RandomNormal(Drawn):
 
 
 @dataclass(frozen=True, slots=True)
-class RandomUniform(Drawn):
+class RandomUniform(RandomFill):
     """From `low` up to, and without, `high`."""
 
     onnx = ("RandomUniform", "RandomUniformLike")
@@ -134,7 +134,7 @@ class Bernoulli(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(_given_dtype(node), _stream(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         p = tensor(inputs[0], "input 0")
         hits = np.asarray(self.stream.random(p.shape)) < p.astype(np.float64)
         return (hits.astype(p.dtype if self.dtype is None else self.dtype.numpy),)
@@ -166,7 +166,7 @@ class Multinomial(HostOp):
             )
         return cls(dtype, node.integer("sample_size", 1), _stream(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0").astype(np.float64)
         if x.ndim != 2 or not x.shape[1]:
             raise UserError(f"Multinomial of {list(x.shape)}: takes rows of one class or more")

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from tilewright.ops.axes import normal_axis
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import OnnxNode
 
 
@@ -18,7 +18,7 @@ class NonZero(HostOp):
     onnx = ("NonZero",)
     why = "the shape of its result depends on data"
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         if x.ndim == 0:  # numpy has no places in a scalar; ONNX has none either, but counts them
             return (np.zeros((0, int(x.astype(bool))), np.int64),)
@@ -43,7 +43,7 @@ class Compress(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.integer("axis", 0) if "axis" in node.attrs else None)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, condition = tensor(inputs[0], "input 0"), tensor(inputs[1], "the condition")
         axis = None if self.axis is None else normal_axis(self.axis, x.ndim)
         return (np.compress(condition.reshape(-1), x, axis),)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import normal_axis
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, sequence, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, sequence, tensor
 from tilewright.ops.opdef import ONNX_NUMBERS, Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -22,7 +22,7 @@ class SequenceConstruct(HostOp):
     onnx = ("SequenceConstruct",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return ([tensor(v, "an input") for v in inputs],)
 
     @classmethod
@@ -38,7 +38,7 @@ class SequenceEmpty(HostOp):
     onnx = ("SequenceEmpty",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return ([],)
 
     @classmethod
@@ -52,7 +52,7 @@ class SequenceAt(HostOp):
     onnx = ("SequenceAt",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         items = sequence(inputs[0], "input 0")
         return (items[_position(inputs[1], len(items), len(items) - 1)],)
 
@@ -70,7 +70,7 @@ class SequenceInsert(HostOp):
     onnx = ("SequenceInsert",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         items = list(sequence(inputs[0], "input 0"))
         piece = tensor(inputs[1], "input 1")
         at = _position(inputs[2], len(items), len(items)) if _has(inputs, 2) else len(items)
@@ -92,7 +92,7 @@ class SequenceErase(HostOp):
     onnx = ("SequenceErase",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         items = list(sequence(inputs[0], "input 0"))
         at = _position(inputs[1], len(items), len(items) - 1) if _has(inputs, 1) else len(items) - 1
         if not items:
@@ -112,7 +112,7 @@ class SequenceLength(HostOp):
     onnx = ("SequenceLength",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (np.array(len(sequence(inputs[0], "input 0")), np.int64),)
 
     @classmethod
@@ -136,7 +136,7 @@ class SplitToSequence(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.integer("axis", 0), bool(node.integer("keepdims", 1)))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         axis = normal_axis(self.axis, x.ndim)
         extent = x.shape[axis]
@@ -176,7 +176,7 @@ class ConcatFromSequence(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.integer("axis", 0), bool(node.integer("new_axis", 0)))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         items = [tensor(v, "an element") for v in sequence(inputs[0], "input 0")]
         if not items:
             raise UserError("an empty sequence cannot be joined to a tensor")

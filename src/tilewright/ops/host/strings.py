@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -23,7 +23,7 @@ class StringConcat(HostOp):
     onnx = ("StringConcat",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         a, b = np.broadcast_arrays(texts(inputs[0], "input 0"), texts(inputs[1], "input 1"))
         return (np.asarray(a + b, object),)
 
@@ -51,7 +51,7 @@ class StringSplit(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.text("delimiter", "") or None, node.integer("maxsplit", -1))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = texts(inputs[0], "input 0")
         pieces = [t.split(self.delimiter, self.most) for t in x.reshape(-1)]
         counts = np.array([len(p) for p in pieces], np.int64)
@@ -92,7 +92,7 @@ class StringNormalizer(HostOp):
         stops: list[str] = node.attrs.get("stopwords") or []
         return cls(case, is_sensitive, frozenset(s if is_sensitive else s.lower() for s in stops))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = texts(inputs[0], "input 0")
         if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
             raise UserError(f"strings of shape {list(x.shape)}: they should be [C] or [1, C]")
@@ -131,9 +131,9 @@ class RegexFullMatch(HostOp):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Self:
-        return cls(compiled(node.text("pattern", "")))
+        return cls(compile_pattern(node.text("pattern", "")))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = texts(inputs[0], "input 0")
         found = [self.pattern.fullmatch(t) is not None for t in x.reshape(-1)]
         return (np.array(found, bool).reshape(x.shape),)
@@ -188,7 +188,7 @@ class TfIdfVectorizer(HostOp):
             ordered[list(indexes)] = weights
         return cls(columns, width, node.integer("max_skip_count", 0), mode, ordered if weights else None)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         if x.ndim not in (1, 2):
             raise UserError(f"the input has {x.ndim} axes: it should have 1 or 2")
@@ -257,7 +257,7 @@ _GROUP = re.compile(r"\(\?(?::|P<\w+>|[ims]*(?:-[ims]+)?[:)])")
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?|[*+?]|\{\d*,?\d*\}|.", re.DOTALL)
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """A pattern in RE2's syntax, as one of Python's that means the same."""
     out: list[str] = []
     before = ""

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -27,7 +27,7 @@ class NonMaxSuppression(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(bool(node.integer("center_point_box", 0)))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         boxes, scores = tensor(inputs[0], "the boxes"), tensor(inputs[1], "the scores")
         if boxes.ndim != 3 or boxes.shape[-1] != 4 or scores.ndim != 3:
             raise UserError(f"boxes have the shape {list(boxes.shape)} and scores {list(scores.shape)}")

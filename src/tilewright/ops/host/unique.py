@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from tilewright.ops.axes import normal_axis
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, OnnxNode
 
 
@@ -27,7 +27,7 @@ class Unique(HostOp):
         axis = node.integer("axis", 0) if "axis" in node.attrs else None
         return cls(axis, bool(node.integer("sorted", 1)))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         axis = 0 if self.axis is None else normal_axis(self.axis, x.ndim)
         slices = x.reshape(-1) if self.axis is None else np.moveaxis(x, axis, 0)

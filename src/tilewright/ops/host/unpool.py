@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import OnnxNode
 from tilewright.support.errors import UserError
 
@@ -36,7 +36,7 @@ class MaxUnpool(HostOp):
             raise UserError("MaxUnpool: kernel and strides must be positive, pads not negative")
         return cls(kernel, strides, pads)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, indices = tensor(inputs[0], "input 0"), tensor(inputs[1], "the indices")
         rank = len(self.kernel)
         if x.ndim != rank + 2 or indices.shape != x.shape:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -22,7 +22,7 @@ class ArrayFeatureExtractor(HostOp):
     onnx = ("ai.onnx.ml.ArrayFeatureExtractor",)
     why = _WHY
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x, columns = tensor(inputs[0], "input 0"), tensor(inputs[1], "the columns").reshape(-1)
         if x.ndim == 0 or not columns.size:
             raise UserError("there are no columns to take")
@@ -53,7 +53,7 @@ class Binarizer(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(node.real("threshold", 0.0))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         return ((x > self.threshold).astype(x.dtype),)
 
@@ -77,7 +77,7 @@ class Scaler(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(_reals(node, "offset"), _reals(node, "scale"))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         for values in (self.offset, self.scale):
             if values.size not in (1, x.shape[-1] if x.ndim else 1):
@@ -108,7 +108,7 @@ class Normalizer(HostOp):
             raise UserError(f"norm is {norm!r}", hint="it should be MAX, L1 or L2")
         return cls(norm)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0").astype(np.float32)
         axis = 1 if x.ndim > 1 else 0
         match self.norm:
@@ -147,7 +147,7 @@ class Imputer(HostOp):
         missing = node.real("replaced_value_float", 0.0), node.integer("replaced_value_int64", 0)
         return cls(_reals(node, "imputed_value_floats"), integers, *missing)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         is_real = x.dtype.kind == "f"
         values = self.reals if is_real else self.integers
@@ -184,7 +184,7 @@ class FeatureVectorizer(HostOp):
             raise UserError(f"inputdimensions are {list(widths[:10])}")
         return cls(widths)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         if len(inputs) != len(self.widths):
             raise UserError(f"{len(self.widths)} inputdimensions for {len(inputs)} inputs")
         columns: list[Array] = []
@@ -214,7 +214,7 @@ class DictVectorizer(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(tuple(node.attrs.get("string_vocabulary") or node.attrs.get("int64_vocabulary") or ()))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         given = inputs[0]
         if not isinstance(given, dict):
             raise TypeError("input 0 is not a map")
@@ -249,7 +249,7 @@ class CastMap(HostOp):
             raise UserError(f"cast_to is {kind!r}, map_form {form!r}, max_map {width}")
         return cls(np.dtype(kinds[kind]), width if form == "SPARSE" else None)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         given = inputs[0]
         if not isinstance(given, dict):
             raise TypeError("input 0 is not a map")
@@ -284,7 +284,7 @@ class ZipMap(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(tuple(node.attrs.get("classlabels_strings") or node.attrs.get("classlabels_int64s") or ()))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = np.atleast_2d(tensor(inputs[0], "input 0"))
         if x.ndim != 2 or x.shape[1] != len(self.labels):
             raise UserError(f"{len(self.labels)} labels for rows of shape {list(x.shape)}")

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
 
@@ -44,7 +44,7 @@ class LabelEncoder(HostOp):
             default = np.array(node.attrs.get(name, otherwise), kind)
         return cls(_table(keys, values), np.asarray(default).reshape(-1)[0], kind)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         if self.back is not None and x.dtype.kind != "O":
             return self.back.run(inputs, bodies)
@@ -96,7 +96,7 @@ class CategoryMapper(HostOp):
             LabelEncoder(_table(numbers, names), text, _KINDS["strings"]),
         )
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         is_text = tensor(inputs[0], "input 0").dtype.kind == "O"
         return (self.numbers if is_text else self.names).run(inputs, bodies)
 
@@ -128,7 +128,7 @@ class OneHotEncoder(HostOp):
         columns = {c: i for i, c in enumerate(cats)}
         return cls(columns, bool(node.integer("zeros", 1)), bool(strings))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
         if self.are_strings != (x.dtype.kind == "O"):
             raise UserError(f"elements of type {x.dtype} have no such categories")

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.ml.scores import class_labels, logistic, post_transform, transformed
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
@@ -28,7 +28,7 @@ class LinearRegressor(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(*_line(node), node.integer("targets", 1), post_transform(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         scores = _scores(inputs[0], self.coefficients, self.intercepts, self.targets)
         return (transformed(scores, self.transform),)
 
@@ -59,7 +59,7 @@ class LinearClassifier(HostOp):
     def from_onnx(cls, node: OnnxNode) -> Self:
         return cls(*_line(node), class_labels(node, "classlabels_ints"), post_transform(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         scores = _scores(inputs[0], self.coefficients, self.intercepts, self.intercepts.size)
         count = scores.shape[1]
         labels = self.labels if self.labels.size else np.arange(max(2, count))

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.ml.scores import class_labels, logistic, post_transform, transformed
 from tilewright.ops.opdef import Array, OnnxNode
 from tilewright.support.errors import UserError
@@ -24,20 +24,20 @@ _SURE = 1e-7  # no probability of a pair is nearer to 0 or 1
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class SvmKernel:
     name: str
     gamma: float = 0.0
     shift: float = 0.0
     degree: float = 0.0
 
     @staticmethod
-    def of(node: OnnxNode) -> "Kernel":
+    def of(node: OnnxNode) -> "SvmKernel":
         name = node.text("kernel_type", "LINEAR")
         if name not in _KERNELS:
             raise UserError(f"kernel_type is {name!r}", hint=f"it should be one of {', '.join(_KERNELS)}")
         given: list[float] = node.attrs.get("kernel_params") or [0.0, 0.0, 0.0]
         gamma, shift, degree = given
-        return Kernel(name, gamma, shift, degree)
+        return SvmKernel(name, gamma, shift, degree)
 
     def __call__(self, x: Array, vectors: Array) -> Array:
         """Of every row and every vector."""
@@ -62,7 +62,7 @@ class SVMRegressor(HostOp):
 
     onnx = ("ai.onnx.ml.SVMRegressor",)
     why = _WHY
-    kernel: Kernel
+    kernel: SvmKernel
     vectors: Array | None  # none: the coefficients are those of the columns
     coefficients: Array
     shift: float
@@ -76,11 +76,11 @@ class SVMRegressor(HostOp):
         coefficients, rho = _reals(node, "coefficients"), _reals(node, "rho")
         if not rho.size or (vectors is not None and len(coefficients) != count):
             raise UserError(f"{len(coefficients)} coefficients and {rho.size} rho for {count} vectors")
-        kernel = Kernel.of(node) if count > 0 else Kernel("LINEAR")
+        kernel = SvmKernel.of(node) if count > 0 else SvmKernel("LINEAR")
         is_one = bool(node.integer("one_class", 0))
         return cls(kernel, vectors, coefficients, float(rho[0]), is_one, post_transform(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = _rows(inputs[0])
         if self.vectors is None:
             values = self.kernel(x, self.coefficients[None])
@@ -112,7 +112,7 @@ class SVMRegressor(HostOp):
 class SVMClassifier(HostOp):
     onnx = ("ai.onnx.ml.SVMClassifier",)
     why = _WHY
-    kernel: Kernel
+    kernel: SvmKernel
     vectors: Array | None  # none: a line of coefficients for every class
     starts: tuple[int, ...]  # of the support vectors of each class, and their end
     coefficients: Array
@@ -132,14 +132,14 @@ class SVMClassifier(HostOp):
         transform = post_transform(node)
         if not sum(counts):
             line = coefficients.reshape(classes, -1)
-            return cls(Kernel("LINEAR"), None, (), line, rho, None, labels, transform)
+            return cls(SvmKernel("LINEAR"), None, (), line, rho, None, labels, transform)
         pairs = classes * (classes - 1) // 2
         probability = _reals(node, "prob_a"), _reals(node, "prob_b")
         sizes = {len(p) for p in probability} - {0}
         if len(counts) != classes or rho.size < pairs or (sizes and sizes != {pairs}):
             raise UserError(f"{classes} classes have {pairs} pairs: there are {rho.size} rho, {sizes} prob_a")
         return cls(
-            Kernel.of(node),
+            SvmKernel.of(node),
             _reals(node, "support_vectors").reshape(sum(counts), -1),
             (0, *(int(n) for n in np.cumsum(counts))),
             coefficients.reshape(classes - 1, sum(counts)),
@@ -149,7 +149,7 @@ class SVMClassifier(HostOp):
             transform,
         )
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = _rows(inputs[0])
         if self.vectors is None:
             scores = self.kernel(x, self.coefficients) + self.rho[0]

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.ops.hostop import Body, HostOp, HostSample, HostValue, tensor
+from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.ml.forest import LEAF, MODES, Forest, Votes, numbered, without_sets
 from tilewright.ops.ml.scores import class_labels, logistic, post_transform, transformed
 from tilewright.ops.opdef import Array, OnnxNode
@@ -36,7 +36,7 @@ class TreeEnsembleRegressor(HostOp):
         base = _base(node, votes.targets)
         return cls(forest, votes, base, aggregate, post_transform(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         totals = self.votes.gathered(self.forest.leaves(_rows(inputs[0])), self.aggregate) + self.base
         return (transformed(totals, self.transform).astype(np.float32),)
 
@@ -93,7 +93,7 @@ class TreeEnsembleClassifier(HostOp):
         forest, votes = _classic(node, "class", len(labels))
         return cls(forest, votes, _base(node, len(labels)), post_transform(node), labels)
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         totals = self.votes.gathered(self.forest.leaves(_rows(inputs[0])), "SUM") + self.base
         if self.votes.targets > 2 or len(np.unique(self.votes.target)) != 1:
             return self.labels[totals.argmax(1)], transformed(totals, self.transform).astype(np.float32)
@@ -185,7 +185,7 @@ class TreeEnsemble(HostOp):
         aggregate = _AGGREGATES[number] if 0 <= number < len(_AGGREGATES) else _known_aggregate(str(number))
         return cls(forest, votes, aggregate, post_transform(node))
 
-    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Body]) -> tuple[HostValue, ...]:
+    def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = _rows(inputs[0])
         totals = self.votes.gathered(self.forest.leaves(x), self.aggregate)
         return (transformed(totals, self.transform).astype(x.dtype),)

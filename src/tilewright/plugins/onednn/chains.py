@@ -27,7 +27,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chain:
+class UnitChain:
     head: Node
     links: tuple[Link, ...]
 
@@ -62,7 +62,7 @@ def chain_patterns(
     return found[:-1]  # the head alone is no chain
 
 
-def read_chain(unit: Unit) -> Chain:
+def read_chain(unit: Unit) -> UnitChain:
     """UserError if the unit is no chain."""
     part = cut_out(unit.graph, unit.name, unit.nodes, unit.inputs, unit.outputs)
     head, *rest = eliminate_dead(recognise_activations(part)).nodes
@@ -74,4 +74,4 @@ def read_chain(unit: Unit) -> Chain:
             raise UserError(f"{type(node.op).__name__} does not continue what {head.name} begins")
         links.append(Link(node.op, *others))
         (value,) = node.outputs
-    return Chain(head, tuple(links))
+    return UnitChain(head, tuple(links))

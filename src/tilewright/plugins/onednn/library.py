@@ -31,7 +31,7 @@ _STATUS = (
 )
 
 
-class Algorithm(IntEnum):
+class AlgKind(IntEnum):
     DIRECT_CONVOLUTION = 0x1
     RELU, TANH, ELU, HARD_SIGMOID, LOGISTIC = 0x20, 0x21, 0x22, 0x28, 0x29
     GELU_TANH, SWISH, CLIP, GELU_ERF, HARD_SWISH = 0x2B, 0x2C, 0x2E, 0x31, 0x34
@@ -48,7 +48,7 @@ def post_op(i: int) -> int:
     return 0x8000 * (i + 1) | OTHER_SOURCE
 
 
-class Binding(Structure):
+class ExecArg(Structure):
     _fields_ = (("role", c_int), ("tensor", c_void_p))
 
 
@@ -113,7 +113,7 @@ def dims(values: Sequence[int]) -> Any:
     return (c_int64 * len(values))(*values)
 
 
-class Layout:
+class MemoryDesc:
     """The shape of a tensor, and how it lies in memory."""
 
     def __init__(self, how: str, *args: Any) -> None:
@@ -127,31 +127,31 @@ class Layout:
     def nbytes(self) -> int:
         return functions().dnnl_memory_desc_get_size(self)
 
-    def is_like(self, other: "Layout") -> bool:
+    def is_like(self, other: "MemoryDesc") -> bool:
         return bool(functions().dnnl_memory_desc_equal(self, other))
 
 
-def plain(shape: Sequence[int], is_turned: bool = False) -> Layout:
+def plain(shape: Sequence[int], is_turned: bool = False) -> MemoryDesc:
     """Row-major; `is_turned`: the last two dimensions are exchanged in memory."""
     strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
     if is_turned:
         strides[-2:] = 1, shape[-2]
-    return Layout("create_with_strides", len(shape), dims(shape), _F32, dims(strides))
+    return MemoryDesc("create_with_strides", len(shape), dims(shape), _F32, dims(strides))
 
 
-def free(shape: Sequence[int]) -> Layout:
+def free(shape: Sequence[int]) -> MemoryDesc:
     """The library shall choose."""
-    return Layout("create_with_tag", len(shape), dims(shape), _F32, _ANY_LAYOUT)
+    return MemoryDesc("create_with_tag", len(shape), dims(shape), _F32, _ANY_LAYOUT)
 
 
-class Bound:
+class BoundPrimitive:
     """A primitive with its tensors, by role, layout and address."""
 
-    def __init__(self, code: Handle, tensors: Sequence[tuple[int, Layout, int]]) -> None:
+    def __init__(self, code: Handle, tensors: Sequence[tuple[int, MemoryDesc, int]]) -> None:
         self._code, self._stream = code, make("stream", engine(), _IN_ORDER)
         self._tensors = [make("memory", v, engine(), c_void_p(at)) for _, v, at in tensors]
         roles = (role for role, *_ in tensors)
-        self._bindings = (Binding * len(tensors))(*zip(roles, (t.value for t in self._tensors), strict=True))
+        self._bindings = (ExecArg * len(tensors))(*zip(roles, (t.value for t in self._tensors), strict=True))
 
     def move(self, i: int, address: int) -> None:
         call("memory_set_data_handle", self._tensors[i], c_void_p(address))
@@ -166,7 +166,7 @@ class Primitive:
     """
 
     def __init__(
-        self, name: str, *args: Any, posts: Sequence[tuple[int, float, float, Layout | None]] = ()
+        self, name: str, *args: Any, posts: Sequence[tuple[int, float, float, MemoryDesc | None]] = ()
     ) -> None:
         attributes, chain = make("primitive_attr"), make("post_ops")
         call("primitive_attr_set_scratchpad_mode", attributes, _CALLERS_SCRATCHPAD)
@@ -179,18 +179,18 @@ class Primitive:
         by = f"{name}_primitive_desc_create"
         self._description = make("primitive_desc", *args, attributes, by=by)
 
-    def layout(self, role: int) -> Layout:
+    def layout(self, role: int) -> MemoryDesc:
         query = functions().dnnl_primitive_desc_query_md
-        return Layout("clone", c_void_p(query(self._description, _LAYOUT_OF_ARGUMENT, role)))
+        return MemoryDesc("clone", c_void_p(query(self._description, _LAYOUT_OF_ARGUMENT, role)))
 
     def implementation(self) -> str:
         found = c_char_p()
         call("primitive_desc_query", self._description, _IMPLEMENTATION, 0, byref(found))
         return (found.value or b"").decode()
 
-    def bind(self, tensors: Sequence[tuple[int, Layout, int]]) -> Bound:
-        return Bound(make("primitive", self._description), tensors)
+    def bind(self, tensors: Sequence[tuple[int, MemoryDesc, int]]) -> BoundPrimitive:
+        return BoundPrimitive(make("primitive", self._description), tensors)
 
 
-def reordering(source: Layout, result: Layout) -> Primitive:
+def reordering(source: MemoryDesc, result: MemoryDesc) -> Primitive:
     return Primitive("reorder", source, engine(), result, engine())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.external import YES, Answer, No, Pattern, Plugin, Region, Run, Unit
+from tilewright.graph.external import YES, Answer, No, Pattern, Plugin, Region, RunRegion, Unit
 from tilewright.graph.graph import Node, Value
 from tilewright.ir.dtype import DType
 from tilewright.ops.core import activation, movement, pieces, pointwise, pool, reduce
@@ -22,26 +22,26 @@ from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import Array, Op
 from tilewright.plugins.onednn import library as dnnl
 from tilewright.plugins.onednn.chains import Link, chain_patterns, read_chain
-from tilewright.plugins.onednn.library import INFERENCE, PACKAGE, Algorithm
-from tilewright.plugins.onednn.program import Operand, Program, Step
+from tilewright.plugins.onednn.library import INFERENCE, PACKAGE, AlgKind
+from tilewright.plugins.onednn.program import TensorArg, PrimitiveProgram, PrimitiveStep
 from tilewright.plugins.packages import installed_version
 from tilewright.support.errors import UserError
 
 _LARGEST = float(np.finfo(np.float32).max)
 _FUNCTIONS: Mapping[type[Op], Callable[[Any], tuple[int, float, float]]] = {
-    activation.Relu: lambda op: (Algorithm.RELU, 0.0, 0.0),
-    activation.LeakyRelu: lambda op: (Algorithm.RELU, op.alpha, 0.0),
-    activation.Clip: lambda op: (Algorithm.CLIP, _bound(op.low, -_LARGEST), _bound(op.high, _LARGEST)),
-    activation.Elu: lambda op: (Algorithm.ELU, op.alpha, 0.0),
-    activation.Sigmoid: lambda op: (Algorithm.LOGISTIC, 0.0, 0.0),
-    activation.HardSigmoid: lambda op: (Algorithm.HARD_SIGMOID, op.alpha, op.beta),
-    activation.HardSwish: lambda op: (Algorithm.HARD_SWISH, 1 / 6, 0.5),
-    activation.Swish: lambda op: (Algorithm.SWISH, op.alpha, 0.0),
-    activation.Gelu: lambda op: (Algorithm.GELU_TANH if op.tanh else Algorithm.GELU_ERF, 0.0, 0.0),
-    pointwise.Tanh: lambda op: (Algorithm.TANH, 0.0, 0.0),
+    activation.Relu: lambda op: (AlgKind.RELU, 0.0, 0.0),
+    activation.LeakyRelu: lambda op: (AlgKind.RELU, op.alpha, 0.0),
+    activation.Clip: lambda op: (AlgKind.CLIP, _bound(op.low, -_LARGEST), _bound(op.high, _LARGEST)),
+    activation.Elu: lambda op: (AlgKind.ELU, op.alpha, 0.0),
+    activation.Sigmoid: lambda op: (AlgKind.LOGISTIC, 0.0, 0.0),
+    activation.HardSigmoid: lambda op: (AlgKind.HARD_SIGMOID, op.alpha, op.beta),
+    activation.HardSwish: lambda op: (AlgKind.HARD_SWISH, 1 / 6, 0.5),
+    activation.Swish: lambda op: (AlgKind.SWISH, op.alpha, 0.0),
+    activation.Gelu: lambda op: (AlgKind.GELU_TANH if op.tanh else AlgKind.GELU_ERF, 0.0, 0.0),
+    pointwise.Tanh: lambda op: (AlgKind.TANH, 0.0, 0.0),
 }
 _CONTRACTIONS = ("convolution_forward", "inner_product_forward", "matmul")
-_OPERATIONS: Mapping[type[Op], Algorithm] = {Add: Algorithm.ADD, Mul: Algorithm.MUL}
+_OPERATIONS: Mapping[type[Op], AlgKind] = {Add: AlgKind.ADD, Mul: AlgKind.MUL}
 
 
 class OneDnn(Plugin):
@@ -76,20 +76,20 @@ class OneDnn(Plugin):
         ends = [[_seen(v, 0) for v in values] for values in (region.graph.inputs, region.graph.outputs)]
         return json.dumps([steps, ends], default=asdict).encode()
 
-    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> Run:
-        steps, ends = json.loads(blob, object_hook=Operand.read)
-        return Program([Step(*s) for s in steps], ends, constants, threads)
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
+        steps, ends = json.loads(blob, object_hook=TensorArg.read)
+        return PrimitiveProgram([PrimitiveStep(*s) for s in steps], ends, constants, threads)
 
 
 def _bound(value: float | None, otherwise: float) -> float:
     return otherwise if value is None else value
 
 
-def _seen(value: Value, role: int, shape: Sequence[int] = (), **flags: bool) -> Operand:
-    return Operand(role, value.name, tuple(shape or value.shape or (1,)), **flags)
+def _seen(value: Value, role: int, shape: Sequence[int] = (), **flags: bool) -> TensorArg:
+    return TensorArg(role, value.name, tuple(shape or value.shape or (1,)), **flags)
 
 
-def _step(unit: Unit) -> Step:
+def _step(unit: Unit) -> PrimitiveStep:
     """The primitive of a unit; UserError says why there is none."""
     for v in (*unit.inputs, *unit.outputs):
         if v.type.dtype is not DType.F32 or not v.size:
@@ -104,7 +104,7 @@ def _step(unit: Unit) -> Step:
     return step
 
 
-def _first(unit: Unit, node: Node, result: Operand) -> Step:
+def _first(unit: Unit, node: Node, result: TensorArg) -> PrimitiveStep:
     op, (x, *more) = node.op, node.inputs
     source = _seen(x, dnnl.SOURCE)
     match op:
@@ -113,34 +113,34 @@ def _first(unit: Unit, node: Node, result: Operand) -> Step:
         case MatMul() | Gemm():
             return _product(op, unit, node, result)
         case pool.MaxPool(window=w, indexed=False):
-            return _pool(Algorithm.MAX, w, source, result)
+            return _pool(AlgKind.MAX, w, source, result)
         case pool.AveragePool(window=w, include_pad=is_counted):
-            return _pool(Algorithm.MEAN_WITH_PADDING if is_counted else Algorithm.MEAN, w, source, result)
+            return _pool(AlgKind.MEAN_WITH_PADDING if is_counted else AlgKind.MEAN, w, source, result)
         case reduce.ReduceMean(axes=axes) | reduce.ReduceMax(axes=axes) if (
             axes == (2, 3, 4)[: len(x.shape) - 2]
         ):
             ones, none = (1,) * len(axes), (0,) * len(axes)
-            kind = Algorithm.MAX if isinstance(op, reduce.ReduceMax) else Algorithm.MEAN
+            kind = AlgKind.MAX if isinstance(op, reduce.ReduceMax) else AlgKind.MEAN
             result = replace(result, shape=(*x.shape[:2], *ones))
             return _pool(kind, Window(x.shape[2:], ones, ones, none, none), source, result)
         case pieces.Concat(axis=axis):
             sources = [_seen(v, dnnl.LIST + i) for i, v in enumerate(node.inputs)]
-            return Step("concat", (axis,), sources, result)
+            return PrimitiveStep("concat", (axis,), sources, result)
         case movement.Reshape() | movement.Identity():
-            return Step("reshape", (), (source,), result)
+            return PrimitiveStep("reshape", (), (source,), result)
         case Add() | Mul():
             if x.shape != more[0].shape:
                 raise UserError("operands of different shapes")
             other = _seen(more[0], dnnl.OTHER_SOURCE, is_free=True)
-            return Step("binary", (_OPERATIONS[type(op)],), (source, other), result)
+            return PrimitiveStep("binary", (_OPERATIONS[type(op)],), (source, other), result)
         case _ if type(op) in _FUNCTIONS and not more:
             algorithm, *parameters = _FUNCTIONS[type(op)](op)
-            return Step("eltwise_forward", (INFERENCE, algorithm), (source,), result, (), parameters)
+            return PrimitiveStep("eltwise_forward", (INFERENCE, algorithm), (source,), result, (), parameters)
         case _:
             raise UserError(f"oneDNN is not used for {type(op).__name__}")
 
 
-def _convolution(op: Conv, unit: Unit, node: Node, result: Operand) -> Step:
+def _convolution(op: Conv, unit: Unit, node: Node, result: TensorArg) -> PrimitiveStep:
     x, w, *bias = node.inputs
     if unit.constant(w) is None:
         raise UserError("dynamic weights")
@@ -148,11 +148,11 @@ def _convolution(op: Conv, unit: Unit, node: Node, result: Operand) -> Step:
     weights = _seen(w, dnnl.WEIGHTS, w.shape if op.group == 1 else by_group, is_free=True)
     tensors = (_seen(x, dnnl.SOURCE, is_free=True), weights, *([_seen(v, dnnl.BIAS) for v in bias] or [None]))
     window = (op.window.strides, [d - 1 for d in op.window.dilations], op.window.before, op.window.after)
-    how = (INFERENCE, Algorithm.DIRECT_CONVOLUTION)
-    return Step("convolution_forward", how, tensors, result, window)
+    how = (INFERENCE, AlgKind.DIRECT_CONVOLUTION)
+    return PrimitiveStep("convolution_forward", how, tensors, result, window)
 
 
-def _product(op: MatMul | Gemm, unit: Unit, node: Node, result: Operand) -> Step:
+def _product(op: MatMul | Gemm, unit: Unit, node: Node, result: TensorArg) -> PrimitiveStep:
     a, b, *c = node.inputs
     turned, out = (False, False), node.outputs[0].shape
     if isinstance(op, Gemm):
@@ -171,21 +171,21 @@ def _product(op: MatMul | Gemm, unit: Unit, node: Node, result: Operand) -> Step
         kind, numbers, shapes = "matmul", (), tuple((1,) * (len(out) - len(s)) + s for s in ends)
     left = _seen(a, dnnl.SOURCE, shapes[0], is_turned=turned[0], is_free=is_packed)
     right = _seen(b, dnnl.WEIGHTS, shapes[1], is_turned=turned[1], is_free=is_packed)
-    step = Step(kind, numbers, (left, right, None), replace(result, shape=shapes[2], is_free=is_packed))
+    step = PrimitiveStep(kind, numbers, (left, right, None), replace(result, shape=shapes[2], is_free=is_packed))
     return _followed(step, Link(Add(), c[0]), out) if c else step
 
 
-def _pool(kind: Algorithm, w: Window, source: Operand, result: Operand) -> Step:
+def _pool(kind: AlgKind, w: Window, source: TensorArg, result: TensorArg) -> PrimitiveStep:
     axes = enumerate(zip(source.shape[2:], result.shape[2:], strict=True))
     reached = [(p - 1) * w.strides[d] + w.reach(d) - w.before[d] - n for d, (n, p) in axes]
     after = [max(pair) for pair in zip(w.after, reached, strict=True)]
-    if kind is Algorithm.MEAN_WITH_PADDING and after != list(w.after):
+    if kind is AlgKind.MEAN_WITH_PADDING and after != list(w.after):
         raise UserError("windows that reach beyond the padding")
     window = (w.strides, w.kernel, [d - 1 for d in w.dilations], w.before, after)
-    return Step("pooling_forward", (INFERENCE, kind), (source,), result, window)
+    return PrimitiveStep("pooling_forward", (INFERENCE, kind), (source,), result, window)
 
 
-def _followed(step: Step, link: Link, shape: tuple[int, ...]) -> Step:
+def _followed(step: PrimitiveStep, link: Link, shape: tuple[int, ...]) -> PrimitiveStep:
     """The step with what is done to each element of its result, which the model has in this shape."""
     kind, other = type(link.op), link.other
     if step.kind not in _CONTRACTIONS or kind not in (_FUNCTIONS if other is None else _OPERATIONS):

@@ -15,13 +15,13 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.ops.opdef import Array
 from tilewright.plugins.onednn import library as dnnl
-from tilewright.plugins.onednn.library import Bound, Layout, Primitive
-from tilewright.runtime.memory import Region, address_of
+from tilewright.plugins.onednn.library import BoundPrimitive, MemoryDesc, Primitive
+from tilewright.runtime.memory import MemoryRegion, address_of
 from tilewright.tir.memory_plan import MemoryPlan, plan_memory
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class TensorArg:
     """A tensor as a primitive sees it; `role` is what it is to it (`library.SOURCE`, …). `is_turned`: the last
     two dimensions are exchanged in memory. `is_free`: the library may choose how it lies.
     """
@@ -33,31 +33,31 @@ class Operand:
     is_free: bool = False
 
     @staticmethod
-    def read(fields: Mapping[str, Any]) -> "Operand":
+    def read(fields: Mapping[str, Any]) -> "TensorArg":
         """From JSON, which knows no tuples."""
         given: dict[str, Any] = {**fields, "shape": tuple(fields["shape"])}
-        return Operand(**given)
+        return TensorArg(**given)
 
 
-class Step(NamedTuple):
+class PrimitiveStep(NamedTuple):
     """A primitive by its name in C, and what it takes there: numbers, tensors, extents of windows, parameters. `posts`:
     what is done to each element of the result, with two numbers or an operand. A "reshape" takes nothing.
     """
 
     kind: str
     numbers: Sequence[int]
-    tensors: Sequence[Operand | None]
-    result: Operand
+    tensors: Sequence[TensorArg | None]
+    result: TensorArg
     window: Sequence[Sequence[int]] = ()
     parameters: Sequence[float] = ()
-    posts: Sequence[tuple[int, float, float, Operand | None]] = ()
+    posts: Sequence[tuple[int, float, float, TensorArg | None]] = ()
 
     @property
-    def reads(self) -> list[Operand]:
+    def reads(self) -> list[TensorArg]:
         return [o for o in (*self.tensors, *(p[3] for p in self.posts)) if o is not None]
 
-    def described(self, held: Callable[[Operand], Layout]) -> Primitive | None:
-        def wanted(o: Operand | None) -> Layout | None:
+    def described(self, held: Callable[[TensorArg], MemoryDesc]) -> Primitive | None:
+        def wanted(o: TensorArg | None) -> MemoryDesc | None:
             return o and (dnnl.free(o.shape) if o.is_free else held(o))
 
         if self.kind == "reshape":
@@ -75,7 +75,7 @@ class Held(NamedTuple):
     """How a tensor lies, and where: in a buffer, at an address, or ~i for array i of those that are given."""
 
     shape: tuple[int, ...]
-    layout: Layout
+    layout: MemoryDesc
     place: Buffer | int
 
 
@@ -83,7 +83,7 @@ _Call: TypeAlias = tuple[Primitive, Sequence[tuple[int, Held]]]
 _numbers = count()
 
 
-class Program:
+class PrimitiveProgram:
     """A region, ready to run. `ends` are its inputs and outputs.
 
     To be looked at: `held` says how tensors lie, `packed` are the constants that lie otherwise than in the model,
@@ -92,8 +92,8 @@ class Program:
 
     def __init__(
         self,
-        steps: Sequence[Step],
-        ends: Sequence[Sequence[Operand]],
+        steps: Sequence[PrimitiveStep],
+        ends: Sequence[Sequence[TensorArg]],
         constants: Mapping[str, Array],
         threads: int,
     ) -> None:
@@ -103,7 +103,7 @@ class Program:
         self.held = {name: Held(shape, dnnl.plain(shape), place) for name, (shape, place) in given.items()}
         self._results = {o.name: ~i for i, o in enumerate(outputs, len(inputs))}
         self._copies: dict[tuple[str, bool], list[Held]] = {}
-        self.packed: list[Region] = []
+        self.packed: list[MemoryRegion] = []
         self.reorderings = 0
         self._calls: list[_Call] = []
         with dnnl.using_threads(threads):
@@ -125,7 +125,7 @@ class Program:
             frame.run((*inputs, *outputs))
         self._frames.append(frame)
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: PrimitiveStep) -> None:
         out = step.result
         primitive = step.described(lambda o: dnnl.plain(o.shape) if o is out else self._view(o).layout)
         if primitive is None:
@@ -138,7 +138,7 @@ class Program:
         self.held[out.name] = Held(out.shape, layout, place)
         self._calls.append(self._call(primitive, *tensors, (out.role, self.held[out.name])))
 
-    def _view(self, o: Operand) -> Held:
+    def _view(self, o: TensorArg) -> Held:
         """The operand as it lies, in its shape."""
         have = self.held[o.name]
         if have.shape == o.shape and not o.is_turned:
@@ -146,14 +146,14 @@ class Program:
         rows = self._fetch(replace(o, shape=have.shape, is_turned=False), dnnl.plain(have.shape))
         return Held(o.shape, dnnl.plain(o.shape, o.is_turned), rows.place)
 
-    def _fetch(self, o: Operand, layout: Layout) -> Held:
+    def _fetch(self, o: TensorArg, layout: MemoryDesc) -> Held:
         """The operand in this layout."""
         have, copies = self._view(o), self._copies.setdefault((o.name, o.is_turned), [])
         for one in (have, *copies):
             if one.layout.is_like(layout):
                 return one
         if o.name in self._constants:
-            self.packed.append(Region(layout.nbytes))
+            self.packed.append(MemoryRegion(layout.nbytes))
             copies.append(Held(o.shape, layout, self.packed[-1].address))
             once = [self._move(have, copies[-1])]
             _Frame(once, _planned(once)).run(())
@@ -178,7 +178,7 @@ class Program:
         return primitive, tensors
 
 
-def _buffer(layout: Layout) -> Buffer:
+def _buffer(layout: MemoryDesc) -> Buffer:
     return Buffer(str(next(_numbers)), (layout.nbytes,), DType.U8)
 
 
@@ -191,9 +191,9 @@ class _Frame:
     """Memory for one run at a time."""
 
     def __init__(self, calls: Sequence[_Call], plan: MemoryPlan) -> None:
-        self._arena = Region(plan.bytes)
-        self._calls: list[Bound] = []
-        self._given: list[tuple[Bound, int, int]] = []  # tensors of calls, and the arrays that they are
+        self._arena = MemoryRegion(plan.bytes)
+        self._calls: list[BoundPrimitive] = []
+        self._given: list[tuple[BoundPrimitive, int, int]] = []  # tensors of calls, and the arrays that they are
         for primitive, held in calls:
             places = [
                 h.place if isinstance(h.place, int) else self._arena.address + plan.offsets[h.place]

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tilewright.schedule.edit import replace_stmt
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
@@ -33,11 +33,13 @@ class Annotate(FuncStep):
         old = self._find(func)
         notes = dict(old.annotations)
         if not self.key:
-            raise refusal(func, old, "the key is empty")
+            raise step_refusal(func, old, "the key is empty")
         if self.value is None:
             if self.key not in notes:
                 known = ", ".join(notes) or "none"
-                raise refusal(func, old, f"{self.target} has no annotation {self.key!r}", f"it has: {known}")
+                raise step_refusal(
+                    func, old, f"{self.target} has no annotation {self.key!r}", f"it has: {known}"
+                )
             del notes[self.key]
         else:
             self._check_value(func, old, self.value)
@@ -55,4 +57,4 @@ class Annotate(FuncStep):
     def _check_value(self, func: Func, at: For | Block, value: object) -> None:
         fits = isinstance(value, str | int | float)  # a bool is an int
         if not fits or (isinstance(value, float) and not math.isfinite(value)):
-            raise refusal(func, at, f"{value!r} is no string, bool or finite number")
+            raise step_refusal(func, at, f"{value!r} is no string, bool or finite number")

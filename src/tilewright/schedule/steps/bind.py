@@ -13,7 +13,7 @@ launch together (`tir/thread_axes.py`): loops on one axis have one extent, and n
 from dataclasses import dataclass, replace
 
 from tilewright.schedule.edit import replace_stmt
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.loop_kind import check_independent, serial_loop
@@ -36,7 +36,7 @@ class Bind(FuncStep):
         loop = serial_loop(func, self.loop)
         kind = _AXES.get(self.axis)
         if kind is None:
-            raise refusal(
+            raise step_refusal(
                 func, loop, f"there is no thread axis {self.axis!r}", hint=f"there are: {', '.join(_AXES)}"
             )
         check_independent(
@@ -49,7 +49,7 @@ class Bind(FuncStep):
         misfit = launch_misfit(bound.body)
         if misfit is not None:
             at = find_loop(func, misfit.loop.var.name)
-            raise refusal(
+            raise step_refusal(
                 func, at, misfit.reason, hint="split the loop to the size of the axis, or take another"
             )
         return bound

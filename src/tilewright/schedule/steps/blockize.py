@@ -49,7 +49,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.simplify import Interval, Linear, Simplifier
 from tilewright.schedule.edit import replace_stmt, simplify_nest, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_loop, loop_vars, starts_at_zero
 from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.step import FuncStep
@@ -57,7 +57,7 @@ from tilewright.schedule.steps.decompose_reduction import check_init_apart, elem
 from tilewright.tir.analysis.affine import determined
 from tilewright.tir.func import Func
 from tilewright.tir.printer import print_expr
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt
 
@@ -89,7 +89,7 @@ class Blockize(FuncStep):
         nest = chain(loop)
         block = nest[-1].body
         if not isinstance(block, Block):
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"below {self.loop} there is not one block under single loops",
@@ -137,7 +137,7 @@ def _outer_block(
     if block.init is not None and any(it.kind is IterKind.REDUCE for it in iters):
         _check_init(func, nest, block, divisions, simplify)
         first: dict[Var, Expr] = {it.var: as_index(0) for it in iters if it.kind is IterKind.REDUCE}
-        init = substitute(init_nest(body, block.init, list(nest)), first)
+        init = substitute_stmt(init_nest(body, block.init, list(nest)), first)
         init = simplify_nest(init, Simplifier(_ranges(iters, nest) | ranges(init)))
         body = replace(body, init=None)
     predicate = logical_and(*dict.fromkeys(outer))
@@ -166,7 +166,7 @@ def _divide(
     value = simplify.expr(Linear(rest, inner))
     bounds = simplify.bounds(value)
     if bounds.lo < 0 or bounds.hi >= step:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{it.var.name} is not divided by the loops inside: they take it from {bounds.lo} to {bounds.hi}, and "
@@ -190,7 +190,7 @@ def _sides(
         elif used <= inside:
             inner.append(term)
         else:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{print_expr(term[0])} depends on loops inside and outside at once",
@@ -218,7 +218,7 @@ def _over_iterators(
             if d.iter is not None and times:
                 rest = simplify.expr(Linear(form.const - times * d.outer.const, inner))
                 return Binary(cond.op, d.iter.var * times + rest, as_index(0))
-    raise refusal(
+    raise step_refusal(
         func,
         block,
         f"the condition {print_expr(cond)} depends on loops inside and outside, and not by way of an iterator",
@@ -246,7 +246,7 @@ def _check_init(
     both = loop_vars(block, IterKind.SPATIAL) & loop_vars(block, IterKind.REDUCE)
     mixed = next((n for n in nest if n.var in both), None)
     if mixed is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             mixed,
             f"{mixed.var.name} feeds both spatial and reduce iterators of {block.name}",
@@ -255,12 +255,14 @@ def _check_init(
     known = determined(block.bindings, simplify) & determined(elements(func, block, nest), simplify)
     again = next((n for n in nest if n.extent > 1 and n.var not in known), None)
     if again is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             again,
             f"{again.var.name} runs updates of the same elements again, each time after init",
             hint=f"blockize at a loop below {again.var.name}",
         )
     if not starts_at_zero([d.inner for d in divisions], block):
-        raise refusal(func, block, f"the reduce iterators of {block.name} are not all 0 where its loops are")
+        raise step_refusal(
+            func, block, f"the reduce iterators of {block.name} are not all 0 where its loops are"
+        )
     check_init_apart(func, block, block.init)

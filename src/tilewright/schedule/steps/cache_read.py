@@ -16,7 +16,7 @@ from tilewright.ir.expr import Buffer, Scope
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.cover import made_before
 from tilewright.schedule.edit import insert_nest, replace_stmt
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, find_buffer, nest_of
 from tilewright.schedule.names import check_free
 from tilewright.schedule.preconditions import check_leaf
@@ -53,7 +53,7 @@ class CacheRead(FuncStep):
         flow = Dataflow(func)
         check_leaf(func, block)
         if buffer not in flow.reads(block):
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"block {block.name!r} does not read {buffer.name}",
@@ -62,7 +62,7 @@ class CacheRead(FuncStep):
         at = nest_of(func, block)
         for w in flow.writers(buffer):
             if nest_of(func, w) >= at:
-                raise refusal(
+                raise step_refusal(
                     func,
                     w,
                     f"block {w.name!r} writes {buffer.name} in the nest of block {block.name!r} or after it; the copy "
@@ -81,7 +81,7 @@ class CacheRead(FuncStep):
         if buffer in func.locals:
             verdict = made_before(made, self.copy, buffer)
             if verdict.is_broken:
-                raise refusal(
+                raise step_refusal(
                     func,
                     block,
                     f"the smallest box around what block {block.name!r} reads of {buffer.name} holds elements that "

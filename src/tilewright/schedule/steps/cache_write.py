@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Buffer, Scope, Var
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import insert_nest, replace_stmt
-from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.find import find_block, find_buffer, holds, nest_of, top_level
+from tilewright.schedule.excerpt import step_refusal
+from tilewright.schedule.find import contains_block, find_block, find_buffer, nest_of, top_level
 from tilewright.schedule.names import check_free
 from tilewright.schedule.preconditions import check_leaf, check_not_in_place, check_sole_writer
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.regions import Region, accesses, box, loop_extents, region
+from tilewright.tir.analysis.regions import BufferRegion, accesses, box, loop_extents, region
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
@@ -55,7 +55,7 @@ class CacheWrite(FuncStep):
         inside = list(blocks(block))
         written = dict.fromkeys(b for w in inside for b in flow.writes(w))
         if buffer not in written:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"block {block.name!r} does not write {buffer.name}",
@@ -69,8 +69,8 @@ class CacheWrite(FuncStep):
             _check_tile(func, flow, block, buffer)
         at = nest_of(func, block)
         for r in flow.readers(buffer):
-            if not holds(block, r) and holds(top_level(func)[at], r):
-                raise refusal(
+            if not contains_block(block, r) and contains_block(top_level(func)[at], r):
+                raise step_refusal(
                     func,
                     r,
                     f"block {r.name!r} in the same nest reads {buffer.name} before the copy is made",
@@ -82,7 +82,7 @@ class CacheWrite(FuncStep):
         func = insert_nest(replace(func, locals=(*func.locals, cache)), at + 1, copy)
         return replace_stmt(func, block, redirect(block, {buffer: cache}))
 
-    def _written(self, func: Func, block: Block, buffer: Buffer) -> Region:
+    def _written(self, func: Func, block: Block, buffer: Buffer) -> BufferRegion:
         """What the block writes over all its instances: exactly that is copied."""
         simplify = Simplifier(ranges(block))
         ranging = {it.var: it.extent for it in block.iters} | loop_extents(block.body)
@@ -95,7 +95,7 @@ class CacheWrite(FuncStep):
             for a, b in zip(stored, boxes, strict=True)
         )
         if not is_box:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"what block {block.name!r} writes to {buffer.name} is not known to be a box without holes",
@@ -107,8 +107,8 @@ class CacheWrite(FuncStep):
 def _check_tile(func: Func, flow: Dataflow, block: Block, buffer: Buffer) -> None:
     """Of the blocks in `block`, each that reads `buffer` updates elements that an init has set just before."""
     for w in flow.writers(buffer):
-        if not holds(block, w):
-            raise refusal(
+        if not contains_block(block, w):
+            raise step_refusal(
                 func,
                 w,
                 f"{buffer.name} has two writers, blocks {block.name!r} and {w.name!r}",
@@ -118,13 +118,13 @@ def _check_tile(func: Func, flow: Dataflow, block: Block, buffer: Buffer) -> Non
     is_filled = block.init is not None and region(block.init, buffer, simplify, reads=False) == region(
         block.body, buffer, simplify
     )
-    for r in (r for r in flow.readers(buffer) if holds(block, r)):
+    for r in (r for r in flow.readers(buffer) if contains_block(block, r)):
         if r.init is not None or not is_filled:
             check_not_in_place(func, flow, r)
             continue
         touched = [a for a in accesses(r.body) if a.buffer is buffer]
         if len({a.indices for a in touched}) > 1 or not any(a.is_write for a in touched):
-            raise refusal(
+            raise step_refusal(
                 func,
                 r,
                 f"block {r.name!r} reads {buffer.name} where it does not write it",
@@ -132,7 +132,7 @@ def _check_tile(func: Func, flow: Dataflow, block: Block, buffer: Buffer) -> Non
             )
 
 
-def copy_nest(name: str, source: Buffer, target: Buffer, over: Region) -> tuple[Stmt, tuple[str, ...]]:
+def copy_nest(name: str, source: Buffer, target: Buffer, over: BufferRegion) -> tuple[Stmt, tuple[str, ...]]:
     """Loops `<name>_i<d>` around a block `name` that copies the part `over` of `source` to the same place in
     `target`; and the names of its loops and iterators.
     """

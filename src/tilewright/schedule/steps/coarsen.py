@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from tilewright.ir.expr import Var
 from tilewright.schedule.edit import replace_nest
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import For, LoopKind
 
 
@@ -37,11 +37,11 @@ class Coarsen(FuncStep):
     def rewrite(self, func: Func) -> Func:
         loop = find_loop(func, self.loop)
         if loop.kind is not LoopKind.PARALLEL:
-            raise refusal(
+            raise step_refusal(
                 func, loop, f"{self.loop} is not parallel", hint="split it, and make a loop parallel"
             )
         if self.grain < 2 or loop.extent % self.grain:
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"{loop.extent} iterations are no whole number of parts of {self.grain}",
@@ -49,6 +49,6 @@ class Coarsen(FuncStep):
             )
         check_fresh(func, self.names)
         part, inside = map(Var, self.names)
-        body = For(inside, self.grain, substitute(loop.body, {loop.var: part * self.grain + inside}))
+        body = For(inside, self.grain, substitute_stmt(loop.body, {loop.var: part * self.grain + inside}))
         new = For(part, loop.extent // self.grain, body, LoopKind.PARALLEL, loop.annotations)
         return replace_nest(func, loop, new)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.available import available, missing
 from tilewright.schedule.edit import under_new_loops, with_loop_body, without_block
-from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.find import domain_of, find_block, find_loop, holds, path_to, simplifier_at
+from tilewright.schedule.excerpt import step_refusal
+from tilewright.schedule.find import contains_block, domain_of, find_block, find_loop, path_to, simplifier_at
 from tilewright.schedule.preconditions import (
     check_inputs_stay,
     check_leaf,
@@ -32,7 +32,7 @@ from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, region
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, seq, walk
+from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, seq, walk_stmts
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ComputeAt(FuncStep):
         nest = under_new_loops(func, rest, block, _domains(block, _readers(loop, block), simplify), simplify)
         short = missing(nest, parts, simplify)
         if short is not None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"block {block.name!r} needs more of {short.name} than is complete inside loop {loop.var.name!r}",
@@ -76,10 +76,10 @@ class ComputeAt(FuncStep):
 def _first_consumer(func: Func, flow: Dataflow, block: Block, loop: For) -> Block:
     consumers = flow.consumers(block)
     if not consumers:
-        raise refusal(func, block, f"nothing in {func.name} reads what block {block.name!r} writes")
+        raise step_refusal(func, block, f"nothing in {func.name} reads what block {block.name!r} writes")
     for c in consumers:
-        if not holds(loop, c):
-            raise refusal(
+        if not contains_block(loop, c):
+            raise step_refusal(
                 func,
                 c,
                 f"consumer {c.name!r} of block {block.name!r} is not under loop {loop.var.name!r}",
@@ -97,7 +97,7 @@ def _readers(loop: For, block: Block) -> Stmt:
 
 def _domains(block: Block, readers: Stmt, simplify: Simplifier) -> list[Span | None]:
     """The part of each iterator's domain that one run of `readers` needs; None: all of it."""
-    stores = {(s.buffer, s.indices) for s in walk(block) if isinstance(s, Store)}
+    stores = {(s.buffer, s.indices) for s in walk_stmts(block) if isinstance(s, Store)}
     if len(stores) != 1:
         return [None] * len(block.iters)
     ((buffer, indices),) = stores
@@ -112,7 +112,7 @@ def _domains(block: Block, readers: Stmt, simplify: Simplifier) -> list[Span | N
 
 def _holding(body: Stmt, block: Block) -> Stmt:
     """The statement of a loop's body that holds `block`."""
-    return next(s for s in (body.stmts if isinstance(body, Seq) else (body,)) if holds(s, block))
+    return next(s for s in (body.stmts if isinstance(body, Seq) else (body,)) if contains_block(s, block))
 
 
 def _insert(body: Stmt, nest: Stmt, before: Block) -> Stmt:

@@ -13,7 +13,7 @@ from tilewright.ir.expr import Expr, Load
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import without_block
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.preconditions import (
     check_inputs_stay,
@@ -54,10 +54,10 @@ class ComputeInline(FuncStep):
         check_not_read_before(func, flow, block)
         body = without_block(func.body, block)
         if body is None or not flow.consumers(block):
-            raise refusal(func, block, f"nothing in {func.name} reads {buffer.name}")
+            raise step_refusal(func, block, f"nothing in {func.name} reads {buffer.name}")
         simplify = Simplifier(ranges(func.body))
         if try_solve(store.indices, store.indices, block.iters, simplify) is None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"the indices at which block {block.name!r} stores do not decide its iterators",

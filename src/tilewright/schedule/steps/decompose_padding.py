@@ -37,17 +37,17 @@ from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.domain import inside_domain, other_conditions
 from tilewright.schedule.edit import replace_nest, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_block, find_loop
 from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, substitute
+from tilewright.tir.rewrite import map_exprs, substitute_stmt
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Iter, Store, seq
 
 
-class Range(NamedTuple):
+class IndexRange(NamedTuple):
     """low … high - 1."""
 
     low: int
@@ -71,7 +71,7 @@ class DecomposePadding(FuncStep):
         block, loop = find_block(func, self.block), find_loop(func, self.loop)
         below = chain(loop)
         if below[-1].body is not block:
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"{self.loop} is not a loop around {self.block} alone",
@@ -79,7 +79,7 @@ class DecomposePadding(FuncStep):
             )
         thread = next((n for n in below if n.kind.is_thread_axis), None)
         if thread is not None:
-            raise refusal(
+            raise step_refusal(
                 func, thread, f"{thread.var.name} is bound to {thread.kind.value}", hint="bind afterwards"
             )
         store, choice, fill = padded_store(func, block)
@@ -96,20 +96,20 @@ def padded_store(func: Func, block: Block) -> tuple[Store, Select, Const]:
     store = block.try_store
     value = store.value if store is not None and not block.is_reduction else None
     if not isinstance(store, Store) or not isinstance(value, Select) or not isinstance(value.b, Const):
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{block.name} does not store select(inside, value, constant)",
             hint="is it inlined already?",
         )
     if any(load.buffer is store.buffer for load in loads(value)):
-        raise refusal(func, block, f"{block.name} reads {store.buffer.name}, which it would fill first")
+        raise step_refusal(func, block, f"{block.name} reads {store.buffer.name}, which it would fill first")
     return store, value, value.b
 
 
-def inside_of(func: Func, block: Block, cond: Expr) -> dict[Var, Range]:
+def inside_of(func: Func, block: Block, cond: Expr) -> dict[Var, IndexRange]:
     """The iterators that the condition bounds, with their bounds."""
-    found = {it.var: Range(0, it.extent) for it in block.iters}
+    found = {it.var: IndexRange(0, it.extent) for it in block.iters}
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
     for c in conjuncts(simplify(cond)):
         sides = (c.a, c.b) if isinstance(c, Binary) and c.op is BinaryOp.LT else None
@@ -122,17 +122,19 @@ def inside_of(func: Func, block: Block, cond: Expr) -> dict[Var, Range]:
         var, bound = form.terms[0][0], int(limit.value) - form.const
         assert isinstance(var, Var)
         low, high = found[var]
-        found[var] = Range(low, min(high, bound)) if sides[1] is limit else Range(max(low, bound + 1), high)
+        found[var] = (
+            IndexRange(low, min(high, bound)) if sides[1] is limit else IndexRange(max(low, bound + 1), high)
+        )
     narrow = {it.var: found[it.var] for it in block.iters if found[it.var] != (0, it.extent)}
     if not narrow or any(r.low >= r.high for r in narrow.values()):
-        raise refusal(
+        raise step_refusal(
             func, block, f"the condition of {block.name} holds always or never: there is no padding"
         )
     return narrow
 
 
 def _not_a_box(func: Func, block: Block) -> Exception:
-    return refusal(
+    return step_refusal(
         func,
         block,
         f"the condition of {block.name} does not bound its iterators by constants",
@@ -141,11 +143,11 @@ def _not_a_box(func: Func, block: Block) -> Exception:
 
 
 def _nothing_left(func: Func, block: Block) -> Exception:
-    return refusal(func, block, f"{block.name} copies nothing here, where its loops are all outside")
+    return step_refusal(func, block, f"{block.name} copies nothing here, where its loops are all outside")
 
 
 def copied_inside(
-    func: Func, block: Block, store: Store, below: list[For], inside: Mapping[Var, Range]
+    func: Func, block: Block, store: Store, below: list[For], inside: Mapping[Var, IndexRange]
 ) -> For:
     """The loops `below` around a block that runs over the inside."""
     simplify = Simplifier(ranges(func.body))
@@ -176,7 +178,7 @@ def copied_inside(
         block,
         iters=tuple(iters),
         bindings=tuple(bindings),
-        body=map_exprs(substitute(store, values), shifted),
+        body=map_exprs(substitute_stmt(store, values), shifted),
         predicate=logical_and(*others, *stays),
     )
     nest = wrap([replace(n, extent=shrunk.get(n.var, n.extent)) for n in below], inner)
@@ -190,7 +192,7 @@ def own_loop(
     binding: Expr,
     below: list[For],
     others: list[Expr],
-    inside: Range,
+    inside: IndexRange,
     simplify: Simplifier,
 ) -> tuple[For | None, int, int]:
     """The loop that is this iterator up to a constant, and nothing else; and where on it the inside starts and ends."""

@@ -23,7 +23,7 @@ from tilewright.ir.expr import Buffer, Expr, Indices, Var, as_index, loads
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import replace_nest, swap_stmt, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import (
     find_block,
     find_loop,
@@ -36,11 +36,11 @@ from tilewright.schedule.find import (
 from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.affine import determined
-from tilewright.tir.analysis.independence import accesses
+from tilewright.tir.analysis.independence import ordered_accesses
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, seq, stmt_exprs, walk
+from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, seq, stmt_exprs, walk_stmts
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class DecomposeReduction(FuncStep):
     def rewrite(self, func: Func) -> Func:
         block, loop = find_block(func, self.block), find_loop(func, self.loop)
         if block.init is None:
-            raise refusal(func, block, f"{self.block} has no init")
+            raise step_refusal(func, block, f"{self.block} has no init")
         path = path_to(func.body, block)
         start = next((d for d, n in enumerate(path) if n is loop), None)
         if start is None:
-            raise refusal(func, loop, f"{self.loop} is not around {self.block}")
+            raise step_refusal(func, loop, f"{self.loop} is not around {self.block}")
         between = next((n for n in path[start:-1] if isinstance(n, Block)), None)
         if between is not None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{self.block} is inside block {between.name}, and {self.loop} is outside of that",
@@ -86,7 +86,7 @@ class DecomposeReduction(FuncStep):
         reduce, spatial = loop_vars(block, IterKind.REDUCE), loop_vars(block, IterKind.SPATIAL)
         above = sorted(v.name for v in reduce - inside)
         if above:
-            raise refusal(
+            raise step_refusal(
                 func,
                 below[0],
                 f"{above[0]} feeds a reduce iterator of {self.block} and is above {self.loop}, so init would run again "
@@ -95,7 +95,7 @@ class DecomposeReduction(FuncStep):
             )
         both = sorted(v.name for v in reduce & spatial)
         if both:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{both[0]} feeds both spatial and reduce iterators of {self.block}",
@@ -105,14 +105,14 @@ class DecomposeReduction(FuncStep):
         known = determined(block.bindings, simplify) & determined(elements(func, block, below), simplify)
         again = [n for n in below if n.extent > 1 and n.var not in known]
         if again:
-            raise refusal(
+            raise step_refusal(
                 func,
                 again[0],
                 f"{again[0].var.name} runs updates of the same elements again, each time after init",
                 hint=f"name a loop below {again[0].var.name}",
             )
         if not starts_at_zero(block.bindings, block):
-            raise refusal(
+            raise step_refusal(
                 func, block, f"the reduce iterators of {self.block} are not all 0 where its loops are"
             )
 
@@ -121,11 +121,11 @@ def check_init_apart(func: Func, block: Block, init: Stmt) -> None:
     """Inits may come before the updates of other elements: neither sees of what the other writes more than the one
     element.
     """
-    places = {(n.buffer, n.indices) for n in walk(block.body) if isinstance(n, Store)}
+    places = {(n.buffer, n.indices) for n in walk_stmts(block.body) if isinstance(n, Store)}
     written = {b for b, _ in places}
     for part, may_read in ((init, set[tuple[Buffer, Indices]]()), (block.body, places)):
         for load in (
-            ld for n in walk(part) for e in stmt_exprs(n) for ld in loads(e) if ld.buffer in written
+            ld for n in walk_stmts(part) for e in stmt_exprs(n) for ld in loads(e) if ld.buffer in written
         ):
             if (load.buffer, load.indices) not in may_read:
                 which = (
@@ -133,7 +133,7 @@ def check_init_apart(func: Func, block: Block, init: Stmt) -> None:
                     if part is init
                     else f"{block.name} reads elements of"
                 )
-                raise refusal(
+                raise step_refusal(
                     func,
                     block,
                     f"{which} {load.buffer.name}, which depend on how inits and updates of elements take turns",
@@ -144,7 +144,7 @@ def elements(func: Func, block: Block, below: Sequence[For]) -> list[Expr]:
     """What tells the updates of elements apart, and those of one element, inside of the loops above `below`. A buffer
     that goes round has one element for many values of the iterators.
     """
-    stored = [i for a in accesses(block) if a.is_store for i in a.indices]
+    stored = [i for a in ordered_accesses(block) if a.is_store for i in a.indices]
     bound = zip(block.iters, block.bindings, strict=True)
     reduce = [b for it, b in bound if it.kind is IterKind.REDUCE]
     return [*stored, *reduce, *(n.var for n in loops_above(func, below[0]))]
@@ -166,7 +166,7 @@ def init_nest(block: Block, init: Stmt, below: list[For]) -> Stmt:
         block.name,
         tuple(it for it, _ in kept),
         tuple(b for _, b in kept),
-        substitute(init, first),
+        substitute_stmt(init, first),
         None,
         substitute_expr(block.predicate, start),
     )

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Var
 from tilewright.schedule.edit import replace_nest
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import Seq, Stmt, seq
 
 
@@ -40,10 +40,10 @@ class Distribute(FuncStep):
     def rewrite(self, func: Func) -> Func:
         loop = find_loop(func, self.loop)
         if not isinstance(loop.body, Seq):
-            raise refusal(func, loop, f"the body of {self.loop} is a single statement")
+            raise step_refusal(func, loop, f"the body of {self.loop} is a single statement")
         conflict = dependence(func, loop, private=False)
         if conflict is not None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"iterations of {self.loop} are not independent: {conflict.other} uses elements of "
@@ -52,6 +52,6 @@ class Distribute(FuncStep):
         parts: list[Stmt] = []
         for n, s in enumerate(loop.body.stmts):
             var = Var(self.part(n))
-            parts.append(replace(loop, var=var, body=substitute(s, {loop.var: var})))
+            parts.append(replace(loop, var=var, body=substitute_stmt(s, {loop.var: var})))
         check_fresh(func, (self.part(n) for n in range(1, len(parts))))
         return replace_nest(func, loop, seq(*parts))

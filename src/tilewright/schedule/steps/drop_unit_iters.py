@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Expr, Load, Var, as_index
 from tilewright.ir.rewrite import transform
 from tilewright.ir.simplify import Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, substitute
+from tilewright.tir.rewrite import map_exprs, substitute_stmt
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, IterKind, Stmt, Store
 
@@ -39,7 +39,7 @@ class DropUnitIters(FuncStep):
         simplify = Simplifier(ranges(block))
 
         def without(s: Stmt) -> Stmt:
-            return map_exprs(substitute(s, zero), simplify)
+            return map_exprs(substitute_stmt(s, zero), simplify)
 
         body, init = without(block.body), None if block.init is None else without(block.init)
         if init is not None and not any(it.kind is IterKind.REDUCE for it, _ in kept):
@@ -53,6 +53,8 @@ class DropUnitIters(FuncStep):
 def _one_step(func: Func, block: Block, init: Stmt, body: Stmt) -> Stmt:
     """A reduction of one step: the accumulator is what init has just stored."""
     if not isinstance(init, Store) or not isinstance(body, Store) or init.indices != body.indices:
-        raise refusal(func, block, f"the init of block {block.name!r} does not store what its body updates")
+        raise step_refusal(
+            func, block, f"the init of block {block.name!r} does not store what its body updates"
+        )
     start, acc = init.value, Load(body.buffer, body.indices)
     return Store(body.buffer, body.indices, transform(body.value, lambda n: start if n is acc else None))

@@ -27,12 +27,12 @@ from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.domain import inside_domain, other_conditions
 from tilewright.schedule.edit import replace_nest, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_block, find_loop
 from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.decompose_padding import (
-    Range,
+    IndexRange,
     copied_inside,
     inside_of,
     own_loop,
@@ -59,7 +59,7 @@ class FillBorder(FuncStep):
         block, loop = find_block(func, self.block), find_loop(func, self.loop)
         below = chain(loop)
         if below[-1].body is not block or any(n.kind is not LoopKind.SERIAL for n in below):
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"{self.loop} is not a plain loop around {self.block} alone",
@@ -81,7 +81,7 @@ class FillBorder(FuncStep):
 
 
 def _side(
-    block: Block, it: Iter, inside: Range, below: Sequence[For], simplify: Simplifier, *, high: bool
+    block: Block, it: Iter, inside: IndexRange, below: Sequence[For], simplify: Simplifier, *, high: bool
 ) -> Stmt | None:
     """The loops around a block that fills what is before the inside along one iterator, or after it; None if nothing
     is.

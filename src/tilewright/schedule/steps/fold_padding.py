@@ -28,7 +28,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.layout import Layout, Pad
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.step import Step
@@ -90,7 +90,7 @@ class FoldPadding(Step):
         block = find_block(func, name)
         padding = try_padding(block)
         if padding is None:
-            raise refusal(
+            raise step_refusal(
                 func, block, f"{self}: the block does not put one buffer into the middle of a constant"
             )
         try:
@@ -98,7 +98,7 @@ class FoldPadding(Step):
         except ScheduleError as e:
             raise ScheduleError(f"{self}: {e.message}", where=e.where, hint=e.hint) from None
         if padding.source not in module.temps or block.store.buffer not in func.locals:
-            raise refusal(func, block, f"{self}: {padding.source.name} is not a buffer between kernels")
+            raise step_refusal(func, block, f"{self}: {padding.source.name} is not a buffer between kernels")
         return padding
 
 

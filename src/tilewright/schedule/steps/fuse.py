@@ -14,14 +14,14 @@ from itertools import pairwise
 
 from tilewright.ir.expr import Expr, Var
 from tilewright.schedule.edit import replace_nest
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import For
 
 
@@ -45,7 +45,7 @@ class Fuse(FuncStep):
             check_plain(func, loop, "fuse")
         for outer, inner in pairwise(nest):
             if outer.body is not inner:
-                raise refusal(
+                raise step_refusal(
                     func,
                     inner,
                     f"{inner.var.name} is not the whole body of {outer.var.name}",
@@ -60,4 +60,4 @@ class Fuse(FuncStep):
         values[nest[0].var] = rest
         extent = math.prod(loop.extent for loop in nest)
         check_fresh(func, (self.name,))
-        return replace_nest(func, nest[0], For(var, extent, substitute(nest[-1].body, values)))
+        return replace_nest(func, nest[0], For(var, extent, substitute_stmt(nest[-1].body, values)))

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, substitute
+from tilewright.tir.rewrite import map_exprs, substitute_stmt
 from tilewright.tir.stmt import Block, Iter
 
 
@@ -47,12 +47,12 @@ class FuseIters(FuncStep):
         unknown = [n for n in self.iters if n not in by_name]
         if unknown or len(set(self.iters)) < 2:
             known = ", ".join(by_name)
-            raise refusal(
+            raise step_refusal(
                 func, block, f"{self}: needs two or more of the block's iterators", hint=f"they are: {known}"
             )
         old = [by_name[n] for n in self.iters]
         if len({it.kind for it in old}) != 1:
-            raise refusal(func, block, f"{self}: spatial and reduce iterators do not fuse")
+            raise step_refusal(func, block, f"{self}: spatial and reduce iterators do not fuse")
         loop_of = {
             it.var: nest[b] for it, b in zip(block.iters, block.bindings, strict=True) if isinstance(b, Var)
         }
@@ -79,6 +79,6 @@ class FuseIters(FuncStep):
                 iters.append(it)
                 bindings.append(binding)
         simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in iters})
-        body = map_exprs(substitute(block.body, values), simplify)
-        init = None if block.init is None else map_exprs(substitute(block.init, values), simplify)
+        body = map_exprs(substitute_stmt(block.body, values), simplify)
+        init = None if block.init is None else map_exprs(substitute_stmt(block.init, values), simplify)
         return replace(block, iters=tuple(iters), bindings=tuple(bindings), body=body, init=init)

@@ -21,14 +21,14 @@ from tilewright.ir.expr import (
     loads,
 )
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.invert import try_invert
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, substitute
+from tilewright.tir.rewrite import map_exprs, substitute_stmt
 from tilewright.tir.stmt import If, Iter, Stmt
 
 
@@ -50,10 +50,10 @@ class IterateOver(FuncStep):
         own_nest(func, block)
         store = block.try_store
         if block.is_reduction or store is None:
-            raise refusal(func, block, f"{self}: the block is not a single all-spatial store")
+            raise step_refusal(func, block, f"{self}: the block is not a single all-spatial store")
         read = {ld for e in (*store.indices, store.value) for ld in loads(e) if ld.buffer.name == self.buffer}
         if len(read) != 1:
-            raise refusal(
+            raise step_refusal(
                 func, block, f"{self}: the block reads {self.buffer} in {len(read)} ways, not in one"
             )
         load: Load = read.pop()
@@ -67,20 +67,20 @@ class IterateOver(FuncStep):
             load.indices, load.buffer.shape, extents, [it.var for it in new], Simplifier(known)
         )
         if inverse is None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{self}: the index of {self.buffer} is not an invertible map of the block's iterators",
             )
         simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in new})
         if inverse.conditions and not self.partial:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{self}: the block does not read all elements of {self.buffer}",
                 hint="with partial=True it skips the others",
             )
-        body: Stmt = map_exprs(substitute(block.body, inverse.values), simplify)
+        body: Stmt = map_exprs(substitute_stmt(block.body, inverse.values), simplify)
         if inverse.conditions:
             body = If(simplify(logical_and(*inverse.conditions)), body)
         bindings: tuple[Expr, ...] = tuple(Var(n) for n in loops)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import free_vars
 from tilewright.schedule.edit import replace_stmt
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop, path_to
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.independence import dependence, instances
@@ -34,7 +34,7 @@ class Parallel(FuncStep):
         loop = serial_loop(func, self.loop)
         for other in (*path_to(func.body, loop)[:-1], *loops(loop.body)):
             if isinstance(other, For) and (other.kind is LoopKind.PARALLEL or other.kind.is_thread_axis):
-                raise refusal(
+                raise step_refusal(
                     func,
                     other,
                     f"{self.loop} would be nested with the {other.kind.value} loop {other.var.name}",
@@ -60,7 +60,7 @@ class Vectorize(FuncStep):
         loop = serial_loop(func, self.loop)
         for other in loops(loop.body):
             if other.kind.is_at_once:
-                raise refusal(
+                raise step_refusal(
                     func, other, f"{self.loop} would hold the {other.kind.value} loop {other.var.name}"
                 )
         _check_not_inside(func, loop, LoopKind.VECTORIZED)
@@ -90,7 +90,7 @@ def serial_loop(func: Func, name: str) -> For:
     """The loop of that name, which nothing has been decided about yet."""
     loop = find_loop(func, name)
     if loop.kind is not LoopKind.SERIAL:
-        raise refusal(func, loop, f"{name} is {loop.kind.value} already")
+        raise step_refusal(func, loop, f"{name} is {loop.kind.value} already")
     return loop
 
 
@@ -102,7 +102,9 @@ def _check_not_inside(func: Func, loop: For, kind: LoopKind) -> None:
     above: tuple[Stmt, ...] = path_to(func.body, loop)[:-1]
     for other in above:
         if isinstance(other, For) and other.kind is kind:
-            raise refusal(func, loop, f"{loop.var.name} is inside the {kind.value} loop {other.var.name}")
+            raise step_refusal(
+                func, loop, f"{loop.var.name} is inside the {kind.value} loop {other.var.name}"
+            )
 
 
 def check_independent(func: Func, loop: For, *, private: bool, hint: str) -> None:
@@ -114,7 +116,7 @@ def check_independent(func: Func, loop: For, *, private: bool, hint: str) -> Non
                 for it, e in zip(b.block.iters, b.bindings, strict=True)
                 if it.kind is IterKind.REDUCE and loop.var in free_vars(e)
             )
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"{loop.var.name} feeds the reduce iterator {fed} of {b.block.name}, so its iterations update the "
@@ -123,7 +125,7 @@ def check_independent(func: Func, loop: For, *, private: bool, hint: str) -> Non
             )
     conflict = dependence(func, loop, private=private)
     if conflict is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             loop,
             f"iterations of {loop.var.name} are not independent: {conflict.other} uses elements of "

@@ -34,7 +34,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import replace_stmt, simplify_nest
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop, path_to, ranges_above
 from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.plain_loop import check_plain
@@ -63,7 +63,7 @@ class LoopPartition(FuncStep):
         check_plain(func, loop, "partition")
         ends = (0, *self.points, loop.extent)
         if not self.points or any(a >= b for a, b in pairwise(ends)):
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"the points must rise, strictly between 0 and {loop.extent}, the extent of {self.loop}",
@@ -77,14 +77,14 @@ class LoopPartition(FuncStep):
             part = For(Var(name), end - start, body)
             new.extend(bound_names(part))
             simplify = Simplifier(known | ranges(part))
-            pruned = prune(simplify_nest(part, simplify), simplify)
+            pruned = prune_unreachable(simplify_nest(part, simplify), simplify)
             if pruned is not None:
                 parts.append(pruned)
         check_fresh(func, new)
         return replace_stmt(func, loop, seq(*parts))
 
 
-def prune(s: Stmt, simplify: Simplifier) -> Stmt | None:
+def prune_unreachable(s: Stmt, simplify: Simplifier) -> Stmt | None:
     """`s`, whose bindings and predicates are simplified, without what never runs; None if nothing does."""
     match s:
         case Block():
@@ -92,13 +92,13 @@ def prune(s: Stmt, simplify: Simplifier) -> Stmt | None:
                 return None
             return s if s.init is None or _reaches_init(s, simplify) else replace(s, init=None)
         case For():
-            body = prune(s.body, simplify)
+            body = prune_unreachable(s.body, simplify)
             return None if body is None else _tighten(replace(s, body=body))
         case Seq():
-            kept = [c for c in (prune(c, simplify) for c in s.stmts) if c is not None]
+            kept = [c for c in (prune_unreachable(c, simplify) for c in s.stmts) if c is not None]
             return seq(*kept) if kept else None
         case If():
-            then = prune(s.then, simplify)
+            then = prune_unreachable(s.then, simplify)
             return None if then is None else If(s.cond, then)
         case _:
             return s

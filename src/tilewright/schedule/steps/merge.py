@@ -22,14 +22,14 @@ from itertools import pairwise
 
 from tilewright.ir.expr import Expr, Var
 from tilewright.schedule.edit import replace_nest, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop, path_to
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.independence import merge_dependence
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import For, Seq, Stmt, seq
 from tilewright.tir.thread_axes import launch_misfit
 
@@ -51,7 +51,7 @@ class Merge(FuncStep):
         parts: list[Stmt] = []
         for nest in nests:
             values: dict[Var, Expr] = {n.var: m.var for n, m in zip(nest, first, strict=True)}
-            parts.append(substitute(nest[-1].body, values))
+            parts.append(substitute_stmt(nest[-1].body, values))
         merged = wrap(first, seq(*parts))
         stmts = (*around.stmts[:start], merged, *around.stmts[start + len(nests) :])
         new = replace_nest(func, around, seq(*stmts))
@@ -67,7 +67,7 @@ class Merge(FuncStep):
         around = paths[0][common - 1] if common else func.body
         for loop, path in zip(named[1:], paths[1:], strict=True):
             if any(n is named[0] for n in path) or any(n is loop for n in paths[0]):
-                raise refusal(
+                raise step_refusal(
                     func, loop, f"{loop.var.name} and {named[0].var.name} are nested, not side by side"
                 )
         nests: list[list[For]] = []
@@ -75,7 +75,7 @@ class Merge(FuncStep):
             below = path[common:]
             nest = [n for n in below if isinstance(n, For)]
             if len(nest) != len(below) or not isinstance(around, Seq):
-                raise refusal(
+                raise step_refusal(
                     func,
                     loop,
                     f"{loop.var.name} shares the loops around it with other statements that are not merged",
@@ -93,7 +93,7 @@ class Merge(FuncStep):
                 check_plain(func, n, "merge")
         for nest in nests[1:]:
             if len(nest) != len(first):
-                raise refusal(
+                raise step_refusal(
                     func,
                     nest[-1],
                     f"{nest[-1].var.name} is {len(nest)} loops deep, and {first[-1].var.name} {len(first)}",
@@ -101,7 +101,7 @@ class Merge(FuncStep):
                 )
             for a, b in zip(first, nest, strict=True):
                 if a.extent != b.extent:
-                    raise refusal(
+                    raise step_refusal(
                         func,
                         b,
                         f"{b.var.name} has {b.extent} iterations, and {a.var.name} has {a.extent}",
@@ -113,7 +113,7 @@ class Merge(FuncStep):
         at = [next(k for k, s in enumerate(around.stmts) if s is nest[0]) for nest in nests]
         for n, (a, b) in enumerate(pairwise(at), 1):
             if b != a + 1:
-                raise refusal(
+                raise step_refusal(
                     func,
                     nests[n][0],
                     f"{nests[n][0].var.name} does not stand right behind {nests[n - 1][0].var.name}",
@@ -126,7 +126,7 @@ class Merge(FuncStep):
     ) -> None:
         conflict = merge_dependence(new, parts, variables)
         if conflict is not None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 named[0],
                 f"{conflict.other} uses elements of {conflict.buffer.name} that {conflict.writer} writes in another "
@@ -135,4 +135,4 @@ class Merge(FuncStep):
             )
         misfit = launch_misfit(new.body)
         if misfit is not None:
-            raise refusal(func, named[0], misfit.reason)
+            raise step_refusal(func, named[0], misfit.reason)

@@ -57,14 +57,21 @@ from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.rewrite import transform
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.edit import replace_nest, swap_stmt, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import path_to, ranges_above
 from tilewright.schedule.names import bound_names, check_free, check_fresh, rename
-from tilewright.schedule.softmax_chain import Nest, Softmax, find_softmax, hidden_from, matched, power_of
+from tilewright.schedule.softmax_chain import (
+    KeyNest,
+    SoftmaxChain,
+    find_softmax,
+    hidden_from,
+    match_indices,
+    power_of,
+)
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.build import identity
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
     Block,
@@ -100,7 +107,7 @@ class OnlineSoftmax(FuncStep):
     def rewrite(self, func: Func) -> Func:
         found = find_softmax(func, self.block)
         if not 0 < self.size < found.keys:
-            raise refusal(
+            raise step_refusal(
                 func, found.product.block, f"blocks of {self.size} are no blocks of {found.keys} keys"
             )
         return _Rewriting(func, found, self).run()
@@ -109,7 +116,7 @@ class OnlineSoftmax(FuncStep):
 class _Rewriting:
     """Makes the new sequence. What all blocks of keys use is here."""
 
-    def __init__(self, func: Func, found: Softmax, step: OnlineSoftmax) -> None:
+    def __init__(self, func: Func, found: SoftmaxChain, step: OnlineSoftmax) -> None:
         self.func, self.found, self.step = func, found, step
         self.full, self.rest = divmod(found.keys, step.size)
         self.made: list[Buffer] = []
@@ -120,7 +127,7 @@ class _Rewriting:
         reductions = (found.top, *found.sums, found.product)
         self.parts = {n.block.name: self._buffer(n, count, "part") for n in reductions}
 
-    def _buffer(self, nest: Nest, count: int, suffix: str) -> Buffer:
+    def _buffer(self, nest: KeyNest, count: int, suffix: str) -> Buffer:
         """A buffer with elements like those that the nest makes, for each block of keys."""
         old = nest.store.buffer
         made = Buffer(f"{nest.block.name}_{suffix}", (count, *old.shape), old.dtype, old.scope)
@@ -181,12 +188,12 @@ class _Blocks:
         """The first key of a block."""
         return block * self._of.step.size
 
-    def _block(self, nest: Nest) -> Expr:
+    def _block(self, nest: KeyNest) -> Expr:
         """Which block of keys it is, inside of the nest's block."""
         return as_index(self._of.full) if self._loop is None else Var(f"{nest.block.name}_vkeys")
 
     def _over(
-        self, nest: Nest, kind: IterKind = IterKind.SPATIAL
+        self, nest: KeyNest, kind: IterKind = IterKind.SPATIAL
     ) -> tuple[tuple[Iter, ...], tuple[Expr, ...]]:
         """The iterator over blocks of keys and its binding, if there is one."""
         if self._loop is None:
@@ -195,16 +202,16 @@ class _Blocks:
 
     # -------------------------------------------------------------------------------------------------- along keys
 
-    def _cut(self, nest: Nest) -> Stmt:
+    def _cut(self, nest: KeyNest) -> Stmt:
         """What stands in one statement with the nest, for a block of keys."""
         block = as_index(self._of.full) if self._loop is None else self._loop
-        body = substitute(nest.loop.body, {nest.loop.var: self._start(block) + nest.loop.var})
+        body = substitute_stmt(nest.loop.body, {nest.loop.var: self._start(block) + nest.loop.var})
         return swap_stmt(nest.stmt, nest.loop, replace(nest.loop, extent=self._size, body=body))
 
-    def _loops(self, nest: Nest) -> list[For]:
+    def _loops(self, nest: KeyNest) -> list[For]:
         return [replace(n, extent=self._size) if n is nest.loop else n for n in nest.loops]
 
-    def _by_blocks(self, nest: Nest, body: Store, init: Store | None) -> Block:
+    def _by_blocks(self, nest: KeyNest, body: Store, init: Store | None) -> Block:
         """The block of the nest with one iterator over blocks of keys and one inside of them, in bodies too."""
         iters, bindings = self._over(nest)
         kept = [Iter(it.var, self._size, it.kind) if it is nest.key else it for it in nest.block.iters]
@@ -213,11 +220,11 @@ class _Blocks:
             nest.block,
             iters=(*kept, *iters),
             bindings=(*nest.block.bindings, *bindings),
-            body=substitute(body, {nest.key.var: inside}),
+            body=substitute_stmt(body, {nest.key.var: inside}),
             init=init,
         )
 
-    def _partial(self, nest: Nest) -> Block:
+    def _partial(self, nest: KeyNest) -> Block:
         """A reduction over one block of keys."""
         store, init = nest.store, nest.block.init
         assert isinstance(init, Store)
@@ -243,7 +250,9 @@ class _Blocks:
         simplify = Simplifier(ranges_above(path_to(func.body, f.around)) | ranges(f.around))
         least = hidden_from(scores.block, scores.key, simplify)
         if least is None:
-            raise refusal(func, scores.block, f"{scores.block.name} does not hide the keys that follow a row")
+            raise step_refusal(
+                func, scores.block, f"{scores.block.name} does not hide the keys that follow a row"
+            )
         inner = {n.var: n.extent for n in scores.loops if n is not scores.loop}
         block = as_index(self._of.full) if self._loop is None else self._loop
         bound = dict(zip((it.var for it in scores.block.iters), scores.block.bindings, strict=True))
@@ -255,17 +264,19 @@ class _Blocks:
             end = (inner[atom] - 1 if k < 0 else 0) if isinstance(atom, Var) and atom in inner else atom
             lowest = lowest + end * k
         if any(v in inner for v in free_vars(lowest)):
-            raise refusal(func, scores.block, f"{scores.block.name} does not hide keys along a line")
+            raise step_refusal(func, scores.block, f"{scores.block.name} does not hide keys along a line")
         if self._loop is None:
             return simplify(lowest <= 0)
         simplify.learn({self._loop: Interval(0, self._count - 1)})
         if simplify(substitute_expr(lowest <= 0, {self._loop: as_index(0)})) is not TRUE:
-            raise refusal(func, scores.block, f"there may be rows of {scores.block.name} that see no key")
+            raise step_refusal(
+                func, scores.block, f"there may be rows of {scores.block.name} that see no key"
+            )
         return simplify(lowest <= 0)
 
     # -------------------------------------------------------------------------------------------------- along rows
 
-    def _row_block(self, nest: Nest, kind: IterKind) -> Block:
+    def _row_block(self, nest: KeyNest, kind: IterKind) -> Block:
         """The block of the nest without keys; with an iterator over blocks of them."""
         iters, bindings = self._over(nest, kind)
         bound = zip(nest.block.iters, nest.block.bindings, strict=True)
@@ -283,16 +294,16 @@ class _Blocks:
         block = replace(self._row_block(nest, IterKind.SPATIAL), body=store)
         return rename(wrap(_row_loops(nest), block), suffix)
 
-    def _copied(self, nest: Nest, block: Block) -> Stmt:
+    def _copied(self, nest: KeyNest, block: Block) -> Stmt:
         """The block under copies of the nest's loops over rows."""
         names: dict[Var, Expr] = {}
         copies: list[For] = []
         for n in _row_loops(nest):
             names[n.var] = var = Var(f"{n.var.name}_run")
             copies.append(replace(n, var=var))
-        return wrap(copies, substitute(block, names))
+        return wrap(copies, substitute_stmt(block, names))
 
-    def _scaled(self, nest: Nest) -> Block:
+    def _scaled(self, nest: KeyNest) -> Block:
         """What has been summed up, scaled, and the sum over a block of keys added."""
         store, b = nest.store, self._block(nest)
         acc, part = (
@@ -305,20 +316,20 @@ class _Blocks:
         init = None if self._loop is None else nest.block.init
         return replace(self._row_block(nest, IterKind.REDUCE), body=body, init=init)
 
-    def _row_of(self, nest: Nest) -> Indices:
+    def _row_of(self, nest: KeyNest) -> Indices:
         """Where the largest score is of the row that the nest takes powers of."""
         power = self._found.power.store
         (read,) = {ld for ld in loads(nest.store.value) if ld.buffer is power.buffer}
-        values = matched(power.indices, read.indices)
+        values = match_indices(power.indices, read.indices)
         assert values is not None, "found so"
         return tuple(substitute_expr(i, values) for i in self._found.largest.indices)
 
 
-def _row_loops(nest: Nest) -> list[For]:
+def _row_loops(nest: KeyNest) -> list[For]:
     return [n for n in nest.loops if n is not nest.loop]
 
 
-def _fill(nest: Nest, running: Buffer) -> Stmt:
+def _fill(nest: KeyNest, running: Buffer) -> Stmt:
     """Before all keys, the largest score is lower than any."""
     kept = [
         (it, b) for it, b in zip(nest.block.iters, nest.block.bindings, strict=True) if it is not nest.key

@@ -43,7 +43,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.schedule.edit import replace_stmt
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, top_level
 from tilewright.schedule.names import bound_names, check_free
 from tilewright.schedule.own_nest import own_nest, under_own_loops
@@ -76,11 +76,11 @@ class PadEinsum(FuncStep):
         nest = own_nest(func, block)
         top = next(iter(nest.values()), block)
         if not any(s is top for s in top_level(func)):
-            raise refusal(
+            raise step_refusal(
                 func, block, f"{self.block} is inside another nest", hint="pad blocks before they are moved"
             )
         if len(self.padding) != len(block.iters) or any(p < 1 for p in self.padding):
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{self.padding} is not a positive number for each of its {len(block.iters)} iterators",
@@ -162,7 +162,7 @@ def _einsum(func: Func, block: Block) -> tuple[Store, tuple[Load, ...]]:
     store = block.try_store
     init = block.init
     if store is None or not isinstance(init, Store) or not isinstance(init.value, Const):
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{block.name} is not a reduction of one store with a constant init",
@@ -179,7 +179,7 @@ def _einsum(func: Func, block: Block) -> tuple[Store, tuple[Load, ...]]:
     operands = [f.a if isinstance(f, Cast) else f for f in factors]
     found = [o for o in operands if isinstance(o, Load) and o.buffer is not store.buffer]
     if not found or len(found) != len(operands):
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{block.name} does not add a product of loads to {store.buffer.name}",
@@ -188,7 +188,7 @@ def _einsum(func: Func, block: Block) -> tuple[Store, tuple[Load, ...]]:
     for place in (acc, *found):
         plain = [i for i in place.indices if isinstance(i, Var)]
         if len(set(plain)) != len(plain) or any(not isinstance(i, Var | Const) for i in place.indices):
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"the indices of {place.buffer.name} in {block.name} are not distinct iterators or constants",
@@ -211,10 +211,10 @@ def _check_zero(
         using = [o for o in operands if v in o.indices]
         if it.kind is IterKind.SPATIAL:
             if v not in store.indices:
-                raise refusal(func, block, f"{v.name} does not index {store.buffer.name}")
+                raise step_refusal(func, block, f"{v.name} does not index {store.buffer.name}")
         elif not using or (store.buffer.dtype.is_float and len(using) < len(operands)):
             other = next(o for o in operands if v not in o.indices)
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{other.buffer.name} is not indexed by {v.name}: 0 · {other.buffer.name} would be added, which is not "

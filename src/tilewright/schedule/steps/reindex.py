@@ -18,14 +18,14 @@ from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, free_vars, loads
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.rewrite import transform
 from tilewright.schedule.early_read import check_early_read
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs
-from tilewright.tir.stmt import Block, Iter, Seq, Stmt, Store, seq, stmt_exprs, walk
+from tilewright.tir.stmt import Block, Iter, Seq, Stmt, Store, seq, stmt_exprs, walk_stmts
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,21 @@ class Reindex(FuncStep):
         block = find_block(func, self.block)
         own_nest(func, block)
         read = {
-            ld for n in walk(block) for e in stmt_exprs(n) for ld in loads(e) if ld.buffer.name == self.buffer
+            ld
+            for n in walk_stmts(block)
+            for e in stmt_exprs(n)
+            for ld in loads(e)
+            if ld.buffer.name == self.buffer
         }
         if len(read) != 1:
-            raise refusal(
+            raise step_refusal(
                 func, block, f"{self}: the block reads {self.buffer} in {len(read)} ways, not in one"
             )
         load = read.pop()
         by_name = {it.var.name: it for it in block.iters}
         used = {v.name for i in load.indices for v in free_vars(i)}
         if used != set(self.iters) or len(self.iters) != len(used) or not used <= by_name.keys():
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{self}: {self.buffer} is indexed by {', '.join(sorted(used))}",
@@ -91,7 +95,7 @@ def insert_before(body: Stmt, block: Block, new: Stmt) -> Stmt:
     stmts = body.stmts if isinstance(body, Seq) else (body,)
     out: list[Stmt] = []
     for s in stmts:
-        if any(n is block for n in walk(s)):
+        if any(n is block for n in walk_stmts(s)):
             out.append(new)
         out.append(s)
     return seq(*out)

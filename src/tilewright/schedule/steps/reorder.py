@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import replace_stmt, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_loop, path_to, starts_at_zero
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
@@ -55,7 +55,7 @@ class Reorder(FuncStep):
         inside = chain(by_depth[0])
         for loop in by_depth[1:]:
             if not any(n is loop for n in inside):
-                raise refusal(
+                raise step_refusal(
                     func,
                     loop,
                     f"{loop.var.name} is not perfectly nested in {by_depth[0].var.name}",
@@ -68,7 +68,7 @@ def _check_order(func: Func, old: Sequence[For], new: Sequence[For]) -> None:
     vector = next((d for d, n in enumerate(new) if n.kind is LoopKind.VECTORIZED), len(new))
     for n in new[vector:]:
         if n.kind is LoopKind.PARALLEL or n.kind.is_thread_axis:
-            raise refusal(
+            raise step_refusal(
                 func,
                 n,
                 f"the vectorized loop {new[vector].var.name} would hold the {n.kind.value} loop {n.var.name}",
@@ -79,7 +79,7 @@ def _check_order(func: Func, old: Sequence[For], new: Sequence[For]) -> None:
             continue
         simplify = simplify or Simplifier(ranges(func.body))
         if not _init_stays_first(b, old, new, simplify):
-            raise refusal(
+            raise step_refusal(
                 func,
                 b.block,
                 f"the init of {b.block.name} would run after some of its updates",
@@ -88,7 +88,7 @@ def _check_order(func: Func, old: Sequence[For], new: Sequence[For]) -> None:
     moved = [a.var for a, b in zip(old, new, strict=True) if a is not b]
     conflict = order_dependence(func, old[0], moved)
     if conflict is not None and not _only_pass(func, old, new):
-        raise refusal(
+        raise step_refusal(
             func,
             old[0],
             f"{conflict.other} uses elements of {conflict.buffer.name} that {conflict.writer} writes in another "

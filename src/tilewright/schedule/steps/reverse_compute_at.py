@@ -19,8 +19,8 @@ from tilewright.ir.expr import Buffer, Const, Expr, as_index
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.available import available, missing
 from tilewright.schedule.edit import under_new_loops, with_loop_body, without_block
-from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.find import domain_of, find_block, find_loop, holds, path_to, simplifier_at
+from tilewright.schedule.excerpt import step_refusal
+from tilewright.schedule.find import contains_block, domain_of, find_block, find_loop, path_to, simplifier_at
 from tilewright.schedule.preconditions import (
     check_leaf,
     check_not_in_place,
@@ -33,7 +33,7 @@ from tilewright.schedule.preconditions import (
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
-from tilewright.tir.analysis.regions import Access, Region, Span, accesses
+from tilewright.tir.analysis.regions import Access, BufferRegion, Span, accesses
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, Stmt, seq, store_blocks
 
@@ -56,8 +56,8 @@ class ReverseComputeAt(FuncStep):
         check_not_read_before(func, flow, block)
         check_not_overwritten(func, flow, block)
         for r in flow.consumers(block):
-            if holds(loop, r):
-                raise refusal(
+            if contains_block(loop, r):
+                raise step_refusal(
                     func,
                     r,
                     f"block {r.name!r} under loop {loop.var.name!r} reads what block {block.name!r} writes; "
@@ -66,11 +66,11 @@ class ReverseComputeAt(FuncStep):
                 )
         rest = without_block(func.body, block)
         if rest is None:
-            raise refusal(func, block, f"block {block.name!r} is alone in {func.name}")
+            raise step_refusal(func, block, f"block {block.name!r} is alone in {func.name}")
         simplify = simplifier_at(rest, block)
         parts = available(func, flow, block, loop, None, simplify)
         if not any(written_inside for _, written_inside in parts.values()):
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"no block under loop {loop.var.name!r} writes what block {block.name!r} reads",
@@ -85,7 +85,7 @@ def _placed(
     rest: Stmt,
     block: Block,
     loop: For,
-    parts: Mapping[Buffer, tuple[Region, bool]],
+    parts: Mapping[Buffer, tuple[BufferRegion, bool]],
     simplify: Simplifier,
 ) -> Stmt:
     """The block under its new loops.
@@ -106,7 +106,7 @@ def _placed(
         if short is None:
             check_parallel(func, nest, path_to(func.body, loop), simplify)
             return nest
-        failed = failed or refusal(
+        failed = failed or step_refusal(
             func,
             loop,
             f"block {block.name!r} needs more of {short.name} than one iteration of {loop.var.name!r} has written",
@@ -116,7 +116,7 @@ def _placed(
     raise failed
 
 
-def _deciding(func: Func, block: Block, parts: Mapping[Buffer, tuple[Region, bool]]) -> list[Access]:
+def _deciding(func: Func, block: Block, parts: Mapping[Buffer, tuple[BufferRegion, bool]]) -> list[Access]:
     """The reads that every instance does or could do, of what is written inside the loop."""
     reads = [a for a in accesses(block.body) if not a.is_write and a.buffer in parts and parts[a.buffer][1]]
     return [a for a in reads if not a.guarded or _has_element(func, block, a)]

@@ -16,7 +16,7 @@ from tilewright.ir.rewrite import Memo
 from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import swap_stmt, without_block
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, is_done_before, path_to
 from tilewright.schedule.preconditions import (
     check_leaf,
@@ -65,11 +65,11 @@ class ReverseComputeInline(FuncStep):
         check_not_overwritten(func, flow, producer)
         for r in flow.consumers(producer):
             if r is not block:
-                raise refusal(func, r, f"block {r.name!r} reads {made.buffer.name} too")
+                raise step_refusal(func, r, f"block {r.name!r} reads {made.buffer.name} too")
         for buffer in flow.reads(block):
             for w in flow.writers(buffer):
                 if w is not producer and not is_done_before(func, w, producer):
-                    raise refusal(
+                    raise step_refusal(
                         func,
                         w,
                         f"block {block.name!r} also reads {buffer.name}, which is not complete where block "
@@ -78,7 +78,7 @@ class ReverseComputeInline(FuncStep):
         simplify = Simplifier(ranges(func.body))
         read = _only_read(func, block, store, made.buffer)
         if not _same_box(block, producer, simplify, made.buffer):
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"block {block.name!r} does not read every element of {made.buffer.name} that block "
@@ -87,7 +87,7 @@ class ReverseComputeInline(FuncStep):
             )
         values = try_solve(read.indices, made.indices, block.iters, simplify)
         if values is None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"the indices at which block {block.name!r} reads {made.buffer.name} do not decide its iterators",
@@ -105,7 +105,7 @@ def _last_producer(func: Func, flow: Dataflow, block: Block) -> Block:
     """The producer to inline into: the last one. What the others write may be complete before it."""
     producers = flow.producers(block)
     if not producers:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"no block of {func.name} writes what block {block.name!r} reads",
@@ -117,7 +117,7 @@ def _last_producer(func: Func, flow: Dataflow, block: Block) -> Block:
 def _only_read(func: Func, block: Block, store: Store, buffer: Buffer) -> Load:
     found = [n for n in loads_of(store.value) if n.buffer is buffer]
     if len(found) != 1:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"block {block.name!r} reads {buffer.name} at {len(found)} different places",

@@ -45,15 +45,15 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.edit import replace_stmt, swap_stmt, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, find_loop, loop_vars, loops_on, path_to
 from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
-from tilewright.tir.analysis.independence import accesses
+from tilewright.tir.analysis.independence import ordered_accesses
 from tilewright.tir.build import identity
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import substitute
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import Block, For, Iter, IterKind, LoopKind, Stmt, Store, blocks, seq
 
 _IDENTITY = {BinaryOp.ADD: "sum", BinaryOp.MUL: "prod", BinaryOp.MAX: "max", BinaryOp.MIN: "min"}
@@ -130,11 +130,13 @@ class Rfactor(FuncStep):
     def _check_loops(self, func: Func, block: Block, loop: For, around: list[For]) -> None:
         reduce, spatial = loop_vars(block, IterKind.REDUCE), loop_vars(block, IterKind.SPATIAL)
         if not any(n is loop for n in around):
-            raise refusal(func, loop, f"{self.loop} is not around {self.block}")
+            raise step_refusal(func, loop, f"{self.loop} is not around {self.block}")
         if loop.kind is not LoopKind.SERIAL:
-            raise refusal(func, loop, f"{self.loop} is {loop.kind.value}", hint="factor the loop before that")
+            raise step_refusal(
+                func, loop, f"{self.loop} is {loop.kind.value}", hint="factor the loop before that"
+            )
         if loop.var not in reduce:
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"{self.loop} feeds no reduce iterator of {self.block}",
@@ -142,9 +144,13 @@ class Rfactor(FuncStep):
             )
         both = sorted(v.name for v in reduce & spatial)
         if both:
-            raise refusal(func, block, f"{both[0]} feeds both spatial and reduce iterators of {self.block}")
+            raise step_refusal(
+                func, block, f"{both[0]} feeds both spatial and reduce iterators of {self.block}"
+            )
         if not reduce <= {n.var for n in around}:
-            raise refusal(func, block, f"reduce iterators of {self.block} are bound by a block around it")
+            raise step_refusal(
+                func, block, f"reduce iterators of {self.block} are bound by a block around it"
+            )
 
     def _partial_block(
         self,
@@ -207,7 +213,7 @@ class Rfactor(FuncStep):
             (*(it for it, _ in kept), lane),
             (*(b for _, b in kept), Var(self.merge_loop)),
             Store(update.acc.buffer, update.acc.indices, binary(update.combine, update.acc, part)),
-            None if block.init is None else substitute(block.init, first),
+            None if block.init is None else substitute_stmt(block.init, first),
             Simplifier()(substitute_expr(predicate, start)),
             block.annotations,
         )
@@ -222,7 +228,7 @@ def _update_of(func: Func, block: Block) -> Update:
         reduce = {it.var for it in block.iters if it.kind is IterKind.REDUCE}
         if found is not None and not any(free_vars(i) & reduce for i in store.indices):
             return found
-    raise refusal(
+    raise step_refusal(
         func,
         block,
         f"the body of {block.name} is not one update acc = acc + x (or *, max, min, fma) of an element that stays the "
@@ -248,9 +254,9 @@ def _own_nest(func: Func, block: Block, path: tuple[Stmt, ...], buffer: Buffer) 
     reduce = loop_vars(block, IterKind.REDUCE)
     around = loops_on(path)
     root = next(n for n in around if n.var in reduce or all(b is block for b in blocks(n)))
-    for access in accesses(root):
+    for access in ordered_accesses(root):
         if access.buffer is buffer and access.block != block.name:
-            raise refusal(
+            raise step_refusal(
                 func,
                 root,
                 f"{access.block} uses {buffer.name} inside {root.var.name}, before the reduction is complete",
@@ -268,9 +274,9 @@ def _split_predicate(func: Func, block: Block) -> tuple[Expr, Expr]:
     for cond in conjuncts(block.predicate):
         used = free_vars(cond)
         if used & reduce and used & spatial:
-            raise refusal(func, block, f"the predicate of {block.name} mixes spatial and reduce loops")
+            raise step_refusal(func, block, f"the predicate of {block.name} mixes spatial and reduce loops")
         if used - reduce - spatial and first(cond) is not TRUE:
-            raise refusal(
+            raise step_refusal(
                 func, block, f"the predicate of {block.name} is over loops that feed none of its iterators"
             )
         (inside if used & reduce else outside).append(cond)

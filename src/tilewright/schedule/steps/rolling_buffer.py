@@ -37,8 +37,8 @@ from tilewright.ir.expr import (
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.domain import inside_domain, other_conditions
 from tilewright.schedule.edit import replace_stmt, simplify_nest, swap_stmt, wrap
-from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.find import find_block, find_buffer, holds, path_to, ranges_above
+from tilewright.schedule.excerpt import step_refusal
+from tilewright.schedule.find import contains_block, find_block, find_buffer, path_to, ranges_above
 from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.preconditions import (
     check_leaf,
@@ -53,7 +53,7 @@ from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, accesses, box, contains, loop_extents
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, Emit, For, IterKind, LoopKind, Seq, Stmt, Store, seq, walk
+from tilewright.tir.stmt import Block, Emit, For, IterKind, LoopKind, Seq, Stmt, Store, seq, walk_stmts
 
 
 class _Window(NamedTuple):
@@ -88,7 +88,7 @@ class RollingBuffer(FuncStep):
         flow = Dataflow(func)
         check_leaf(func, block)
         if flow.writes(block) != (buffer,):
-            raise refusal(func, block, f"{self.block} does not write {self.buffer}, and nothing else")
+            raise step_refusal(func, block, f"{self.block} does not write {self.buffer}, and nothing else")
         check_local(func, buffer, block)
         check_sole_writer(func, flow, block)
         check_not_in_place(func, flow, block)
@@ -102,7 +102,7 @@ class RollingBuffer(FuncStep):
         ahead, rolled = _parts(block, own, window)
         late = next((r for r in inputs if ahead is not None and not r.reads_ahead_only(ahead)), None)
         if late is not None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"the first rows of {self.buffer} need more of {late.buffer.name} than is there before {loop.var.name}",
@@ -138,14 +138,14 @@ def _place(func: Func, block: Block) -> tuple[For, list[For]]:
     inside = above.pop() if above else None
     loop = above.pop() if above else None
     if not own or not isinstance(inside, Seq) or not isinstance(loop, For):
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{block.name} is not computed inside a loop of its consumers",
             hint="move it there with ComputeAt",
         )
     if loop.kind is not LoopKind.SERIAL:
-        raise refusal(
+        raise step_refusal(
             func,
             loop,
             f"iterations of {loop.var.name} keep no rows for each other: it is {loop.kind.value}",
@@ -160,10 +160,10 @@ def _check_order(func: Func, flow: Dataflow, block: Block, loop: For) -> list[Ro
     """
     consumers = flow.consumers(block)
     if not consumers:
-        raise refusal(func, block, f"nothing in {func.name} reads what {block.name} writes")
+        raise step_refusal(func, block, f"nothing in {func.name} reads what {block.name} writes")
     for c in consumers:
-        if not holds(loop, c) or flow.position(c) < flow.position(block):
-            raise refusal(
+        if not contains_block(loop, c) or flow.position(c) < flow.position(block):
+            raise step_refusal(
                 func,
                 c,
                 f"{c.name} does not read after {block.name} inside {loop.var.name}",
@@ -176,7 +176,7 @@ def _check_order(func: Func, flow: Dataflow, block: Block, loop: For) -> list[Ro
             continue
         rolled = try_rolled(func, flow, buffer, loop)
         if rolled is None or flow.position(late[0]) > flow.position(block):
-            raise refusal(
+            raise step_refusal(
                 func,
                 late[0],
                 f"{late[0].name} writes what {block.name} reads, and not before {loop.var.name}",
@@ -187,7 +187,7 @@ def _check_order(func: Func, flow: Dataflow, block: Block, loop: For) -> list[Ro
 
 
 def _is_before(flow: Dataflow, writer: Block, block: Block, loop: For) -> bool:
-    return not holds(loop, writer) and flow.position(writer) < flow.position(block)
+    return not contains_block(loop, writer) and flow.position(writer) < flow.position(block)
 
 
 def _window(
@@ -195,7 +195,7 @@ def _window(
 ) -> _Window:
     moving = [n for n, b in enumerate(block.bindings) if loop.var in free_vars(b)]
     if len(moving) != 1 or block.iters[moving[0]].kind is IterKind.REDUCE:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{loop.var.name} feeds {len(moving)} iterators of {block.name}; one spatial iterator must move with it",
@@ -207,7 +207,7 @@ def _window(
     inner = next((n for n in own if list(steps.items()) == [(n.var, 1)]), None)
     others = [b for n, b in enumerate(block.bindings) if n != number]
     if inner is None or step <= 0 or any(inner.var in free_vars(e) for e in others):
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{block.iters[number].var.name} of {block.name} is not bound to a constant times {loop.var.name}, plus a "
@@ -218,22 +218,22 @@ def _window(
         (n for n in own if n.kind.is_thread_axis or (n is inner and n.kind is not LoopKind.SERIAL)), None
     )
     if bound is not None:
-        raise refusal(
+        raise step_refusal(
             func, bound, f"{bound.var.name} is {bound.kind.value}", hint="roll the buffer before that"
         )
     if other_conditions(block, simplify):
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"the predicate of {block.name} does more than to keep its iterators in their domains",
         )
     if inner.extent <= step:
-        raise refusal(
+        raise step_refusal(
             func, block, f"iterations of {loop.var.name} share no rows of {buffer.name}: nothing to keep"
         )
     dim, shift = _rolled_index(func, block, block.iters[number].var, simplify)
     if buffer.shape[dim] <= inner.extent:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"one iteration of {loop.var.name} needs all {buffer.shape[dim]} rows of {buffer.name}",
@@ -243,14 +243,14 @@ def _window(
 
 def _rolled_index(func: Func, block: Block, var: Var, simplify: Simplifier) -> tuple[int, int]:
     """The dimension of the one place that the block writes which `var` chooses, and by how much it is shifted."""
-    places = {n.indices for n in walk(block) if isinstance(n, Store)}
+    places = {n.indices for n in walk_stmts(block) if isinstance(n, Store)}
     used = [(d, i) for place in places for d, i in enumerate(place) if var in free_vars(i)]
     if len(places) == 1 and len(used) == 1:
         ((dim, index),) = used
         shift, terms = simplify.linear(index)
         if terms == ((var, 1),):
             return dim, shift
-    raise refusal(
+    raise step_refusal(
         func,
         block,
         f"{var.name} is not one index of what {block.name} writes, or one shifted by a constant",
@@ -262,9 +262,9 @@ def _check_reads(
     func: Func, block: Block, buffer: Buffer, loop: For, window: _Window, simplify: Simplifier
 ) -> None:
     """What consumers read in an iteration of `loop` is inside the window of that iteration."""
-    emit = next((n for n in walk(loop) if isinstance(n, Emit)), None)
+    emit = next((n for n in walk_stmts(loop) if isinstance(n, Emit)), None)
     if emit is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             emit,
             f"the intrinsic {emit.intrinsic} reads its operands by strides, and rows that go round have none",
@@ -277,7 +277,7 @@ def _check_reads(
             continue
         span = box(a, ranging, simplify).spans[window.dim]
         if span is None or not contains(rows, span, buffer.shape[window.dim], simplify):
-            raise refusal(
+            raise step_refusal(
                 func,
                 a.block,
                 f"{a.block.name} reads rows of {buffer.name} that are not known to be among those computed in the same "

@@ -9,8 +9,8 @@ Memory of one worker must not carry values into or out of a parallel loop: all u
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Scope
-from tilewright.schedule.excerpt import refusal
-from tilewright.schedule.find import holds
+from tilewright.schedule.excerpt import step_refusal
+from tilewright.schedule.find import contains_block
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
@@ -46,10 +46,10 @@ class SetScope(Step):
             for loop in loops(func.body):
                 if loop.kind is not LoopKind.PARALLEL and not loop.kind.is_thread_axis:
                     continue
-                inside = [u for u in users if holds(loop, u)]
+                inside = [u for u in users if contains_block(loop, u)]
                 if inside and len(inside) < len(users):
-                    outside = next(u for u in users if not holds(loop, u))
-                    error = refusal(
+                    outside = next(u for u in users if not contains_block(loop, u))
+                    error = step_refusal(
                         func,
                         loop,
                         f"block {inside[0].name!r} uses {old.name} in the {loop.kind.value} loop {loop.var.name!r}, "

@@ -19,13 +19,13 @@ from tilewright.ir.expr import (
     as_index,
 )
 from tilewright.schedule.edit import replace_nest
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_children, substitute
+from tilewright.tir.rewrite import map_children, substitute_stmt
 from tilewright.tir.stmt import Block, For, Stmt
 
 
@@ -51,7 +51,7 @@ class Split(FuncStep):
         index: Expr = as_index(0)
         for var, extent in outer.items():
             index = index * extent + var
-        body = substitute(loop.body, {loop.var: index})
+        body = substitute_stmt(loop.body, {loop.var: index})
         if math.prod(extents) != loop.extent:
             body = guard(body, index < loop.extent)
         for var, extent in reversed(outer.items()):
@@ -61,10 +61,10 @@ class Split(FuncStep):
     def _extents(self, func: Func, loop: For) -> list[int]:
         known = [f for f in self.factors if f is not None]
         if len(self.factors) < 2 or len(known) < len(self.factors) - 1 or any(f <= 0 for f in known):
-            raise refusal(func, loop, "needs two or more positive factors, at most one of them None")
+            raise step_refusal(func, loop, "needs two or more positive factors, at most one of them None")
         extents = [-(-loop.extent // math.prod(known)) if f is None else f for f in self.factors]
         if math.prod(extents) < loop.extent:
-            raise refusal(
+            raise step_refusal(
                 func,
                 loop,
                 f"the factors cover {math.prod(extents)} of {loop.extent} iterations",

@@ -19,13 +19,13 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, cast, free_vars, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.schedule.early_read import check_early_read
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.reindex import insert_before
-from tilewright.tir.analysis.value_range import fits
+from tilewright.tir.analysis.value_range import fits_dtype
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, Store
 
@@ -55,17 +55,17 @@ class Stage(FuncStep):
         own_nest(func, block)
         store = block.try_store
         if store is None:
-            raise refusal(func, block, f"the body of {self.block} is not one store")
+            raise step_refusal(func, block, f"the body of {self.block} is not one store")
         operand = self._operand(func, block, store.value)
         if any(ld.buffer is store.buffer for ld in loads(operand)):
-            raise refusal(func, block, f"this operand reads {store.buffer.name}, which the block writes")
+            raise step_refusal(func, block, f"this operand reads {store.buffer.name}, which the block writes")
         used = {v.name for v in free_vars(operand)}
         kept = operand.dtype if self.dtype is None else self.dtype
-        if kept is not operand.dtype and not fits(operand, kept):
-            raise refusal(func, block, f"not every value of this {operand.dtype} fits {kept}")
+        if kept is not operand.dtype and not fits_dtype(operand, kept):
+            raise step_refusal(func, block, f"not every value of this {operand.dtype} fits {kept}")
         by_name = {it.var.name: it for it in block.iters}
         if used != set(self.iters) or len(self.iters) != len(used) or not used <= by_name.keys():
-            raise refusal(
+            raise step_refusal(
                 func, block, f"the operand depends on {', '.join(sorted(used))}", hint="name exactly these"
             )
         check_early_read(func, block, operand)
@@ -90,7 +90,7 @@ class Stage(FuncStep):
         for n in self.position:
             children = value.children()
             if isinstance(value, Load) or not 0 <= n < len(children):
-                raise refusal(
+                raise step_refusal(
                     func,
                     block,
                     "there is no operand at this position",

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest, under_own_loops
 from tilewright.schedule.step import Step
@@ -27,7 +27,7 @@ from tilewright.support.program import is_sequence, map_program
 from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, Iter, Seq, Store, seq, walk
+from tilewright.tir.stmt import Block, Iter, Seq, Store, seq, walk_stmts
 
 
 class Piece(NamedTuple):
@@ -54,7 +54,7 @@ class StoreAt(Step):
         source = module.buffer(self.buffer)
         piece = None if source is None else try_piece(block, source)
         if source is None or source not in module.temps or piece is None:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{self}: the block does not copy {self.buffer!r}, a whole buffer between kernels",
@@ -66,7 +66,7 @@ class StoreAt(Step):
         whole = block.store.buffer
         reason = _conflict(module, func, source, whole, piece.offsets)
         if reason is not None:
-            raise refusal(func, block, f"{self}: {reason}")
+            raise step_refusal(func, block, f"{self}: {reason}")
         rest = _without_piece(func, block, piece)
         gone = [func.name] if rest.body == Seq(()) else []
         left = [rest if f is func else f for f in module.users(source) if f.name not in gone]
@@ -142,7 +142,7 @@ def _conflict(
 def _writes(func: Func, buffer: Buffer, offsets: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """May the Func write to a box of the buffer?"""
     simplify = Simplifier(ranges(func.body))
-    for s in walk(func.body):
+    for s in walk_stmts(func.body):
         if isinstance(s, Store) and s.buffer is buffer:
             bounds = map(simplify.bounds, s.indices)
             if all(b.lo < o + n and o <= b.hi for b, o, n in zip(bounds, offsets, shape, strict=True)):

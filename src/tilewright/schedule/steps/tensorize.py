@@ -33,7 +33,7 @@ from tilewright.ir.expr import TRUE, Expr, Load, Var, as_index
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import replace_nest, wrap
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_block, find_loop, path_to
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.plain_loop import check_plain
@@ -41,9 +41,9 @@ from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import BodyLoop, Intrinsic
 from tilewright.target.intrinsics import find_intrinsic, intrinsic_names
-from tilewright.target.match import Match, Mismatch, match_nest
+from tilewright.target.match import Mismatch, PatternMatch, match_nest
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import bound_store, substitute
+from tilewright.tir.rewrite import bound_store, substitute_stmt
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Emit, For, LoopKind, Stmt, Store
 from tilewright.tir.stmt import loops as loops_in
@@ -71,7 +71,7 @@ class Tensorize(FuncStep):
         simplify = Simplifier(ranges(func.body))
         found = match_nest(intrinsic, nest, store, simplify)
         if isinstance(found, Mismatch):
-            raise refusal(func, root, found.reason, found.hint)
+            raise step_refusal(func, root, found.reason, found.hint)
         if intrinsic.body is None:
             return replace_nest(func, root, _emitted(intrinsic, nest, block, found, simplify))
         return replace_nest(func, root, _arranged(func, intrinsic.body, nest, block, found))
@@ -84,7 +84,7 @@ class Tensorize(FuncStep):
         if block.try_store is not None:
             return block
         if block.init is not None:
-            raise refusal(
+            raise step_refusal(
                 func, block, f"{self.at} has an init", "make it a block of its own: DecomposeReduction"
             )
         return block.body
@@ -95,37 +95,41 @@ def _leaf(func: Func, root: Stmt, nest: Sequence[For]) -> tuple[Block, Store]:
     around = path_to(func.body, root)[:-1]
     block = nest[-1].body if nest else root
     if isinstance(block, Emit) or any(isinstance(n, Emit) for n in around):
-        raise refusal(func, root, "this nest is a tensor intrinsic already")
+        raise step_refusal(func, root, "this nest is a tensor intrinsic already")
     lanes = next((n for n in around if isinstance(n, For) and n.kind is LoopKind.VECTORIZED), None)
     if lanes is not None:
-        raise refusal(func, root, f"it is inside the vectorized loop {lanes.var.name}")
+        raise step_refusal(func, root, f"it is inside the vectorized loop {lanes.var.name}")
     if not isinstance(block, Block):
-        raise refusal(func, root, "there is more than one block in the nest", hint="distribute the loops")
+        raise step_refusal(
+            func, root, "there is more than one block in the nest", hint="distribute the loops"
+        )
     if block.init is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{block.name} has an init",
             hint=f"make it a block of its own first: DecomposeReduction({block.name!r}, …)",
         )
     if block.predicate is not TRUE:
-        raise refusal(
+        raise step_refusal(
             func, block, f"{block.name} has a predicate", hint="partition loops so that the tiles are exact"
         )
     if block.try_store is None:
-        raise refusal(
+        raise step_refusal(
             func, block, f"the body of {block.name} is not one store", hint="name the innermost block"
         )
     for n in nest:
         if n.kind not in (LoopKind.SERIAL, LoopKind.UNROLLED):
-            raise refusal(func, n, f"{n.var.name} is {n.kind.value} already")
+            raise step_refusal(func, n, f"{n.var.name} is {n.kind.value} already")
     return block, bound_store(block)
 
 
 # ------------------------------------------------------------------------------------------------------ with a body
 
 
-def _arranged(func: Func, body: Sequence[BodyLoop], nest: Sequence[For], block: Block, found: Match) -> Stmt:
+def _arranged(
+    func: Func, body: Sequence[BodyLoop], nest: Sequence[For], block: Block, found: PatternMatch
+) -> Stmt:
     """The nest in the order and kinds of the body."""
     mine = {v.name: list(loops) for v, loops in found.loops.items()}
     order = [n for n in nest if n.extent == 1]
@@ -135,7 +139,7 @@ def _arranged(func: Func, body: Sequence[BodyLoop], nest: Sequence[For], block: 
         if len(parts) > 1:
             mine[name] = _split(func, mine[name], parts, split)
         elif parts[0].kind is LoopKind.VECTORIZED and len(mine[name]) > 1:
-            raise refusal(
+            raise step_refusal(
                 func,
                 mine[name][0],
                 f"{' and '.join(n.var.name for n in mine[name])} would be the lanes of one vector",
@@ -146,7 +150,7 @@ def _arranged(func: Func, body: Sequence[BodyLoop], nest: Sequence[For], block: 
         if sum(p.loop == part.loop for p in body) > 1:
             taken, mine[part.loop] = taken[:1], taken[1:]
         order += [n if part.kind is LoopKind.SERIAL else replace(n, kind=part.kind) for n in taken]
-    return wrap(order, substitute(block, split) if split else block)
+    return wrap(order, substitute_stmt(block, split) if split else block)
 
 
 def _split(func: Func, mine: list[For], parts: Sequence[BodyLoop], split: dict[Var, Expr]) -> list[For]:
@@ -156,7 +160,7 @@ def _split(func: Func, mine: list[For], parts: Sequence[BodyLoop], split: dict[V
     if [n.extent for n in mine] == extents:
         return mine
     if len(mine) != 1:
-        raise refusal(
+        raise step_refusal(
             func,
             mine[0],
             f"{' and '.join(n.var.name for n in mine)} have {' x '.join(str(n.extent) for n in mine)} iterations, and "
@@ -179,7 +183,7 @@ def _split(func: Func, mine: list[For], parts: Sequence[BodyLoop], split: dict[V
 
 
 def _emitted(
-    intrinsic: Intrinsic, nest: Sequence[For], block: Block, found: Match, simplify: Simplifier
+    intrinsic: Intrinsic, nest: Sequence[For], block: Block, found: PatternMatch, simplify: Simplifier
 ) -> Emit:
     """The nest with plain loops, and where its operands are."""
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.ir.expr import Var
-from tilewright.ir.layout import Fuse, Layout, Pad, Primitive, Reorder, Split
+from tilewright.ir.layout import Fuse, Layout, LayoutPrimitive, Pad, Reorder, Split
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.excerpt import refusal
+from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
@@ -31,11 +31,11 @@ from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.transform_layout import misfit
 from tilewright.tir.analysis.independence import order_dependence
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, substitute
+from tilewright.tir.rewrite import map_exprs, substitute_stmt
 from tilewright.tir.stmt import Block, Iter, IterKind
 
 
-class Axis(NamedTuple):
+class DomainAxis(NamedTuple):
     """A dimension of the domain: the names of its iterator and its loop, and what kind it is."""
 
     iter: str
@@ -43,8 +43,8 @@ class Axis(NamedTuple):
     extent: int
     kind: IterKind
 
-    def part(self, suffix: str, extent: int) -> "Axis":
-        return Axis(f"{self.iter}_{suffix}", f"{self.loop}_{suffix}", extent, self.kind)
+    def part(self, suffix: str, extent: int) -> "DomainAxis":
+        return DomainAxis(f"{self.iter}_{suffix}", f"{self.loop}_{suffix}", extent, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class TransformBlockLayout(FuncStep):
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
         nest = own_nest(func, block)
-        old: list[Axis] = []
+        old: list[DomainAxis] = []
         for it, binding in zip(block.iters, block.bindings, strict=True):
             assert isinstance(binding, Var)
-            old.append(Axis(it.var.name, binding.name, it.extent, it.kind))
+            old.append(DomainAxis(it.var.name, binding.name, it.extent, it.kind))
         new = old
         for p in self.layout.primitives:
             _check(func, block, p, new)
@@ -73,7 +73,7 @@ class TransformBlockLayout(FuncStep):
             _check_order(func, block, [n.var for n in nest.values()])
         return replace_own_nest(func, block, self._transformed(block, new))
 
-    def _transformed(self, block: Block, axes: Sequence[Axis]) -> Block:
+    def _transformed(self, block: Block, axes: Sequence[DomainAxis]) -> Block:
         iters = tuple([Iter(Var(a.iter), a.extent, a.kind) for a in axes])
         shape = tuple(it.extent for it in block.iters)
         places, _ = self.layout.inverse(shape, [it.var for it in iters])
@@ -83,17 +83,17 @@ class TransformBlockLayout(FuncStep):
             block,
             iters=iters,
             bindings=tuple([Var(a.loop) for a in axes]),
-            body=map_exprs(substitute(block.body, values), simplify),
-            init=None if block.init is None else map_exprs(substitute(block.init, values), simplify),
+            body=map_exprs(substitute_stmt(block.body, values), simplify),
+            init=None if block.init is None else map_exprs(substitute_stmt(block.init, values), simplify),
         )
 
 
-def _check(func: Func, block: Block, p: Primitive, axes: Sequence[Axis]) -> None:
+def _check(func: Func, block: Block, p: LayoutPrimitive, axes: Sequence[DomainAxis]) -> None:
     """`p` is a one-to-one map of the domain that `axes` are, and mixes no kinds."""
     shape = tuple(a.extent for a in axes)
     wrong = misfit(p, shape)
     if wrong is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{p} does not fit a domain of {list(shape)}: {wrong}",
@@ -101,14 +101,14 @@ def _check(func: Func, block: Block, p: Primitive, axes: Sequence[Axis]) -> None
         )
     match p:
         case Pad():
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{p} adds instances that the block does not have",
                 hint="pad the buffers instead",
             )
         case Split() if axes[p.dim].extent % p.factor:
-            raise refusal(
+            raise step_refusal(
                 func,
                 block,
                 f"{p}: {p.factor} does not divide {axes[p.dim].extent}, the extent of {axes[p.dim].iter}",
@@ -117,7 +117,7 @@ def _check(func: Func, block: Block, p: Primitive, axes: Sequence[Axis]) -> None
         case Fuse():
             kinds = {a.kind: a.iter for a in axes[p.dim : p.dim + p.count]}
             if len(kinds) > 1:
-                raise refusal(
+                raise step_refusal(
                     func,
                     block,
                     f"{kinds[IterKind.SPATIAL]} is spatial and {kinds[IterKind.REDUCE]} is reduce, so the kind of the "
@@ -128,7 +128,7 @@ def _check(func: Func, block: Block, p: Primitive, axes: Sequence[Axis]) -> None
             pass
 
 
-def _apply(p: Primitive, axes: Sequence[Axis]) -> list[Axis]:
+def _apply(p: LayoutPrimitive, axes: Sequence[DomainAxis]) -> list[DomainAxis]:
     match p:
         case Split():
             old = axes[p.dim]
@@ -149,7 +149,7 @@ def _check_order(func: Func, block: Block, variables: Sequence[Var]) -> None:
     root = next(iter(own_nest(func, block).values()))
     conflict = order_dependence(func, root, variables)
     if conflict is not None:
-        raise refusal(
+        raise step_refusal(
             func,
             block,
             f"{conflict.other} uses elements of {conflict.buffer.name} that {conflict.writer} writes in another "

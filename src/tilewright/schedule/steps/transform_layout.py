@@ -14,7 +14,7 @@ The inputs and outputs of the Module, and what external code sees, keep the layo
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Indices
-from tilewright.ir.layout import Fuse, Layout, Pad, Primitive, Reorder, Shape, Split
+from tilewright.ir.layout import Dims, Fuse, Layout, LayoutPrimitive, Pad, Reorder, Split
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
@@ -61,7 +61,7 @@ class TransformLayout(Step):
         return found
 
     def _check_layout(self, buffer: Buffer) -> None:
-        shape: Shape = buffer.shape
+        shape: Dims = buffer.shape
         for p in self.layout.primitives:
             wrong = misfit(p, shape)
             if wrong is not None:
@@ -114,7 +114,7 @@ def _swapped(buffers: tuple[Buffer, ...], old: Buffer, new: Buffer) -> tuple[Buf
     return tuple([new if b is old else b for b in buffers]) if old in buffers else buffers
 
 
-def misfit(p: Primitive, shape: Shape) -> str | None:
+def misfit(p: LayoutPrimitive, shape: Dims) -> str | None:
     """Why a layout primitive cannot be applied to `shape`."""
     rank = len(shape)
     match p:

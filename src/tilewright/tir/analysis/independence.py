@@ -40,7 +40,7 @@ class Instance(NamedTuple):
         return set[Var]().union(*(free_vars(b) for it, b in pairs if it.kind is kind))
 
 
-class Access(NamedTuple):
+class OrderedAccess(NamedTuple):
     block: str  # the innermost block around it; "" outside of blocks
     buffer: Buffer
     indices: Indices  # over loop variables
@@ -68,9 +68,9 @@ def instances(s: Stmt, values: dict[Var, Expr] | None = None) -> Iterator[Instan
         yield from instances(child, values)
 
 
-def accesses(s: Stmt, only: Buffer | None = None) -> list[Access]:
+def ordered_accesses(s: Stmt, only: Buffer | None = None) -> list[OrderedAccess]:
     """Every access in `s`, in program order (a statement's loads before its store); `only`: to that buffer."""
-    out: list[Access] = []
+    out: list[OrderedAccess] = []
     _collect(s, _Place("", None, False, {}), only, out)
     return out
 
@@ -81,12 +81,12 @@ class _Place(NamedTuple):
     in_init: bool
     values: dict[Var, Expr]  # of iterators
 
-    def access(self, buffer: Buffer, indices: Indices, is_store: bool) -> Access:
+    def access(self, buffer: Buffer, indices: Indices, is_store: bool) -> OrderedAccess:
         over_loops = tuple([substitute(i, self.values) for i in indices]) if self.values else indices
-        return Access(self.block, buffer, over_loops, is_store, self.reduction, self.in_init)
+        return OrderedAccess(self.block, buffer, over_loops, is_store, self.reduction, self.in_init)
 
 
-def _collect(s: Stmt, at: _Place, only: Buffer | None, out: list[Access]) -> None:
+def _collect(s: Stmt, at: _Place, only: Buffer | None, out: list[OrderedAccess]) -> None:
     if only is not None and not touched(s).any_of((only,)):
         return
     for e in stmt_exprs(s):
@@ -153,7 +153,7 @@ def merge_dependence(func: Func, parts: Sequence[Stmt], variables: Sequence[Var]
     `func` is the program with them merged. A part's own iterations keep their order, so only elements that two parts
     touch matter: if always in the same iteration, the earlier part still comes first.
     """
-    touched = [accesses(p) for p in parts]
+    touched = [ordered_accesses(p) for p in parts]
     varying = {*variables, *(n.var for p in parts for n in loops(p))}
     simplify = Simplifier(ranges(func.body))
     for later in range(1, len(parts)):
@@ -179,7 +179,7 @@ def _dependence(
     only: Buffer | None = None,
     simplify: Simplifier | None = None,
 ) -> Conflict | None:
-    below = accesses(root.body, only)
+    below = ordered_accesses(root.body, only)
     varying = {root.var, *(n.var for n in loops(root.body))}
     once: set[Buffer] | None = None
     for buffer in dict.fromkeys(a.buffer for a in below if a.is_store):
@@ -242,11 +242,11 @@ def _stores_apart(block: Block, store: Store) -> bool:
     return is_injective(store.indices, [it.var for it in block.iters], simplify)
 
 
-def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]:
+def _meetings(users: list[OrderedAccess], commute: bool) -> list[tuple[OrderedAccess, OrderedAccess]]:
     """The stores with the accesses that they may have elements in common with; pairs of equal indices
     once.
     """
-    found: dict[tuple[Indices, Indices, str], tuple[Access, Access]] = {}
+    found: dict[tuple[Indices, Indices, str], tuple[OrderedAccess, OrderedAccess]] = {}
     for store in (a for a in users if a.is_store):
         for other in users:
             if not (commute and store.block == other.block and _is_one_element(store, other)):
@@ -256,14 +256,14 @@ def _meetings(users: list[Access], commute: bool) -> list[tuple[Access, Access]]
     return list(found.values())
 
 
-def _is_one_element(a: Access, b: Access) -> bool:
+def _is_one_element(a: OrderedAccess, b: OrderedAccess) -> bool:
     """Do both always touch the element that the loops choose? One that data chooses is written in an order: the last
     update wins.
     """
     return a.indices == b.indices and not any(map(loads, a.indices))
 
 
-def _one_reduction(a: Access, b: Access) -> Instance | None:
+def _one_reduction(a: OrderedAccess, b: OrderedAccess) -> Instance | None:
     """The reduction of which one access is in the init and the other in the updates."""
     same = a.reduction is not None and b.reduction is not None and a.reduction.block is b.reduction.block
     return a.reduction if same and a.in_init != b.in_init else None
@@ -321,7 +321,7 @@ def _same_iteration(a: Indices, b: Indices, var: Var, varying: Set[Var], simplif
 
 
 def _is_private(
-    func: Func, root: For, users: list[Access], var: Var, varying: Set[Var], simplify: Simplifier
+    func: Func, root: For, users: list[OrderedAccess], var: Var, varying: Set[Var], simplify: Simplifier
 ) -> bool:
     """Is a buffer of these uses below the loop `root` used nowhere else, and filled in each iteration before it is
     read?
@@ -329,7 +329,7 @@ def _is_private(
     buffer = users[0].buffer
     if buffer in func.params or not users[0].is_store:
         return False
-    if func.body is not root and len(accesses(func.body, buffer)) != len(users):
+    if func.body is not root and len(ordered_accesses(func.body, buffer)) != len(users):
         return False
     regions = [(a, [_window(i, var, varying, simplify) for i in a.indices]) for a in users]
     stores = [r for a, r in regions if a.is_store]

@@ -13,7 +13,7 @@ from tilewright.ir.expr import Buffer, Expr, Indices, Var, free_vars, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Number, Simplifier
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Block, For, Stmt, Store, children, loops, stmt_exprs, walk
+from tilewright.tir.stmt import Alloc, Block, For, Stmt, Store, children, loops, stmt_exprs, walk_stmts
 
 _MAX_PAIRS = 20_000  # of accesses to one buffer; beyond that the answer is no
 
@@ -34,7 +34,7 @@ class _Index(NamedTuple):
 
 
 def _is_independent(loop: For, body: Stmt, simplify: Simplifier) -> bool:
-    private = {s.buffer for s in walk(loop.body) if isinstance(s, Alloc)}
+    private = {s.buffer for s in walk_stmts(loop.body) if isinstance(s, Alloc)}
     inner = {n.var for n in loops(loop.body)}
     stores: dict[Buffer, set[Indices]] = {}
     accesses: dict[Buffer, set[Indices]] = {}

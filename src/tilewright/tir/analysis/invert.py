@@ -23,7 +23,7 @@ class _Digit(NamedTuple):
     extent: int
 
 
-class Inverse(NamedTuple):
+class InverseMap(NamedTuple):
     """The variables as functions of the outputs, and the conditions under which outputs have any."""
 
     values: dict[Var, Expr]
@@ -36,7 +36,7 @@ def try_invert(
     extents: Mapping[Var, int],
     outputs: Sequence[Expr],
     simplify: Simplifier,
-) -> Inverse | None:
+) -> InverseMap | None:
     """The inverse, over `outputs` (one per dimension), if different variables give different elements of `shape`, and
     each element is one or beyond the end of a variable.
     """
@@ -70,7 +70,7 @@ def try_invert(
         if lower > extents[var]:
             conditions.append(total < extents[var])
         result[var] = total
-    return Inverse(result, tuple(conditions))
+    return InverseMap(result, tuple(conditions))
 
 
 def _digit(atom: Expr, extents: Mapping[Var, int]) -> _Digit | None:

@@ -11,16 +11,16 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.ir.evaluate import Value, evaluate
+from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import Expr, Load, Var, free_vars, loads
 
 MAX_POINTS = 1 << 16  # a millisecond or two
 
-Points: TypeAlias = Mapping[Var, Value]
+PointValues: TypeAlias = Mapping[Var, Evaluated]
 Integers: TypeAlias = NDArray[np.int64]
 
 
-def try_grid(ranging: Mapping[Var, int], used: Sequence[Expr]) -> dict[Var, Value] | None:
+def try_grid(ranging: Mapping[Var, int], used: Sequence[Expr]) -> dict[Var, Evaluated] | None:
     """Every combination of the loops' values, in the order of a nest of them; None if there are too many, or if `used`
     mentions other variables or memory.
     """
@@ -35,12 +35,12 @@ def try_grid(ranging: Mapping[Var, int], used: Sequence[Expr]) -> dict[Var, Valu
     return dict(zip(ranging, axes, strict=True))
 
 
-def values(e: Expr, points: Points, size: int) -> Integers:
+def values(e: Expr, points: PointValues, size: int) -> Integers:
     """An integer expression on all points."""
     return np.broadcast_to(np.asarray(evaluate(e, points, _no_loads), np.int64), (size,))
 
 
-def holds(conditions: Sequence[Expr], points: Points, size: int) -> NDArray[np.bool_]:
+def where_all_hold(conditions: Sequence[Expr], points: PointValues, size: int) -> NDArray[np.bool_]:
     """Where all the conditions hold."""
     here = np.ones(size, np.bool_)
     for c in conditions:
@@ -48,7 +48,7 @@ def holds(conditions: Sequence[Expr], points: Points, size: int) -> NDArray[np.b
     return here
 
 
-def _no_loads(load: Load, indices: tuple[Value, ...]) -> Value:
+def _no_loads(load: Load, indices: tuple[Evaluated, ...]) -> Evaluated:
     raise AssertionError(f"{load.buffer.name} is read by a binding or a predicate")
 
 
@@ -73,7 +73,7 @@ def count_instances(
     if points is None or total > MAX_POINTS:
         return None
     size = math.prod(ranging.values())
-    here = holds(conditions, points, size)
+    here = where_all_hold(conditions, points, size)
     at = [values(v, points, size)[here] for v in bindings]
     inside = np.ones(int(here.sum()), np.bool_)
     for v, extent in zip(at, domain, strict=True):

@@ -6,7 +6,7 @@ expression of the fixed variables, and a constant extent, while the other variab
 
 A box holds every element that is accessed. It may hold more, and `exact` says when it does not: then each element of
 the box is accessed, but for those that the access's leftover `conditions` exclude. Boxes are not cut to the
-buffer's shape unless `clip` is asked, since a guarded access may well run over the edge.
+buffer's shape unless `clip_span` is asked, since a guarded access may well run over the edge.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.tir.stmt import Block, If, Iter, Stmt, Store, children, loops
 
-Terms: TypeAlias = tuple[tuple[Expr, int], ...]
+LinearTerms: TypeAlias = tuple[tuple[Expr, int], ...]
 
 
 class Span(NamedTuple):
@@ -46,7 +46,7 @@ class Span(NamedTuple):
     extent: int
 
 
-Region: TypeAlias = tuple[Span, ...]
+BufferRegion: TypeAlias = tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +154,7 @@ def box(access: Access, ranging: Mapping[Var, int], simplify: Simplifier) -> Box
     """What `access` touches while the variables of `ranging` take all their values and the others are fixed."""
     limits, conditions = _limits(access.conditions, ranging, simplify)
     spans: list[Span | None] = []
-    used: set[Terms] = set()
+    used: set[LinearTerms] = set()
     digits: list[_Digit] = []
     exact = not access.guarded
     for index in access.indices:
@@ -186,17 +186,17 @@ class _Limit(NamedTuple):
 
 def _limits(
     conditions: tuple[Expr, ...], ranging: Mapping[Var, int], simplify: Simplifier
-) -> tuple[dict[Terms, _Limit], list[tuple[Terms | None, Expr]]]:
+) -> tuple[dict[LinearTerms, _Limit], list[tuple[LinearTerms | None, Expr]]]:
     """Bounds that conditions like `i_0*4 + i_1 < 10` put on sums of ranging variables; and for each condition that
     may exclude something, the sum that it bounds.
     """
-    limits: dict[Terms, _Limit] = {}
-    kept: list[tuple[Terms | None, Expr]] = []
+    limits: dict[LinearTerms, _Limit] = {}
+    kept: list[tuple[LinearTerms | None, Expr]] = []
     for given in conditions:
         c = simplify(given)
         if c is TRUE:
             continue
-        terms: Terms | None = None
+        terms: LinearTerms | None = None
         if isinstance(c, Binary) and c.op is BinaryOp.LT:
             upper = isinstance(c.b, Const)
             form, bound = simplify.linear(c.a if upper else c.b), c.b if upper else c.a
@@ -214,9 +214,9 @@ def _limits(
 
 def _span(
     form: Linear,
-    moving: Terms,
+    moving: LinearTerms,
     ranging: Mapping[Var, int],
-    limits: Mapping[Terms, _Limit],
+    limits: Mapping[LinearTerms, _Limit],
     simplify: Simplifier,
 ) -> Span | None:
     if not moving:
@@ -289,7 +289,7 @@ def _digit(atom: Expr, ranging: Mapping[Var, int]) -> _Digit | None:
     return _Digit(node, lower, extent or source // lower, source)
 
 
-def _is_dense(moving: Terms, ranging: Mapping[Var, int], digits: list[_Digit]) -> bool:
+def _is_dense(moving: LinearTerms, ranging: Mapping[Var, int], digits: list[_Digit]) -> bool:
     """Does the sum take every value between its smallest and its largest? Adds the digits it is made of."""
     reach = 1  # the values 0 … reach-1 are taken by the terms so far
     for atom, k in sorted(moving, key=lambda t: abs(t[1])):
@@ -317,7 +317,7 @@ def _are_independent(digits: list[_Digit]) -> bool:
 # ------------------------------------------------------------------------------------------------------- regions
 
 
-def clip(span: Span | None, size: int, simplify: Simplifier) -> Span:
+def clip_span(span: Span | None, size: int, simplify: Simplifier) -> Span:
     """The part of `span` inside 0 … size-1, for accesses that stay inside the buffer."""
     if span is None or span.extent >= size:
         return Span(as_index(0), size)
@@ -336,9 +336,9 @@ def union(a: Span, b: Span, simplify: Simplifier) -> Span | None:
     return Span(simplify(a.min + start), max(a.extent, int(hi) + b.extent) - start)
 
 
-def exact_union(regions: Iterable[Region], simplify: Simplifier) -> Region | None:
+def exact_union(regions: Iterable[BufferRegion], simplify: Simplifier) -> BufferRegion | None:
     """The regions as one, if together they fill a box."""
-    parts: list[Region] = list(dict.fromkeys(regions))
+    parts: list[BufferRegion] = list(dict.fromkeys(regions))
     while len(parts) > 1:
         for a, b in itertools.combinations(parts, 2):
             joined = _join(a, b, simplify)
@@ -350,7 +350,7 @@ def exact_union(regions: Iterable[Region], simplify: Simplifier) -> Region | Non
     return parts[0]
 
 
-def _join(a: Region, b: Region, simplify: Simplifier) -> Region | None:
+def _join(a: BufferRegion, b: BufferRegion, simplify: Simplifier) -> BufferRegion | None:
     """The union of two boxes: one holds the other, or they differ in one dimension where they touch."""
     out: list[Span] = []
     from_a, from_b = 0, 0  # dimensions in which the one reaches beyond the other
@@ -380,21 +380,21 @@ def contains(outer: Span, inner: Span, size: int, simplify: Simplifier) -> bool:
 
 def covering_region(
     touched: Iterable[Access], buffer: Buffer, ranging: Mapping[Var, int], simplify: Simplifier
-) -> Region | None:
+) -> BufferRegion | None:
     """One region inside the buffer's shape that holds all accesses to `buffer`; None if there are none."""
     out: list[Span] | None = None
     for access in touched:
         if access.buffer is not buffer:
             continue
         spans = [
-            clip(s, n, simplify)
+            clip_span(s, n, simplify)
             for s, n in zip(box(access, ranging, simplify).spans, buffer.shape, strict=True)
         ]
         if out is None:
             out = spans
         else:
             joined = [union(a, b, simplify) for a, b in zip(out, spans, strict=True)]
-            out = [clip(s, n, simplify) for s, n in zip(joined, buffer.shape, strict=True)]
+            out = [clip_span(s, n, simplify) for s, n in zip(joined, buffer.shape, strict=True)]
     return None if out is None else tuple(out)
 
 
@@ -406,7 +406,7 @@ def region(
     reads: bool = True,
     writes: bool = True,
     ranging: Mapping[Var, int] | None = None,
-) -> Region | None:
+) -> BufferRegion | None:
     """The part of `buffer` that one run of `s` touches. `simplify` knows the ranges of all loops; the variables of
     `ranging` (by default the loops below `s`) take all their values, the others are fixed and may occur in `min`.
     """

@@ -18,7 +18,7 @@ def type_range(dtype: DType) -> Interval:
     return Interval(low, low + (1 << dtype.bits) - 1)
 
 
-def fits(e: Expr, dtype: DType) -> bool:
+def fits_dtype(e: Expr, dtype: DType) -> bool:
     """Can `e` be stored as `dtype` and read back without a change, whatever it is computed from?"""
     if e.dtype.is_float or dtype.is_float:
         return False

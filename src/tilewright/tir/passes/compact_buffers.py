@@ -12,7 +12,7 @@ import math
 from tilewright.ir.expr import Buffer, Expr, Indices, Var, free_vars, loads
 from tilewright.ir.simplify import Interval, Linear, Simplifier
 from tilewright.tir.func import Func
-from tilewright.tir.passes.place_allocations import accesses
+from tilewright.tir.passes.place_allocations import indices_by_buffer
 from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Alloc, For, Stmt
@@ -32,7 +32,7 @@ def _compact(s: Stmt, outer: frozenset[Var], simplify: Simplifier) -> Stmt:
 
 def _shrink(s: Alloc, outer: frozenset[Var], simplify: Simplifier) -> Stmt:
     old = s.buffer
-    every = accesses(s.body, frozenset({old})).get(old)
+    every = indices_by_buffer(s.body, frozenset({old})).get(old)
     if every is None:  # nobody uses it
         return s.body
     dims = [_dimension([i[d] for i in every], old.shape[d], outer, simplify) for d in range(len(old.shape))]

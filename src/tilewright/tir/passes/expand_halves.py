@@ -32,7 +32,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.traits import HALVES
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_exprs, rewrite_where, transform
+from tilewright.tir.rewrite import map_exprs, rewrite_where, transform_stmt
 from tilewright.tir.stmt import Stmt, Store
 from tilewright.tir.touched import touched
 
@@ -53,7 +53,7 @@ def widen_halves(func: Func) -> Func:
             return Store(s.buffer, s.indices, cast(s.buffer.dtype, s.value))
         return None
 
-    return func.with_body(transform(map_exprs(func.body, widen), narrow))
+    return func.with_body(transform_stmt(map_exprs(func.body, widen), narrow))
 
 
 class _Widening:

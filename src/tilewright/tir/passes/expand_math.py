@@ -38,10 +38,10 @@ _FUNCTIONS: dict[UnaryOp, Callable[[Expr], Expr]] = {
 
 
 def expand_math(func: Func) -> Func:
-    return func.with_body(rewrite_where(func.body, FUNCTIONS, expand))
+    return func.with_body(rewrite_where(func.body, FUNCTIONS, expand_expr))
 
 
-def expand(e: Expr) -> Expr | None:
+def expand_expr(e: Expr) -> Expr | None:
     """One node as primitive operations; None if it is one already."""
     match e:
         case Unary() if e.op in _FUNCTIONS:

@@ -14,7 +14,7 @@ from tilewright.ir.expr import (
     equal,
 )
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_children, substitute
+from tilewright.tir.rewrite import map_children, substitute_stmt
 from tilewright.tir.stmt import Block, If, IterKind, Stmt, seq
 
 
@@ -26,9 +26,9 @@ def _lower(s: Stmt) -> Stmt:
     if not isinstance(s, Block):
         return map_children(s, _lower)
     values = {it.var: binding for it, binding in zip(s.iters, s.bindings, strict=True)}
-    body = substitute(_lower(s.body), values)
+    body = substitute_stmt(_lower(s.body), values)
     if s.init is not None:
-        body = seq(_guard(_first_step(s), substitute(_lower(s.init), values)), body)
+        body = seq(_guard(_first_step(s), substitute_stmt(_lower(s.init), values)), body)
     return _guard(s.predicate, body)
 
 

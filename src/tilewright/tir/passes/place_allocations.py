@@ -25,7 +25,7 @@ from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, For, Seq, Stmt, Store, children, stmt_exprs, walk
+from tilewright.tir.stmt import Alloc, For, Seq, Stmt, Store, children, stmt_exprs, walk_stmts
 from tilewright.tir.touched import touched
 
 
@@ -74,7 +74,7 @@ def _touching(s: Stmt, buffers: frozenset[Buffer]) -> Iterator[Stmt]:
             stack.extend(reversed(children(n)))
 
 
-def accesses(s: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Expr, ...]]]:
+def indices_by_buffer(s: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Expr, ...]]]:
     """The indices of every load and store below, by buffer."""
     found: dict[Buffer, list[tuple[Expr, ...]]] = {}
     for n in _touching(s, buffers):
@@ -93,7 +93,7 @@ def _place(s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier) -> Stmt:
         return s
     if isinstance(s, Seq):
         s, buffers = _separate(s, buffers, simplify)
-    used = [accesses(c, buffers) for c in children(s)]
+    used = [indices_by_buffer(c, buffers) for c in children(s)]
     count = Counter(b for u in used for b in u)
     own = _uses_here(s, buffers)
     inner: set[Buffer] = set()
@@ -131,7 +131,7 @@ def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple
     """A buffer for each group of statements that touch a part of it which the others do not."""
     stmts, result = list(s.stmts), set(buffers)
     for b in _in_order(s, buffers):
-        users = {n: found[b] for n, c in enumerate(stmts) if (found := accesses(c, frozenset({b})))}
+        users = {n: found[b] for n, c in enumerate(stmts) if (found := indices_by_buffer(c, frozenset({b})))}
         if len(users) < 2:
             continue
         groups = _groups({n: _box(stmts[n], indices, simplify) for n, indices in users.items()})
@@ -148,7 +148,7 @@ def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple
 
 def _box(s: Stmt, all_indices: list[tuple[Expr, ...]], simplify: Simplifier) -> list[_Span]:
     """Per dimension the part over outer loops, and bounds of the rest; what no bound is known of has infinite ones."""
-    inside = {n.var for n in walk(s) if isinstance(n, For)}
+    inside = {n.var for n in walk_stmts(s) if isinstance(n, For)}
     spans: list[_Span] = []
     for dim in zip(*all_indices, strict=True):
         forms = [simplify.linear(i) for i in dim]

@@ -22,12 +22,12 @@ from tilewright.ir.simplify import Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, map_exprs
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Emit, For, If, LoopKind, Seq, Stmt, Store, seq, walk
+from tilewright.tir.stmt import Alloc, Emit, For, If, LoopKind, Seq, Stmt, Store, seq, walk_stmts
 
 _NOTHING = Seq(())
 
 
-def simplify(func: Func) -> Func:
+def simplify_func(func: Func) -> Func:
     # A loop of one iteration has a known variable, so the simplifier has already replaced it when the loop goes.
     body = map_exprs(func.body, Simplifier(ranges(func.body)))
     return func.with_body(_tidy(body))
@@ -61,7 +61,7 @@ def _hoist(loop: For) -> Stmt:
     """
     if loop.kind is LoopKind.PARALLEL or not isinstance(loop.body, If):
         return loop
-    written = {n.buffer for n in walk(loop.body) if isinstance(n, Store)}
+    written = {n.buffer for n in walk_stmts(loop.body) if isinstance(n, Store)}
     outside, inside = list[Expr](), list[Expr]()
     for c in conjuncts(loop.body.cond):
         (inside if _changes(c, loop.var, written) else outside).append(c)

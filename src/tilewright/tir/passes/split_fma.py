@@ -14,9 +14,9 @@ from tilewright.tir.rewrite import rewrite_where
 
 
 def without_fma(func: Func) -> Func:
-    return func.with_body(rewrite_where(func.body, FMAS, split))
+    return func.with_body(rewrite_where(func.body, FMAS, split_expr))
 
 
-def split(e: Expr) -> Expr | None:
+def split_expr(e: Expr) -> Expr | None:
     """One node in two roundings; None if it is no Fma."""
     return e.a * e.b + e.c if isinstance(e, Fma) else None

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Buffer, Indices, Scope
 from tilewright.support.errors import InternalError, ScheduleError
 from tilewright.tir.func import Func
-from tilewright.tir.passes.place_allocations import accesses, place_allocations, separate_buffers
-from tilewright.tir.rewrite import redirect, transform
-from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, walk
+from tilewright.tir.passes.place_allocations import indices_by_buffer, place_allocations, separate_buffers
+from tilewright.tir.rewrite import redirect, transform_stmt
+from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, walk_stmts
 
 MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
 MAX_SHARED_SCRATCH = 1 << 28  # of all parts of a kernel together
@@ -53,7 +53,7 @@ def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
     assert isinstance(func.body, Seq)
     nests = func.body.stmts
     local = frozenset(func.locals)
-    used_in = [accesses(n, local) for n in nests]
+    used_in = [indices_by_buffer(n, local) for n in nests]
     shared: list[Buffer] = []
     placed: list[Stmt] = []
     for b in func.locals:
@@ -103,7 +103,9 @@ def share_large_buffers(phase: Phase) -> tuple[Phase, tuple[Buffer, ...]]:
     of a parallel phase has its own slice.
     """
     body = phase.func.body
-    local = [n.buffer for n in walk(body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER]
+    local = [
+        n.buffer for n in walk_stmts(body) if isinstance(n, Alloc) and n.buffer.scope is not Scope.REGISTER
+    ]
     part = next(iter(part_loops(body)[-1:]), None)  # steps follow each other, and can use the same slice
     moved: dict[Buffer, Buffer] = {}
     room = MAX_LOCAL_BYTES
@@ -132,22 +134,22 @@ def _replace_allocations(s: Stmt, buffers: Mapping[Buffer, Buffer], front: Indic
     def without(n: Stmt) -> Stmt | None:
         return n.body if isinstance(n, Alloc) and n.buffer in moved else None
 
-    return transform(redirect(s, buffers, lambda _, indices: (*front, *indices)), without)
+    return transform_stmt(redirect(s, buffers, lambda _, indices: (*front, *indices)), without)
 
 
 def _privatise(body: Stmt) -> Stmt:
     """Allocations of GLOBAL scope inside a nest are memory of one worker."""
-    found = [n.buffer for n in walk(body) if isinstance(n, Alloc) and n.buffer.scope is Scope.GLOBAL]
+    found = [n.buffer for n in walk_stmts(body) if isinstance(n, Alloc) and n.buffer.scope is Scope.GLOBAL]
     return redirect(body, {b: Buffer(b.name, b.shape, b.dtype, Scope.LOCAL) for b in found})
 
 
 def _phase(name: str, body: Stmt, known: tuple[Buffer, ...]) -> Phase:
-    used = accesses(body, frozenset(known))
+    used = indices_by_buffer(body, frozenset(known))
     params = tuple(b for b in known if b in used)
-    writes = {n.buffer for n in walk(body) if isinstance(n, Store)}
+    writes = {n.buffer for n in walk_stmts(body) if isinstance(n, Store)}
     func = Func(name, params, (), body, tuple(b for b in params if b in writes))
     return Phase(func, tuple(b for b in params if b not in writes), func.outputs)
 
 
-def rename(phase: Phase, name: str) -> Phase:
+def rename_phase(phase: Phase, name: str) -> Phase:
     return replace(phase, func=replace(phase.func, name=name))

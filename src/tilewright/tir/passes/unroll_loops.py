@@ -6,7 +6,7 @@ for i in unrolled(2):                acc[0] = A[0, k]
 
 from tilewright.ir.expr import as_index
 from tilewright.tir.func import Func
-from tilewright.tir.rewrite import map_children, substitute
+from tilewright.tir.rewrite import map_children, substitute_stmt
 from tilewright.tir.stmt import For, LoopKind, Stmt, seq
 
 
@@ -17,5 +17,5 @@ def unroll_loops(func: Func) -> Func:
 def _unroll(s: Stmt) -> Stmt:
     s = map_children(s, _unroll)
     if isinstance(s, For) and s.kind is LoopKind.UNROLLED:
-        return seq(*(substitute(s.body, {s.var: as_index(n)}) for n in range(s.extent)))
+        return seq(*(substitute_stmt(s.body, {s.var: as_index(n)}) for n in range(s.extent)))
     return s
