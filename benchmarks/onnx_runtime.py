@@ -5,7 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tilewright.cli.peers import OnnxRuntime
+from tilewright.cli.peers import OnnxRuntimePeer
 from tilewright.support.artifact import TensorSpec
 
 _NUMPY = {  # ONNX Runtime's names of types
@@ -20,7 +20,7 @@ _NUMPY = {  # ONNX Runtime's names of types
 }
 
 
-class BoundOnnxRuntime(OnnxRuntime):
+class BoundOnnxRuntime(OnnxRuntimePeer):
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """As far as the file says: an extent it leaves open is 1."""

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from tilewright.cli.catalogue import Peer
 from tilewright.cli.guest.job import Job
-from tilewright.cli.output import OnProgress
 from tilewright.cli.peak import fma_loop
+from tilewright.support.progress import OnProgress
 from tilewright.target.target import native
 
 GFLOP = 0.1  # of a run on one core: a millisecond or so, to fit between disturbances

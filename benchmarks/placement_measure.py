@@ -23,11 +23,11 @@ from tilewright.cli.machine import pinned
 from tilewright.compiler import CompiledModel, compile_for
 from tilewright.graph.external import Answer, No, Plugin, Region, RunRegion, Unit
 from tilewright.ops.accuracy import Accuracy
-from tilewright.ops.opdef import Array
 from tilewright.placement.options import NATIVE as NO_WISH
 from tilewright.placement.options import Wish
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.session import Session
+from tilewright.support.arrays import Array
 from tilewright.support.artifact import Artifact
 from tilewright.support.policy import Policy
 from tilewright.target.names import resolve_target

@@ -11,7 +11,7 @@ from benchmarks.memory_bound_cases import CASES
 from tilewright.build import Executable, build
 from tilewright.cli.catalogue import Peer
 from tilewright.cli.guest.job import Job
-from tilewright.cli.output import OnProgress
+from tilewright.support.progress import OnProgress
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.schedule.schedule import Schedule

@@ -20,9 +20,10 @@ from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
 from tilewright.ir.expr import Buffer
+from tilewright.support.arrays import Array
 from tilewright.target.target import AARCH64, Target
 from tilewright.tir.func import Func
-from tilewright.tir.interp import Array, poisoned_array
+from tilewright.tir.interp import poisoned_array
 from tilewright.tir.pipeline import lower_func
 
 QEMU = shutil.which("qemu-aarch64")

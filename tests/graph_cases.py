@@ -15,7 +15,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ops.core.activation import Relu
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.window import Window
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.program import leaves
 from tilewright.tir.func import Module
 from tilewright.tir.interp import interpret_module

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.ir.expr import Buffer
 from tilewright.runtime.memory import round_up
+from tilewright.support.arrays import Array
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
-from tilewright.tir.interp import Array
 
 _PAGE = mmap.PAGESIZE
 _PROT_NONE = 0

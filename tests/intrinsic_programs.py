@@ -6,9 +6,9 @@ from numpy.random import Generator
 from tilewright.ir.expr import Buffer, Expr, Scope, Var
 from tilewright.schedule.steps import Tensorize
 from tilewright.schedule.trace import replay
+from tilewright.support.arrays import Array
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.func import Func, single
-from tilewright.tir.interp import Array
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.stmt import Block, For, Iter, LoopKind, Stmt, Store, seq
 

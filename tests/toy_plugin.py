@@ -15,9 +15,9 @@ from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import YES, Answer, Capabilities, No, Order, Plugin, Region, RunRegion, Unit
 from tilewright.graph.interp import interpret_graph
 from tilewright.ir.dtype import DType
-from tilewright.ops.opdef import Array
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import register_plugin, unregister_plugin
+from tilewright.support.arrays import Array
 
 
 class Numpy(Plugin):

@@ -6,12 +6,12 @@ onnx, which take longer to import than a program to load: `_compiler` does, when
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from tilewright.driver.keys import (
     external_files,
@@ -32,29 +32,25 @@ from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
 from tilewright.search.database import RecordScope, choices_digest, default_database
+from tilewright.support.arrays import Shapes
 from tilewright.support.artifact import Artifact
 from tilewright.support.errors import Hint, MultipleProgramsError, UserError
 from tilewright.support.indices import are_checked
+from tilewright.support.progress import OnProgress
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from tilewright.compiler import CompiledModel
+    from tilewright.compiler import CompiledModel, Model
     from tilewright.driver.trace import ProgramTrace
     from tilewright.graph.graph import Graph
     from tilewright.sessions.dynamic import DynamicSession
 
 _log = logging.getLogger("tilewright")
 
-Model: TypeAlias = "str | Path | bytes | ModelProto"
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-Progress: TypeAlias = Callable[[str, int, int], None]
-
 
 def load(
-    model: Model,
+    model: "Model",
     *,
     shapes: Shapes | None = None,
     threads: int | None = None,
@@ -66,7 +62,7 @@ def load(
     strict: bool = False,
     calibration: Iterable[CalibrationSample] = (),
     cache: bool = True,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     variants: int = 8,
     trace: "ProgramTrace | str | Path | None" = None,
 ) -> "Session | DynamicSession":
@@ -140,14 +136,14 @@ def _check_checks(program: Artifact, path: str | Path) -> None:
 class _Loader:
     """What does not depend on shapes."""
 
-    model: Model
+    model: "Model"
     threads: int | None
     target: Target
     accuracy: Accuracy
     check_indices: bool
     wish: Wish
     store: Cache
-    progress: Progress | None
+    progress: OnProgress | None
     trace: "ProgramTrace | None" = None
 
     def dynamic(self, shapes: Shapes, variants: int) -> "DynamicSession":
@@ -268,7 +264,7 @@ def _trace_module() -> ModuleType:
     return import_module("tilewright.driver.trace")
 
 
-def _others(model: Model, digest: str, store: Cache) -> list[str] | None:
+def _others(model: "Model", digest: str, store: Cache) -> list[str] | None:
     """The digests of the model's other files; None if they are not known, or not there."""
     names = external_files(digest, store) if digest and store.is_on else None
     if names is None:
@@ -277,9 +273,9 @@ def _others(model: Model, digest: str, store: Cache) -> list[str] | None:
     return others if all(others) else None
 
 
-def _beside(model: Model, name: str) -> Path:
+def _beside(model: "Model", name: str) -> Path:
     return Path(model if isinstance(model, str | Path) else "").parent / name
 
 
-def _state(model: Model) -> str:
+def _state(model: "Model") -> str:
     return file_state(model) if isinstance(model, str | Path) else "in memory"

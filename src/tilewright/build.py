@@ -18,7 +18,6 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.kernel import kernel_ir, parts
@@ -29,6 +28,7 @@ from tilewright.ir.expr import Buffer
 from tilewright.runtime.memory import empty_aligned
 from tilewright.runtime.session import Bound, Session
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.arrays import Array
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
@@ -48,7 +48,6 @@ from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.pipeline import lower_func
 from tilewright.version import __version__
 
-Array: TypeAlias = NDArray[Any]
 TensorProgram: TypeAlias = Func | Module | Schedule
 
 _MAX_CALLS = 1 << 14  # kernel calls in one measurement

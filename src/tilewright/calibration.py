@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 
 from tilewright.compiler import compile_graph
 from tilewright.graph.graph import Graph
-from tilewright.ops.opdef import Array
 from tilewright.placement.observed import watched
 from tilewright.placement.options import CalibrationSample
 from tilewright.runtime.cache import default_cache
+from tilewright.support.arrays import Array
 from tilewright.target.names import resolve_target
 
 

@@ -8,7 +8,7 @@ artifact = kernels + constants + a memory plan + the program + the trace of what
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import ModelProto
 
 from tilewright.codegen.objects import LLVM_VERSION
@@ -53,11 +52,13 @@ from tilewright.runtime.session import Session
 from tilewright.search.database import RecordScope, default_database
 from tilewright.search.default import Spaces, spaces
 from tilewright.stages import Stages
+from tilewright.support.arrays import OpaqueArray, Shapes
 from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
 from tilewright.support.compiling import compiling
 from tilewright.support.errors import UserError
 from tilewright.support.indices import are_checked
 from tilewright.support.program import leaves, map_program
+from tilewright.support.progress import OnProgress
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, External, Func, Module, Program
@@ -70,9 +71,6 @@ _log = logging.getLogger("tilewright")
 SPACES: Spaces = spaces  # in which choices of the database are points
 
 Model: TypeAlias = str | Path | bytes | ModelProto
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-Progress: TypeAlias = Callable[[str, int, int], None]
-Array: TypeAlias = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +106,7 @@ def compile(
     placement: str = "measured",
     strict: bool = False,
     calibration: Iterable[CalibrationSample] = (),
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     trace: "ProgramTrace | str | Path | None" = None,
 ) -> CompiledModel:
     """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. Kernels are
@@ -132,7 +130,7 @@ def compile_for(
     shapes: Shapes | None = None,
     accuracy: Accuracy = DEFAULT,
     cache: Cache = NO_CACHE,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     workers: int | None = None,
     wish: Wish = NATIVE,
     check_indices: bool = False,
@@ -151,7 +149,7 @@ def compile_graph(
     graph: Graph,
     accuracy: Accuracy = DEFAULT,
     cache: Cache = NO_CACHE,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     wish: Wish = NATIVE,
     assignment: Assignment | None = None,
     placing: Placing | None = None,
@@ -171,7 +169,7 @@ def compile_graph(
 def runner(target: Target, accuracy: Accuracy, cache: Cache, pool: Workers | None = None) -> RunConstants:
     """Runs a part of a graph once; if code for the target does not run here, its results are unknown."""
 
-    def run(part: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    def run(part: Graph, feeds: Mapping[str, OpaqueArray]) -> Mapping[str, OpaqueArray]:
         with compile_graph(target, part, accuracy, cache, pool=pool, is_run_once=True).session() as session:
             return session.run(feeds)
 
@@ -185,12 +183,12 @@ def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool =
     count = default_threads() if threads is None else threads
     accuracy = Accuracy.of(artifact.manifest.options.get("accuracy"))
 
-    def native(model: bytes, constants: Mapping[str, Array]) -> NativeRegion:
+    def native(model: bytes, constants: Mapping[str, OpaqueArray]) -> NativeRegion:
         graph = load_graph(with_weights(ModelProto.FromString(model), constants))
         made = compile_graph(resolve_target("native"), graph, accuracy, default_cache())
         session = Session(made.artifact, count)
 
-        def run(inputs: Iterable[Array], outputs: Iterable[Array]) -> None:
+        def run(inputs: Iterable[OpaqueArray], outputs: Iterable[OpaqueArray]) -> None:
             feeds = {s.name: a for s, a in zip(session.inputs, inputs, strict=True)}
             session.run(feeds, {s.name: a for s, a in zip(session.outputs, outputs, strict=True)})
 
@@ -257,7 +255,7 @@ def _compilation(
     accuracy: Accuracy,
     cache: Cache,
     pool: Workers,
-    progress: Progress | None,
+    progress: OnProgress | None,
     wish: Wish = NATIVE,
 ) -> "_Compilation":
     return _Compilation(
@@ -280,7 +278,7 @@ class _Compilation:
     compiler: KernelCompiler
     tuned: Tuned
     pool: Workers
-    progress: Progress | None
+    progress: OnProgress | None
     wish: Wish = NATIVE
     assignment: Assignment | None = None
     placing: Placing | None = None
@@ -291,7 +289,7 @@ class _Compilation:
     scheduled: Module | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     calls: dict[str, int] = field(default_factory=dict[str, int])
-    values: dict[Buffer, Array] = field(default_factory=dict[Buffer, Array])
+    values: dict[Buffer, OpaqueArray] = field(default_factory=dict[Buffer, OpaqueArray])
     shared: list[Buffer] = field(default_factory=list[Buffer])
     folder: ConstantFolder = field(default_factory=ConstantFolder)
 

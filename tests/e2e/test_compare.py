@@ -15,7 +15,7 @@ from onnx import ModelProto, numpy_helper, parser
 from examples.models import mlp
 from tilewright.cli.bisect import Bisector
 from tilewright.cli.difference import Tolerance
-from tilewright.cli.engines import Engine, Model, OnnxReference, Ort, OwnReference, RunEngine
+from tilewright.cli.engines import Engine, EngineModel, OnnxReference, Ort, OwnReference, RunEngine
 from tilewright.cli.main import main
 from tilewright.cli.status import ExitStatus
 from tilewright.cli.submodel import ModelParts
@@ -61,7 +61,7 @@ class Changed:
     def __init__(self, change: Callable[[ModelProto], None], inner: Engine | None = None) -> None:
         self._change, self._inner = change, inner or OnnxReference()
 
-    def prepare(self, model: Model) -> RunEngine:
+    def prepare(self, model: EngineModel) -> RunEngine:
         proto = ModelProto()
         proto.CopyFrom(model if isinstance(model, ModelProto) else onnx.load(model))
         self._change(proto)

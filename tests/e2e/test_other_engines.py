@@ -19,7 +19,7 @@ from tilewright.cli.catalogue import interpreter
 from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import Job, read_array
-from tilewright.cli.peers import OnnxRuntime
+from tilewright.cli.peers import OnnxRuntimePeer
 
 Arrays: TypeAlias = dict[str, Any]
 
@@ -38,7 +38,7 @@ def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
         pytest.skip(f"{engine} is not installed")
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    wanted = OnnxRuntime(str(path), 1)(feeds)
+    wanted = OnnxRuntimePeer(str(path), 1)(feeds)
     own = folder / "engine"
     own.mkdir()
     job = Job(str(path), 1, str(own), str(folder))

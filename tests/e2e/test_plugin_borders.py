@@ -26,8 +26,8 @@ from tests.toy_plugin import (
 from tilewright.calibration import values_of
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.interp import interpret_graph
-from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import register_plugin, unregister_plugin
+from tilewright.support.arrays import Array
 from tilewright.support.artifact import ExternalCall
 from tilewright.support.errors import UserError
 

@@ -17,7 +17,7 @@ from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
 from tilewright.graph.interp import interpret_graph
 from tilewright.graph.passes.partition import Offer, offer
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.plugins.onednn import OneDnn
 from tilewright.plugins.onednn import library as dnnl
 from tilewright.plugins.onednn.program import PrimitiveProgram

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tests.toy_plugin import ChannelsLast, Crashing, Failing, Numpy, Refusing, Unloadable, registered
 from tilewright.graph.external import RunRegion
-from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import find_plugin, plugin_names, register_plugin, unregister_plugin
 from tilewright.runtime import file
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 RNG = np.random.default_rng(3)

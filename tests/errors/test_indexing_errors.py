@@ -16,7 +16,8 @@ from tilewright.ops.core.scatter import ScatterElements, ScatterElementsOfAnyTyp
 from tilewright.ops.core.topk import TopK
 from tilewright.ops.host.suppression import NonMaxSuppression
 from tilewright.ops.hostop import HostOp, HostValue
-from tilewright.ops.opdef import Array, Op, TensorType
+from tilewright.ops.opdef import Op, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 

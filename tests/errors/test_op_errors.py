@@ -35,7 +35,8 @@ from tilewright.ops.core.window import Window
 from tilewright.ops.host.cast import CastOnHost
 from tilewright.ops.host.determinant import Det
 from tilewright.ops.host.random import Multinomial
-from tilewright.ops.opdef import Array, OnHost, OnnxNode, Op, TensorType
+from tilewright.ops.opdef import OnHost, OnnxNode, Op, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 

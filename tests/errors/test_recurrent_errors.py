@@ -8,7 +8,8 @@ import pytest
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.recurrent import Recurrent
 from tilewright.ops.core.recurrent_cells import GRU, LSTM, RNN
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 X, W, R = (4, 2, 3), (1, 20, 3), (1, 20, 5)  # of an LSTM with 5 units

@@ -25,11 +25,12 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import STEPS, ComputeAt, FuseIters, Rfactor, RollingBuffer, SampleCategorical
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func
-from tilewright.tir.interp import Array, run_func
+from tilewright.tir.interp import run_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
 from tilewright.tir.rewrite import substitute_stmt, transform_stmt

@@ -7,7 +7,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import Expr, Load, Var
 from tilewright.ops.core.arithmetic import Mod, Pow
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 
 
 def value(e: Expr, **arrays: Array) -> Array:

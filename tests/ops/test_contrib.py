@@ -18,8 +18,8 @@ import tilewright as tw
 from tilewright.frontend.onnx.write import attribute
 from tilewright.ops.core.pointwise import erf_array
 from tilewright.ops.hostop import HostSample
-from tilewright.ops.opdef import Array
 from tilewright.ops.registry import COMPOSITES, by_onnx, composite_by_onnx, host_by_onnx, qualified
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 SAMPLES = [

@@ -24,9 +24,10 @@ from tilewright.ops.catalog import catalog
 from tilewright.ops.core.conv import Conv, ConvTranspose
 from tilewright.ops.core.movement import Reshape, reshape_index
 from tilewright.ops.core.norm import BatchNormalization
-from tilewright.ops.opdef import Array, Kind, Sample, TensorType
+from tilewright.ops.opdef import Kind, Sample, TensorType
 from tilewright.ops.registry import OPS, by_onnx
 from tilewright.search.default import schedule_func
+from tilewright.support.arrays import Array
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func

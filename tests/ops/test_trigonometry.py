@@ -9,7 +9,7 @@ from tilewright.ir.expr import Expr, Load, Unary, Var
 from tilewright.ir.rewrite import transform
 from tilewright.ops.core.elementwise import Pointwise
 from tilewright.ops.core.trigonometry import Acos, Acosh, Asin, Asinh, Atan, Atanh, Cosh, Sinh, Tan
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.tir.passes.expand_math import expand_expr
 
 FUNCTIONS: list[Pointwise] = [Tan(), Atan(), Asin(), Acos(), Sinh(), Cosh(), Asinh(), Acosh(), Atanh()]

@@ -14,8 +14,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ops.axes import ANY, FLOATS
 from tilewright.ops.core.elementwise import Elementwise
 from tilewright.ops.core.reduce import Reduction
-from tilewright.ops.opdef import Array, Op, Sample, TensorType
+from tilewright.ops.opdef import Op, Sample, TensorType
 from tilewright.ops.registry import OPS, host_by_onnx
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.interp import run_func

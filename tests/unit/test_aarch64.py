@@ -11,10 +11,11 @@ from schedule_programs import PROGRAMS
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import UnaryOp, cast, maximum, unary
 from tilewright.search.default import schedule_func
+from tilewright.support.arrays import Array
 from tilewright.target.target import AARCH64
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
-from tilewright.tir.interp import Array, interpret_func, poisoned_array
+from tilewright.tir.interp import interpret_func, poisoned_array
 
 
 def numbers() -> Func:

@@ -30,9 +30,10 @@ from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.core.reduce import ReduceMax
 from tilewright.ops.core.softmax import Softmax
 from tilewright.ops.core.softmax_parts import SoftmaxParts
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
 from tilewright.schedule.trace import replay
 from tilewright.search.default import schedule_func, spaces
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.compare import same_func

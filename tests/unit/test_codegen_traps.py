@@ -26,10 +26,11 @@ from tilewright.codegen.kernel import kernel_ir
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.search.default import schedule_func
+from tilewright.support.arrays import Array
 from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.interp import Array, interpret_func, poisoned_array, run_func
+from tilewright.tir.interp import interpret_func, poisoned_array, run_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower_func
 

@@ -22,10 +22,10 @@ from native import (
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.ir.dtype import DType
 from tilewright.search.default import schedule_func
+from tilewright.support.arrays import Array
 from tilewright.target.target import Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
-from tilewright.tir.interp import Array
 
 INF, NAN = np.inf, np.nan
 SPECIAL = [

@@ -18,7 +18,7 @@ from tilewright.ops.core.pointwise import Exp, Neg
 from tilewright.ops.core.pool import MaxPool
 from tilewright.ops.core.reduce import ReduceSum
 from tilewright.ops.core.window import Window
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.target.target import native
 
 N = 512  # a product of matrices of this size is over the budget of `fold_constants`

@@ -17,12 +17,13 @@ from tilewright.ir.expr import Buffer, Fma, Scope, Unary, UnaryOp
 from tilewright.ir.expr import walk as walk_expr
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.default import schedule_func
+from tilewright.support.arrays import Array
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import AVX2, BASELINE, Target
 from tilewright.tir import pipeline
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
-from tilewright.tir.interp import Array, interpret_func, poisoned_array
+from tilewright.tir.interp import interpret_func, poisoned_array
 from tilewright.tir.parser import parse_func
 from tilewright.tir.passes.compact_buffers import compact_buffers
 from tilewright.tir.passes.lower_blocks import lower_blocks

@@ -10,10 +10,10 @@ from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.partition import offer
 from tilewright.graph.passes.prune import MOST
 from tilewright.ops.core.pointwise import Exp
-from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
 from tilewright.placement.measured import MEASURED_PIECES, MeasuredChoice, choose
 from tilewright.placement.modelled import Modelled
+from tilewright.support.arrays import Array
 
 OURS = 1e-3  # seconds that native code takes for each node
 

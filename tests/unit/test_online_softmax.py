@@ -16,10 +16,10 @@ from tilewright.ir.expr import Scope
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.logic import Where
 from tilewright.ops.core.softmax import Softmax
-from tilewright.ops.opdef import Array
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.online_softmax import OnlineSoftmax
 from tilewright.schedule.trace import replay
+from tilewright.support.arrays import Array
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func

@@ -18,8 +18,8 @@ from tilewright.ops.core.activation import Relu
 from tilewright.ops.core.arithmetic import Add, Mul
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.pointwise import Exp, Neg, Sqrt
-from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 

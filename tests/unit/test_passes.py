@@ -32,7 +32,8 @@ from tilewright.ops.core.pointwise import Exp, Sqrt
 from tilewright.ops.core.pool import MaxPool
 from tilewright.ops.core.reduce import ReduceMean, ReduceSum
 from tilewright.ops.core.window import Window
-from tilewright.ops.opdef import Array, Op, TensorType
+from tilewright.ops.opdef import Op, TensorType
+from tilewright.support.arrays import Array
 
 # ------------------------------------------------------------------------------------------- fold_constants
 

@@ -13,8 +13,9 @@ from tilewright.graph.passes.partition import Offer, offer
 from tilewright.graph.passes.prune import FEW, MOST, prune, stated_seconds
 from tilewright.ops.core.activation import Relu
 from tilewright.ops.core.pointwise import Exp
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
 from tilewright.ops.outside import Outside
+from tilewright.support.arrays import Array
 
 Hint = Callable[[Region], float | None]
 

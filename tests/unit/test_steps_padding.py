@@ -22,9 +22,10 @@ from tilewright.schedule.steps import (
     Vectorize,
 )
 from tilewright.schedule.trace import replay
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
-from tilewright.tir.interp import Array, run_func
+from tilewright.tir.interp import run_func
 
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 1e-30, -1e-30, 3e38)
 

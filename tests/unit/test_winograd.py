@@ -12,10 +12,11 @@ from tilewright.families.choosing import choosing
 from tilewright.families.winograd.recipe import find_stages
 from tilewright.ir.expr import Scope
 from tilewright.ops.core.conv import Conv
-from tilewright.ops.opdef import Array, OpAlternative, Sample, TensorType
+from tilewright.ops.opdef import OpAlternative, Sample, TensorType
 from tilewright.schedule.validate import check_valid
 from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
 from tilewright.search.default import schedule_func, spaces
+from tilewright.support.arrays import Array
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Alternative, Func, single

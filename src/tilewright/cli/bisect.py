@@ -21,11 +21,11 @@ import numpy as np
 from onnx import ModelProto
 
 from tilewright.cli.difference import Difference, Tolerance
-from tilewright.cli.engines import Engine, RunEngine, Values
-from tilewright.cli.output import OnProgress
+from tilewright.cli.engines import Engine, RunEngine
 from tilewright.cli.submodel import ModelParts
-from tilewright.ops.hostop import HostValue
+from tilewright.ops.hostop import HostValue, HostValues
 from tilewright.support.errors import UserError
+from tilewright.support.progress import OnProgress
 
 _AHEAD = 128  # nodes of a window at most
 _RANDOM = frozenset(
@@ -81,7 +81,7 @@ class Bisector:
     def __init__(
         self,
         parts: ModelParts,
-        feeds: Values,
+        feeds: HostValues,
         ours: Engine,
         reference: Engine,
         tolerance: Tolerance,
@@ -121,15 +121,15 @@ class Bisector:
         self._own = {}
         return Bisection(len(self._parts.nodes), windows, self._peak, different, wrong)
 
-    def _go_on(self, w: _Window, got: Values) -> None:
+    def _go_on(self, w: _Window, got: HostValues) -> None:
         self._own = self._live({**self._own, **got}, w.end)
         if self._progress is not None:
             self._progress("bisect", w.end, len(self._parts.nodes))
 
-    def _first_difference(self, w: _Window, got: Values) -> Found | None:
+    def _first_difference(self, w: _Window, got: HostValues) -> Found | None:
         return next(self._differences(w, got), None)
 
-    def _first_wrong(self, w: _Window, got: Values) -> Found | None:
+    def _first_wrong(self, w: _Window, got: HostValues) -> Found | None:
         """Errors grow inside of a window too: what differs there is tried alone."""
         values = {**w.given, **w.wanted}
         self._count(values, got)
@@ -142,7 +142,7 @@ class Bisector:
                 return again
         return None
 
-    def _differences(self, w: _Window, got: Values) -> Iterator[Found]:
+    def _differences(self, w: _Window, got: HostValues) -> Iterator[Found]:
         for i in range(w.at, w.end):
             names = self._parts.gives[i]
             d = self._tolerance.worst({n: got[n] for n in names}, {n: w.wanted[n] for n in names})
@@ -193,7 +193,7 @@ class Bisector:
         except UserError as e:
             raise blame(e) from e
 
-        def told(values: Values) -> dict[str, HostValue]:
+        def told(values: HostValues) -> dict[str, HostValue]:
             try:
                 return run(values)
             except UserError as e:
@@ -201,7 +201,7 @@ class Bisector:
 
         return told
 
-    def _live(self, values: Values, end: int) -> dict[str, HostValue]:
+    def _live(self, values: HostValues, end: int) -> dict[str, HostValue]:
         """What nodes from `end` on use."""
         last = self._parts.last_use
         return {n: v for n, v in values.items() if last.get(n, -1) >= end}
@@ -212,13 +212,13 @@ class Bisector:
         is_training = node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2])
         return node.op_type in _RANDOM or is_training
 
-    def _held(self, *more: Values) -> int:
+    def _held(self, *more: HostValues) -> int:
         """Bytes of intermediate results that are held now. What several hold counts once."""
         everything = (self._theirs, self._own, *more)
         arrays = {id(v): v for values in everything for n, v in values.items() if n not in self._feeds}
         return sum(map(_bytes, arrays.values()))
 
-    def _count(self, *more: Values) -> None:
+    def _count(self, *more: HostValues) -> None:
         self._peak = max(self._peak, self._held(*more))
 
     # ----------------------------------------------------------------------------------------- a model that shows it

@@ -11,13 +11,14 @@ import click
 from tilewright.api import load
 from tilewright.cli.bisect import Bisection, Bisector, Found, Reproducer
 from tilewright.cli.difference import Difference, Tolerance
-from tilewright.cli.engines import Engine, Ours, Values, make_reference
+from tilewright.cli.engines import Engine, Ours, make_reference
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import note, print_json, print_table, progress_bar
 from tilewright.cli.status import ExitStatus
 from tilewright.cli.submodel import ModelParts, write_case
 from tilewright.ops.accuracy import Accuracy
+from tilewright.ops.hostop import HostValues
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 
@@ -48,7 +49,7 @@ def compare(
         with load(
             model, shapes=shapes, threads=threads, target=target, accuracy=accuracy, progress=progress
         ) as session:
-            feeds: Values = make_feeds(session.inputs, files, seed)
+            feeds: HostValues = make_feeds(session.inputs, files, seed)
             got = session.run(feeds)  # pyright: ignore[reportArgumentType]
         wanted = reference.prepare(model)(feeds)
         differences = allowed.differences(got, wanted)

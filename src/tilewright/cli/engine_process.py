@@ -16,9 +16,9 @@ from typing import Any
 
 from tilewright.cli import guest
 from tilewright.cli.catalogue import Peer
-from tilewright.cli.output import OnProgress
 from tilewright.support.errors import TilewrightError, UserError
 from tilewright.support.pool import describe_exit
+from tilewright.support.progress import OnProgress
 
 # The folder `guest` under a name of its own: `tilewright` may not be there, and must not be imported if it is.
 _START = (

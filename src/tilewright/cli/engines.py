@@ -3,7 +3,7 @@
 An engine prepares a model, from a file or in memory, and gives a function from inputs to outputs by name.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
@@ -13,26 +13,25 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from tilewright.api import load
-from tilewright.cli.peers import OnnxRuntime
+from tilewright.cli.peers import OnnxRuntimePeer
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret_graph
 from tilewright.ops.accuracy import Accuracy
-from tilewright.ops.hostop import HostValue
+from tilewright.ops.hostop import HostValue, HostValues
 from tilewright.runtime.session import Session
 from tilewright.sessions.staged import Staged
 from tilewright.support.errors import UserError
 
-Model: TypeAlias = Path | ModelProto
-Values: TypeAlias = Mapping[str, HostValue]
-RunEngine: TypeAlias = Callable[[Values], dict[str, HostValue]]
+EngineModel: TypeAlias = Path | ModelProto
+RunEngine: TypeAlias = Callable[[HostValues], dict[str, HostValue]]
 
 
 class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def prepare(self, model: Model) -> RunEngine: ...
+    def prepare(self, model: EngineModel) -> RunEngine: ...
 
 
 class Ours:
@@ -43,7 +42,7 @@ class Ours:
     def __init__(self, threads: int | None, target: str, accuracy: Accuracy | None = None) -> None:
         self._threads, self._target, self._accuracy = threads, target, accuracy
 
-    def prepare(self, model: Model) -> RunEngine:
+    def prepare(self, model: EngineModel) -> RunEngine:
         session = load(
             model, threads=self._threads, target=self._target, accuracy=self._accuracy, cache=False
         )
@@ -53,16 +52,16 @@ class Ours:
 class Ort:
     """ONNX Runtime, as fast as it is by default."""
 
-    name = OnnxRuntime.name
+    name = OnnxRuntimePeer.name
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def prepare(self, model: Model) -> RunEngine:
+    def prepare(self, model: EngineModel) -> RunEngine:
         source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
-        session = OnnxRuntime(source, self._threads)
+        session = OnnxRuntimePeer(source, self._threads)
 
-        def run(values: Values) -> dict[str, HostValue]:
+        def run(values: HostValues) -> dict[str, HostValue]:
             with _told("ONNX Runtime cannot run the model"):
                 return dict(session({n: v for n, v in values.items() if v is not None}))  # pyright: ignore
 
@@ -74,11 +73,11 @@ class OnnxReference:
 
     name = "onnx.reference"
 
-    def prepare(self, model: Model) -> RunEngine:
+    def prepare(self, model: EngineModel) -> RunEngine:
         with _told("onnx.reference cannot load the model"):
             evaluator = ReferenceEvaluator(model if isinstance(model, ModelProto) else str(model))
 
-        def run(values: Values) -> dict[str, HostValue]:
+        def run(values: HostValues) -> dict[str, HostValue]:
             with _told("onnx.reference cannot run the model"), np.errstate(all="ignore"):
                 found = cast("list[Any]", evaluator.run(None, dict(values)))  # pyright: ignore[reportUnknownMemberType]
             return dict(zip(cast("list[str]", evaluator.output_names), found, strict=True))
@@ -93,8 +92,8 @@ class OwnReference:
 
     name = "reference"
 
-    def prepare(self, model: Model) -> RunEngine:
-        def run(values: Values) -> dict[str, HostValue]:
+    def prepare(self, model: EngineModel) -> RunEngine:
+        def run(values: HostValues) -> dict[str, HostValue]:
             with OnnxModel(model) as found, np.errstate(all="ignore"):
                 staged = Staged(found.scope, lambda graph: cast(Session, _Interpreted(graph)))
                 return dict(zip(found.scope.outputs, staged.run(values), strict=True))

@@ -25,11 +25,11 @@ from tilewright.cli.engine_process import EngineFailure, EngineProcess
 from tilewright.cli.guest.job import read_array
 from tilewright.cli.machine import check_cores
 from tilewright.cli.options import PROGRAM
-from tilewright.cli.output import OnProgress
 from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.options import NATIVE, Wish
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import InternalError, UserError
+from tilewright.support.progress import OnProgress
 from tilewright.support.turns import Ratio, Series, speedup, take_turns
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = {}

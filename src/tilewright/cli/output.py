@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -19,7 +19,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-OnProgress: TypeAlias = Callable[[str, int, int], None]  # stage, done, total
+from tilewright.support.progress import OnProgress
+
 Cell: TypeAlias = str | int
 
 WIDTH_IN_A_PIPE = 240  # names of kernels are long, and are to be copied in one piece

@@ -16,7 +16,6 @@ from tilewright.api import load
 from tilewright.cli.feeds import make_feeds, read_sample
 from tilewright.cli.guest.job import Job
 from tilewright.cli.options import PROGRAM
-from tilewright.cli.output import OnProgress
 from tilewright.compiler import compile_for
 from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.options import NATIVE, Wish
@@ -26,6 +25,7 @@ from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import MultipleProgramsError
 from tilewright.support.indices import are_checked
+from tilewright.support.progress import OnProgress
 from tilewright.target.names import resolve_target
 from tilewright.version import __version__
 

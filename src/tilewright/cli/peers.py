@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tilewright.support.errors import UserError
 
 
-class OnnxRuntime:
+class OnnxRuntimePeer:
     """ONNX Runtime's CPU provider with all graph optimisations. `ort` is its module, `session` its session."""
 
     name = "onnxruntime"

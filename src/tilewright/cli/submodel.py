@@ -32,10 +32,8 @@ from tilewright.backend import type_of
 from tilewright.frontend.onnx.file import read_model
 from tilewright.frontend.onnx.interface import sorted_nodes
 from tilewright.frontend.onnx.names import free_names, subgraphs
-from tilewright.ops.hostop import HostValue
+from tilewright.ops.hostop import HostValue, HostValues
 from tilewright.support.errors import UserError
-
-Values = Mapping[str, HostValue]
 
 _SMALL = 1 << 10  # bytes; what is no larger may be a shape, of which other shapes follow
 
@@ -102,7 +100,7 @@ class ModelParts:
         inside = {name for i in nodes for name in self.gives[i]}
         return list(dict.fromkeys(n for i in nodes for n in self.uses[i] if n not in inside))
 
-    def cut(self, nodes: Iterable[int], outputs: Iterable[str], values: Values) -> ModelProto:
+    def cut(self, nodes: Iterable[int], outputs: Iterable[str], values: HostValues) -> ModelProto:
         """The model of these nodes (in order), for inputs of the types that their values have."""
         nodes = list(nodes)
         weights = dict.fromkeys(n for i in nodes for n in self._weights[i])
@@ -110,7 +108,7 @@ class ModelParts:
         found = [_whole_node(self.nodes[i], self._reader.read) for i in nodes]
         return self._assemble(found, types, outputs, [self._weight(n) for n in weights])
 
-    def output_bytes(self, nodes: Sequence[int], values: Values) -> list[int | None]:
+    def output_bytes(self, nodes: Sequence[int], values: HostValues) -> list[int | None]:
         """How much memory the results of each of these nodes will take; None if that is not known beforehand."""
         weights = dict.fromkeys(n for i in nodes for n in self._weights[i])
         small = {n for n in weights if _tensor_bytes(self._stored[n]) <= _SMALL}
@@ -199,7 +197,7 @@ def _type_bytes(kind: TypeProto) -> int | None:
     return prod(d.dim_value for d in dims) * dtype.itemsize
 
 
-def write_case(folder: Path, model: ModelProto, inputs: Values, outputs: Values) -> None:
+def write_case(folder: Path, model: ModelProto, inputs: HostValues, outputs: HostValues) -> None:
     """`model.onnx` and `test_data_set_0` with inputs and expected outputs, as ONNX lays out its test cases."""
     data = folder / "test_data_set_0"
     try:

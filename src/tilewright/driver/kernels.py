@@ -13,9 +13,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.codegen.legalize import legalize
@@ -29,6 +26,7 @@ from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Shelf
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
+from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import KernelCall, Place, Slot
 from tilewright.support.errors import InternalError
 from tilewright.target.target import Target
@@ -36,8 +34,6 @@ from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower_func
 
 _log = logging.getLogger(__name__)
-
-Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,8 +245,8 @@ class ConstantFolder:
         self._loaded: dict[str, tuple[Code, Callable[[int, int], None]]] = {}
 
     def fold(
-        self, compiled: Compiled, values: Mapping[Buffer, Array]
-    ) -> tuple[tuple[NativeKernel, ...], dict[Buffer, Array]]:
+        self, compiled: Compiled, values: Mapping[Buffer, OpaqueArray]
+    ) -> tuple[tuple[NativeKernel, ...], dict[Buffer, OpaqueArray]]:
         """Run the kernels whose inputs are all in `values`: (those left for run time, what the others have
         made).
         """
@@ -264,7 +260,7 @@ class ConstantFolder:
         left = tuple(k for k in compiled.kernels if k not in early)
         return left, {b: a for b, a in known.items() if b not in values}
 
-    def _run(self, kernel: NativeKernel, arrays: Mapping[Buffer, Array]) -> None:
+    def _run(self, kernel: NativeKernel, arrays: Mapping[Buffer, OpaqueArray]) -> None:
         """Run all parts of a kernel."""
         if kernel.name not in self._loaded:
             code = Code((kernel.object,))

@@ -14,7 +14,8 @@ import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.origin import Origin
-from tilewright.ops.opdef import Array, Op, TensorType
+from tilewright.ops.opdef import Op, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 

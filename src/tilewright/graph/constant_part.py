@@ -15,8 +15,9 @@ from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.surroundings import Surroundings
 from tilewright.graph.work import node_iterations
-from tilewright.ops.opdef import Array, Kind
+from tilewright.ops.opdef import Kind
 from tilewright.ops.outside import Outside
+from tilewright.support.arrays import Array
 
 # In seconds, on one core. Rough, and the same for all machines: a model always folds to the same graph.
 _MULTIPLICATION = 1 / 30e9

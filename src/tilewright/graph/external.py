@@ -35,7 +35,8 @@ from tilewright.graph.origin import ModelNode, Origin
 from tilewright.graph.surroundings import Surroundings
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostValue
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
+from tilewright.support.arrays import Array
 
 RunRegion: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
 """Reads the inputs and fills the outputs. The arrays are views of the program's memory: they must not be kept."""

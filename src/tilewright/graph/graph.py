@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from tilewright.graph.origin import Origin
 from tilewright.graph.value import Value
-from tilewright.ops.opdef import Array, Op
+from tilewright.ops.opdef import Op
+from tilewright.support.arrays import Array
 from tilewright.support.indices import IndexCheck
 
 __all__ = ["Graph", "Node", "Value", "producers", "users"]

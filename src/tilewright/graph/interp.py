@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tilewright.graph.graph import Graph, Value
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import InternalError, UserError
 
 

@@ -22,8 +22,9 @@ from tilewright.ops.core.lp_pool import LpPool
 from tilewright.ops.core.pool import AveragePool, MaxPool
 from tilewright.ops.core.resize import Resize
 from tilewright.ops.core.roi import RoiAlign
-from tilewright.ops.opdef import Array, Kind
+from tilewright.ops.opdef import Kind
 from tilewright.ops.outside import Outside
+from tilewright.support.arrays import Array
 
 _WEIGHT = {Kind.MOVEMENT: 1, Kind.ELEMENTWISE: 4, Kind.REDUCTION: 16, Kind.CONTRACTION: 16}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tilewright.graph.value import Value
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 
 
 class ModelNode(Protocol):

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 
 from tilewright.graph.graph import Graph, Node, Value
-from tilewright.ops.opdef import Array, Op
+from tilewright.ops.opdef import Op
+from tilewright.support.arrays import Array
 
 _PLAIN = re.compile(r"[\w./:\-]+", re.ASCII)
 _SHOWN = 8  # elements

@@ -13,7 +13,8 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
-from tilewright.ops.opdef import Array, Op, TensorType
+from tilewright.ops.opdef import Op, TensorType
+from tilewright.support.arrays import Array
 
 Rule: TypeAlias = "Callable[[Sweep, Node], Sequence[Value] | None]"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Load
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 FLOATS = frozenset(d for d in DType if d.is_float)

@@ -22,8 +22,9 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import narrow
 from tilewright.ops.hostop import HostSample
-from tilewright.ops.opdef import ONNX_NUMBERS, Array, OnnxNode
+from tilewright.ops.opdef import ONNX_NUMBERS, OnnxNode
 from tilewright.ops.spec import BodySpec, NodeSpec
+from tilewright.support.arrays import Array
 
 OPSET = 24  # of ONNX's own operators, in all bodies
 

@@ -13,10 +13,12 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from tilewright.ops.opdef import Array, IndexInput, OnnxNode
+from tilewright.ops.opdef import IndexInput, OnnxNode
+from tilewright.support.arrays import Array
 
 # A tensor (of strings: dtype object), a sequence, a map, or nothing: an absent input or an empty optional.
 HostValue: TypeAlias = "Array | list[Any] | dict[Any, Any] | None"
+HostValues: TypeAlias = Mapping[str, HostValue]  # by name
 
 
 class Subgraph(Protocol):

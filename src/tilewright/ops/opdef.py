@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
-
-Array: TypeAlias = NDArray[Any]
 
 # ONNX numbers its element types; these are the ones that have a DType.
 ONNX_DTYPES: Mapping[int, DType] = {

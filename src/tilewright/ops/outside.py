@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.ir.expr import Buffer
-from tilewright.ops.opdef import Array, Kind, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph, Value
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
 from tilewright.placement.options import CalibrationSample
 from tilewright.runtime.session import Session
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _log = logging.getLogger("tilewright")

@@ -15,12 +15,12 @@ from tilewright.graph.external import No, Order, Plugin, Region, Unit
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import Offer, offer
 from tilewright.graph.passes.prune import NativeSeconds, prune
-from tilewright.ops.opdef import Array
 from tilewright.ops.outside import Outside
 from tilewright.placement.measured import Assignment
 from tilewright.placement.observed import Observed
 from tilewright.placement.options import Wish
 from tilewright.plugins.isolation import RegionCompiler
+from tilewright.support.arrays import Array
 from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import UserError
 from tilewright.support.policy import Policy

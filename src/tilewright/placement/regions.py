@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.graph.external import RunRegion
 from tilewright.plugins.registry import find_plugin
+from tilewright.support.arrays import Array
 from tilewright.support.artifact import Artifact, ExternalCode, RegionCode
 from tilewright.support.errors import Hint, UserError
-
-Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.graph.graph import Graph
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
 from tilewright.placement.measured import MEASURED_PIECES, NATIVE_NAME, Assignment
 from tilewright.runtime.session import Session
 from tilewright.search.database import OK, Database, Measurement, RecordScope
+from tilewright.support.arrays import Array
 from tilewright.support.turns import brief_turn, quickest
 
 _log = logging.getLogger("tilewright")

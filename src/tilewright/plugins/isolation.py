@@ -17,8 +17,8 @@ from tilewright.frontend.onnx.export import to_model
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No, Plugin, Region
 from tilewright.graph.passes.partition import offer
-from tilewright.ops.opdef import Array
 from tilewright.plugins.registry import by_reference, reference
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
 from tilewright.support.pool import Pool, ProcessLate, module_command

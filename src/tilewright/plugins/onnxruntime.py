@@ -25,10 +25,11 @@ from tilewright.graph.graph import Value
 from tilewright.graph.origin import ModelNode, Origin
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostValue
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
 from tilewright.ops.outside import Outside
 from tilewright.plugins.packages import installed_version, needs
 from tilewright.runtime.machine import default_threads
+from tilewright.support.arrays import Array
 
 _PROVIDER = "CPUExecutionProvider"
 _INSIDE = "onnxruntime.capi.onnxruntime_pybind11_state"

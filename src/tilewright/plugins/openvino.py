@@ -23,8 +23,8 @@ from tilewright.frontend.onnx.export import brought_names, onnx_node, region_mod
 from tilewright.graph.external import YES, Answer, No, Plugin, Region, RunRegion, Unit
 from tilewright.graph.segments import cut_out
 from tilewright.ir.dtype import DType
-from tilewright.ops.opdef import Array
 from tilewright.plugins.packages import installed_version, needs
+from tilewright.support.arrays import Array
 
 _DEVICE = "CPU"
 _TYPES = frozenset(DType) - {DType.F64, DType.BF16}

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tilewright.runtime.memory import empty_aligned
-from tilewright.runtime.program import Array, dtype_of
+from tilewright.runtime.program import dtype_of
+from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 
 Feeds = Mapping[str, ArrayLike]
-Buffers = Mapping[str, Array]
+Buffers = Mapping[str, OpaqueArray]
 
 _SHOWN = 4  # inputs or outputs, where all would be too many
 
@@ -54,7 +55,7 @@ def _is_mapping(value: object) -> bool:
 
 def _kind(value: object) -> str:
     if isinstance(value, np.ndarray):
-        array = cast(Array, value)
+        array = cast(OpaqueArray, value)
         return f"one array, {_describe(array.dtype, array.shape)}"
     return "None" if value is None else f"of type {type(value).__name__}"
 
@@ -77,16 +78,16 @@ class Signature:
             )
         )
 
-    def arrays(self, feeds: Feeds, buffers: Buffers | None) -> tuple[list[Array], list[Array]]:
+    def arrays(self, feeds: Feeds, buffers: Buffers | None) -> tuple[list[OpaqueArray], list[OpaqueArray]]:
         """To read from and to write to, in the program's order."""
         if feeds.__class__ is not dict or buffers is not None:
             check_by_name(feeds, buffers, self.input_names)
         inputs = self.inputs(feeds)
         return inputs, self.outputs(buffers, inputs)
 
-    def inputs(self, feeds: Feeds) -> list[Array]:
+    def inputs(self, feeds: Feeds) -> list[OpaqueArray]:
         """Contiguous, aligned arrays: the caller's own where they are so already."""
-        arrays: list[Array] = []
+        arrays: list[OpaqueArray] = []
         if len(feeds) == len(self._inputs):
             for name, dtype, shape in self._inputs:
                 array = feeds.get(name)
@@ -100,10 +101,10 @@ class Signature:
                 return arrays
         return self._convert(feeds)
 
-    def _convert(self, feeds: Feeds) -> list[Array]:
+    def _convert(self, feeds: Feeds) -> list[OpaqueArray]:
         known = set(self.input_names)
         faults = [f"{name}: there is no such input" for name in sorted(map(str, feeds.keys() - known))]
-        arrays: list[Array] = []
+        arrays: list[OpaqueArray] = []
         for name, dtype, shape in self._inputs:
             if name not in feeds:
                 faults.append(f"{name}: missing, should be {_describe(dtype, shape)}")
@@ -125,13 +126,13 @@ class Signature:
             )
         return arrays
 
-    def outputs(self, buffers: Buffers | None, inputs: Sequence[Array]) -> list[Array]:
+    def outputs(self, buffers: Buffers | None, inputs: Sequence[OpaqueArray]) -> list[OpaqueArray]:
         """The arrays to write to: the caller's where given, otherwise new ones."""
         if buffers is None:
             return [empty_aligned(shape, dtype) for _, dtype, shape in self._outputs]
         known = set(self.output_names)
         faults = [f"{name}: there is no such output" for name in sorted(map(str, buffers.keys() - known))]
-        arrays: list[Array] = []
+        arrays: list[OpaqueArray] = []
         taken = [(f"input {n}", a) for n, a in zip(self.input_names, inputs, strict=True)]
         for name, dtype, shape in self._outputs:
             array = buffers.get(name)
@@ -157,7 +158,7 @@ class Signature:
         return arrays
 
 
-def as_array(value: ArrayLike, dtype: np.dtype[np.generic]) -> Array | str:
+def as_array(value: ArrayLike, dtype: np.dtype[np.generic]) -> OpaqueArray | str:
     """The value as an array, or what is wrong with it."""
     try:
         if not isinstance(value, (bool, int, float, complex, list, tuple)):
@@ -180,7 +181,7 @@ def _is_safe(given: np.dtype[np.generic], wanted: np.dtype[np.generic]) -> bool:
     return np.can_cast(given, wanted, "same_kind") or (given.kind == "i" and wanted.kind == "u")
 
 
-def _unfit(array: Array, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> str | None:
+def _unfit(array: OpaqueArray, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> str | None:
     if array.dtype != dtype or array.shape != shape:
         return f"is {_describe(array.dtype, array.shape)}, should be {_describe(dtype, shape)}"
     if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):

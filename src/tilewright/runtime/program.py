@@ -12,12 +12,12 @@ from math import prod
 from typing import NamedTuple, TypeAlias, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants, MemoryRegion, address_of
 from tilewright.runtime.team import Team
+from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import (
     Artifact,
     ExternalCall,
@@ -31,8 +31,6 @@ from tilewright.support.artifact import (
 from tilewright.support.driver_abi import MAX_CALLS, CallRow, Job
 from tilewright.support.errors import Hint, UserError
 from tilewright.support.program import Branch, ProgramTree, While, leaves, map_program
-
-Array: TypeAlias = NDArray[np.generic]
 
 
 def dtype_of(spec: TensorSpec) -> np.dtype[np.generic]:
@@ -215,8 +213,8 @@ class RunContext:
         self._plan = plan
         self.run_job = plan.team.run_job
         self._arena = MemoryRegion(plan.arena_bytes)
-        self._inputs: Sequence[Array] = ()
-        self._outputs: Sequence[Array] = ()
+        self._inputs: Sequence[OpaqueArray] = ()
+        self._outputs: Sequence[OpaqueArray] = ()
         calls = [c for s in plan.segments for c in s.calls]
         self._pointers = (ctypes.c_uint64 * max(1, sum(len(c.args) for c in calls)))()
         self._calls = (CallRow * max(1, sum(c.steps for c in calls)))()
@@ -261,7 +259,7 @@ class RunContext:
                 row.claims = -(-step.parts // row.chunk)
                 n_rows += 1
 
-    def attach(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def attach(self, inputs: Sequence[OpaqueArray], outputs: Sequence[OpaqueArray]) -> None:
         """Read from and write to these arrays, which were checked, from now on."""
         pointers = self._pointers
         # enumerate, because a strict zip costs as much as the rest of the loop
@@ -316,7 +314,7 @@ class RunContext:
             error.add_note(f"in the external call {step.key!r} of a compiled program")
             raise
 
-    def _view(self, slot: Slot, spec: TensorSpec) -> Array:
+    def _view(self, slot: Slot, spec: TensorSpec) -> OpaqueArray:
         match slot.place:
             case Place.INPUT:
                 return self._inputs[slot.at].view()

@@ -19,8 +19,9 @@ from tilewright.runtime.feeds import Buffers, Feeds, Signature
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import check_machine, check_threads, default_threads
 from tilewright.runtime.memory import Constants
-from tilewright.runtime.program import Array, ExecutionPlan, RunContext
+from tilewright.runtime.program import ExecutionPlan, RunContext
 from tilewright.runtime.team import shared_team
+from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import Artifact, ExternalCode, Manifest, TensorSpec
 from tilewright.support.errors import UserError
 from tilewright.support.indices import IndexCheck, examine_outputs
@@ -69,7 +70,7 @@ class Session:
         facts = "; ".join((_count(self.threads, "thread"), *self._facts, *state))
         return f"<Session {self._signature}; {facts}>"
 
-    def run(self, feeds: Feeds, outputs: Buffers | None = None) -> dict[str, Array]:
+    def run(self, feeds: Feeds, outputs: Buffers | None = None) -> dict[str, OpaqueArray]:
         """Run once. The caller owns the arrays returned; those given in `outputs` are written to and returned."""
         inputs, results = self._signature.arrays(feeds, outputs)
         extremes = _extremes(self._checks) if self._checks else None
@@ -132,14 +133,16 @@ class Bound:
 
     __slots__ = ("_context", "_job", "_run_job", "inputs", "outputs")
 
-    def __init__(self, context: RunContext, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
+    def __init__(
+        self, context: RunContext, inputs: dict[str, OpaqueArray], outputs: dict[str, OpaqueArray]
+    ) -> None:
         self._context = context
         self._job = context.only_job
         self._run_job = context.run_job
         self.inputs = inputs
         self.outputs = outputs
 
-    def run(self) -> dict[str, Array]:
+    def run(self) -> dict[str, OpaqueArray]:
         """Run once more; returns `outputs`."""
         if not self._job:
             self._context.run()
@@ -156,22 +159,22 @@ class CheckedBound(Bound):
     def __init__(
         self,
         context: RunContext,
-        inputs: dict[str, Array],
-        outputs: dict[str, Array],
+        inputs: dict[str, OpaqueArray],
+        outputs: dict[str, OpaqueArray],
         checks: Sequence[IndexCheck],
-        extremes: list[Array],
+        extremes: list[OpaqueArray],
     ) -> None:
         super().__init__(context, inputs, outputs)
         self._checks, self._extremes = checks, extremes
 
-    def run(self) -> dict[str, Array]:
+    def run(self) -> dict[str, OpaqueArray]:
         """Run once more; returns `outputs`. UserError if an index was out of range."""
         found = super().run()
         examine_outputs(self._checks, self._extremes)
         return found
 
 
-def _extremes(checks: Sequence[IndexCheck]) -> list[Array]:
+def _extremes(checks: Sequence[IndexCheck]) -> list[OpaqueArray]:
     """Where a program writes the least and the greatest indices of each check."""
     return [np.empty(c.shape, numpy_dtype(c.dtype)) for c in checks for _ in range(2)]
 

@@ -19,16 +19,15 @@ from tilewright.frontend.onnx.interface import InputSpec, OpenDims
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.ops.hostop import HostValue
-from tilewright.ops.opdef import Array
 from tilewright.runtime.feeds import Buffers, as_array, check_by_name, signature_text
 from tilewright.runtime.session import Bound, Session
 from tilewright.sessions.staged import Build, Staged
+from tilewright.support.arrays import Array, Shapes
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 
 _log = logging.getLogger("tilewright")
 
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 ShapeKey: TypeAlias = tuple[tuple[int, ...], ...]
 
 VARIANTS = 8

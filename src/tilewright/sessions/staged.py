@@ -31,9 +31,10 @@ from tilewright.frontend.onnx.stage import OPAQUE, Given, HostCall, ModelStage
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret_graph
 from tilewright.ops.hostop import HostValue
-from tilewright.ops.opdef import ONNX_DTYPES, Array, TensorType
+from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.ops.outside import Outside
 from tilewright.runtime.session import Session
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.support.indices import examine_outputs
 

@@ -18,18 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import TRUE, Buffer, Expr, Var
+from tilewright.support.arrays import Array
 from tilewright.support.errors import InternalError, UserError
 from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.stmt import Alloc, Block, Emit, For, If, IterKind, Seq, Stmt, Store, walk_stmts
 
-Array: TypeAlias = NDArray[Any]
 ExternalFn: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
 _Lanes: TypeAlias = tuple[int, ...]
 

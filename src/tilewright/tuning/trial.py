@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from functools import partial
 from math import ceil, prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.loader import Code
@@ -28,6 +27,7 @@ from tilewright.runtime.memory import Constants, empty_aligned
 from tilewright.runtime.program import ExecutionPlan, RunContext
 from tilewright.runtime.team import Team
 from tilewright.support.answering import answer_requests
+from tilewright.support.arrays import Array
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,
@@ -41,8 +41,6 @@ from tilewright.support.artifact import (
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
 from tilewright.support.turns import take_turns
-
-Array: TypeAlias = NDArray[Any]
 
 SHORT = 1e-3  # seconds: shorter runs are repeated for as long, and their mean is the sample
 MAX_REPEATS = 1000

@@ -23,7 +23,7 @@ from onnx import ModelProto
 
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
-from tilewright.compiler import SPACES, Model, Shapes, lowered
+from tilewright.compiler import SPACES, Model, lowered
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import tuning_scope
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
@@ -33,6 +33,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace
 from tilewright.search.database import Database, default_database
 from tilewright.search.default import Spaces
+from tilewright.support.arrays import Shapes
 from tilewright.support.budget import DEFAULT_BUDGET, parse_budget
 from tilewright.support.errors import UserError
 from tilewright.support.program import leaves

@@ -7,7 +7,7 @@ that of its cycle model; how long the emulator takes says nothing.
 from collections.abc import Mapping, Sequence
 
 from tilewright.graph.external import Answer, Capabilities, Order, Pattern, Plugin, Region, RunRegion, Unit
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright_npu.calibration import Calibrated, calibrated
 from tilewright_npu.driver import Loaded

@@ -26,11 +26,11 @@ from tilewright.cost.register_tile import tile_step
 from tilewright.families.tensor.mapping import MappingChoice, IterGroup, Role
 from tilewright.families.tensor.operand_plan import Steps, operand_strides, role_extents, run_length, tile_steps
 from tilewright.ir.expr import Load, free_vars, loads
+from tilewright.support.arrays import FloatArray
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, IterKind
 
-Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 # Fitted to convolutions and products by tensor intrinsics (`benchmarks.int8_gemm`, `benchmarks.predicted`).
@@ -55,16 +55,16 @@ _UNPLANNED = 1.3
 class RoleCycles:
     """Cycles of every combination of groups, one axis per role."""
 
-    compute: Array  # useful work
-    waste: Array  # work on padding
-    far: Array  # waiting for operands in place that lie far apart
-    calls: Array
-    copies: tuple[Array, ...]  # of each operand; 0 for the output, and where it is in place or constant
-    stores: Array
+    compute: FloatArray  # useful work
+    waste: FloatArray  # work on padding
+    far: FloatArray  # waiting for operands in place that lie far apart
+    calls: FloatArray
+    copies: tuple[FloatArray, ...]  # of each operand; 0 for the output, and where it is in place or constant
+    stores: FloatArray
     hertz: float
 
     @property
-    def seconds(self) -> Array:
+    def seconds(self) -> FloatArray:
         total = sum((self.waste, self.far, self.calls, self.stores, *self.copies), self.compute)
         return np.asarray(total, np.float64) / self.hertz
 
@@ -143,7 +143,7 @@ class _Form:
 
     # ------------------------------------------------------------------------------------------ terms per operand
 
-    def _copy(self, operand: int) -> Array:
+    def _copy(self, operand: int) -> FloatArray:
         e = self._choice.match.operands[operand]
         if operand == 0 or all(ld.buffer.name in self._constants for ld in loads(e)):
             return np.zeros(self._shape)
@@ -190,7 +190,7 @@ class _Form:
                 expected = expected * extent
         return ok
 
-    def _far_rows(self) -> Array:
+    def _far_rows(self) -> FloatArray:
         """How much longer a step takes because of where operands that are read in place are.
 
         Each row of vectors may be farther from the last than is prefetched; single elements may each be on a cache line
@@ -207,11 +207,11 @@ class _Form:
                     out = out + np.where(self._in_place(operand), far, 0.0)
         return out
 
-    def _is_far(self, operand: int, role: int, bytes_apart: int) -> Array:
+    def _is_far(self, operand: int, role: int, bytes_apart: int) -> FloatArray:
         steps, size = self._steps[operand] or {}, self._choice.match.operands[operand].dtype.bytes
         return self._vector(role, lambda g: float(abs(steps.get(g.iters[-1].var, 0)) * size >= bytes_apart))
 
-    def _overlap(self) -> Array:
+    def _overlap(self) -> FloatArray:
         """How much longer a step takes because neighbouring rows read the same elements in neighbouring steps.
 
         Their loads are merged when steps are unrolled, live long, and push accumulators out of the registers.
@@ -234,7 +234,7 @@ class _Form:
                 out = out + np.where(shared & self._in_place(operand), _OVERLAP, 0.0)
         return out
 
-    def _stores(self) -> Array:
+    def _stores(self) -> FloatArray:
         """Results leave the registers once, a vector at a time where columns are contiguous in the output."""
         size = self._choice.match.output.buffer.size
         steps = self._steps[0]
@@ -247,13 +247,13 @@ class _Form:
 
     # ----------------------------------------------------------------------------------------------- whole tiles
 
-    def _tiles(self, points: int) -> Array:
+    def _tiles(self, points: int) -> FloatArray:
         """How many tiles of the output there are."""
         spatial = [n for n, r in enumerate(self._roles) if r.kind is IterKind.SPATIAL]
         reduce = math.prod(it.extent for it in self._choice.block.iters if it.kind is IterKind.REDUCE)
         return points / reduce * self._product(spatial, lambda g: g.padded / g.extent / g.role.tile)
 
-    def _calls(self, points: int) -> Array:
+    def _calls(self, points: int) -> FloatArray:
         """How often the intrinsic is entered: tiles, times the loops of the reduction that are left outside."""
 
         repeated = self._intrinsic.emitter is not None
@@ -268,13 +268,13 @@ class _Form:
 
     # -------------------------------------------------------------------------------------------------- one axis
 
-    def _vector(self, role: int, value: Callable[[IterGroup], float]) -> Array:
+    def _vector(self, role: int, value: Callable[[IterGroup], float]) -> FloatArray:
         """A value of each group of a role, on the role's axis."""
         shape = [1] * len(self._roles)
         shape[role] = -1
         return np.array([value(g) for g in self._choice.groups[role]], np.float64).reshape(shape)
 
-    def _product(self, which: Iterable[int], value: Callable[[IterGroup], float]) -> Array:
+    def _product(self, which: Iterable[int], value: Callable[[IterGroup], float]) -> FloatArray:
         return functools.reduce(lambda a, n: a * self._vector(n, value), which, np.ones(self._shape))
 
 

@@ -16,7 +16,8 @@ from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.origin import ModelNode, Origin
 from tilewright.ir.dtype import DType
-from tilewright.ops.opdef import ONNX_NUMBERS, Array
+from tilewright.ops.opdef import ONNX_NUMBERS
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _SMALL = 1024  # bytes of a constant that is always written

@@ -21,7 +21,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensor
 
 from tilewright.frontend.onnx.weights import StoredWeights, cut_weights
 from tilewright.ir.dtype import DType
-from tilewright.ops.opdef import ONNX_DTYPES, Array
+from tilewright.ops.opdef import ONNX_DTYPES
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.support.regular_file import open_regular
 

@@ -13,7 +13,8 @@ from tilewright.frontend.onnx.file import check_tensor_bytes
 from tilewright.frontend.onnx.nodes import NodeSite, make_op
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostOp, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, IndexInput, Op, TensorType
+from tilewright.ops.opdef import IndexInput, Op, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.support.indices import IndexCheck
 

@@ -38,8 +38,9 @@ from tilewright.graph.known import KnownValues
 from tilewright.graph.origin import Origin, origin_name
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.ops.hostop import HostValue
-from tilewright.ops.opdef import Array, OnHost, Op, TensorType
+from tilewright.ops.opdef import OnHost, Op, TensorType
 from tilewright.ops.outside import Outside
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _KEPT_BYTES = 1 << 20  # what is known and larger is computed all the same, not handed on

@@ -4,7 +4,7 @@ import heapq
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, ValueInfoProto
@@ -12,9 +12,8 @@ from onnx import NodeProto, ValueInfoProto
 from tilewright.frontend.onnx.file import HOST_TYPES, ModelLimits, check_tensor_bytes, type_name
 from tilewright.frontend.onnx.names import free_names, label
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
+from tilewright.support.arrays import Shapes
 from tilewright.support.errors import Hint, MultipleProgramsError, UserError
-
-Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 # --------------------------------------------------------------------------------------------------- inputs
 

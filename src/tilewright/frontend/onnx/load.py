@@ -16,13 +16,14 @@ from onnx import ModelProto
 
 from tilewright.frontend.onnx.file import LIMITS, ModelLimits, read_model, type_name
 from tilewright.frontend.onnx.importer import StageImporter
-from tilewright.frontend.onnx.interface import Shapes, input_spec, input_types
+from tilewright.frontend.onnx.interface import input_spec, input_types
 from tilewright.frontend.onnx.names import label
 from tilewright.frontend.onnx.scope import model_scope
 from tilewright.frontend.onnx.stage import OPAQUE, ModelStage
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
+from tilewright.support.arrays import Shapes
 from tilewright.support.errors import UserError
 
 

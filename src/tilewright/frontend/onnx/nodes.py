@@ -12,8 +12,9 @@ from tilewright.frontend.onnx.file import ModelLimits, TensorReader
 from tilewright.frontend.onnx.names import label
 from tilewright.ops.compositeop import Composite, body_of
 from tilewright.ops.hostop import HostOp
-from tilewright.ops.opdef import Array, OnnxNode, Op, TensorType
+from tilewright.ops.opdef import OnnxNode, Op, TensorType
 from tilewright.ops.registry import by_onnx, composite_by_onnx, host_by_onnx
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _EARLY = ("LayerNormalization",)  # onnxruntime writes it into opsets that do not have it yet

@@ -14,7 +14,7 @@ from tilewright.frontend.onnx.names import all_nodes, check_names, free_names, l
 from tilewright.frontend.onnx.nodes import NodeSite, normal_domain, read_opsets
 from tilewright.graph.external import Plugin
 from tilewright.ops.hostop import HostOp
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 OPSETS = range(7, 29)

@@ -12,7 +12,8 @@ from onnx import NodeProto, helper, numpy_helper
 
 from tilewright.frontend.onnx.nodes import NodeSite
 from tilewright.ops.axes import normal_axis
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
+from tilewright.support.arrays import Array
 
 Pieces: TypeAlias = tuple[str, ...]
 

@@ -18,7 +18,7 @@ from typing import IO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 LARGE = 1 << 16  # bytes; what is smaller stays where it is

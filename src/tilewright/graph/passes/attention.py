@@ -35,7 +35,8 @@ from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.core.reduce import Reduction
 from tilewright.ops.core.softmax import Softmax
 from tilewright.ops.core.softmax_parts import SoftmaxParts
-from tilewright.ops.opdef import Array, Kind
+from tilewright.ops.opdef import Kind
+from tilewright.support.arrays import Array
 
 _MOST_NODES = 24  # of a chain; what models have is less than ten
 _WIDE = (DType.F32, DType.F64)

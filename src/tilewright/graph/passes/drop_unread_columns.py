@@ -17,7 +17,7 @@ from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.gather import GatherElements
 from tilewright.ops.core.movement import Expand
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 
 _GRAIN = 16  # columns: two vectors of floats, so that what is left of them is no remainder
 

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.graph.constant_part import constant_part, with_constants
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.fold_constants import fold_constants
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 
 # The outputs of a graph from its inputs, by name.
 RunGraph: TypeAlias = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]

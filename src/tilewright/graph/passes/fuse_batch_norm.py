@@ -16,7 +16,8 @@ from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ops.core.contraction import Gemm
 from tilewright.ops.core.conv import Conv, ConvTranspose
 from tilewright.ops.core.norm import BatchNormalization
-from tilewright.ops.opdef import Array, Op
+from tilewright.ops.opdef import Op
+from tilewright.support.arrays import Array
 
 
 def fuse_batch_norm(graph: Graph) -> Graph:

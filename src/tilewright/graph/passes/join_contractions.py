@@ -27,7 +27,7 @@ from tilewright.ops.core.contraction import Gemm, MatMul
 from tilewright.ops.core.elementwise import Elementwise
 from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.core.pieces import Slice
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

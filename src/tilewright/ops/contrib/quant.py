@@ -15,7 +15,8 @@ from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.integer import random_bytes
 from tilewright.ops.core.quantize import real
 from tilewright.ops.hostop import HostSample
-from tilewright.ops.opdef import ONNX_DTYPES, Array, OnnxNode
+from tilewright.ops.opdef import ONNX_DTYPES, OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _DOMAIN = "com.microsoft"

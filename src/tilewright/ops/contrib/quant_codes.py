@@ -13,7 +13,8 @@ from tilewright.ir.expr import BinaryOp, Buffer, Expr, binary, cast, const, sele
 from tilewright.ops.axes import FLOATS, accumulator, narrow
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

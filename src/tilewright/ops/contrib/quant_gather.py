@@ -17,7 +17,8 @@ from tilewright.ops.contrib.quant_matmul import unpacked, unpacked_array
 from tilewright.ops.core.gather import checked_index, checked_indices
 from tilewright.ops.core.quantize import SCALES, Granularity
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, IndexInput, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import IndexInput, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

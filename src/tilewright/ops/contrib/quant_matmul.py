@@ -19,7 +19,8 @@ from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.integer import optional_inputs, random_bytes
 from tilewright.ops.core.quantize import real
 from tilewright.ops.hostop import HostSample
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 _DOMAIN = "com.microsoft"

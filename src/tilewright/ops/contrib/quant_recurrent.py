@@ -14,7 +14,8 @@ from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.integer import random_bytes
 from tilewright.ops.hostop import HostSample
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _DOMAIN = "com.microsoft"

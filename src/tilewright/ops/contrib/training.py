@@ -16,7 +16,8 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Buffer, Expr, UnaryOp, binary, cast, const, select, unary
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

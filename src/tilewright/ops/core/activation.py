@@ -14,7 +14,8 @@ from tilewright.ir.expr import Expr, UnaryOp, cast, const, maximum, minimum, sel
 from tilewright.ops.axes import NUMBERS
 from tilewright.ops.core.elementwise import SPECIAL, Elementwise, Pairwise, Pointwise, normal
 from tilewright.ops.core.pointwise import erf_array
-from tilewright.ops.opdef import Array, OnnxNode, Sample, TensorType
+from tilewright.ops.opdef import OnnxNode, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 

@@ -25,7 +25,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ops.axes import FLOATS, NUMBERS
 from tilewright.ops.core.elementwise import SPECIAL, Elementwise, Pairwise, Variadic, normal
-from tilewright.ops.opdef import Array, OnnxNode, Sample, TensorType
+from tilewright.ops.opdef import OnnxNode, Sample, TensorType
+from tilewright.support.arrays import Array
 
 # ------------------------------------------------------------------------------------------------------ arithmetic
 

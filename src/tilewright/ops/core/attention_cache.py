@@ -19,7 +19,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -14,7 +14,8 @@ from tilewright.ops.core.cast import convert
 from tilewright.ops.core.elementwise import SPECIAL, Elementwise
 from tilewright.ops.host.cast import element_type
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import ONNX_DTYPES, Array, OnHost, OnnxNode, Sample, TensorType
+from tilewright.ops.opdef import ONNX_DTYPES, OnHost, OnnxNode, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _OPSET = 26  # the first that has it

@@ -19,7 +19,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ops.axes import INTEGERS
 from tilewright.ops.core.elementwise import Pairwise, Pointwise
-from tilewright.ops.opdef import Array, OnnxNode, Sample
+from tilewright.ops.opdef import OnnxNode, Sample
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _TRIED = (DType.I8, DType.U8, DType.I64, DType.U64)

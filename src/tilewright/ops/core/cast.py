@@ -14,7 +14,8 @@ from tilewright.ir.evaluate import apply_cast
 from tilewright.ir.expr import BinaryOp, Expr, binary, cast, const
 from tilewright.ops.axes import ANY
 from tilewright.ops.core.elementwise import SPECIAL, Elementwise
-from tilewright.ops.opdef import ONNX_DTYPES, Array, OnHost, OnnxNode, Sample, TensorType
+from tilewright.ops.opdef import ONNX_DTYPES, OnHost, OnnxNode, Sample, TensorType
+from tilewright.support.arrays import Array
 
 _NARROW = frozenset({DType.I8, DType.I16, DType.U8, DType.U16})
 

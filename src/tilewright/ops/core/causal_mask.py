@@ -11,7 +11,8 @@ import numpy as np
 
 from tilewright.ir.expr import Buffer, const, select
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 

@@ -14,7 +14,8 @@ from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Expr, cast, const, equal, select
 from tilewright.ops.axes import NUMBERS
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import ONNX_DTYPES, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -14,7 +14,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, cast
 from tilewright.ops.axes import NUMBERS, accumulator, load_broadcast, narrow, try_broadcast, widen
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 

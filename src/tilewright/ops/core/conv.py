@@ -27,7 +27,8 @@ from tilewright.ops.core.cook_toom import Scheme
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.window import Window, check_rank
 from tilewright.ops.core.winograd import Winograd, algorithms
-from tilewright.ops.opdef import Array, Compute, Kind, OnnxNode, Op, OpAlternative, Sample, TensorType
+from tilewright.ops.opdef import Compute, Kind, OnnxNode, Op, OpAlternative, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -15,7 +15,8 @@ from tilewright.ops.core.conv import add_bias
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.taps import Edge, ResamplingKernel, Taps, read, sampled, tap_values
 from tilewright.ops.core.window import Window, check_rank
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

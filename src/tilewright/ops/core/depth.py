@@ -8,7 +8,8 @@ import numpy as np
 
 from tilewright.ir.expr import Buffer, Expr
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

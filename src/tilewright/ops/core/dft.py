@@ -17,7 +17,8 @@ from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, equal, select, unary
 from tilewright.ops.axes import FLOATS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

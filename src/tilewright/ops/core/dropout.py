@@ -12,7 +12,8 @@ from tilewright.ops.axes import FLOATS
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.movement import Identity
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -15,7 +15,8 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, cast
 from tilewright.ops.axes import FLOATS, NUMBERS, accumulator, load_broadcast, narrow, try_broadcast, widen
-from tilewright.ops.opdef import Array, Kind, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"))

@@ -14,7 +14,8 @@ from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Expr, cast, equal, maximum, minimum, select
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, IndexInput, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import IndexInput, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 INDEX_TYPES = (DType.I32, DType.I64)

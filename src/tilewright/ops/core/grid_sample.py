@@ -11,7 +11,8 @@ from tilewright.ir.expr import Buffer, Expr, cast
 from tilewright.ops.axes import FLOATS, accumulator
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.taps import Edge, ResamplingKernel, Taps, read, sampled, tap_values, weighted_sum
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -19,7 +19,8 @@ from tilewright.ops.core.contraction import load_matrix
 from tilewright.ops.core.conv import contract
 from tilewright.ops.core.quantize import centred_array
 from tilewright.ops.core.window import Window, check_rank
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -11,7 +11,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Expr, UnaryOp, binary, const, equal, select, unary
 from tilewright.ops.axes import ANY, BOOLS, FLOATS, NUMBERS
 from tilewright.ops.core.elementwise import SPECIAL, Elementwise, Pairwise, Pointwise, normal
-from tilewright.ops.opdef import Array, OnnxNode, Sample, TensorType
+from tilewright.ops.opdef import OnnxNode, Sample, TensorType
+from tilewright.support.arrays import Array
 
 
 class Comparison(Pairwise):

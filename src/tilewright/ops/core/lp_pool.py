@@ -13,7 +13,8 @@ from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.pool import infer_pool, pool_window
 from tilewright.ops.core.reduce import Reduction
 from tilewright.ops.core.window import Window
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

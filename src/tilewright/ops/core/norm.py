@@ -15,7 +15,8 @@ from tilewright.ir.expr import Buffer, Expr, Fma, UnaryOp, cast, unary
 from tilewright.ops.axes import FLOATS, accumulator, load_broadcast, narrow, normal_axis, try_broadcast, widen
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.reduce import inner_index, kept_shape, read_kept, reduce_axes
-from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import ONNX_DTYPES, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -10,7 +10,8 @@ from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, const, equal, select
 from tilewright.ops.axes import FLOATS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.reduce import inner_index, kept_shape, read_kept, reduce_axes
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -10,7 +10,8 @@ import numpy as np
 from tilewright.ir.expr import Expr, UnaryOp, const, select, unary
 from tilewright.ops.axes import NUMBERS, SIGNED
 from tilewright.ops.core.elementwise import Pointwise
-from tilewright.ops.opdef import Array, Sample
+from tilewright.ops.opdef import Sample
+from tilewright.support.arrays import Array
 
 _erf_each = np.vectorize(math.erf, otypes=[np.float64])
 

@@ -27,7 +27,8 @@ from tilewright.ir.expr import (
 from tilewright.ops.axes import FLOATS, NUMBERS, accumulator, narrow, widen
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.window import Window, check_rank
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder, identity
 

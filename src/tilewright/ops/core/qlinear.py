@@ -32,7 +32,8 @@ from tilewright.ops.core.integer import (
     zero_point_is_needed,
 )
 from tilewright.ops.core.quantize import SCALES, quantized, quantized_array, real
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 

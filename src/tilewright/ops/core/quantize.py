@@ -21,7 +21,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, const, equal, maximum, minimum, select, unary
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import ONNX_DTYPES, Array, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import ONNX_DTYPES, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -25,7 +25,8 @@ from tilewright.ir.expr import Buffer, Expr, as_index, cast, const, maximum, min
 from tilewright.ops.axes import FLOATS, accumulator, narrow
 from tilewright.ops.core.elementwise import Pointwise
 from tilewright.ops.core.recurrent_activations import functions
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.stmt import Store

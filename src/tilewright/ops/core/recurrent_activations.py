@@ -18,7 +18,7 @@ from tilewright.ops.core.activation import (
 )
 from tilewright.ops.core.elementwise import Pointwise
 from tilewright.ops.core.pointwise import Tanh
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 

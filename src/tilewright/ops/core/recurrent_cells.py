@@ -9,7 +9,8 @@ import numpy as np
 from tilewright.ir.expr import Buffer, Expr
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.recurrent import Arrays, Extents, Recurrence, Recurrent
-from tilewright.ops.opdef import Array, OnnxNode, Sample
+from tilewright.ops.opdef import OnnxNode, Sample
+from tilewright.support.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)

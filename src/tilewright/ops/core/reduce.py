@@ -30,7 +30,8 @@ from tilewright.ir.expr import (
 from tilewright.ops.axes import ANY, NUMBERS, accumulator, narrow, normal_axes, normal_axis, widen
 from tilewright.ops.core.arithmetic import truncated_quotient
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder, identity
 
 

@@ -11,7 +11,8 @@ from tilewright.ir.expr import Buffer, Expr, cast, maximum, minimum, select
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.gather import INDEX_TYPES
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 

@@ -29,7 +29,8 @@ from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.gather import checked_index, checked_indices
 from tilewright.ops.core.taps import Taps, read, weighted_sum
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, IndexInput, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import IndexInput, Kind, OnHost, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

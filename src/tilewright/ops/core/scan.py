@@ -14,7 +14,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Buffer, Expr, as_index, binary, cast, equal, maximum, select
 from tilewright.ops.axes import NUMBERS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder, identity
 from tilewright.tir.stmt import Store
 

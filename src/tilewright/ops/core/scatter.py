@@ -18,7 +18,8 @@ from tilewright.ops.axes import normal_axis
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.gather import INDEX_TYPES, checked_index, checked_indices
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, IndexInput, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import IndexInput, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.stmt import Store

@@ -14,7 +14,8 @@ from tilewright.ir.expr import BinaryOp, Buffer, Expr, UnaryOp, binary, cast, co
 from tilewright.ops.axes import FLOATS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.reduce import inner_index, kept_shape, read_kept, reduce_axes
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 

@@ -14,7 +14,8 @@ from tilewright.ir.expr import Buffer, Expr, UnaryOp, const, unary
 from tilewright.ops.axes import narrow, widen
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.reduce import inner_index, kept_shape, read_kept, reduce_axes
-from tilewright.ops.opdef import Array, Kind, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 

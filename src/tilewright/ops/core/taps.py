@@ -29,7 +29,7 @@ from tilewright.ir.expr import (
     select,
     unary,
 )
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 _WRITTEN_OUT = 16  # terms of a sum that is an expression, not a reduction

@@ -31,7 +31,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ops.axes import NUMBERS, accumulator, normal_axis
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.opdef import Array, Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder, identity
 from tilewright.tir.stmt import For, If, Stmt, Store, seq
 

@@ -17,7 +17,8 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Fma, UnaryOp, cast, const, equal, select, unary
 from tilewright.ops.core.elementwise import Pointwise
-from tilewright.ops.opdef import Array, Sample
+from tilewright.ops.opdef import Sample
+from tilewright.support.arrays import Array
 from tilewright.tir.math.arith import absolute, polynomial, sign_bit, sqrt, with_sign
 
 # ---------------------------------------------------------------------------------------------------- trigonometric

@@ -16,7 +16,8 @@ from tilewright.ir.expr import (
     const,
     select,
 )
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
 

@@ -19,7 +19,8 @@ from tilewright.ir.expr import Buffer, Expr
 from tilewright.ops.core.cook_toom import Scheme, apply_transforms, scheme, select_element
 from tilewright.ops.core.window import Window
 from tilewright.ops.core.winograd_error import winograd_error
-from tilewright.ops.opdef import Array, TensorType
+from tilewright.ops.opdef import TensorType
+from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 _MAX_PRODUCTS = 36  # of a tile: as many statements are written out

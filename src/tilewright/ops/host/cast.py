@@ -14,7 +14,8 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import ONNX_DTYPES, ONNX_NUMBERS, Array, OnnxNode
+from tilewright.ops.opdef import ONNX_DTYPES, ONNX_NUMBERS, OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _STRING = np.dtype(object)

@@ -12,8 +12,9 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, sequence, tensor
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import OnnxNode
 from tilewright.ops.spec import BodySpec, NodeSpec, OpenType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _WHY = "the host runs branches and loops; their bodies are compiled"

@@ -7,7 +7,8 @@ from typing import Self
 import numpy as np
 
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import ONNX_DTYPES, Array, OnnxNode
+from tilewright.ops.opdef import ONNX_DTYPES, OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _MOST_ELEMENTS = 1 << 28

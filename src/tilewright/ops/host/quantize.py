@@ -12,7 +12,8 @@ import numpy as np
 from tilewright.ops.core.quantize import Granularity
 from tilewright.ops.host.cast import FEW_BITS, convert_array, element_type
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _WHY = "it has elements that only the host computes with"

@@ -15,7 +15,8 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import narrow
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import ONNX_DTYPES, Array, OnnxNode
+from tilewright.ops.opdef import ONNX_DTYPES, OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _WHY = "random numbers are drawn by the host"

@@ -9,7 +9,8 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, sequence, tensor
-from tilewright.ops.opdef import ONNX_NUMBERS, Array, OnnxNode
+from tilewright.ops.opdef import ONNX_NUMBERS, OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _WHY = "sequences are held by the host"

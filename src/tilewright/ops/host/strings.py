@@ -9,7 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _WHY = "strings are held by the host"

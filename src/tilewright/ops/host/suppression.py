@@ -7,7 +7,8 @@ from typing import Self
 import numpy as np
 
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _TOGETHER = 128  # boxes that are compared with each other at once

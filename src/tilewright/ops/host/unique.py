@@ -8,7 +8,8 @@ import numpy as np
 
 from tilewright.ops.axes import normal_axis
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import OnnxNode
+from tilewright.support.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)

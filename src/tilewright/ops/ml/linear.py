@@ -8,7 +8,8 @@ import numpy as np
 
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.ml.scores import class_labels, logistic, post_transform, transformed
-from tilewright.ops.opdef import Array, OnnxNode
+from tilewright.ops.opdef import OnnxNode
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _ML = "ai.onnx.ml"

@@ -19,7 +19,8 @@ from tilewright.ops.core.arithmetic import Add, Mul
 from tilewright.ops.core.contraction import Gemm, MatMul
 from tilewright.ops.core.conv import Conv
 from tilewright.ops.core.window import Window
-from tilewright.ops.opdef import Array, Op
+from tilewright.support.arrays import Array
+from tilewright.ops.opdef import Op
 from tilewright.plugins.onednn import library as dnnl
 from tilewright.plugins.onednn.chains import Link, chain_patterns, read_chain
 from tilewright.plugins.onednn.library import INFERENCE, PACKAGE, AlgKind

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
-from tilewright.ops.opdef import Array
+from tilewright.support.arrays import Array
 from tilewright.plugins.onednn import library as dnnl
 from tilewright.plugins.onednn.library import BoundPrimitive, MemoryDesc, Primitive
 from tilewright.runtime.memory import MemoryRegion, address_of

@@ -18,15 +18,13 @@ decides by counting, for domains that are small enough.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn
 
 from tilewright.ir.dtype import INDEX
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, free_vars, walk
 from tilewright.ir.simplify import Linear, Simplifier
-from tilewright.tir.analysis.regions import Span
+from tilewright.tir.analysis.regions import LinearTerms, Span
 from tilewright.tir.printer import print_expr
-
-Terms: TypeAlias = tuple[tuple[Expr, int], ...]
 
 
 class Image(NamedTuple):
@@ -88,13 +86,13 @@ class _Part(NamedTuple):
 
 class _Form(NamedTuple):
     base: Linear  # over fixed variables
-    moving: Terms
+    moving: LinearTerms
 
 
 class _Bound(NamedTuple):
     """low <= Σ moving + fixed <= high."""
 
-    moving: Terms
+    moving: LinearTerms
     fixed: Linear
     low: int | None
     high: int | None
@@ -107,7 +105,9 @@ class _Recognition:
         self._loops = {v: n for v, n in ranging.items() if n != 1}
         self._extents: dict[Expr, int] = {**self._loops}  # of sources
         self._parts: dict[Expr, list[_Part]] = {}  # of sources that are sums
-        self._shortened: list[tuple[Terms, Expr]] = []  # sums that a condition bounds, smaller ones first
+        self._shortened: list[
+            tuple[LinearTerms, Expr]
+        ] = []  # sums that a condition bounds, smaller ones first
 
     def image(self, values: Sequence[Expr], domain: Sequence[int], conditions: Sequence[Expr]) -> Image:
         forms = [self._form(self._simplify.linear(v)) for v in values]
@@ -154,7 +154,7 @@ class _Recognition:
                 _fail(f"{print_expr(term[0])} mixes loops that move the block with loops that repeat it")
         return _Form(Linear(form.const, tuple(fixed)), tuple(moving))
 
-    def _sum(self, terms: Terms) -> tuple[list[_Part], int]:
+    def _sum(self, terms: LinearTerms) -> tuple[list[_Part], int]:
         """The digits of a sum, smallest scale first, and what turning falling digits round adds."""
         left = dict(terms)
         atoms: list[tuple[Expr, int]] = []

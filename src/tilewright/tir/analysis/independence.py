@@ -15,18 +15,17 @@ each can have its own.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from tilewright.ir.expr import Buffer, Expr, Indices, Var, free_vars, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Linear, Number, Simplifier
 from tilewright.tir.analysis.affine import determines, is_injective
+from tilewright.tir.analysis.regions import LinearTerms
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, children, loops, stmt_exprs
 from tilewright.tir.touched import touched
-
-_Terms: TypeAlias = tuple[tuple[Expr, int], ...]
 
 
 class Instance(NamedTuple):
@@ -354,9 +353,9 @@ class _Form(NamedTuple):
     """
 
     const: int
-    own: _Terms
-    fixed: _Terms
-    rest: _Terms
+    own: LinearTerms
+    fixed: LinearTerms
+    rest: LinearTerms
 
 
 def _split(form: Linear, var: Var, varying: Set[Var]) -> _Form:
@@ -385,6 +384,6 @@ def _interval(const: int, terms: Iterable[tuple[Expr, int]], simplify: Simplifie
 
 def _window(
     index: Expr, var: Var, varying: Set[Var], simplify: Simplifier
-) -> tuple[tuple[_Terms, _Terms], Interval]:
+) -> tuple[tuple[LinearTerms, LinearTerms], Interval]:
     form = _split(simplify.linear(index), var, varying)
     return (form.own, form.fixed), _interval(form.const, form.rest, simplify)
