@@ -16,7 +16,7 @@ import click
 
 from benchmarks.networks import NETWORKS
 from benchmarks.placement_composed import measure_composed, measure_part
-from benchmarks.placement_measure import Nothing, race, wishes
+from benchmarks.placement_measure import Nothing, option_sets, race
 from benchmarks.placement_parts import PARTS
 from benchmarks.placement_results import NATIVE, Results, Row
 from benchmarks.placement_tables import METHOD, SHOWS, pages
@@ -24,8 +24,8 @@ from benchmarks.results import ROOT, current_commit, write
 from examples.models import mlp, resnet18
 from tilewright.cli.machine import check_cores
 from tilewright.cli.output import note
-from tilewright.placement.options import NATIVE as NO_WISH
-from tilewright.placement.options import Wish
+from tilewright.placement.options import NATIVE as NO_PLUGINS
+from tilewright.placement.options import PluginOptions
 from tilewright.plugins.registry import find_plugins, register_plugin
 from tilewright.runtime.machine import default_threads
 from tilewright.support.policy import Policy
@@ -45,10 +45,12 @@ def small_networks(folder: Path) -> list[Path]:
     return [folder / f"{name}.onnx" for name in made]
 
 
-def nothing_wishes(threads: int) -> dict[str, Wish]:
+def nothing_option_sets(threads: int) -> dict[str, PluginOptions]:
     """No plugin, and one that takes nothing."""
-    taken = {p.value: Wish((Nothing.name,), p, threads=threads) for p in (Policy.GREEDY, Policy.MEASURED)}
-    return {NATIVE: NO_WISH, **taken}
+    taken = {
+        p.value: PluginOptions((Nothing.name,), p, threads=threads) for p in (Policy.GREEDY, Policy.MEASURED)
+    }
+    return {NATIVE: NO_PLUGINS, **taken}
 
 
 @click.command()
@@ -113,19 +115,19 @@ def main(
         note(f"{name}: {', '.join(f'{n} {text}' for n, text in shown.items())}")
         return row
 
-    def compete(model: Path, among: dict[str, Wish], compiles: int = 1) -> Row:
+    def compete(model: Path, among: dict[str, PluginOptions], compiles: int = 1) -> Row:
         row = race(model, among, threads=threads, rounds=rounds, seconds=seconds, compiles=compiles)
         return measured(model.stem, row)
 
     with tempfile.TemporaryDirectory() as folder:
         if has_networks or not (has_nothing or has_composed):
             for model in files or suite_networks():
-                results.networks[model.stem] = compete(model, wishes(plugins, threads))
+                results.networks[model.stem] = compete(model, option_sets(plugins, threads))
                 keep("networks")
         if has_nothing:
             register_plugin(Nothing())
             for model in files or small_networks(Path(folder)):
-                results.claims_nothing[model.stem] = compete(model, nothing_wishes(threads), compiles=2)
+                results.claims_nothing[model.stem] = compete(model, nothing_option_sets(threads), compiles=2)
                 keep("claims_nothing")
     if has_composed:
         for name in parts or PARTS:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from onnx import ModelProto
 
-from benchmarks.placement_measure import race, wishes
+from benchmarks.placement_measure import option_sets, race
 from benchmarks.placement_parts import PARTS, Layer, model_of
 from benchmarks.placement_results import CLEARLY, MEASURED, NATIVE, Composed, Row
 
@@ -20,7 +20,11 @@ _PART_ROUNDS, _PART_SECONDS = 7, 0.05
 
 def measure_part(name: str, plugins: tuple[str, ...], threads: int) -> Row:
     """An operator as native code and with each plugin."""
-    single = {who: wish for who, wish in wishes(plugins, threads).items() if who != MEASURED}
+    single = {
+        who: plugin_options
+        for who, plugin_options in option_sets(plugins, threads).items()
+        if who != MEASURED
+    }
     model = model_of(*_layers(name, LAYERS))
     return race(model, single, threads=threads, rounds=_PART_ROUNDS, seconds=_PART_SECONDS)
 
@@ -59,7 +63,7 @@ def measure_composed(
     if chosen is None:
         return None
     model = compose(parts, plugin, *chosen)
-    row = race(model, wishes((plugin,), threads), threads=threads, rounds=rounds, seconds=seconds)
+    row = race(model, option_sets((plugin,), threads), threads=threads, rounds=rounds, seconds=seconds)
     return Composed(plugin, *chosen, row)
 
 

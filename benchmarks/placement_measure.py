@@ -23,8 +23,8 @@ from tilewright.cli.machine import pinned
 from tilewright.compiler import CompiledModel, compile_for
 from tilewright.graph.external import Answer, No, Plugin, Region, RunRegion, Unit
 from tilewright.ops.accuracy import Accuracy
-from tilewright.placement.options import NATIVE as NO_WISH
-from tilewright.placement.options import Wish
+from tilewright.placement.options import NATIVE as NO_PLUGINS
+from tilewright.placement.options import PluginOptions
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.session import Session
 from tilewright.support.arrays import Array
@@ -49,25 +49,25 @@ class Nothing(Plugin):
         raise AssertionError("it has no region")
 
 
-def wishes(plugins: tuple[str, ...], threads: int) -> dict[str, Wish]:
+def option_sets(plugins: tuple[str, ...], threads: int) -> dict[str, PluginOptions]:
     """Native code, each plugin alone, and all of them by measurement. That is compiled first, with nothing cached."""
     return {
-        MEASURED: Wish(plugins, Policy.MEASURED, threads=threads),
-        NATIVE: NO_WISH,
-        **{name: Wish((name,), Policy.GREEDY, threads=threads) for name in plugins},
+        MEASURED: PluginOptions(plugins, Policy.MEASURED, threads=threads),
+        NATIVE: NO_PLUGINS,
+        **{name: PluginOptions((name,), Policy.GREEDY, threads=threads) for name in plugins},
     }
 
 
 def race(
     model: Path | ModelProto,
-    wishes: Mapping[str, Wish],
+    option_sets: Mapping[str, PluginOptions],
     *,
     threads: int,
     rounds: int,
     seconds: float,
     compiles: int = 1,
 ) -> Row:
-    """A program for each wish, all timed in turns on the same inputs. One that cannot be made has a failure.
+    """A program for each set of options, all timed in turns on the same inputs. One that cannot be made has a failure.
 
     Programs share their kernels, so that only the first is compiled from nothing; with several `compiles`, each is that
     often, and the quickest counts.
@@ -76,10 +76,10 @@ def race(
     with ExitStack() as stack:
         folder = stack.enter_context(_own_folder())
         made: dict[str, tuple[CompiledModel, float]] = {}
-        for name, wish in list(wishes.items()) * compiles:
+        for name, plugin_options in list(option_sets.items()) * compiles:
             try:
                 with _own_folder() if compiles > 1 else nullcontext():
-                    compiled, taken = _compiled(model, wish)
+                    compiled, taken = _compiled(model, plugin_options)
             except Exception as e:  # a model that cannot be compiled is a result, and not a good one
                 found[name] = Program(failure=failure_text(f"{type(e).__name__}: {e}"))
                 continue
@@ -104,14 +104,14 @@ def race(
                     _digest(c.artifact),
                 )
     gc.collect()  # sessions of others hold gigabytes
-    return Row({name: found[name] for name in wishes})
+    return Row({name: found[name] for name in option_sets})
 
 
-def _compiled(model: Path | ModelProto, wish: Wish) -> tuple[CompiledModel, float]:
+def _compiled(model: Path | ModelProto, plugin_options: PluginOptions) -> tuple[CompiledModel, float]:
     """The program, and the seconds that it took."""
     start = time.perf_counter()
     target, bound = resolve_target("native"), Accuracy.of(None)
-    made = compile_for(target, model, "", None, bound, default_cache(), wish=wish)
+    made = compile_for(target, model, "", None, bound, default_cache(), plugin_options=plugin_options)
     return made, time.perf_counter() - start
 
 

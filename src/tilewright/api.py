@@ -27,7 +27,7 @@ from tilewright.driver.keys import (
     target_digest,
 )
 from tilewright.ops.accuracy import EXACT, Accuracy, AccuracyLike
-from tilewright.placement.options import CalibrationSample, Wish
+from tilewright.placement.options import CalibrationSample, PluginOptions
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.session import Session
@@ -78,7 +78,7 @@ def load(
     name, has decisions that are not taken again (`docs/traces.md`).
     """
     wanted = None if accuracy is None else Accuracy.of(accuracy)
-    wish = Wish.of(plugins, placement, strict, threads, calibration)
+    plugin_options = PluginOptions.of(plugins, placement, strict, threads, calibration)
     if isinstance(model, str | Path) and Path(model).suffix == ".tw":
         program = file.load_artifact(model)
         if wanted is not None:
@@ -90,7 +90,9 @@ def load(
     bound = wanted or Accuracy.of(None)
     checked = are_checked(check_indices)
     given = _trace_module().ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
-    loader = _Loader(model, threads, resolve_target(target), bound, checked, wish, store, progress, given)
+    loader = _Loader(
+        model, threads, resolve_target(target), bound, checked, plugin_options, store, progress, given
+    )
     try:
         return loader.program(shapes)
     except MultipleProgramsError:
@@ -141,7 +143,7 @@ class _Loader:
     target: Target
     accuracy: Accuracy
     check_indices: bool
-    wish: Wish
+    plugin_options: PluginOptions
     store: Cache
     progress: OnProgress | None
     trace: "ProgramTrace | None" = None
@@ -149,11 +151,11 @@ class _Loader:
     def dynamic(self, shapes: Shapes, variants: int) -> "DynamicSession":
         """Several programs, compiled when their types are known."""
         home = import_module("tilewright.sessions.dynamic")
-        later = replace(self, wish=replace(self.wish, is_open=True))
+        later = replace(self, plugin_options=replace(self.plugin_options, is_open=True))
         session: DynamicSession = home.DynamicSession(
             home.OnnxModel(
                 self.model,
-                custom_ops=_compiler().custom_op_plugins(self.wish),
+                custom_ops=_compiler().custom_op_plugins(self.plugin_options),
                 check_indices=self.check_indices,
             ),
             later.program,
@@ -166,11 +168,11 @@ class _Loader:
 
     def part(self, graph: "Graph") -> Session:
         """What comes between nodes that the host runs. Samples of the model's inputs are none of its."""
-        wish = replace(self.wish, calibration=())
+        plugin_options = replace(self.plugin_options, calibration=())
         made: CompiledModel = _compiler().compile_graph(
-            self.target, graph, self.accuracy, self.store, self.progress, wish
+            self.target, graph, self.accuracy, self.store, self.progress, plugin_options
         )
-        return made.session(self.threads, strict=self.wish.strict)
+        return made.session(self.threads, strict=self.plugin_options.strict)
 
     def program(self, shapes: Shapes | None) -> Session:
         """One program for the whole model."""
@@ -185,7 +187,7 @@ class _Loader:
                 artifact = file.load_artifact(path)
                 if tuned:
                     _log.info("tuned: %d kernels from the database", tuned)
-                return _session(artifact, self.threads, self.wish.strict)
+                return _session(artifact, self.threads, self.plugin_options.strict)
             except UserError as e:
                 store.discard_program(key, e.message)
         made: CompiledModel = _compiler().compile_for(
@@ -196,7 +198,7 @@ class _Loader:
             self.accuracy,
             store,
             self.progress,
-            wish=self.wish,
+            plugin_options=self.plugin_options,
             trace=self.trace,
             check_indices=self.check_indices,
         )
@@ -209,7 +211,7 @@ class _Loader:
                 note_tasks(self._key(digest, others, shapes), made.tasks, store)
                 key = self._key(digest, others, shapes, made.tuned)
                 store.put_program(key, file.chunks(made.artifact))
-        return made.session(self.threads, strict=self.wish.strict)
+        return made.session(self.threads, strict=self.plugin_options.strict)
 
     def _key(self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "") -> str:
         return program_key(
@@ -225,11 +227,11 @@ class _Loader:
         )
 
     def _plugins(self) -> str:
-        """What there is to know of the plugins; those that nobody wishes for are not even looked at."""
-        if not self.wish.plugins:
+        """What there is to know of the plugins; those that nobody asked for are not even looked at."""
+        if not self.plugin_options.plugins:
             return ""
-        found = import_module("tilewright.plugins.registry").find_plugins(self.wish.plugins)
-        return " ".join([str(self.wish), *(p.version for p in found)])
+        found = import_module("tilewright.plugins.registry").find_plugins(self.plugin_options.plugins)
+        return " ".join([str(self.plugin_options), *(p.version for p in found)])
 
     def _current_key(self, digest: str, shapes: Shapes | None) -> tuple[str, int]:
         """Of the program as it would be compiled now, or empty: the model's other files and its tasks are not known

@@ -37,7 +37,7 @@ from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.placement.estimate import Estimated
 from tilewright.placement.measured import Assignment
 from tilewright.placement.observed import Observed
-from tilewright.placement.options import NATIVE, CalibrationSample, Wish
+from tilewright.placement.options import NATIVE, CalibrationSample, PluginOptions
 from tilewright.placement.place import NOTHING_PLACED, Placement, Placing, RegionLost, place, region_codes
 from tilewright.placement.policies import decide_placement
 from tilewright.placement.regions import NativeRegion, externals_of
@@ -115,11 +115,11 @@ def compile(
     """
     cache = default_cache()
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
-    wish = Wish.of(plugins, placement, strict, calibration=calibration)
+    plugin_options = PluginOptions.of(plugins, placement, strict, calibration=calibration)
     given = ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
     machine, checked = resolve_target(target), are_checked(check_indices)
     machine = machine if threads is None else machine.for_threads(check_threads(threads))
-    return compile_for(machine, model, digest, shapes, bound, cache, progress, None, wish, checked, given)
+    return compile_for(machine, model, digest, shapes, bound, cache, progress, None, plugin_options, checked, given)
 
 
 @compiling()
@@ -132,13 +132,13 @@ def compile_for(
     cache: Cache = NO_CACHE,
     progress: OnProgress | None = None,
     workers: int | None = None,
-    wish: Wish = NATIVE,
+    plugin_options: PluginOptions = NATIVE,
     check_indices: bool = False,
     trace: ProgramTrace | None = None,
 ) -> CompiledModel:
     """Compile the model of this digest, with objects from the cache. The program is not put there: `api.load` does."""
     with Workers(target, workers) as pool:
-        made = _compilation(target, accuracy, cache, pool, progress, wish)
+        made = _compilation(target, accuracy, cache, pool, progress, plugin_options)
         made.given = trace
         return made.run(model, digest, shapes, check_indices)
 
@@ -150,7 +150,7 @@ def compile_graph(
     accuracy: Accuracy = DEFAULT,
     cache: Cache = NO_CACHE,
     progress: OnProgress | None = None,
-    wish: Wish = NATIVE,
+    plugin_options: PluginOptions = NATIVE,
     assignment: Assignment | None = None,
     placing: Placing | None = None,
     pool: Workers | None = None,
@@ -161,7 +161,7 @@ def compile_graph(
     somebody has one already. What `is_run_once` gains nothing from constants that are computed first.
     """
     with Workers(target) if pool is None else nullcontext(pool) as workers:
-        made = _compilation(target, accuracy, cache, workers, progress, wish)
+        made = _compilation(target, accuracy, cache, workers, progress, plugin_options)
         made.assignment, made.placing, made.is_run_once = assignment, placing, is_run_once
         return made.run_graph(graph, "")
 
@@ -205,13 +205,13 @@ def stages(
     shapes: Shapes | None = None,
     target: str | Target = "native",
     accuracy: AccuracyLike | None = None,
-    wish: Wish = NATIVE,
+    plugin_options: PluginOptions = NATIVE,
     check_indices: bool | None = None,
 ) -> Stages:
     """Compile, and keep what each stage has made."""
     machine, cache = resolve_target(target), default_cache()
     with OnnxModel(
-        model, custom_ops=custom_op_plugins(wish), check_indices=are_checked(check_indices)
+        model, custom_ops=custom_op_plugins(plugin_options), check_indices=are_checked(check_indices)
     ) as found:
         try:
             graph, hosts, later = found.whole(shapes or {}), (), 0
@@ -220,7 +220,7 @@ def stages(
             graph, hosts, later = first.graph, first.hosts, len(first.rest)
         files = tuple(sorted(found.opened))
     with Workers(machine) as pool:
-        c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None, wish)
+        c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
         made = c.run_graph(graph, model_digest(model, cache))
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None
@@ -232,9 +232,9 @@ def stages(
     )
 
 
-def custom_op_plugins(wish: Wish) -> Sequence[Plugin]:
+def custom_op_plugins(plugin_options: PluginOptions) -> Sequence[Plugin]:
     """Who is asked about operators that we do not know."""
-    return find_plugins(wish.plugins)
+    return find_plugins(plugin_options.plugins)
 
 
 def lowered(
@@ -256,10 +256,10 @@ def _compilation(
     cache: Cache,
     pool: Workers,
     progress: OnProgress | None,
-    wish: Wish = NATIVE,
+    plugin_options: PluginOptions = NATIVE,
 ) -> "_Compilation":
     return _Compilation(
-        target, accuracy, KernelCompiler(target, cache, pool), Tuned(target), pool, progress, wish
+        target, accuracy, KernelCompiler(target, cache, pool), Tuned(target), pool, progress, plugin_options
     )
 
 
@@ -279,7 +279,7 @@ class _Compilation:
     tuned: Tuned
     pool: Workers
     progress: OnProgress | None
-    wish: Wish = NATIVE
+    plugin_options: PluginOptions = NATIVE
     assignment: Assignment | None = None
     placing: Placing | None = None
     is_run_once: bool = False
@@ -297,7 +297,7 @@ class _Compilation:
         start = time.perf_counter()
         self._tell("import", 0, 1)
         opened: list[str] = []
-        others = custom_op_plugins(self.wish)
+        others = custom_op_plugins(self.plugin_options)
         graph = load_graph(model, shapes, opened=opened, custom_ops=others, check_indices=check_indices)
         self.seconds["import"] = time.perf_counter() - start
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
@@ -310,7 +310,7 @@ class _Compilation:
             now = time.perf_counter()
             self.seconds[name], start = now - start, now
 
-        if self.wish.plugins:
+        if self.plugin_options.plugins:
             self._tell("plugins", 0, 1)
             self.placement = self._placed(graph)
             graph = externalise(graph, [p.region for p in self.placement.regions])
@@ -370,23 +370,23 @@ class _Compilation:
         return {f.name: self.compiler.finish(task_key(f, constants)) for f in module.funcs}
 
     def _placed(self, graph: Graph) -> Placement:
-        plugins, wish = self._plugins(), self.wish
+        plugins, plugin_options = self._plugins(), self.plugin_options
         if self.placing is not None:
-            return place(graph, plugins, wish, self.placing, self.assignment)
-        threads = default_threads() if wish.threads is None else wish.threads
+            return place(graph, plugins, plugin_options, self.placing, self.assignment)
+        threads = default_threads() if plugin_options.threads is None else plugin_options.threads
         native = Estimated(graph, self.target.for_threads(1), threads, self.accuracy)
-        observed = Observed(graph, wish.calibration, self._native) if wish.calibration else None
+        observed = Observed(graph, plugin_options.calibration, self._native) if plugin_options.calibration else None
         versions = {p.name: p.version for p in plugins}
         scope = RecordScope(target_digest(self.target), compiler_digest())
-        with Placing(wish, threads, native, observed) as placing:
+        with Placing(plugin_options, threads, native, observed) as placing:
             build = partial(self._tried, placing)
-            bench = Workbench(build, default_database(), scope, threads, versions, strict=wish.strict)
-            return decide_placement(graph, plugins, wish, placing, bench, partial(self._tell, "plugins"))
+            bench = Workbench(build, default_database(), scope, threads, versions, strict=plugin_options.strict)
+            return decide_placement(graph, plugins, plugin_options, placing, bench, partial(self._tell, "plugins"))
 
     def _plugins(self) -> list[Plugin]:
-        """Those that the user wishes for, and that take models of this kind."""
-        found = find_plugins(self.wish.plugins)
-        able = [p for p in found if p.capabilities.dynamic_shapes or not self.wish.is_open]
+        """Those that the user asked for, and that take models of this kind."""
+        found = find_plugins(self.plugin_options.plugins)
+        able = [p for p in found if p.capabilities.dynamic_shapes or not self.plugin_options.is_open]
         for p in found:
             if p not in able:
                 _log.warning("%s gets nothing: it does not compile for shapes that are left open", p.name)
@@ -399,14 +399,14 @@ class _Compilation:
         """A session of a graph, to be timed; None if plugins take nothing of what is assigned to them. A plugin that
         fails must not be timed as what native code does in its place.
         """
-        wish = self.wish if assignment else NATIVE
+        plugin_options = self.plugin_options if assignment else NATIVE
         try:
             made = compile_graph(
                 self.target,
                 replace(graph, checks=None),  # numbers that are made up may make wrong indices
                 self.accuracy,
                 self.compiler.cache,
-                wish=wish,
+                plugin_options=plugin_options,
                 assignment=assignment,
                 placing=placing,
                 pool=self.pool,

@@ -17,7 +17,7 @@ from tilewright.compiler import stages
 from tilewright.graph.external import YES, Answer, No, Region, Unit
 from tilewright.graph.graph import Node
 from tilewright.graph.passes.prune import MOST
-from tilewright.placement.options import Wish
+from tilewright.placement.options import PluginOptions
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 from tilewright.stages import Stages
 from tilewright.support.errors import UserError
@@ -96,7 +96,7 @@ def mobile(blocks: int, channels: int, pixels: int) -> onnx.ModelProto:
 
 
 def looked_at(model: onnx.ModelProto, *plugins: str, policy: str = "model", strict: bool = True) -> Stages:
-    return stages(model, wish=Wish.of(plugins, policy, strict, 1))
+    return stages(model, plugin_options=PluginOptions.of(plugins, policy, strict, 1))
 
 
 def units_of(found: Stages) -> list[str]:

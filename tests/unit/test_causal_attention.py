@@ -12,7 +12,7 @@ from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower_graph
 from tilewright.ops.core.arithmetic import Add
-from tilewright.ops.core.causal_mask import HideFollowing
+from tilewright.ops.core.causal_mask import CausalMask
 from tilewright.ops.core.logic import GreaterOrEqual, Not, Where
 from tilewright.support.errors import UserError
 from tilewright.tir.interp import run_func
@@ -60,8 +60,8 @@ def graph_of(mask: Mask, rows: int = KEYS, keys: int = KEYS) -> Graph:
     return attention((1, 2, rows, 8), (1, 2, keys, 8), (1, 2, keys, 8), mask)
 
 
-def found(graph: Graph) -> list[HideFollowing]:
-    return [n.op for n in prepare(graph).nodes if isinstance(n.op, HideFollowing)]
+def found(graph: Graph) -> list[CausalMask]:
+    return [n.op for n in prepare(graph).nodes if isinstance(n.op, CausalMask)]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_values_that_nobody_sees_are_not_read() -> None:
 
 
 def test_the_op() -> None:
-    for sample in HideFollowing.samples(np.random.default_rng(0)):
+    for sample in CausalMask.samples(np.random.default_rng(0)):
         b = GraphBuilder()
         x = np.asarray(sample.inputs[0])
         (func,) = lower_graph(b.finish(*b.add(sample.op, [b.input("x", f32(*x.shape))]).outputs)).funcs
@@ -119,4 +119,4 @@ def test_the_op() -> None:
 
 def test_the_op_of_a_row() -> None:
     with pytest.raises(UserError, match="only matrices of floats"):
-        HideFollowing(0, -np.inf).infer([f32(4)])
+        CausalMask(0, -np.inf).infer([f32(4)])

@@ -90,9 +90,9 @@ def test_a_program_that_was_wrong_before_is_not_blamed_on_a_step() -> None:
     assert len(s.trace) == 1
 
 
-@pytest.mark.parametrize(("wish", "is_on"), [("1", True), ("0", False), ("", False)])
-def test_the_environment_turns_it_on(wish: str, is_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_DEBUG", wish)
+@pytest.mark.parametrize(("setting", "is_on"), [("1", True), ("0", False), ("", False)])
+def test_the_environment_turns_it_on(setting: str, is_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_DEBUG", setting)
     s = Schedule(elementwise())
     if is_on:
         with pytest.raises(InternalError):

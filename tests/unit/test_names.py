@@ -59,7 +59,5 @@ def test_exceptions_stay_few() -> None:
 
 
 def test_names_are_collected_from_classes_functions_and_aliases() -> None:
-    text = (
-        "class A: ...\ndef f(): ...\nB: TypeAlias = int\nPair = tuple[int, int]\nD_MAX = 1\nword = 2\n_E = int\n"
-    )
+    text = "class A: ...\ndef f(): ...\nB: TypeAlias = int\nPair = tuple[int, int]\nD_MAX = 1\nword = 2\n_E = int\n"
     assert list(public_names(ast.parse(text))) == ["A", "f", "B", "Pair"]

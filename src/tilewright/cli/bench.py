@@ -11,7 +11,7 @@ from tilewright.cli.measure import Measured, Plugins, Report, measure
 from tilewright.cli.output import milliseconds, note, print_json, print_table, progress_bar
 from tilewright.cli.status import ExitStatus
 from tilewright.ops.accuracy import Accuracy
-from tilewright.placement.options import Wish
+from tilewright.placement.options import PluginOptions
 from tilewright.runtime.machine import default_threads
 
 
@@ -35,7 +35,7 @@ def bench(
     seed: int,
     as_json: bool,
 ) -> int:
-    wish = Wish.of(plugins, policy, strict, calibration=map(read_sample, calibration))
+    plugin_options = PluginOptions.of(plugins, policy, strict, calibration=map(read_sample, calibration))
     reports: list[Report] = []
     for threads in thread_counts or (default_threads(),):
         with progress_bar() as progress:
@@ -47,7 +47,7 @@ def bench(
                 threads=threads,
                 target=target,
                 accuracy=accuracy,
-                wish=wish,
+                plugin_options=plugin_options,
                 against=against,
                 pythons=pythons,
                 rounds=rounds,

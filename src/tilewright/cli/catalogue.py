@@ -76,13 +76,13 @@ def python_variable(engine: str) -> str:
 
 def interpreter(engine: str, given: Mapping[str, str]) -> str:
     """The interpreter to run an engine in; it exists."""
-    wish = given.get(engine) or os.environ.get(python_variable(engine))
-    if not wish:
+    setting = given.get(engine) or os.environ.get(python_variable(engine))
+    if not setting:
         return sys.executable
-    found = shutil.which(os.path.expanduser(wish))
+    found = shutil.which(os.path.expanduser(setting))
     if found is None:
         raise UserError(
-            f"there is no interpreter {wish!r} for {engine}",
+            f"there is no interpreter {setting!r} for {engine}",
             hint=f"give the path of a Python executable with --python {engine}=PATH",
         )
     return os.path.abspath(found)

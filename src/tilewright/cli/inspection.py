@@ -17,7 +17,7 @@ from tilewright.cli.views import pick
 from tilewright.compiler import stages
 from tilewright.driver.kernels import NativeKernel
 from tilewright.graph.printer import print_graph
-from tilewright.placement.options import Wish
+from tilewright.placement.options import PluginOptions
 from tilewright.runtime.file import load_artifact as read_program
 from tilewright.runtime.machine import default_threads
 from tilewright.stages import Stages
@@ -78,8 +78,8 @@ def show_placement_of(
 ) -> None:
     """`wanted`: plugins, policy, whether failures are errors, threads and samples to calibrate with."""
     plugins, policy, strict, threads, samples = wanted
-    wish = Wish.of(plugins, policy, strict, threads, map(read_sample, samples))
-    show_placement(stages(model, **options, wish=wish), svg, as_json)
+    plugin_options = PluginOptions.of(plugins, policy, strict, threads, map(read_sample, samples))
+    show_placement(stages(model, **options, plugin_options=plugin_options), svg, as_json)
 
 
 def show_profile_of(

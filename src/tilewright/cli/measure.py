@@ -26,7 +26,7 @@ from tilewright.cli.guest.job import read_array
 from tilewright.cli.machine import check_cores
 from tilewright.cli.options import PROGRAM
 from tilewright.ops.accuracy import Accuracy
-from tilewright.placement.options import NATIVE, Wish
+from tilewright.placement.options import NATIVE, PluginOptions
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import InternalError, UserError
 from tilewright.support.progress import OnProgress
@@ -142,7 +142,7 @@ def measure(
     threads: int | None = None,
     target: str = "native",
     accuracy: Accuracy | None = None,
-    wish: Wish = NATIVE,
+    plugin_options: PluginOptions = NATIVE,
     against: Sequence[str] = (),
     pythons: Mapping[str, str] = NO_PYTHONS,
     rounds: int = 7,
@@ -151,7 +151,7 @@ def measure(
     progress: OnProgress | None = None,
     catalogue: Mapping[str, Peer] = PEERS,
 ) -> Report:
-    """Time `model` with each engine pinned to as many cores as threads; ours with the plugins of `wish`."""
+    """Time `model` with each engine pinned to as many cores as threads; ours with the plugins of `plugin_options`."""
     threads = threads or default_threads()
     available = sorted(os.sched_getaffinity(0))
     check_cores(threads)
@@ -171,7 +171,7 @@ def measure(
         contest = _Contest(
             model, threads, tuple(available[-threads:]), available, homes, timeout, scratch, stack
         )
-        contest.enter_ours({**options, "wish": _as_options(wish, scratch)}, progress)
+        contest.enter_ours({**options, "plugin_options": _as_options(plugin_options, scratch)}, progress)
         for number, peer in enumerate(peers):
             if progress is not None:
                 progress("load", number, len(peers))
@@ -179,16 +179,16 @@ def measure(
         return contest.run(rounds, seconds, progress)
 
 
-def _as_options(wish: Wish, folder: Path) -> dict[str, Any]:
+def _as_options(plugin_options: PluginOptions, folder: Path) -> dict[str, Any]:
     """What another process can be told; samples are files there."""
     samples: list[str] = []
-    for number, sample in enumerate(wish.calibration):
+    for number, sample in enumerate(plugin_options.calibration):
         samples.append(str(folder / f"sample_{number}.npz"))
         np.savez(samples[-1], allow_pickle=False, **sample)
     return {
-        "plugins": wish.plugins,
-        "policy": wish.policy.value,
-        "strict": wish.strict,
+        "plugins": plugin_options.plugins,
+        "policy": plugin_options.policy.value,
+        "strict": plugin_options.strict,
         "samples": samples,
     }
 

@@ -18,7 +18,7 @@ from tilewright.cli.guest.job import Job
 from tilewright.cli.options import PROGRAM
 from tilewright.compiler import compile_for
 from tilewright.ops.accuracy import Accuracy
-from tilewright.placement.options import NATIVE, Wish
+from tilewright.placement.options import NATIVE, PluginOptions
 from tilewright.runtime import file
 from tilewright.runtime.session import Session
 from tilewright.sessions.dynamic import DynamicSession
@@ -33,7 +33,7 @@ from tilewright.version import __version__
 class OwnEngine:
     """Compiles with every core that the job allows, and without a cache, which would hide the compiler; loads and runs
     on the cores of its process. `phases` has the seconds of each. Plugins run parts of the model if the job's options
-    have a `wish`; `plugins` says which.
+    have a `plugin_options`; `plugins` says which.
     """
 
     version = __version__
@@ -44,7 +44,7 @@ class OwnEngine:
         shapes = {name: tuple(shape) for name, shape in job.options.get("shapes", {}).items()}
         target: str = job.options.get("target", "native")
         accuracy: str | None = job.options.get("accuracy")
-        wish = _wish(job)
+        plugin_options = _plugin_options(job)
         model = Path(job.model)
         compiled = None
         if model.suffix != PROGRAM:
@@ -57,7 +57,7 @@ class OwnEngine:
                     shapes,
                     Accuracy.of(accuracy),
                     progress=progress,
-                    wish=wish,
+                    plugin_options=plugin_options,
                     check_indices=are_checked(None),
                 )
         with self._timed("load"):
@@ -68,20 +68,20 @@ class OwnEngine:
                     threads=job.threads,
                     target=target,
                     accuracy=accuracy,
-                    plugins=wish.plugins,
-                    placement=wish.policy.value,
-                    strict=wish.strict,
-                    calibration=wish.calibration,
+                    plugins=plugin_options.plugins,
+                    placement=plugin_options.policy.value,
+                    strict=plugin_options.strict,
+                    calibration=plugin_options.calibration,
                 )
                 if compiled is None
-                else compiled.session(job.threads, strict=wish.strict)
+                else compiled.session(job.threads, strict=plugin_options.strict)
             )
         regions: Sequence[RegionCode] | None = None
         if compiled is not None:
             regions = compiled.artifact.regions
         elif model.suffix == PROGRAM:
             regions = file.load_artifact(model).regions
-        self.plugins = _told(wish, regions)
+        self.plugins = _told(plugin_options, regions)
         self.outputs = [o.name for o in self._session.outputs]
 
     def make_feeds(self) -> dict[str, NDArray[Any]]:
@@ -110,21 +110,21 @@ class OwnEngine:
         self.phases[phase] = time.perf_counter() - start
 
 
-def _wish(job: Job) -> Wish:
+def _plugin_options(job: Job) -> PluginOptions:
     """Placements are measured with as many threads as the model is run with."""
-    told: dict[str, Any] | None = job.options.get("wish")
+    told: dict[str, Any] | None = job.options.get("plugin_options")
     if told is None:
         return NATIVE
     samples = map(read_sample, told["samples"])
-    return Wish.of(told["plugins"], told["policy"], told["strict"], job.threads, samples)
+    return PluginOptions.of(told["plugins"], told["policy"], told["strict"], job.threads, samples)
 
 
-def _told(wish: Wish, regions: Sequence[RegionCode] | None) -> dict[str, Any] | None:
+def _told(plugin_options: PluginOptions, regions: Sequence[RegionCode] | None) -> dict[str, Any] | None:
     """What there is to tell of plugins; None if they have no part in it."""
-    if not wish.plugins and not regions:
+    if not plugin_options.plugins and not regions:
         return None
     placed = None if regions is None else [(r.key, r.plugin, r.version) for r in regions]
-    return {"names": wish.plugins, "policy": wish.policy.value, "regions": placed}
+    return {"names": plugin_options.plugins, "policy": plugin_options.policy.value, "regions": placed}
 
 
 @contextmanager

@@ -36,11 +36,13 @@ _LOSSES = 2  # workers that may be lost before we do without
 
 def default_workers(root: Path = Path("/")) -> int:
     """`TILEWRIGHT_WORKERS`, or one for each idle core but the one that we run on."""
-    wish = os.environ.get("TILEWRIGHT_WORKERS", "")
-    if wish and not wish.isdecimal():
-        raise UserError(f"TILEWRIGHT_WORKERS = {wish!r} is not a number", hint="0 compiles without workers")
-    if wish:
-        return min(int(wish), 64)
+    setting = os.environ.get("TILEWRIGHT_WORKERS", "")
+    if setting and not setting.isdecimal():
+        raise UserError(
+            f"TILEWRIGHT_WORKERS = {setting!r} is not a number", hint="0 compiles without workers"
+        )
+    if setting:
+        return min(int(setting), 64)
     # An application that embeds Python may have put itself in the place of the interpreter.
     if not Path(sys.executable or "").name.startswith("python"):
         return 0

@@ -15,8 +15,8 @@ CalibrationSample: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the user asks for: plugins by name, in order of preference. `strict`: that a plugin fails is an error.
+class PluginOptions:
+    """What the user asks of plugins: their names, in order of preference. `strict`: that a plugin fails is an error.
     `threads`: how many are measured with; None as many as a session has unless told. `calibration` are samples of the
     model's inputs, by name. `is_open`: the shapes of the model are known only when it runs, and may change.
     """
@@ -36,7 +36,7 @@ class Wish:
         strict: bool,
         threads: int | None = None,
         calibration: Iterable[CalibrationSample] = (),
-    ) -> "Wish":
+    ) -> "PluginOptions":
         """From what a user writes."""
         names = (plugins,) if isinstance(plugins, str) else tuple(plugins)
         samples = tuple({n: np.ascontiguousarray(a) for n, a in s.items()} for s in calibration)
@@ -64,4 +64,4 @@ class Wish:
         return f" {h.hexdigest()}"
 
 
-NATIVE = Wish()
+NATIVE = PluginOptions()

@@ -18,7 +18,7 @@ from tilewright.graph.passes.prune import NativeSeconds, prune
 from tilewright.ops.outside import Outside
 from tilewright.placement.measured import Assignment
 from tilewright.placement.observed import Observed
-from tilewright.placement.options import Wish
+from tilewright.placement.options import PluginOptions
 from tilewright.plugins.isolation import RegionCompiler
 from tilewright.support.arrays import Array
 from tilewright.support.artifact import RegionCode
@@ -66,10 +66,14 @@ class Placing:
     """
 
     def __init__(
-        self, wish: Wish, threads: int, native: NativeSeconds, observed: Observed | None = None
+        self,
+        options: PluginOptions,
+        threads: int,
+        native: NativeSeconds,
+        observed: Observed | None = None,
     ) -> None:
         self.native, self.threads = native, threads
-        self._by_hints = wish.policy is not Policy.MEASURED  # what can be measured need not be believed
+        self._by_hints = options.policy is not Policy.MEASURED  # what can be measured need not be believed
         self._observed = observed
         self._compiler = RegionCompiler()
         self._made: dict[tuple[object, ...], bytes | No] = {}
@@ -102,7 +106,7 @@ class Placing:
 def place(
     graph: Graph,
     plugins: Sequence[Plugin],
-    wish: Wish,
+    options: PluginOptions,
     placing: Placing,
     assignment: Assignment | None = None,
 ) -> Placement:
@@ -119,7 +123,7 @@ def place(
             reason = ""
             if isinstance(made, No):
                 reason = made.reason
-                _give_up(plugin, region, reason, wish)
+                _give_up(plugin, region, reason, options)
             else:
                 placed.append(Placed(plugin, region, made))
             verdicts += [UnitVerdict(plugin.name, u, region.key, reason) for u in region.units]
@@ -141,8 +145,8 @@ def with_passed_over(
     return replace(placement, verdicts=(*placement.verdicts, *more))
 
 
-def _give_up(plugin: Plugin, region: Region, reason: str, wish: Wish) -> None:
-    if wish.strict:
+def _give_up(plugin: Plugin, region: Region, reason: str, options: PluginOptions) -> None:
+    if options.strict:
         raise RegionLost(f"the plugin {plugin.name} took a region and could not compile it: {reason}")
     _log.warning("%s: native code instead: %s", region.key, reason)
 

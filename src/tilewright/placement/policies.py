@@ -1,4 +1,4 @@
-"""Who runs what, decided as the user wishes: the policies, and what comes of them."""
+"""Who runs what, decided by the policy that the user chose: the policies, and what comes of them."""
 
 import logging
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import offer
 from tilewright.placement.measured import Lab, Tell, choose
 from tilewright.placement.modelled import Modelled
-from tilewright.placement.options import Wish
+from tilewright.placement.options import PluginOptions
 from tilewright.placement.place import Placement, Placing, place, with_passed_over
 from tilewright.placement.workbench import Workbench
 from tilewright.support.policy import Policy
@@ -17,18 +17,23 @@ _log = logging.getLogger("tilewright")
 
 
 def decide_placement(
-    graph: Graph, plugins: Sequence[Plugin], wish: Wish, placing: Placing, bench: Workbench, tell: Tell
+    graph: Graph,
+    plugins: Sequence[Plugin],
+    options: PluginOptions,
+    placing: Placing,
+    bench: Workbench,
+    tell: Tell,
 ) -> Placement:
     """What plugins run of a graph. Something is timed on the `bench` only if the policy says so."""
-    if wish.policy is Policy.GREEDY:
-        return place(graph, plugins, wish, placing)
+    if options.policy is Policy.GREEDY:
+        return place(graph, plugins, options, placing)
     offers = [offer(graph, p) for p in plugins]
     lab: Lab = bench
-    if wish.policy is Policy.MODEL:
+    if options.policy is Policy.MODEL:
         lab = Modelled(graph, offers, placing.threads, placing.native, bench.known)
     claims = {o.plugin.name: [u for r in o.regions for u in r.units] for o in offers}
     chosen = choose(graph, claims, lab, tell)
     times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in chosen.seconds.items())
     _log.info("placement: %s (%s)", chosen.name, times)
-    placement = place(graph, plugins, wish, placing, chosen.assignment)
+    placement = place(graph, plugins, options, placing, chosen.assignment)
     return with_passed_over(placement, offers, lab.why_not)

@@ -226,11 +226,11 @@ def _file_name(key: str, kind: str = _ENTRY) -> str:
 
 def default_cache() -> Cache:
     """The cache that the environment asks for."""
-    wish = os.environ.get("TILEWRIGHT_CACHE", "")
-    if wish.lower() == "off":
+    setting = os.environ.get("TILEWRIGHT_CACHE", "")
+    if setting.lower() == "off":
         return Cache(None)
-    if wish:
-        folder = Path(wish)
+    if setting:
+        folder = Path(setting)
     else:
         caches = user_folder("XDG_CACHE_HOME", ".cache")
         if caches is None:

@@ -18,11 +18,11 @@ def default_threads(root: Path = _ROOT) -> int:
     mask; otherwise its physical cores, but no more than the control groups' quota lets run at once.
     """
     cpus = os.sched_getaffinity(0)
-    wish = (
+    setting = (
         os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     )  # a list has a number for each level of nesting
-    if wish.isdecimal() and int(wish) > 0:
-        return min(int(wish), len(cpus))
+    if setting.isdecimal() and int(setting) > 0:
+        return min(int(setting), len(cpus))
     cores = {_siblings(root, cpu) for cpu in cpus}
     quota = _quota(root)
     return max(1, len(cores) if quota is None else min(len(cores), int(quota + 0.5)))

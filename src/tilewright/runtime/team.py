@@ -40,7 +40,7 @@ _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, sig
 
 
 def spin_us() -> float:
-    """How long idle workers spin before they sleep: the environment's wish, or `SPIN_US`."""
+    """How long idle workers spin before they sleep: what the environment says, or `SPIN_US`."""
     text = os.environ.get("TILEWRIGHT_SPIN_US")
     if text is None:
         return SPIN_US

@@ -90,11 +90,11 @@ class Choice:
 
 def database_path() -> Path | None:
     """Where the environment wants it; None if nowhere."""
-    wish = os.environ.get("TILEWRIGHT_DB", "")
-    if wish.lower() == "off":
+    setting = os.environ.get("TILEWRIGHT_DB", "")
+    if setting.lower() == "off":
         return None
-    if wish:
-        return Path(wish)
+    if setting:
+        return Path(setting)
     folder = user_folder("XDG_DATA_HOME", ".local/share")
     return None if folder is None else folder / "tilewright" / "tuning.db"
 

@@ -88,11 +88,11 @@ def _is_within(value: object, low: float, high: float) -> bool:
 
 def figures_path(model: str) -> Path | None:
     """Where those of a CPU are; None if they are turned off, or there is no home."""
-    wish = os.environ.get(_VARIABLE, "")
-    if wish.lower() == "off":
+    plugin_options = os.environ.get(_VARIABLE, "")
+    if plugin_options.lower() == "off":
         return None
-    if wish:
-        return Path(wish)
+    if plugin_options:
+        return Path(plugin_options)
     folder = user_folder("XDG_DATA_HOME", ".local/share")
     name = sha256(model.encode()).hexdigest()[:16]
     return None if folder is None else folder / "tilewright" / "figures" / f"{name}.json"

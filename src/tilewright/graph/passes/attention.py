@@ -12,7 +12,7 @@ to the last, instead of writing all scores to memory and reading them again, twi
 
     MatMul(Softmax(x), v)               →  Mul(MatMul(powers, v), scale)      powers, scale = SoftmaxParts(x)
     MatMul(Mul(q, c), Mul(kᵀ, d))       →  Mul(MatMul(q, kᵀ), c · d)          for numbers c and d
-    Where(mask, x, -inf), Add(x, mask)  →  HideFollowing(x)                   for a causal mask of many keys
+    Where(mask, x, -inf), Add(x, mask)  →  CausalMask(x)                   for a causal mask of many keys
 
 Results are rounded differently, by about as much. Half precision stays as it is: what a model rounds to half precision
 in between is part of its meaning.
@@ -28,7 +28,7 @@ from tilewright.graph.pattern import number
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.arithmetic import Add, Div, Mul
-from tilewright.ops.core.causal_mask import HideFollowing
+from tilewright.ops.core.causal_mask import CausalMask
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.logic import And, Comparison, Not, Where
 from tilewright.ops.core.movement import Reshape, Transpose
@@ -245,7 +245,7 @@ def _hidden(state: Sweep, node: Node, x: Value, seen: Array, low: float) -> Sequ
     offset = int(counts[cut[0]] - 1 - cut[0])
     if not np.array_equal(seen, np.arange(keys) <= np.arange(rows)[:, None] + offset):
         return None
-    return state.add(HideFollowing(offset, low), (x,), node)
+    return state.add(CausalMask(offset, low), (x,), node)
 
 
 def _known_mask(state: Sweep, value: Value) -> Array | None:

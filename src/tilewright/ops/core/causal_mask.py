@@ -17,7 +17,7 @@ from tilewright.tir.build import FuncBuilder
 
 
 @dataclass(frozen=True, slots=True)
-class HideFollowing(Op):
+class CausalMask(Op):
     """The input where the last index is at most the one before it plus `offset`, and `low` elsewhere."""
 
     kind = Kind.ELEMENTWISE
