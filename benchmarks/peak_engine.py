@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tilewright.cli.catalogue import Peer
-from tilewright.cli.guest.job import Job
+from tilewright.cli.guest.job import EngineJob
 from tilewright.cli.peak import fma_loop
 from tilewright.support.progress import OnProgress
 from tilewright.target.target import native
@@ -20,7 +20,7 @@ class PeakEngine:
 
     version = ""
 
-    def __init__(self, job: Job, progress: OnProgress) -> None:
+    def __init__(self, job: EngineJob, progress: OnProgress) -> None:
         loop = fma_loop(native(), seconds=0.0001)
         steps = round(loop.steps * GFLOP * 1e9 / loop.flops)
         self._loop = replace(loop, steps=steps, flops=steps * (loop.flops // loop.steps))

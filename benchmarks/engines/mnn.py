@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from tilewright.cli.guest.job import Job, Progress
+    from tilewright.cli.guest.job import EngineJob, Progress
 
 Array = NDArray[Any]
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 class Mnn:
     """Converted by MNN's own converter, at high precision. It has no 64-bit integers: they become 32-bit ones."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: EngineJob, progress: Progress) -> None:
         # The converter itself: the command line around it would send usage data.
         tools: Any = import_module("_tools")
         nn: Any = import_module("MNN.nn")

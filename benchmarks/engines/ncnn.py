@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from tilewright.cli.guest.job import Job, Progress
+    from tilewright.cli.guest.job import EngineJob, Progress
 
 Array = NDArray[Any]
 
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 class Ncnn:
     """Converted by pnnx, in float32. A first dimension of one is left out, as ncnn knows no batches."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: EngineJob, progress: Progress) -> None:
         ncnn: Any = import_module("ncnn")
         self.version = ncnn.__version__
         self._ncnn = ncnn

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from tilewright.cli.guest.job import Job, Progress
+    from tilewright.cli.guest.job import EngineJob, Progress
 
 Array = NDArray[Any]
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 class OpenVino:
     """One stream, tuned for latency, in float32."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: EngineJob, progress: Progress) -> None:
         openvino: Any = import_module("openvino")
         self.version = openvino.__version__.split("-")[0]
         self._openvino = openvino

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from tilewright.cli.guest.job import Job, Progress
+    from tilewright.cli.guest.job import EngineJob, Progress
 
 Array = NDArray[Any]
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 class Torch:
     """PyTorch, eager, on a module that onnx2torch makes of the file."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: EngineJob, progress: Progress) -> None:
         torch: Any = import_module("torch")
         onnx2torch: Any = import_module("onnx2torch")
         self.version = torch.__version__
@@ -25,7 +25,7 @@ class Torch:
         torch.set_num_threads(job.threads)
         self._module = self._prepared(onnx2torch.convert(_readable(job.model)).eval(), job)
 
-    def _prepared(self, module: Any, job: Job) -> Any:
+    def _prepared(self, module: Any, job: EngineJob) -> Any:
         return module
 
     def bind(self, feeds: dict[str, Array]) -> None:
@@ -60,13 +60,13 @@ def _readable(path: str) -> Any:
 class Inductor(Torch):
     """torch.compile with Inductor and frozen weights; compiled in the first run."""
 
-    def _prepared(self, module: Any, job: Job) -> Any:
+    def _prepared(self, module: Any, job: EngineJob) -> Any:
         config: Any = import_module("torch._inductor.config")
         config.freezing = True
         self._fix_shapes(module, job)
         return self._torch.compile(module, backend="inductor")
 
-    def _fix_shapes(self, module: Any, job: Job) -> None:
+    def _fix_shapes(self, module: Any, job: EngineJob) -> None:
         """Dynamo cannot follow shapes that are tensors, even constant ones. A run on the inputs tells them."""
         shapes: Any = import_module("torch.fx.passes.shape_prop")
         inputs = [self._torch.from_numpy(np.ascontiguousarray(v)) for v in job.read_feeds().values()]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from tilewright.cli.guest.job import Job, Progress
+    from tilewright.cli.guest.job import EngineJob, Progress
 
 Array = NDArray[Any]
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 class Tvm:
     """Apache TVM's Relax, untuned (its `zero` pipeline), for this processor and the shapes of the inputs."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: EngineJob, progress: Progress) -> None:
         os.environ["TVM_NUM_THREADS"] = str(job.threads)  # of its pool, which starts with its first use
         tvm: Any = import_module("tvm")
         relax: Any = import_module("tvm.relax")

@@ -18,7 +18,7 @@ from examples.models import mlp, resnet18, transformer_encoder
 from tilewright.cli.catalogue import interpreter
 from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
-from tilewright.cli.guest.job import Job, read_array
+from tilewright.cli.guest.job import EngineJob, read_raw_array
 from tilewright.cli.peers import OnnxRuntimePeer
 
 Arrays: TypeAlias = dict[str, Any]
@@ -41,7 +41,7 @@ def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
     wanted = OnnxRuntimePeer(str(path), 1)(feeds)
     own = folder / "engine"
     own.mkdir()
-    job = Job(str(path), 1, str(own), str(folder))
+    job = EngineJob(str(path), 1, str(own), str(folder))
     command = {
         "do": "load",
         "model": job.model,
@@ -61,7 +61,7 @@ def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
                 raise AssertionError(e.answer.get("trace", str(e))) from e
             pytest.skip(f"{e.missing} is not installed")
     got = {
-        name: read_array(job.result(n), kind).reshape(wanted[name].shape)
+        name: read_raw_array(job.result(n), kind).reshape(wanted[name].shape)
         for n, (name, kind) in enumerate(zip(wanted, kinds, strict=True))
     }
     differences = compare_outputs(got, wanted)

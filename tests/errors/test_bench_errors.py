@@ -45,7 +45,9 @@ def test_threads_that_are_no_numbers(model: str, threads: str) -> None:
 
 
 def test_interpreter_that_does_not_exist(model: str) -> None:
-    text = stderr("bench", model, "--against", "ort", "--python", "ort=/no/python", status=ExitStatus.USER_ERROR)
+    text = stderr(
+        "bench", model, "--against", "ort", "--python", "ort=/no/python", status=ExitStatus.USER_ERROR
+    )
     assert "no interpreter '/no/python' for ort" in text
 
 

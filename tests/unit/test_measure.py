@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 from benchmarks.catalogue import ENGINES
 from tilewright.cli.catalogue import NATIVE, Peer, interpreter
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
-from tilewright.cli.guest.job import Job, read_array
-from tilewright.cli.guest.serve import Server
+from tilewright.cli.guest.job import EngineJob, read_raw_array
+from tilewright.cli.guest.serve import EngineServer
 from tilewright.cli.guest.turn import MIN_RUNS
 from tilewright.cli.measure import Report, measure
 from tilewright.support.errors import UserError
@@ -106,11 +106,11 @@ def job(folder: Path) -> dict[str, Any]:
 
 def test_the_server_answers_with_errors_and_lives_on(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = []
-    server = Server("fake_engines:Right", told.append)
+    server = EngineServer("fake_engines:Right", told.append)
     failure = server.answer({"do": "load", **job(tmp_path), "packages": ["no_such_package"], "feeds": []})
     assert failure["missing"] == "no_such_package"
     assert failure["types"][0] == "ModuleNotFoundError"
-    feeds = Job(**job(tmp_path)).write_feeds({"x": np.array([-1.0, 2.0])})
+    feeds = EngineJob(**job(tmp_path)).write_feeds({"x": np.array([-1.0, 2.0])})
     answer = server.answer({"do": "load", **job(tmp_path), "feeds": feeds})
     assert told == [{"progress": ["convert", 1, 1]}]
     assert answer["results"] == ["float64"]
@@ -122,9 +122,9 @@ def test_types_that_numpy_has_not_survive_the_file(tmp_path: Path) -> None:
     import ml_dtypes  # noqa: PLC0415
 
     value = np.array([1.5, -2.0], ml_dtypes.bfloat16)
-    one = Job(**job(tmp_path))
+    one = EngineJob(**job(tmp_path))
     ((_, dtype),) = one.write_feeds({"x": value})
-    assert np.array_equal(read_array(one.feed(0), dtype), value)
+    assert np.array_equal(read_raw_array(one.feed(0), dtype), value)
 
 
 def test_the_interpreter_is_that_of_the_option_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

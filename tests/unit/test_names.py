@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "tilewright"
-GUEST = PACKAGE / "cli" / "guest"  # a program by itself, which runs where another engine is installed
 
 # What has a name of its own in the field in two places, which never meet in one file.
 EXCEPTIONS = {
@@ -39,7 +38,7 @@ def public_names(tree: ast.Module) -> Iterator[str]:
 
 def definitions() -> dict[str, list[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(p for p in PACKAGE.rglob("*.py") if GUEST not in p.parents):
+    for path in sorted(PACKAGE.rglob("*.py")):
         for name in public_names(ast.parse(path.read_text(encoding="utf-8"))):
             found[name].append(str(path.relative_to(PACKAGE)))
     return dict(found)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from tilewright.cli.guest.job import Job, Progress
+    from tilewright.cli.guest.job import EngineJob, Progress
 
 Array = NDArray[Any]
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 class Xla:
     """XLA through JAX: the file as a function of JAX, compiled for the shapes of the inputs."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: EngineJob, progress: Progress) -> None:
         os.environ["NPROC"] = str(job.threads)  # of XLA's pool, which starts with its first use
         jax: Any = import_module("jax")
         jax.config.update("jax_platforms", "cpu")

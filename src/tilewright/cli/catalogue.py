@@ -42,7 +42,7 @@ NATIVE = Peer("native", "Tilewright without plugins", OURS.source, (), "")
 ORT = Peer(
     "ort",
     "ONNX Runtime",
-    "tilewright_guest.ort:OnnxRuntime",
+    "tilewright_guest.ort:OnnxRuntimeGuest",
     ("onnxruntime",),
     "pip install 'tilewright[ort]'",
 )

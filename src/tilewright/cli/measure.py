@@ -22,7 +22,7 @@ from tilewright.cli.catalogue import OURS, PEERS, Peer, find_peers, interpreter
 from tilewright.cli.defaults import TIMEOUT
 from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
-from tilewright.cli.guest.job import read_array
+from tilewright.cli.guest.job import read_raw_array
 from tilewright.cli.machine import check_cores
 from tilewright.cli.options import PROGRAM
 from tilewright.ops.accuracy import Accuracy
@@ -307,7 +307,7 @@ class _Contest:
             raise EngineFailure(f"gave {len(kinds)} results, and the model has {len(self.outputs)}")
         folder = self.scratch / name
         self.results[name] = {
-            output: read_array(str(folder / f"output_{n}.npy"), kind)
+            output: read_raw_array(str(folder / f"output_{n}.npy"), kind)
             for n, (output, kind) in enumerate(zip(self.outputs, kinds, strict=True))
             if kind is not None
         }

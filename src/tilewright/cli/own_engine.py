@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tilewright.api import load
 from tilewright.cli.feeds import make_feeds, read_sample
-from tilewright.cli.guest.job import Job
+from tilewright.cli.guest.job import EngineJob
 from tilewright.cli.options import PROGRAM
 from tilewright.compiler import compile_for
 from tilewright.ops.accuracy import Accuracy
@@ -38,7 +38,7 @@ class OwnEngine:
 
     version = __version__
 
-    def __init__(self, job: Job, progress: OnProgress) -> None:
+    def __init__(self, job: EngineJob, progress: OnProgress) -> None:
         self.phases: dict[str, float] = {}
         self._options = job.options
         shapes = {name: tuple(shape) for name, shape in job.options.get("shapes", {}).items()}
@@ -110,7 +110,7 @@ class OwnEngine:
         self.phases[phase] = time.perf_counter() - start
 
 
-def _plugin_options(job: Job) -> PluginOptions:
+def _plugin_options(job: EngineJob) -> PluginOptions:
     """Placements are measured with as many threads as the model is run with."""
     told: dict[str, Any] | None = job.options.get("plugin_options")
     if told is None:

@@ -15,7 +15,7 @@ Progress = Callable[[str, int, int], None]  # stage, how much of it is done, of 
 
 
 @dataclass(frozen=True)
-class Job:
+class EngineJob:
     """`feeds` has the inputs in the model's order as (name, type), and their arrays are files of `shared`; None if the
     engine makes them up. Results go to `folder`. `cores` are those that compilers may use.
     """
@@ -37,7 +37,7 @@ class Job:
         return os.path.join(self.folder, f"output_{number}.npy")
 
     def read_feeds(self) -> dict[str, NDArray[Any]]:
-        return {name: read_array(self.feed(n), dtype) for n, (name, dtype) in enumerate(self.feeds or ())}
+        return {name: read_raw_array(self.feed(n), dtype) for n, (name, dtype) in enumerate(self.feeds or ())}
 
     def write_feeds(self, feeds: dict[str, NDArray[Any]]) -> list[tuple[str, str]]:
         for n, value in enumerate(feeds.values()):
@@ -45,7 +45,7 @@ class Job:
         return [(name, value.dtype.name) for name, value in feeds.items()]
 
 
-def read_array(path: str, dtype: str) -> NDArray[Any]:
+def read_raw_array(path: str, dtype: str) -> NDArray[Any]:
     """Types that numpy has not by itself, such as bfloat16, come as bytes."""
     array: NDArray[Any] = np.load(path, allow_pickle=False)
     if array.dtype.kind != "V":

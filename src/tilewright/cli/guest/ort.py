@@ -7,15 +7,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .job import Job, Progress
-
-Array = NDArray[Any]
+from .job import EngineJob, Progress
 
 
-class OnnxRuntime:
+class OnnxRuntimeGuest:
     """The CPU provider with all graph optimisations; inputs and outputs are bound, so nothing is copied."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: EngineJob, progress: Progress) -> None:
         onnxruntime: Any = import_module("onnxruntime")
         self.version = onnxruntime.__version__
         options = onnxruntime.SessionOptions()
@@ -24,7 +22,7 @@ class OnnxRuntime:
         self._values = onnxruntime.OrtValue
         self._session = onnxruntime.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
 
-    def bind(self, feeds: dict[str, Array]) -> None:
+    def bind(self, feeds: dict[str, NDArray[Any]]) -> None:
         self._binding = self._session.io_binding()
         self._inputs = {n: self._values.ortvalue_from_numpy(v) for n, v in feeds.items()}
         for name, value in self._inputs.items():
@@ -35,5 +33,5 @@ class OnnxRuntime:
     def run(self) -> None:
         self._session.run_with_iobinding(self._binding)
 
-    def results(self) -> list[Array]:
+    def results(self) -> list[NDArray[Any]]:
         return self._binding.copy_outputs_to_cpu()

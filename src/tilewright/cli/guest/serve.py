@@ -1,7 +1,7 @@
 """The process of one engine: it takes a JSON command a line, and gives JSON answers a line.
 
-    {"do": "load", …fields of Job…}    -> versions, seconds of each phase, how many outputs were written to the folder
-    {"do": "turn", "seconds": 0.5}     -> the seconds of each run
+    {"do": "load", …fields of EngineJob…} -> versions, seconds of each phase, how many outputs were written to the
+    folder {"do": "turn", "seconds": 0.5}     -> the seconds of each run
 
 While it works it may answer {"progress": [stage, done, total]} any number of times. What went wrong is an answer too;
 only a crash ends the process. Arrays go through .npy files in the job's folder, without pickle.
@@ -22,13 +22,13 @@ from typing import Any, TextIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from .job import Job
+from .job import EngineJob
 from .turn import take_turn
 
 _TRACE = 4000  # characters of a traceback that are told
 
 
-class Server:
+class EngineServer:
     """Holds the engine between commands."""
 
     def __init__(self, source: str, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -38,12 +38,12 @@ class Server:
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         try:
             if command.pop("do") == "load":
-                return self._load(Job(**command))
+                return self._load(EngineJob(**command))
             return {"times": take_turn(self._engine.run, command["seconds"]), "peak_mb": _peak_mb()}
         except Exception as error:
             return _failure(error)
 
-    def _load(self, job: Job) -> dict[str, Any]:
+    def _load(self, job: EngineJob) -> dict[str, Any]:
         for package in job.packages:
             import_module(package)
         module, _, name = self._source.partition(":")
@@ -68,7 +68,7 @@ class Server:
         self._tell({"progress": [stage, done, total]})
 
 
-def _write(job: Job, number: int, value: Any) -> str | None:
+def _write(job: EngineJob, number: int, value: Any) -> str | None:
     """The type of a result, whose array is in the folder now; None for what is no array."""
     if not isinstance(value, np.ndarray):
         return None
@@ -105,7 +105,7 @@ def serve(commands: TextIO, answers: TextIO, source: str) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    server = Server(source, tell)
+    server = EngineServer(source, tell)
     for line in commands:
         tell(server.answer(json.loads(line)))
 

@@ -44,7 +44,8 @@ PIPELINE: tuple[GraphPass, ...] = (
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind
 )
-ADDED: Additions[tuple[GraphPass, GraphPass]] = Additions("graph pass")  # each with the one that it runs before
+# Each with the one that it runs before.
+ADDED: Additions[tuple[GraphPass, GraphPass]] = Additions("graph pass")
 
 
 def register_pass(run: GraphPass, before: GraphPass = eliminate_common) -> None:
