@@ -12,7 +12,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.find import loop_names, path_to, ranges_above, top_level
-from tilewright.schedule.names import check_free
+from tilewright.schedule.names import check_fresh
 from tilewright.tir.analysis.regions import Span
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children
@@ -59,7 +59,7 @@ def under_new_loops(
     the body of `func` without it.
     """
     names = loop_names(block)
-    check_free(func.with_body(rest), *names)
+    check_fresh(func.with_body(rest), names)
     extents: list[int] = []
     bindings: list[Expr] = []
     for name, it, span in zip(names, block.iters, spans, strict=True):

@@ -18,30 +18,20 @@ from tilewright.tir.stmt import (
 )
 
 
-def check_free(func: Func, *names: str) -> None:
-    """The names that a step is about to make are not in use."""
-    taken, buffers = func.names, {b.name for b in (*func.params, *func.locals)}
-    for name in names:
-        if name in taken or name in buffers:
-            raise ScheduleError(
-                f"the new name {name!r} is taken in {func.name}", hint="was this step applied before?"
-            )
-
-
 def bound_names(s: Stmt) -> set[str]:
     """Every name that `s` binds: loops, blocks, iterators."""
     found = declared(s)
     return {*found.blocks, *(v.name for v in found.ranges)}
 
 
-def check_fresh(func: Func, new: Iterable[str]) -> None:
-    """Refuse to bind a name anew: equal names mean equal variables."""
-    taken = func.names
-    clash = sorted(n for n in new if n in taken)
-    if clash:
+def check_fresh(func: Func, names: Iterable[str]) -> None:
+    """Refuse to make a loop, an iterator, a block or a buffer whose name is taken: equal names are equal variables."""
+    taken, buffers = func.names, {b.name for b in (*func.params, *func.locals)}
+    clash = min((n for n in names if n in taken or n in buffers), default=None)
+    if clash is not None:
         raise ScheduleError(
-            f"the new name {clash[0]!r} is taken in {func.name}",
-            hint="this step was applied to the same loop or block before; apply it to what it made",
+            f"the new name {clash!r} is taken in {func.name}",
+            hint="this step was applied to the same loop, block or buffer before; apply it to what it made",
         )
 
 

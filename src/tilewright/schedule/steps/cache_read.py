@@ -18,7 +18,7 @@ from tilewright.schedule.cover import made_before
 from tilewright.schedule.edit import insert_nest, replace_stmt
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, find_buffer, nest_of
-from tilewright.schedule.names import check_free
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.preconditions import check_leaf
 from tilewright.schedule.step import FuncStep
 from tilewright.schedule.steps.cache_write import copy_nest
@@ -74,7 +74,7 @@ class CacheRead(FuncStep):
         assert used is not None  # the block reads it
         cache = Buffer(self.cache, buffer.shape, buffer.dtype, self.scope)
         copy, names = copy_nest(self.copy, buffer, cache, used)
-        check_free(func, self.cache, self.copy, *names)
+        check_fresh(func, (self.cache, self.copy, *names))
         made = replace(func, locals=(*func.locals, cache))
         made = replace_stmt(made, block, redirect(block, {buffer: cache}))
         made = insert_nest(made, at, copy)

@@ -19,7 +19,7 @@ from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import insert_nest, replace_stmt
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import contains_block, find_block, find_buffer, nest_of, top_level
-from tilewright.schedule.names import check_free
+from tilewright.schedule.names import check_fresh
 from tilewright.schedule.preconditions import check_leaf, check_not_in_place, check_sole_writer
 from tilewright.schedule.step import FuncStep
 from tilewright.tir.analysis.dataflow import Dataflow
@@ -78,7 +78,7 @@ class CacheWrite(FuncStep):
                 )
         cache = Buffer(self.cache, buffer.shape, buffer.dtype, self.scope)
         copy, names = copy_nest(self.copy, cache, buffer, self._written(func, block, buffer))
-        check_free(func, self.cache, self.copy, *names)
+        check_fresh(func, (self.cache, self.copy, *names))
         func = insert_nest(replace(func, locals=(*func.locals, cache)), at + 1, copy)
         return replace_stmt(func, block, redirect(block, {buffer: cache}))
 

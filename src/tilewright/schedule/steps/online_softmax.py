@@ -59,7 +59,7 @@ from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.edit import replace_nest, swap_stmt, wrap
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import path_to, ranges_above
-from tilewright.schedule.names import bound_names, check_free, check_fresh, rename
+from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.softmax_chain import (
     KeyNest,
     SoftmaxChain,
@@ -144,8 +144,8 @@ class _Rewriting:
         mine = {id(s) for s in (*(n.stmt for n in f.nests), *f.after)}
         first = [s for s in f.around.stmts if id(s) not in mine]
         new = seq(*first, *nests, *f.after)
-        check_fresh(self.func, bound_names(new) - bound_names(f.around))
-        check_free(self.func, *(x.name for x in self.made))
+        made = {x.name for x in self.made}
+        check_fresh(self.func, (bound_names(new) - bound_names(f.around)) | made)
         largest = f.top.store.buffer
         local = (*(self.running if x is largest else x for x in self.func.locals), *self.made)
         return replace(replace_nest(self.func, f.around, new), locals=local)

@@ -45,7 +45,7 @@ from tilewright.ir.rewrite import transform as transform_expr
 from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, top_level
-from tilewright.schedule.names import bound_names, check_free
+from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.own_nest import own_nest, under_own_loops
 from tilewright.schedule.preconditions import check_not_in_place, check_sole_writer
 from tilewright.schedule.step import FuncStep
@@ -101,7 +101,7 @@ class PadEinsum(FuncStep):
         result, unpad = self._unpad(block, store, wide, grown)
         nests = [*pads, *unpad]
         fresh = [name for n in nests for name in bound_names(n)]
-        check_free(func, *fresh, *(b.name for b in made), *([result.name] if unpad else ()))
+        check_fresh(func, (*fresh, *(b.name for b in made), *([result.name] if unpad else ())))
 
         widened = _widened(block, store, result, loads, tuple(wide.values()))
         body: Stmt = widened
