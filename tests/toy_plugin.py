@@ -48,8 +48,8 @@ class Numpy(Plugin):
 
     def stated(self, array: Array) -> Array:
         """The array as the model has it."""
-        is_turned = self.order is Order.CHANNELS_LAST and array.ndim > 2
-        return np.moveaxis(array, -1, 1) if is_turned else array
+        is_transposed = self.order is Order.CHANNELS_LAST and array.ndim > 2
+        return np.moveaxis(array, -1, 1) if is_transposed else array
 
 
 class ChannelsLast(Numpy):

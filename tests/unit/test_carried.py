@@ -9,7 +9,7 @@ from native import BEST, every_target, run_native
 from tilewright.codegen.kernel import parts
 from tilewright.codegen.kernel import steps as steps_of
 from tilewright.codegen.legalize import legalize
-from tilewright.families.recurrent.match import carried_nests
+from tilewright.families.recurrent.match import recurrent_nests
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scope, as_index, const, maximum, select
 from tilewright.schedule.schedule import Schedule
@@ -93,9 +93,9 @@ def test_only_loops_with_a_dependence_are_carried() -> None:
     with b.around("row", (3,), ("r",)):
         p = b.compute("p", (3, 4), lambda r, i: x[r, i] * 2)
         q = b.compute("q", (3, 4), lambda r, i: p[r, i] + 1)
-    assert not carried_nests(b.finish(q))
+    assert not recurrent_nests(b.finish(q))
     for steps in (3, 1):
-        (nest,) = carried_nests(recurrence(2, steps, 1, 4))
+        (nest,) = recurrent_nests(recurrence(2, steps, 1, 4))
         assert nest.var.name == "step_g"
 
 
@@ -151,14 +151,14 @@ def test_contraction_is_in_registers_and_its_weights_in_panels(steps: int) -> No
     of = {b.name: b for b in func.locals}
     assert of["total"].scope is Scope.REGISTER
     assert len(of["turned"].shape) == 4  # group, panel, k, column
-    assert carried_nests(func), "the loop over steps is still one"
+    assert recurrent_nests(func), "the loop over steps is still one"
     lanes = {n.extent for n in loops(func.body) if n.kind is LoopKind.VECTORIZED}
     assert lanes == {8}
 
 
 def test_every_block_in_the_loop_is_vectorized() -> None:
     func = schedule_func(recurrence(1, 5, 3, 40), AVX2).func
-    for block in (b for n in carried_nests(func) for b in blocks(n)):
+    for block in (b for n in recurrent_nests(func) for b in blocks(n)):
         around = [n for n in loops(func.body) if any(b is block for b in blocks(n))]
         assert around[0].kind is LoopKind.SERIAL and around[1].kind is LoopKind.SERIAL
         assert any(n.kind is LoopKind.VECTORIZED for n in around), block.name
@@ -166,7 +166,7 @@ def test_every_block_in_the_loop_is_vectorized() -> None:
 
 def test_groups_without_a_dependence_are_divided_among_workers() -> None:
     func = schedule_func(recurrence(2, 20, 4, 64), AVX2).func
-    (nest,) = carried_nests(func)
+    (nest,) = recurrent_nests(func)
     assert nest.kind is LoopKind.PARALLEL and isinstance(nest.body, For) and nest.body.kind is LoopKind.SERIAL
 
 
@@ -237,7 +237,7 @@ def test_whatever_columns_there_are(extents: Sequence[int], target: Target) -> N
 def test_columns_that_need_each_other_are_not_divided() -> None:
     """In `recurrence` a copy of the whole state comes first in each step: it would be a step of its own."""
     func = schedule_func(recurrence(1, 3, 1, 256), AVX2).func
-    (nest,) = carried_nests(func)
+    (nest,) = recurrent_nests(func)
     assert all(n.kind is not LoopKind.PARALLEL for n in loops(nest))
 
 

@@ -329,10 +329,10 @@ def _block_kind(block: Block) -> str:
     stores = [s for s in walk_stmts(block.body) if isinstance(s, Store)]
     parts = [e for s in stores for e in walk_expr(s.value)]
     if block.is_reduction:
-        is_product = any(
+        is_contraction = any(
             isinstance(e, Fma) or (isinstance(e, Binary) and e.op is BinaryOp.MUL) for e in parts
         )
-        return "contraction" if is_product else "reduction"
+        return "contraction" if is_contraction else "reduction"
     if any(isinstance(e, Unary | Binary | Fma) and e.dtype.is_float for e in parts):
         return "elementwise"
     return "copy" if any(isinstance(e, Load) for e in parts) else "fill"

@@ -367,9 +367,9 @@ class ExprEmitter:
         """One element each of several slots; their other columns, which are likely wanted next, come with it."""
         rows = [self._slot(file, (offset + n * step) // file.width) for n in range(self.lanes)]
         names = tuple(v.name for v in rows)
-        if names not in self.known.turned:
-            self.known.turned[names] = transpose_vectors(self.b, rows)
-        return self.known.turned[names][offset % file.width]
+        if names not in self.known.transposed:
+            self.known.transposed[names] = transpose_vectors(self.b, rows)
+        return self.known.transposed[names][offset % file.width]
 
     def _slot(self, file: RegisterFile, n: int) -> Val:
         return Val(file.slots[n] or "poison", file.buffer.dtype, file.width)

@@ -46,7 +46,7 @@ class LoadedValues:
     facts: Facts
     _values: dict[NodeKey, Val] = field(default_factory=dict[NodeKey, Val])
     _readers: dict[Buffer, list[NodeKey]] = field(default_factory=dict[Buffer, list[NodeKey]])
-    turned: dict[tuple[str, ...], list[Val]] = field(
+    transposed: dict[tuple[str, ...], list[Val]] = field(
         default_factory=dict[tuple[str, ...], list[Val]]
     )  # by rows
 
@@ -68,4 +68,4 @@ class LoadedValues:
 
     def copy(self) -> "LoadedValues":
         readers = {b: list(keys) for b, keys in self._readers.items()}
-        return LoadedValues(self.facts, dict(self._values), readers, dict(self.turned))
+        return LoadedValues(self.facts, dict(self._values), readers, dict(self.transposed))

@@ -1,4 +1,4 @@
-"""Vectors turned from rows into columns, inside of registers.
+"""Transposes of vectors, inside of registers.
 
     rows a0 a1 a2 a3, b0 b1 b2 b3, …      ──>      columns a0 b0 c0 d0, a1 b1 c1 d1, …
 
@@ -16,7 +16,7 @@ _NEAR_BYTES = 16  # what every vector unit can shuffle in one instruction
 
 
 def can_turn(dtype: DType, width: int, rows: int) -> bool:
-    """Are `rows` vectors of `width` elements turned by weaving?"""
+    """Are `rows` vectors of `width` elements transposed by weaving?"""
     return dtype is not DType.BOOL and 1 < rows <= width and width & (width - 1) == 0
 
 

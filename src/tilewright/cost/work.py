@@ -51,7 +51,7 @@ def block_seconds(block: Block, lanes: int, m: Machine) -> float:
             work += _SHARED if block.is_reduction and ld.buffer.size * 4 < elements else 1
     cycles = elements / lanes * (work / m.loads_per_cycle + (0.0 if block.is_reduction else _STEP))
     touched = stored | {ld.buffer for ld in found}
-    # Windows and products read an element many times; it comes from afar once.
+    # Windows and GEMMs read an element many times; it comes from afar once.
     nbytes = sum(min(b.bytes, elements * b.dtype.bytes) for b in touched)
     return max(cycles / m.hertz, moving_seconds(nbytes, m))
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 from tilewright.families.ordered.recipe import is_ordered
 from tilewright.families.prepare import prepared
-from tilewright.families.recurrent.match import carried_nests
+from tilewright.families.recurrent.match import recurrent_nests
 from tilewright.families.space import Space
 from tilewright.families.winograd.recipe import find_stages
 from tilewright.schedule.draft import Draft
@@ -41,7 +41,7 @@ class ScheduleRequest:
         """The Func with everything inlined that need not be stored; None if a loop depends on its own earlier
         iterations, so that nothing may be moved.
         """
-        return None if carried_nests(self.func) else prepared(self.func)
+        return None if recurrent_nests(self.func) else prepared(self.func)
 
     @cached_property
     def plain(self) -> Draft | None:

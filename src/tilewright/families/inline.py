@@ -4,7 +4,7 @@ A block that only moves data is inlined wherever it is read. A block that comput
 that run over no more elements than it has itself, and that are not reductions: there each element would be
 computed once per reduction step.
 
-The two factors of a product may be moved parts of one buffer, as queries and keys that were computed together are.
+The two operands of a contraction may be moved parts of one buffer, as queries and keys that were computed together are.
 Then one of them stays: a step that packs an operand names its buffer. Once it is packed, what it is packed from
 can be read in place (`inline_moved`).
 """
@@ -49,14 +49,14 @@ def inline_moved(s: Draft, block: Block) -> bool:
 
 
 def _is_factor_of_same(block: Block, user: Block) -> bool:
-    """Does the block move one factor of the user's products, and is the other one of the buffer that it moves from?"""
+    """Does the block move one operand of the contraction, and is the other one of the buffer that it moves from?"""
     moved, used = block.try_store, user.try_store
     if moved is None or used is None:
         return False
-    source, product = moved.value, used.value
-    if not isinstance(source, Load) or not isinstance(product, Fma):
+    source, fma = moved.value, used.value
+    if not isinstance(source, Load) or not isinstance(fma, Fma):
         return False
-    factors = [f.buffer for f in (product.a, product.b) if isinstance(f, Load)]
+    factors = [f.buffer for f in (fma.a, fma.b) if isinstance(f, Load)]
     return user.is_reduction and moved.buffer in factors and source.buffer in factors
 
 

@@ -1,7 +1,7 @@
 """Which nodes over constants are worth computing at compile time: those that save more than their results cost.
 
 A result that becomes a constant has to be stored, loaded and kept, so each of its bytes has a price: the seconds of a
-run that it must save. A constant that nobody reads any more gives its price back. A product of large matrices saves
+run that it must save. A constant that nobody reads any more gives its price back. A MatMul of large matrices saves
 much and costs little; a broadcast saves next to nothing and may cost a gigabyte.
 
 Over a tree of nodes the choice is the best there is. What a value with several readers saves is divided among them, so

@@ -9,7 +9,7 @@ regions are left to whom is decided by time (`tilewright.placement.place`).
         name = "mine"
 
         def supports(self, unit: Unit) -> Answer:
-            return YES if unit.name == "MatMul" else No("only products of matrices")
+            return YES if unit.name == "MatMul" else No("only MatMul")
 
         def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes: ...
 

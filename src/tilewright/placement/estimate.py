@@ -40,7 +40,7 @@ from tilewright.tir.func import Func, Module
 from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs, walk_stmts
 
 _OF_PEAK = (
-    0.5  # what a product reaches of which nothing is known but its size, of any size that takes its time
+    0.5  # what a GEMM reaches of which nothing is known but its size, of any size that takes its time
 )
 
 
@@ -93,11 +93,11 @@ def func_seconds(func: Func, target: Target, constants: frozenset[str]) -> float
 
 
 def _spaces(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Space]:
-    """The design spaces of a Func. Of a single product the first will do: others take long to be spanned."""
+    """The design spaces of a Func. Of a single GEMM the first will do: others take long to be spanned."""
     if not carried_nests(func) and sum(b.is_reduction for b in blocks(func.body)) == 1:
-        product = gemm_space(make_request(func, target, constants))
-        if product is not None:
-            yield product
+        gemm = gemm_space(make_request(func, target, constants))
+        if gemm is not None:
+            yield gemm
     yield from spaces(func, target, constants)
 
 

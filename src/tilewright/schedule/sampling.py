@@ -26,14 +26,14 @@ class SamplingStep(Step):
         """All decisions with which the step applies to `module`, in a fixed order; ScheduleError if there is none."""
 
     @abstractmethod
-    def carried_out(self, module: Module) -> tuple[Step, ...] | None:
+    def as_steps(self, module: Module) -> tuple[Step, ...] | None:
         """The ordinary steps that do what was decided; None while the decision is open. ScheduleError if the step does
         not offer this decision here.
         """
 
     def apply(self, module: Module) -> Module:
         try:
-            steps = self.carried_out(module)
+            steps = self.as_steps(module)
             if steps is None:
                 raise ScheduleError(
                     "nothing is decided",

@@ -1,10 +1,10 @@
-"""A product with the powers of a softmax, found among the nests of a Func.
+"""A GEMM with the powers of a softmax, found among the nests of a Func.
 
     for r, j: X[r, j] = …                         producers, of which there may be several, or none in this sequence
     for r, j: M[r] = max(M[r], X[r, j])           top
     for r, j: P[r, j] = exp(X[r, j] - M[r])       power
     for r, j: T[r] += P[r, j]                     sums, if there are any
-    for r, d, j: Y[r, d] += P[r, j] * V[j, d]     product
+    for r, d, j: Y[r, d] += P[r, j] * V[j, d]     gemm
 
 They stand in one sequence, one block in each nest (but for producers, which may share their loops over keys), under
 plain loops of which one goes over all keys j. The row whose largest element is subtracted is the row that it is
@@ -72,7 +72,7 @@ class KeyNest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SoftmaxChain:
-    """A product with powers of scores, and what makes these, in the sequence `around`."""
+    """A GEMM with powers of scores, and what makes these, in the sequence `around`."""
 
     around: Seq
     keys: int
@@ -80,12 +80,12 @@ class SoftmaxChain:
     top: KeyNest
     power: KeyNest
     sums: tuple[KeyNest, ...]
-    product: KeyNest
-    after: tuple[Stmt, ...]  # what reads sums and products
+    gemm: KeyNest
+    after: tuple[Stmt, ...]  # what reads sums and GEMMs
 
     @property
     def nests(self) -> tuple[KeyNest, ...]:
-        return (*self.producers, self.top, self.power, *self.sums, self.product)
+        return (*self.producers, self.top, self.power, *self.sums, self.gemm)
 
     @property
     def largest(self) -> Load:
@@ -93,12 +93,12 @@ class SoftmaxChain:
         return power_of(self.power.store)[1]
 
 
-def find_softmax(func: Func, product: str) -> SoftmaxChain:
-    """The softmax whose powers the contraction `product` takes up. ScheduleError if there is none of this form."""
-    block = find_block(func, product)
+def find_softmax(func: Func, gemm: str) -> SoftmaxChain:
+    """The softmax whose powers the contraction `gemm` takes up. ScheduleError if there is none of this form."""
+    block = find_block(func, gemm)
     above = [n for n in path_to(func.body, block)[:-1] if isinstance(n, Seq)]
     if not above:
-        raise step_refusal(func, block, f"{product} stands by itself")
+        raise step_refusal(func, block, f"{gemm} stands by itself")
     return _Search(func, above[-1]).run(block)
 
 
@@ -117,37 +117,37 @@ class _Search:
     def run(self, block: Block) -> SoftmaxChain:
         func = self._func
         p = self._powers_of(block)
-        product = self._nest(block, _reduced(func, block))
-        if product.loops[-1] is not product.loop:
+        gemm = self._nest(block, _reduced(func, block))
+        if gemm.loops[-1] is not gemm.loop:
             raise step_refusal(
-                func, product.loop, f"{product.loop.var.name} is not the innermost loop of {block.name}"
+                func, gemm.loop, f"{gemm.loop.var.name} is not the innermost loop of {block.name}"
             )
         maker = self._writer[p.buffer]
-        power = self._nest(maker, _along(func, maker, p, product.key.var))
+        power = self._nest(maker, _along(func, maker, p, gemm.key.var))
         x, m = power_of(power.store)
         top = self._top(m, x, power)
         sums = tuple(self._sum(n, p.buffer) for n in self._readers[p.buffer] if n not in (block.name,))
         producers = self._producers(x, power.key.var)
-        own = (*producers, top, power, *sums, product)
+        own = (*producers, top, power, *sums, gemm)
         for n in own:
-            if n.key.extent != product.key.extent:
+            if n.key.extent != gemm.key.extent:
                 raise step_refusal(
-                    func, n.block, f"{n.block.name} has {n.key.extent} keys, not {product.key.extent}"
+                    func, n.block, f"{n.block.name} has {n.key.extent} keys, not {gemm.key.extent}"
                 )
         self._check_readers(own, {top.store.buffer, p.buffer, *(n.store.buffer for n in producers)})
         return SoftmaxChain(
             self._around,
-            product.key.extent,
+            gemm.key.extent,
             producers,
             top,
             power,
             sums,
-            product,
-            self._after(own, sums, product),
+            gemm,
+            self._after(own, sums, gemm),
         )
 
     def _powers_of(self, block: Block) -> Load:
-        """The factor of the product that is made of powers."""
+        """The factor of the GEMM that is made of powers."""
         store = block.try_store
         if store is not None and isinstance(store.value, Fma) and block.init is not None:
             for x in (store.value.a, store.value.b):
@@ -164,7 +164,7 @@ class _Search:
         func = self._func
         stmt = next((s for s in self._around.stmts if any(b is block for b in blocks(s))), None)
         if stmt is None:
-            raise step_refusal(func, block, f"{block.name} is not one of the nests around the product")
+            raise step_refusal(func, block, f"{block.name} is not one of the nests around the GEMM")
         path = path_to(stmt, block)
         nest = tuple(loops_on(path))
         binding = block.bindings[block.iters.index(key)]
@@ -258,14 +258,14 @@ class _Search:
                     self._func, self._around, f"{reader} reads {buffer.name}, of which not all is there"
                 )
 
-    def _after(self, own: Sequence[KeyNest], sums: Sequence[KeyNest], product: KeyNest) -> tuple[Stmt, ...]:
-        """The statements that must come after all keys: those behind the product, and all that depend on a result."""
+    def _after(self, own: Sequence[KeyNest], sums: Sequence[KeyNest], gemm: KeyNest) -> tuple[Stmt, ...]:
+        """The statements that must come after all keys: those behind the GEMM, and all that depend on a result."""
         mine = {id(n.stmt) for n in own}
-        late = {n.store.buffer for n in (*sums, product)}
+        late = {n.store.buffer for n in (*sums, gemm)}
         after: list[Stmt] = []
         is_behind = False
         for s in self._around.stmts:
-            is_behind |= s is product.stmt
+            is_behind |= s is gemm.stmt
             if id(s) in mine:
                 for b in blocks(s):
                     if (late - set(_stored(b))).intersection(_loaded(b)):

@@ -88,11 +88,11 @@ def algorithm_seconds(func: Func, target: Target) -> float:
     if c is None:
         return inf
     stages = find_stages(func)
-    return _product(c, target) if stages is None else best_stages_seconds(func, stages, target)
+    return _direct_seconds(c, target) if stages is None else best_stages_seconds(func, stages, target)
 
 
-def _product(c: Contraction, target: Target) -> float:
-    """A sum of products: tiles are of neighbours along the last row iterator."""
+def _direct_seconds(c: Contraction, target: Target) -> float:
+    """The direct algorithm: tiles are of neighbours along the last row iterator."""
     rows = c.rows[-1].extent if c.rows else 1
     times = prod(it.extent for it in (*c.rows[:-1], *c.cols[:-1], *c.batch))
     weights = c.b.buffer.bytes

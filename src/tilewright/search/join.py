@@ -1,9 +1,9 @@
 """Which Funcs of a Module become one: those whose blocks a schedule brings together in bands, where that saves time.
 
-Windows are joined to the product before them, and a product of pixels to the windows before it, or to both of these. It
-is decided before layouts are chosen: what stays inside a Func gets the layout that its blocks want, and a padding that
-is computed band by band is not folded into a buffer between kernels. Algorithms are chosen before: a product that is
-computed in stages stays as it is.
+Depthwise convolutions are joined to the convolution before them, and a pointwise convolution to the depthwise one
+before it, or to both of these. It is decided before layouts are chosen: what stays inside a Func gets the layout that
+its blocks want, and a padding that is computed band by band is not folded into a buffer between kernels. Algorithms are
+chosen before: a contraction that is computed in stages stays as it is.
 """
 
 from tilewright.families.bands.cost import gain
@@ -11,7 +11,7 @@ from tilewright.families.bands.match import try_band_chain
 from tilewright.families.bands.space import try_form
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.prepare import prepared
-from tilewright.families.recurrent.match import carried_nests
+from tilewright.families.recurrent.match import recurrent_nests
 from tilewright.families.window.recipe import operand_loads
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.support.errors import ScheduleError
@@ -20,7 +20,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func, Module
 from tilewright.tir.stmt import Block, blocks
 
-_LEAST_GAIN = 0.0  # of the time of the products
+_LEAST_GAIN = 0.0  # of the time of the contractions
 
 
 def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[JoinFuncs, ...]]:
@@ -54,7 +54,7 @@ def _try_join(module: Module, step: JoinFuncs, target: Target) -> Module | None:
 
 
 def _may_pay(module: Module, f: Func, g: Func) -> bool:
-    """A quick look: is one a product and the other one not, and what the first stores for the second alone?"""
+    """A quick look: is one a contraction and the other one not, and what the first stores for the second alone?"""
     if len(f.outputs) != 1 or f.outputs[0] not in g.params or f.outputs[0] not in module.temps:
         return False
     if f.algorithm or g.algorithm or len(module.users(f.outputs[0])) != 2:
@@ -62,7 +62,7 @@ def _may_pay(module: Module, f: Func, g: Func) -> bool:
     first, second = ([b for b in blocks(h.body) if b.is_reduction] for h in (f, g))
     if len(first) not in (1, 2) or len(second) != 1:
         return False
-    if carried_nests(f) or carried_nests(g):  # each is scheduled around its own
+    if recurrent_nests(f) or recurrent_nests(g):  # each is scheduled around its own
         return False
     ends = (first[-1], second[0])
     return all(_has_pixels(b) for b in ends) and len({try_contraction(b) is None for b in ends}) == 2

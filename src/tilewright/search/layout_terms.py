@@ -243,7 +243,7 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
                     total = reduction_seconds(laid_out, around.constants, around.target)
                     swapped = try_contraction(laid_out, swap=True) if out is None else None
                     if swapped is not None:  # no layout says what is in lanes
-                        total = min(total, _product_seconds(swapped, around.constants, around.target))
+                        total = min(total, _gemm_seconds(swapped, around.constants, around.target))
                     if not x and not y:
                         total += sum(
                             access_seconds(LaneAccess.INTERLEAVED, b.size, around.target.machine) for b in layouts
@@ -298,7 +298,7 @@ def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -
     """By the first rule that fits the block, on one core; its result is in vector lanes as it is in memory."""
     c = try_contraction(block)
     if c is not None:
-        return _product_seconds(c, constants, target)
+        return _gemm_seconds(c, constants, target)
     if is_lane_reduction(block):
         space = WindowSpace(Draft(single(Func("estimate", (), (), block))), block.name, target)
         points = np.array([(*tile, _UNROLL) for tile in _LANE_TILES], dtype=np.int64)
@@ -306,7 +306,7 @@ def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -
     return _rows_seconds(block, target)
 
 
-def _product_seconds(c: Contraction, constants: frozenset[str], target: Target) -> float:
+def _gemm_seconds(c: Contraction, constants: frozenset[str], target: Target) -> float:
     """At least as long as its operands stream by."""
     best = min(_tiled_seconds(f, target) for f in _forms(c, constants))
     if c.a.buffer.name not in constants:

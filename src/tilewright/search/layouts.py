@@ -178,7 +178,7 @@ def channels_of(block: Block) -> int | None:
 
     Pixels are after them; before are the batch, and what goes over groups of channels or other parts. An operand with
     as many pixel dimensions moves with them: through windows (pixel and reduce iterators in one index), or
-    reducing its own channels, in which case another operand mixes them. A product of matrices looks like the
+    reducing its own channels, in which case another operand mixes them. A matrix gemm (GEMM) looks like the
     latter where there is a single pixel dimension; it is left as it is.
     """
     store = block.try_store

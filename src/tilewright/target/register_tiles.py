@@ -1,4 +1,4 @@
-"""Tiles of a product that stay in registers: the same program on every machine with fused multiply-adds."""
+"""Tiles of a GEMM that stay in registers: the same program on every machine with fused multiply-adds."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,7 @@
 """The process of one engine: it takes a JSON command a line, and gives JSON answers a line.
 
-    {"do": "load", …fields of EngineJob…} -> versions, seconds of each phase, how many outputs were written to the
-    folder {"do": "turn", "seconds": 0.5}     -> the seconds of each run
+    {"do": "load", …fields of EngineJob…} -> versions, seconds of each phase, how many outputs are in the folder
+    {"do": "turn", "seconds": 0.5}        -> the seconds of each run
 
 While it works it may answer {"progress": [stage, done, total]} any number of times. What went wrong is an answer too;
 only a crash ends the process. Arrays go through .npy files in the job's folder, without pickle.

@@ -19,7 +19,7 @@ from tilewright.target.target import Target
 
 # Fitted to the attention of transformers of the benchmark suite, in blocks of all sizes and apart.
 _ROW_CYCLES = 16.0  # cycles for a vector of a row: its maximum, its power (counted: 16 instructions), its sum
-_PASSES = 5.0  # how often a row is written or read, from the first product to the last: counted
+_PASSES = 5.0  # how often a row is written or read, from the first GEMM to the last: counted
 _STREAMED = 16.0  # times what a byte costs a register tile: from afar, where there is little else to do
 _KERNELS_START = (
     60000.0  # cycles to start and to end the three more kernels that there are without blocks, cold

@@ -5,8 +5,8 @@
     y[r, d] = Σ P[r, j] · v[j, d]                             for each row: m, P, …, in vectors
                                                               y of these rows, in register tiles
 
-All of S is never there: a block of rows stays near from the first product to the last. Nothing is computed twice, since
-what a row of the last product needs are rows of its own. Workers share the blocks. Where a block of rows with all keys
+All of S is never there: a block of rows stays near from the first GEMM to the last. Nothing is computed twice, since
+what a row of the last GEMM needs are rows of its own. Workers share the blocks. Where a block of rows with all keys
 would not stay near, keys are taken up in blocks too (`OnlineSoftmax`).
 """
 
@@ -79,7 +79,7 @@ class AttentionChain:
 
     first: Contraction
     second: Contraction
-    products: tuple[tuple[str, ...], tuple[str, ...]]
+    gemms: tuple[tuple[str, ...], tuple[str, ...]]
     between: tuple[str, ...]
 
     @property
@@ -141,7 +141,7 @@ def _after(func: Func, name: str) -> list[Block]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class _Gemm:
     """A contraction that has been moved: its block, by what the names of its loops begin with, and what takes its
     results up.
     """
@@ -162,24 +162,24 @@ def schedule_chain(s: Draft, chain: AttentionChain, plan: ChainPlan, target: Tar
     ]
     if not plan.keys:
         _part_rows(s, chain.second.a.buffer)
-    scores = _Product(one, one, take_epilogue(s, one, chain.first.store.buffer), plan.first)
-    product = _Product(two, two, take_epilogue(s, two, chain.second.store.buffer), plan.second)
+    scores = _Gemm(one, one, take_epilogue(s, one, chain.first.store.buffer), plan.first)
+    context = _Gemm(two, two, take_epilogue(s, two, chain.second.store.buffer), plan.second)
     moved = [b.name for b in _after(s.func, one)]
-    moved = moved[: moved.index(product.follower)]
-    block, inner = _move_rows(s, chain.second, product.follower, moved, plan.rows)
+    moved = moved[: moved.index(context.follower)]
+    block, inner = _move_rows(s, chain.second, context.follower, moved, plan.rows)
     join_epilogue(s, _nest(s, scores, ""))
     keys, has_rest = "", False
     if plan.keys:
         has_rest = chain.first.cols[-1].extent % plan.keys > 0
-        keys, product = _divide_keys(s, product, OnlineSoftmax(two, plan.keys, plan.skip))
+        keys, context = _divide_keys(s, context, OnlineSoftmax(two, plan.keys, plan.skip))
     else:
-        join_epilogue(s, _nest(s, product, ""))
+        join_epilogue(s, _nest(s, context, ""))
     suffixes = _cut_rest(s, block, chain.second.rows[-1].extent, plan.rows)
     lanes, tiles = target.lanes(chain.first.b.dtype.bytes), register_tiles(target, chain.first.b.dtype)
     for suffix in suffixes:
         for loop in (inner, keys) if keys else (inner,):
             _schedule_body(s, f"{loop}{suffix}", plan.accumulators, target)
-        for p, rest in itertools.product((scores, product), ("", "_rest") if has_rest else ("",)):
+        for p, rest in itertools.product((scores, context), ("", "_rest") if has_rest else ("",)):
             nest, how = _nest(s, p, f"{rest}{suffix}"), p.plan
             tile_nest(s, nest, how.tile, lanes, how.unroll, tiles, is_shared=False, is_joined=True)
     if is_worth_sharing(target.lanes(4), chain.first.block, chain.second.block):
@@ -294,7 +294,7 @@ def _consumers_first(s: Draft, moved: list[str], c: Contraction) -> list[str]:
     return sorted(reversed(moved), key=lambda n: n in needed)
 
 
-def _nest(s: Draft, p: _Product, suffix: str) -> ReductionNest:
+def _nest(s: Draft, p: _Gemm, suffix: str) -> ReductionNest:
     """A contraction with what takes its results up, in a part whose names end with `suffix`."""
     c = try_contraction(find_block(s.func, f"{p.block}{suffix}"))
     assert c is not None, p.block
@@ -310,8 +310,8 @@ def _nest(s: Draft, p: _Product, suffix: str) -> ReductionNest:
 # ------------------------------------------------------------------------------------------------------ blocks of keys
 
 
-def _divide_keys(s: Draft, p: _Product, step: OnlineSoftmax) -> tuple[str, _Product]:
-    """Take keys up in blocks: the loop over them, and the product with one of them."""
+def _divide_keys(s: Draft, p: _Gemm, step: OnlineSoftmax) -> tuple[str, _Gemm]:
+    """Take keys up in blocks: the loop over them, and the GEMM with one of them."""
     nest = _nest(s, p, "")
     s.apply(Reorder((*nest.outside, *nest.reduce)))
     result = find_block(s.func, p.block).store
@@ -323,7 +323,7 @@ def _divide_keys(s: Draft, p: _Product, step: OnlineSoftmax) -> tuple[str, _Prod
         reduce = [b for it, b in zip(block.iters, block.bindings, strict=True) if it.kind is IterKind.REDUCE]
         if block.init is not None and over.var in reduce:
             s.apply(DecomposeReduction(block.name, step.loop))
-    return step.loop, _Product(step.part, p.loops, p.block, p.plan)
+    return step.loop, _Gemm(step.part, p.loops, p.block, p.plan)
 
 
 # --------------------------------------------------------------------------------------------------------- single rows

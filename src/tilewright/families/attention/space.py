@@ -97,7 +97,7 @@ class AttentionSpace(Space):
             plan = ChainPlan(decisions["block"], decisions["keys"], skip, first, second, _ACCUMULATORS)
             schedule_chain(s, self._chain, plan, self._target)
         else:
-            for part in self._chain.products:
+            for part in self._chain.gemms:
                 for step in self._request.alone(extract_nests(s.func, set(part))).trace:
                     s.apply(step)
             schedule_rows_apart(s, self._chain, _ACCUMULATORS, self._target)
@@ -198,7 +198,7 @@ class AttentionSpace(Space):
         """The cheapest schedules of both, and all rows written and read between them."""
         between = self._between(self._chain.first.store.buffer.size, is_apart=True)
         total = evenly(between, self._target.machine)
-        for part in self._chain.products:
+        for part in self._chain.gemms:
             space = gemm_space(replace(self._request, func=extract_nests(self._start.func, set(part))))
             total += float(space.ranked()[1][0]) if space is not None else inf
         return total

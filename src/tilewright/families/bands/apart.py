@@ -1,8 +1,8 @@
-"""The rule for windows with a product before or after them that no band can be made of: each part as if it were alone.
+"""The rule for depthwise convolutions with a contraction before or after them that no band can be made of: each part as if it were alone.
 
 It is behind the rule for bands. Funcs are joined before they are scheduled, and a step may refuse what the cost of
 bands took for granted; then the Func costs what its parts would, and not what a rule makes of it that knows nothing
-of products.
+of contractions.
 """
 
 from math import inf

@@ -1,4 +1,4 @@
-"""The time of windows, and of the products before and after them, band by band, against that of one after the other.
+"""The time of depthwise windows, and of the contractions before and after them, band by band, against that of one after the other.
 
 band by band          rows that two bands need are computed twice; weights are read again by every band; the windows
                       of a block of few channels have few accumulators
@@ -50,13 +50,13 @@ class BandForm:
     channels: int
     stride: int  # rows of the padded image from one row of the result to the next
     reach: int  # rows of the padded image that one row of the result needs
-    in_rows: int  # of the product, or of the image that there is
+    in_rows: int  # of the expansion, or of the image that there is
     in_columns: int
     wide_columns: int  # of the padded image
-    k: int  # 0: there is no product
+    k: int  # 0: there is no expansion
     bytes_each: int = 4
     row_reads: int = (
-        0  # elements that a row of the product takes; 0: its pixels take k each, and are rows of a matrix
+        0  # elements that a row of the expansion takes; 0: its pixels take k each, and are rows of a matrix
     )
     is_padded: bool = True
     columns: int = 0  # of the result
@@ -84,7 +84,7 @@ class BandForm:
         return rows * self.columns * self.channels * self.bytes_each
 
 
-def product_tiles(f: BandForm, target: Target) -> Iterator[tuple[int, int]]:
+def expansion_tiles(f: BandForm, target: Target) -> Iterator[tuple[int, int]]:
     """(rows, vectors) of register tiles."""
     for vectors in range(1, _MOST_VECTORS + 1):
         for rows in range(1, min(_MOST_ROWS, f.in_columns) + 1):
@@ -92,7 +92,7 @@ def product_tiles(f: BandForm, target: Target) -> Iterator[tuple[int, int]]:
                 yield rows, vectors
 
 
-def product_cycles(f: BandForm, channels: int, tile: tuple[int, int], target: Target) -> float:
+def expansion_cycles(f: BandForm, channels: int, tile: tuple[int, int], target: Target) -> float:
     """Cycles of one row of the image, for so many channels."""
     lanes = target.lanes(f.bytes_each)
     total = 0.0
@@ -112,11 +112,11 @@ def _step(rows: int, vectors: int, m: Machine) -> float:
 
 
 @lru_cache(maxsize=1024)
-def best_product_tile(f: BandForm, channels: int, target: Target) -> tuple[int, int] | None:
+def best_expansion_tile(f: BandForm, channels: int, target: Target) -> tuple[int, int] | None:
     """The tile of a block of channels, which its columns divide."""
     lanes = target.lanes(f.bytes_each)
-    found = [t for t in product_tiles(f, target) if channels % (t[1] * lanes) == 0]
-    return min(found, key=lambda t: product_cycles(f, channels, t, target)) if found else None
+    found = [t for t in expansion_tiles(f, target) if channels % (t[1] * lanes) == 0]
+    return min(found, key=lambda t: expansion_cycles(f, channels, t, target)) if found else None
 
 
 class ProjectionTile(NamedTuple):
@@ -206,14 +206,14 @@ def _made_cycles(f: BandForm, rows: int, channels: int, target: Target) -> float
     """Cycles to make what the windows read, for a band and a block of channels."""
     if not f.k:
         return 0.0
-    m, tile = target.machine, best_product_tile(f, channels, target)
+    m, tile = target.machine, best_expansion_tile(f, channels, target)
     if tile is None:
         return inf
     lanes = target.lanes(f.bytes_each)
     # Rows of the border are filled: the first band and the last one compute fewer.
     border = max(f.needed(f.rows) - f.in_rows, 0) * rows / f.rows
     needed = min(f.needed(rows) - border, f.in_rows)
-    cycles = needed * product_cycles(f, channels, tile, target)
+    cycles = needed * expansion_cycles(f, channels, tile, target)
     cycles += _FILL * f.needed(rows) * (f.wide_columns - f.in_columns) * channels / lanes
     size = f.block_bytes(rows, channels)
     cycles += size * _distance(size, m)
@@ -237,7 +237,7 @@ def apart_cycles(f: BandForm, target: Target) -> float:
     # All pixels are the rows of tiles, if they do not share what they read.
     whole = f if f.row_reads else replace(f, in_rows=1, in_columns=f.in_rows * f.in_columns)
     size = f.images * f.in_rows * f.in_columns * f.channels * f.bytes_each
-    made = min(product_cycles(whole, f.channels, t, target) for t in product_tiles(whole, target))
+    made = min(expansion_cycles(whole, f.channels, t, target) for t in expansion_tiles(whole, target))
     made *= f.images * whole.in_rows
     # It comes back while the windows write what is about as large.
     far = _BARE_OUT_AND_BACK if f.is_pool else _OUT_AND_BACK
@@ -264,7 +264,7 @@ class Bands(NamedTuple):
 
 
 def bands(f: BandForm, target: Target) -> list[tuple[int, int]]:
-    """(rows, channels) that divide the result, with whole vectors of channels where a product makes them."""
+    """(rows, channels) that divide the result, with whole vectors of channels where an expansion makes them."""
     lanes = target.lanes(f.bytes_each)
     heights = [n for n in range(1, f.rows + 1) if f.rows % n == 0]
     if f.projected:

@@ -1,15 +1,15 @@
-"""Windows of single channels, and the products before and after them, as blocks of one Func.
+"""Depthwise convolutions (or pooling), and the contractions before and after them, as blocks of one Func.
 
-    for h, w, c, k: acc[h, w, c] += x[h, w, k] * u[k, c]             product      an expansion, or any convolution
+    for h, w, c, k: acc[h, w, c] += x[h, w, k] * u[k, c]             expansion    any convolution
     for h, w, c: T[h, w, c] = f(acc[h, w, c])                        between
     for h, w, c: P[h, w, c] = T[h - 1, w - 1, c] inside, 0 outside   padding
-    for h, w, c, r, s: sum[h, w, c] += P[h + r, w + s, c] * v[…]     windows      a depthwise filter, or a pool
+    for h, w, c, r, s: sum[h, w, c] += P[h + r, w + s, c] * v[…]     depthwise    or pooling
     for h, w, c: D[h, w, c] = g(sum[h, w, c])                        after
-    for h, w, o, c: out[h, w, o] += D[h, w, c] * z[c, o]             projection   a product of pixels
+    for h, w, o, c: out[h, w, o] += D[h, w, c] * z[c, o]             projection   a pointwise convolution
 
-Windows are in every chain, and a product, a projection or both. Each block reads what the one before it stores, which
-nobody else reads. What is computed before the first of them (the border of an input), and what consumes the last one,
-is no part of the chain. Layouts do not matter.
+Depthwise windows are in every chain, and an expansion, a projection or both. Each block reads what the one before it
+stores, which nobody else reads. What is computed before the first of them (the border of an input), and what consumes
+the last one, is no part of the chain. Layouts do not matter.
 """
 
 from collections.abc import Sequence
@@ -35,17 +35,17 @@ class Axes:
     channel: Iter
     rows_at: int
     columns_at: int
-    made: tuple[Iter, Iter] | None  # iterators of the product, over rows and columns of what it makes
+    made: tuple[Iter, Iter] | None  # iterators of the expansion, over rows and columns of what it makes
 
 
 @dataclass(frozen=True, slots=True)
 class BandChain:
     """The blocks of such a Func, as they are written."""
 
-    windows: Block
+    depthwise: Block
     image: Load  # what the windows slide over
     axes: Axes
-    product: Block | None = None
+    expansion: Block | None = None
     between: Block | None = None
     padding: Block | None = None
     after: Block | None = None
@@ -54,16 +54,16 @@ class BandChain:
 
     @property
     def is_flat(self) -> bool:
-        """Do the windows take all pixels of a product that share nothing, as if these were in one row?"""
-        if self.product is None or self.padding is not None or self.axes.high is not None:
+        """Do the windows take all pixels of an expansion that share nothing, as if these were in one row?"""
+        if self.expansion is None or self.padding is not None or self.axes.high is not None:
             return False
         assert self.axes.made is not None
-        return is_pixelwise(self.product, self.axes.made[0])
+        return is_pixelwise(self.expansion, self.axes.made[0])
 
     def parts(self, func: Func) -> tuple[frozenset[str], ...]:
         """The blocks of the Func that belong to each reduction, with what comes before the first and after the last."""
         names = [b.name for b in blocks(func.body)]
-        ends = [b for b in (self.between or self.product, self.after or self.windows) if b is not None]
+        ends = [b for b in (self.between or self.expansion, self.after or self.depthwise) if b is not None]
         if self.projection is None:
             ends = ends[:-1]
         cuts = [0, *(names.index(b.name) + 1 for b in ends), len(names)]
@@ -73,37 +73,37 @@ class BandChain:
 def try_band_chain(func: Func) -> BandChain | None:
     """The Func as such a chain, with no other reduction in it."""
     reductions = [b for b in blocks(func.body) if b.is_reduction]
-    products = [try_contraction(b) is not None for b in reductions]
-    if len(reductions) > 3 or products.count(False) != 1 or not any(products):
+    contractions = [try_contraction(b) is not None for b in reductions]
+    if len(reductions) > 3 or contractions.count(False) != 1 or not any(contractions):
         return None
-    at = products.index(False)
+    at = contractions.index(False)
     if at > 1 or len(reductions) - at > 2:
         return None
-    windows = reductions[at]
-    product = reductions[0] if at else None
+    depthwise = reductions[at]
+    expansion = reductions[0] if at else None
     projection = reductions[-1] if len(reductions) - at > 1 else None
-    before = [] if product is None else _path(func, product, windows)
-    behind = [] if projection is None else _path(func, windows, projection)
+    before = [] if expansion is None else _path(func, expansion, depthwise)
+    behind = [] if projection is None else _path(func, depthwise, projection)
     if before is None or behind is None or len(before) > 2 or len(behind) > 1:
         return None
     padding = before[-1] if before and is_padding(before[-1]) else None
     between = before[0] if before and before[0] is not padding else None
     if len(before) == 2 and (padding is None or is_padding(before[0])):
         return None
-    image = _image(windows, None if product is None else stored(before[-1] if before else product))
+    image = _image(depthwise, None if expansion is None else stored(before[-1] if before else expansion))
     if image is None:
         return None
-    found = [] if product is None else [product, *before]
-    axes = _axes(windows, image, found, None if projection is None else (*behind, projection))
+    found = [] if expansion is None else [expansion, *before]
+    axes = _axes(depthwise, image, found, None if projection is None else (*behind, projection))
     if axes is None:
         return None
     after = behind[0] if behind else None
     pixel = None
     if projection is not None:
-        pixel = _pixel(windows, axes, (*behind, projection))
+        pixel = _pixel(depthwise, axes, (*behind, projection))
         if pixel is None:
             return None
-    return BandChain(windows, image, axes, product, between, padding, after, projection, pixel)
+    return BandChain(depthwise, image, axes, expansion, between, padding, after, projection, pixel)
 
 
 def is_padding(block: Block) -> bool:
@@ -134,22 +134,22 @@ def _path(func: Func, first: Block, last: Block) -> list[Block] | None:
 # --------------------------------------------------------------------------------------------------------------- axes
 
 
-def _image(windows: Block, made: Buffer | None) -> Load | None:
+def _image(depthwise: Block, made: Buffer | None) -> Load | None:
     """What the windows read of `made`; otherwise the one operand that they slide over."""
-    reduce = {it.var for it in windows.iters if it.kind is IterKind.REDUCE}
+    reduce = {it.var for it in depthwise.iters if it.kind is IterKind.REDUCE}
     found: list[Load] = []
-    for ld in loads(windows.store.value):
+    for ld in loads(depthwise.store.value):
         slides = any(free_vars(i) & reduce and free_vars(i) - reduce for i in ld.indices)
-        if ld.buffer is made or (made is None and slides and ld.buffer is not windows.store.buffer):
+        if ld.buffer is made or (made is None and slides and ld.buffer is not depthwise.store.buffer):
             found.append(ld)
     return found[0] if len(found) == 1 else None
 
 
 def _axes(
-    windows: Block, image: Load, before: Sequence[Block], behind: Sequence[Block] | None
+    depthwise: Block, image: Load, before: Sequence[Block], behind: Sequence[Block] | None
 ) -> Axes | None:
     """The roles of the iterators, if the windows take two dimensions of one channel each."""
-    by_var = {it.var: it for it in windows.iters}
+    by_var = {it.var: it for it in depthwise.iters}
     pixels: list[tuple[int, Iter | None]] = []
     others: list[tuple[int, Iter]] = []
     for d, index in enumerate(image.indices):
@@ -175,7 +175,7 @@ def _axes(
         channels = [it for d, it in others if _is_column(before[0], _origin(before, d), row)]
     else:
         assert behind is not None
-        channels = [it for _, it in others if _is_summed(windows, it, behind)]
+        channels = [it for _, it in others if _is_summed(depthwise, it, behind)]
     return Axes(high, across, channels[0], rows_at, columns_at, made) if len(channels) == 1 else None
 
 
@@ -190,21 +190,21 @@ def _origin(before: Sequence[Block], dim: int) -> Iter | None:
     return next((it for it in first.iters if it.var is first.store.indices[dim]), None)
 
 
-def _is_column(product: Block, it: Iter | None, row: Iter) -> bool:
-    """Is an iterator of the product not in the operand that has its rows?"""
-    with_rows = [ld for ld in operand_loads(product) if _uses(ld, row)]
+def _is_column(expansion: Block, it: Iter | None, row: Iter) -> bool:
+    """Is an iterator of the expansion not in the operand that has its rows?"""
+    with_rows = [ld for ld in operand_loads(expansion) if _uses(ld, row)]
     return it is not None and len(with_rows) == 1 and not _uses(with_rows[0], it)
 
 
-def rows_operand(product: Block, row: Iter) -> Load:
-    """The operand of the product that has its rows."""
-    (found,) = [ld for ld in operand_loads(product) if _uses(ld, row)]
+def rows_operand(expansion: Block, row: Iter) -> Load:
+    """The operand of the expansion that has its rows."""
+    (found,) = [ld for ld in operand_loads(expansion) if _uses(ld, row)]
     return found
 
 
-def is_pixelwise(product: Block, row: Iter) -> bool:
-    """Does every pixel of the product take elements of its own, in the same order as the pixels are?"""
-    return all(isinstance(i, Var | Const) for i in rows_operand(product, row).indices)
+def is_pixelwise(expansion: Block, row: Iter) -> bool:
+    """Does every pixel of the expansion take elements of its own, in the same order as the pixels are?"""
+    return all(isinstance(i, Var | Const) for i in rows_operand(expansion, row).indices)
 
 
 def _uses(ld: Load, it: Iter) -> bool:
@@ -234,11 +234,11 @@ def _written_at(block: Block, source: Buffer, dim: int) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _reads_at(windows: Block, it: Iter, behind: Sequence[Block]) -> Iter | None:
+def _reads_at(depthwise: Block, it: Iter, behind: Sequence[Block]) -> Iter | None:
     """The iterator of the last block that goes over what `it` does in the windows."""
-    found = [d for d, i in enumerate(windows.store.indices) if i is it.var]
+    found = [d for d, i in enumerate(depthwise.store.indices) if i is it.var]
     dim = found[0] if len(found) == 1 else None
-    source = stored(windows)
+    source = stored(depthwise)
     for block in behind[:-1]:
         dim = None if dim is None else _written_at(block, source, dim)
         source = stored(block)
@@ -247,16 +247,16 @@ def _reads_at(windows: Block, it: Iter, behind: Sequence[Block]) -> Iter | None:
     return next((x for x in last.iters if read == {x.var}), None)
 
 
-def _is_summed(windows: Block, it: Iter, behind: Sequence[Block]) -> bool:
-    last = _reads_at(windows, it, behind)
+def _is_summed(depthwise: Block, it: Iter, behind: Sequence[Block]) -> bool:
+    last = _reads_at(depthwise, it, behind)
     return last is not None and last.kind is IterKind.REDUCE
 
 
-def _pixel(windows: Block, axes: Axes, behind: Sequence[Block]) -> tuple[Iter, Iter] | None:
+def _pixel(depthwise: Block, axes: Axes, behind: Sequence[Block]) -> tuple[Iter, Iter] | None:
     """The iterators of the projection over rows and columns, if it takes pixels one by one, with all their channels."""
-    if axes.high is None or axes.across is None or not _is_summed(windows, axes.channel, behind):
+    if axes.high is None or axes.across is None or not _is_summed(depthwise, axes.channel, behind):
         return None
     if sum(it.kind is IterKind.REDUCE for it in behind[-1].iters) != 1:
         return None
-    row, column = (_reads_at(windows, it, behind) for it in (axes.high, axes.across))
+    row, column = (_reads_at(depthwise, it, behind) for it in (axes.high, axes.across))
     return None if row is None or column is None else (row, column)

@@ -63,23 +63,23 @@ class BandPlan:
     """Sizes of elements; `rows` and `channels` divide those of the windows' result."""
 
     rows: int  # of a band
-    channels: int  # of a block, a multiple of the columns of `product`
-    windows: BandTilePlan
-    product: BandTilePlan | None = None
+    channels: int  # of a block, a multiple of the columns of `expansion`
+    depthwise: BandTilePlan
+    expansion: BandTilePlan | None = None
     projection: BandTilePlan | None = None
 
 
 def schedule_bands(s: Draft, chain: BandChain, plan: BandPlan, target: Target) -> None:
     """Schedule all blocks of the chain, which are as they were written, with what consumes the last of them."""
-    windows = chain.windows.name
-    made = None if plan.product is None else _take_product(s, chain, plan.product, target)
-    epilogue = take_epilogue(s, windows, stored(chain.windows))
-    gather_lanes(s, windows, target)
+    depthwise = chain.depthwise.name
+    made = None if plan.expansion is None else _take_expansion(s, chain, plan.expansion, target)
+    epilogue = take_epilogue(s, depthwise, stored(chain.depthwise))
+    gather_lanes(s, depthwise, target)
     if plan.projection is not None:
         around = _tile_projection(s, chain, plan, plan.projection, target)
         s.apply(ComputeAt(epilogue, around[-1]))
-        s.apply(ComputeAt(windows, around[-1]))
-        block = find_block(s.func, windows)
+        s.apply(ComputeAt(depthwise, around[-1]))
+        block = find_block(s.func, depthwise)
         loops = dict(zip((it.var for it in block.iters), loop_names(block), strict=True))
         channels = _tile_windows(s, chain, epilogue, loops, (), plan, target)
         shared = around
@@ -87,27 +87,27 @@ def schedule_bands(s: Draft, chain: BandChain, plan: BandPlan, target: Target) -
         around, loops = _part_windows(s, chain, plan)
         channels = _tile_windows(s, chain, epilogue, loops, around, plan, target)
         shared = (*around, channels)
-    if plan.product is not None and made is not None:
-        _produce(s, chain, plan.product, made, channels, target)
+    if plan.expansion is not None and made is not None:
+        _produce(s, chain, plan.expansion, made, channels, target)
     parallel_prefix(s, shared)
 
 
-# ------------------------------------------------------------------------------------------------------------ product
+# ------------------------------------------------------------------------------------------------------------ expansion
 
 
-def _take_product(s: Draft, chain: BandChain, plan: BandTilePlan, target: Target) -> str:
-    """Put the sums of the product into registers and its columns into panels: the block that stores what the windows
+def _take_expansion(s: Draft, chain: BandChain, plan: BandTilePlan, target: Target) -> str:
+    """Put the sums of the expansion into registers and its columns into panels: the block that stores what the windows
     read.
     """
-    assert chain.product is not None
-    name = chain.product.name
+    assert chain.expansion is not None
+    name = chain.expansion.name
     if chain.padding is not None:
         if chain.between is not None:
             s.apply(ComputeInline(chain.between.name))
-        s.apply(SetScope(stored(chain.product).name, Scope.REGISTER))
+        s.apply(SetScope(stored(chain.expansion).name, Scope.REGISTER))
         made = chain.padding.name
     else:
-        made = take_epilogue(s, name, stored(chain.product))
+        made = take_epilogue(s, name, stored(chain.expansion))
     if chain.is_flat:
         fuse_group(s, name, made, _contraction(s, name).rows[-2:])
     _lay_out(s, _contraction(s, name), plan.tile.columns, target)
@@ -116,8 +116,8 @@ def _take_product(s: Draft, chain: BandChain, plan: BandTilePlan, target: Target
 
 def _produce(s: Draft, chain: BandChain, plan: BandTilePlan, made: str, at: str, target: Target) -> None:
     """Compute what the windows need in an iteration of the loop `at`, there."""
-    assert chain.product is not None
-    name = chain.product.name
+    assert chain.expansion is not None
+    name = chain.expansion.name
     s.apply(ComputeAt(made, at))
     border: list[Block] = []
     if chain.padding is not None:
@@ -151,7 +151,7 @@ def _fill_in_vectors(s: Draft, name: str, target: Target) -> None:
 def _contraction(s: Draft, name: str) -> Contraction:
     found = try_contraction(find_block(s.func, name))
     if found is None or not found.rows or len(found.cols) > 1 or found.batch:
-        raise ScheduleError(f"{name} is not one product with rows and columns")
+        raise ScheduleError(f"{name} is not one contraction with rows and columns")
     return found
 
 
@@ -176,7 +176,7 @@ def _tile_contraction(
 
 def _part_windows(s: Draft, chain: BandChain, plan: BandPlan) -> tuple[tuple[str, ...], dict[Var, str]]:
     """Cut the rows of the windows into bands: the loops around a band, and the loop of each iterator in it."""
-    block, axes = find_block(s.func, chain.windows.name), chain.axes
+    block, axes = find_block(s.func, chain.depthwise.name), chain.axes
     loops = loops_of(block)
     ours = {it.var for it in (axes.high, axes.across, axes.channel) if it is not None}
     spatial = [it.var for it in block.iters if it.kind is IterKind.SPATIAL]
@@ -197,7 +197,7 @@ def _tile_windows(
     target: Target,
 ) -> str:
     """Tile the windows of a band, whose iterators have these loops, inside blocks of channels: the loop over these."""
-    name, axes = chain.windows.name, chain.axes
+    name, axes = chain.depthwise.name, chain.axes
     block = find_block(s.func, name)
     reduce = tuple(loops[it.var] for it in block.iters if it.kind is IterKind.REDUCE)
     row = s.apply(AddUnitLoop(name)).loop if axes.across is None else loops[axes.across.var]
@@ -206,8 +206,8 @@ def _tile_windows(
     inside = [loops[it.var] for it in block.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
     inside = [n for n in inside if n not in around]
     nest = ReductionNest(name, epilogue, (*around, channels, *inside, row, col), row, col, reduce)
-    lanes = target.lanes(stored(chain.windows).dtype.bytes)
-    tile_nest(s, nest, plan.windows.tile, lanes, plan.windows.unroll, is_shared=False)
+    lanes = target.lanes(stored(chain.depthwise).dtype.bytes)
+    tile_nest(s, nest, plan.depthwise.tile, lanes, plan.depthwise.unroll, is_shared=False)
     return channels
 
 

@@ -1,4 +1,4 @@
-"""The rule for windows of single channels with a product before or after them: in bands of rows, near the core."""
+"""The rule for depthwise convolutions with a contraction before or after them: in bands of rows, near the core."""
 
 from dataclasses import replace
 from math import prod
@@ -11,7 +11,7 @@ from tilewright.families.bands.cost import (
     band_cycles,
     banded_cycles,
     bands,
-    best_product_tile,
+    best_expansion_tile,
     projection_tile,
 )
 from tilewright.families.bands.match import BandChain, is_pixelwise, rows_operand, stored, try_band_chain
@@ -67,18 +67,18 @@ class BandsSpace(Space):
 
     def _plan(self, rows: int, channels: int) -> BandPlan:
         form, target, lanes = self._form, self._target, self._target.lanes(self._form.bytes_each)
-        product = projection = None
+        expansion = projection = None
         if form.k:
-            found = best_product_tile(form, channels, target)
+            found = best_expansion_tile(form, channels, target)
             if found is None:
                 raise ScheduleError(f"no register tile has columns that divide {channels} channels")
-            product = BandTilePlan(RegisterTile(found[0], found[1] * lanes), _UNROLL)
+            expansion = BandTilePlan(RegisterTile(found[0], found[1] * lanes), _UNROLL)
         if form.projected:
             best = projection_tile(form, *form.lines(rows), target)
             tile = RegisterTile(best.rows, best.vectors * lanes)
             projection = BandTilePlan(tile, _UNROLL, best.columns_outside, form.is_matrix)
         (height, vectors, unroll), _ = self._windows.best_tile(channels)
-        return BandPlan(rows, channels, BandTilePlan(RegisterTile(height, vectors * lanes), unroll), product, projection)
+        return BandPlan(rows, channels, BandTilePlan(RegisterTile(height, vectors * lanes), unroll), expansion, projection)
 
 
 def bands_space(request: ScheduleRequest) -> Space | None:
@@ -106,7 +106,7 @@ def _is_matrix(start: Draft, chain: BandChain) -> bool:
 def try_form(chain: BandChain) -> BandForm | None:
     """The chain by numbers, if its elements all have one size. Layouts do not matter."""
     axes, windows, shape = chain.axes, chain.windows, chain.image.buffer.shape
-    every = (chain.product, chain.between, chain.padding, windows, chain.after, chain.projection)
+    every = (chain.expansion, chain.between, chain.padding, windows, chain.after, chain.projection)
     there = [b for b in every if b is not None]
     sizes = {stored(b).dtype.bytes for b in there}
     sizes |= {ld.dtype.bytes for b in there if b.is_reduction for ld in operand_loads(b)}
@@ -138,13 +138,13 @@ def try_form(chain: BandChain) -> BandForm | None:
         ),
         column_stride=column_stride,
     )
-    if chain.product is None or axes.made is None:
+    if chain.expansion is None or axes.made is None:
         return form
-    (row, column), k = axes.made, [it.extent for it in chain.product.iters if it.kind is IterKind.REDUCE]
+    (row, column), k = axes.made, [it.extent for it in chain.expansion.iters if it.kind is IterKind.REDUCE]
     if chain.is_flat:
         pixels = row.extent * column.extent
         return replace(form, reach=1, in_rows=1, in_columns=pixels, wide_columns=pixels, k=prod(k))
-    reads = _row_reads(chain.product, row, form.images)
+    reads = _row_reads(chain.expansion, row, form.images)
     return replace(form, in_rows=row.extent, in_columns=column.extent, k=prod(k), row_reads=reads)
 
 
@@ -162,11 +162,11 @@ def _taps(windows: Block, index: Expr) -> int:
     return prod(it.extent for it in windows.iters if it.kind is IterKind.REDUCE and it.var in used)
 
 
-def _row_reads(product: Block, row: Iter, images: int) -> int:
-    """Elements that a row of the product takes; 0 if its pixels take k each, side by side."""
-    if is_pixelwise(product, row):
+def _row_reads(expansion: Block, row: Iter, images: int) -> int:
+    """Elements that a row of the expansion takes; 0 if its pixels take k each, side by side."""
+    if is_pixelwise(expansion, row):
         return 0
-    return rows_operand(product, row).buffer.size // (images * row.extent)
+    return rows_operand(expansion, row).buffer.size // (images * row.extent)
 
 
 def _columns(chain: BandChain, projection: Block) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.parallel import ENOUGH_PARTS
-from tilewright.families.elementwise.transpose import find_turned, schedule_turned
+from tilewright.families.elementwise.transpose import find_transposed, schedule_transposed
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.inline import consumers
 from tilewright.families.parallel import is_worth_sharing, parallel_prefix
@@ -168,13 +168,13 @@ def _output(s: Draft, part: _Part) -> Buffer:
 
 
 def _turn(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> bool:
-    """Take a copy that turns rows into columns through registers; False if it is none, or has a remainder."""
-    turned = find_turned(s, part.block, part.order, lanes)
-    if turned is None or any(s.loop(n).extent % lanes for n in (turned.across, turned.inner)):
+    """Take a transpose through registers; False if it is none, or has a remainder."""
+    transposed = find_transposed(s, part.block, part.order, lanes)
+    if transposed is None or any(s.loop(n).extent % lanes for n in (transposed.across, transposed.inner)):
         return False
     try:
         with s.transaction():
-            outer = schedule_turned(s, turned, part.order, lanes)
+            outer = schedule_transposed(s, transposed, part.order, lanes)
     except ScheduleError:
         return False
     if is_shared:
@@ -195,8 +195,8 @@ def _find_cut(
     if math.prod(n.extent for n in loops_above(s.func, block)) >= _MIN_CUT:
         value = simplify(substitute(block.store.value, values))
         conditions.update(c for e in walk(value) if isinstance(e, Select) for c in conjuncts(e.cond))
-    turned = find_turned(s, part.block, part.order, lanes)
-    tiled = (turned.across, turned.inner) if turned is not None else ()
+    transposed = find_transposed(s, part.block, part.order, lanes)
+    tiled = (transposed.across, transposed.inner) if transposed is not None else ()
     for at, (loop, extent) in enumerate(zip(part.order, extents, strict=True)):
         points = sorted({p for c in conditions for p in _turning_points(c, Var(loop), extent)})
         own = at

@@ -1,10 +1,10 @@
-"""Copies that turn rows into columns: what is stored side by side is far apart where it is read.
+"""Transposes: copies of rows into columns: what is stored side by side is far apart where it is read.
 
     for w, c: T[w, c] = f(x[c, w])      ──>      for w_0, c_0:
                                                      for c_1: for w_1 in lanes: r[c_1, w_1] = x[…]     # whole vectors
                                                      for w_1: for c_1 in lanes: T[…] = f(r[c_1, w_1])
 
-A square tile of the source goes through registers, where code generation turns it: both sides see whole vectors.
+A square tile of the source goes through registers, where code generation transposes it: both sides see whole vectors.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Turned:
     sources: tuple[str, ...]
 
 
-def find_turned(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> Turned | None:
+def find_transposed(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> Turned | None:
     """The block as such a copy, if what it reads is side by side along another loop in `order` than the last."""
     block = find_block(s.func, name)
     inner = Var(order[-1])
@@ -75,7 +75,7 @@ def _steps(load: Load, simplify: Simplifier) -> dict[Var, int]:
     return {atom: k for atom, k in form.terms if isinstance(atom, Var) and atom not in bent}
 
 
-def schedule_turned(s: Draft, t: Turned, order: tuple[str, ...], lanes: int) -> tuple[str, ...]:
+def schedule_transposed(s: Draft, t: Turned, order: tuple[str, ...], lanes: int) -> tuple[str, ...]:
     """Cut the loops, whose extents are multiples of `lanes`, into tiles that go through registers; the loops around
     them, from the outermost in.
     """

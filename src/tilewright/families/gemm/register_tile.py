@@ -208,7 +208,7 @@ def _register_tile(
     else:
         _write_out(s, row, col, width, lanes)
         s.apply(DecomposeReduction(p.block, reduce[0]))
-    if 4 <= height <= lanes and width % lanes == 0 and _is_turned(s, p.epilogue, store_row, store_col):
+    if 4 <= height <= lanes and width % lanes == 0 and _is_transposed(s, p.epilogue, store_row, store_col):
         s.apply(Reorder((store_col, store_row)))
         s.apply(Unroll(store_col))
         s.apply(Vectorize(store_row))
@@ -238,10 +238,10 @@ def _write_out(s: Draft, row: str | None, col: str, width: int, lanes: int) -> N
         s.apply(Vectorize(col))
 
 
-def _is_turned(s: Draft, epilogue: str, row: str, col: str) -> bool:
+def _is_transposed(s: Draft, epilogue: str, row: str, col: str) -> bool:
     """Does the epilogue store what is next to each other along rows, not along columns?
 
-    Then vectors are turned in registers before it, instead of stored element by element.
+    Then vectors are transposed in registers before it, instead of stored element by element.
     """
     block = find_block(s.func, epilogue)
     store = block.try_store

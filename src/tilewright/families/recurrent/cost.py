@@ -16,7 +16,7 @@ from tilewright.cost.work import domain
 from tilewright.families.elementwise.cost import alone_seconds, spatial_seconds
 from tilewright.families.gemm.panel_tile import panel_seconds
 from tilewright.families.gemm.recipe import try_contraction
-from tilewright.families.recurrent.match import Carried
+from tilewright.families.recurrent.match import RecurrentNest
 from tilewright.families.space import Costs, Points
 from tilewright.ir.expr import loads
 from tilewright.schedule.find import top_level
@@ -28,7 +28,7 @@ from tilewright.tir.stmt import Block, For, Stmt, blocks
 NestSeconds: TypeAlias = Callable[[set[str]], float | None]
 
 
-def carried_seconds(nest: Carried, points: Points, target: Target) -> Costs:
+def recurrent_seconds(nest: RecurrentNest, points: Points, target: Target) -> Costs:
     """Of a nest, by (rows of a part, columns of a part, rows, vectors and unroll of the register tile); parts are 0
     where it is not divided.
     """
@@ -69,7 +69,7 @@ def _sum_seconds(
     return np.maximum(again, panel_seconds(c, rows, tiles, target, cols) * times)
 
 
-def around_carried_seconds(
+def around_recurrent_seconds(
     func: Func, carried: Collection[For], alone: NestSeconds, target: Target, constants: frozenset[str]
 ) -> float:
     """Of the nests before, between and after."""

@@ -18,20 +18,20 @@ _COLUMN_STEPS = 16384
 _COLUMN_VECTORS = 4  # of a part, at least: fewer sums than that wait for each other
 
 
-def carried_nests(func: Func) -> list[For]:
+def recurrent_nests(func: Func) -> list[For]:
     """The nests around several blocks in which a loop depends on its own earlier iterations, or has a single one: so
     much does a recurrent network in which every step is a call of its own have of its loop.
     """
     found = [n for n in top_level(func) if isinstance(n, For) and isinstance(chain(n)[-1].body, Seq)]
-    return [n for n in found if any(_is_carried(func, loop) for loop in chain(n))]
+    return [n for n in found if any(_is_recurrent(func, loop) for loop in chain(n))]
 
 
-def _is_carried(func: Func, loop: For) -> bool:
+def _is_recurrent(func: Func, loop: For) -> bool:
     return loop.extent == 1 or dependence(func, loop) is not None
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class RecurrentNest:
     """One of them."""
 
     func: Func

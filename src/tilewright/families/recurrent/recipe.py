@@ -26,7 +26,7 @@ from tilewright.families.gemm.recipe import (
 from tilewright.families.gemm.register_tile import ReductionNest, tile_nest
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
-from tilewright.families.recurrent.match import Carried
+from tilewright.families.recurrent.match import RecurrentNest
 from tilewright.ir.expr import Scope, Var, free_vars
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import contains_block, find_block, find_loop, loops_above
@@ -51,7 +51,7 @@ class RecurrentPlan(NamedTuple):
     unroll: int  # multiply-adds written out in a step
 
 
-def schedule_carried(s: Draft, nest: Carried, plan: RecurrentPlan, target: Target) -> None:
+def schedule_recurrent(s: Draft, nest: RecurrentNest, plan: RecurrentPlan, target: Target) -> None:
     """Schedule the blocks of such a nest, divided as planned where that is possible. One that a step refuses stays as
     it is written.
     """
@@ -76,7 +76,7 @@ def schedule_carried(s: Draft, nest: Carried, plan: RecurrentPlan, target: Targe
         _share(s, shared)
 
 
-def divide_rows(s: Draft, nest: Carried, size: int) -> list[str]:
+def divide_rows(s: Draft, nest: RecurrentNest, size: int) -> list[str]:
     """Put a loop over parts of the rows around the dependence; the loops that blocks share then. ScheduleError if
     something is carried along it.
     """
@@ -88,7 +88,7 @@ def divide_rows(s: Draft, nest: Carried, size: int) -> list[str]:
     return [*outer, parts[0], carried]
 
 
-def divide_columns(s: Draft, nest: Carried, size: int) -> str:
+def divide_columns(s: Draft, nest: RecurrentNest, size: int) -> str:
     """Put a loop over parts of the columns around all blocks of an iteration, and return it. ScheduleError if a part
     needs what another makes in the same iteration.
     """

@@ -18,9 +18,14 @@ from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.panel_tile import panel_tiles
 from tilewright.families.gemm.space import gemm_space
 from tilewright.families.gemm.tiles import RegisterTile
-from tilewright.families.recurrent.cost import around_carried_seconds, carried_seconds
-from tilewright.families.recurrent.match import Carried, carried_nests
-from tilewright.families.recurrent.recipe import RecurrentPlan, divide_columns, divide_rows, schedule_carried
+from tilewright.families.recurrent.cost import around_recurrent_seconds, recurrent_seconds
+from tilewright.families.recurrent.match import RecurrentNest, recurrent_nests
+from tilewright.families.recurrent.recipe import (
+    RecurrentPlan,
+    divide_columns,
+    divide_rows,
+    schedule_recurrent,
+)
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.ir.expr import Buffer
 from tilewright.schedule.draft import Draft
@@ -36,7 +41,7 @@ _KNOBS = ("row_part", "column_part", "rows", "vectors", "unroll")
 
 
 class RecurrentSpace(Space):
-    """How a step's rows, or its columns, are divided among workers, and the register tile of its products. Workers that
+    """How a step's rows, or its columns, are divided among workers, and the register tile of its GEMMs. Workers that
     divide columns find their part of the weights in their caches again in the next step; those that divide rows meet
     only once, and each reads all weights in every step.
     """
@@ -45,7 +50,9 @@ class RecurrentSpace(Space):
 
     def __init__(self, request: ScheduleRequest) -> None:
         self._request = request
-        self._nests = [Carried(request.func, nest, request.target) for nest in carried_nests(request.func)]
+        self._nests = [
+            RecurrentNest(request.func, nest, request.target) for nest in recurrent_nests(request.func)
+        ]
         largest = max(self._nests, key=lambda n: sum(domain(b) for b in n.every))
         rows = _allowed(request.func, largest, largest.row_sizes, divide_rows)
         columns = _allowed(request.func, largest, largest.column_sizes, divide_columns)
@@ -63,13 +70,13 @@ class RecurrentSpace(Space):
         return self._points
 
     def cost(self, points: Points) -> Costs:
-        nests = sum(carried_seconds(nest, points, self._request.target) for nest in self._nests)
+        nests = sum(recurrent_seconds(nest, points, self._request.target) for nest in self._nests)
         return np.add(nests, self._around)
 
     @cached_property
     def _around(self) -> float:
         r, nests = self._request, [n.nest for n in self._nests]
-        return around_carried_seconds(r.func, nests, self._alone_seconds, r.target, r.constants)
+        return around_recurrent_seconds(r.func, nests, self._alone_seconds, r.target, r.constants)
 
     def _alone_seconds(self, run: set[str]) -> float | None:
         space = gemm_space(replace(self._request, func=extract_nests(self._request.func, run)))
@@ -84,7 +91,7 @@ class RecurrentSpace(Space):
         plan = RecurrentPlan(decisions["row_part"], decisions["column_part"], tile, decisions["unroll"])
         s = Draft(single(self._request.func))
         for nest in self._nests:
-            schedule_carried(s, nest, plan, target)
+            schedule_recurrent(s, nest, plan, target)
         for run in _runs(self._request.func, [n.nest for n in self._nests]):
             self._schedule_run(s, run)
         return s
@@ -99,11 +106,14 @@ class RecurrentSpace(Space):
 
 
 def recurrent_space(request: ScheduleRequest) -> RecurrentSpace | None:
-    return RecurrentSpace(request) if carried_nests(request.func) else None
+    return RecurrentSpace(request) if recurrent_nests(request.func) else None
 
 
 def _allowed(
-    func: Func, nest: Carried, sizes: tuple[int, ...], divide: Callable[[Draft, Carried, int], object]
+    func: Func,
+    nest: RecurrentNest,
+    sizes: tuple[int, ...],
+    divide: Callable[[Draft, RecurrentNest, int], object],
 ) -> tuple[int, ...]:
     """All of the sizes, if what is divided needs nothing of its other parts; that is so for all of them or none."""
     try:

@@ -1,6 +1,6 @@
 """The rule for long reductions with few results, of which a team would have too few parts: their steps are divided.
 
-Products of few rows and columns, sums of everything, means over the pixels of a few channels, a softmax of one long
+GEMMs of few rows and columns, sums of everything, means over the pixels of a few channels, a softmax of one long
 row. The sums of chunks, and the sum of these, are Funcs of their own as far as schedules are concerned: the rules that
 know one reduction apply to each. There is such a space only where it pays: teams gain much, and one core loses next to
 nothing.

@@ -68,7 +68,7 @@ class WindowSpace(Space):
         """By how much a step takes longer than that of a window of floats."""
         block = find_block(self._start.func, self._block)
         value = block.store.value
-        if not value.dtype.is_float and any(_is_product(e) for e in walk(value)):
+        if not value.dtype.is_float and any(_is_multiplication(e) for e in walk(value)):
             return INTEGER_PRODUCT
         return CONTRACTION if try_contraction(block) is not None else 1.0
 
@@ -137,5 +137,5 @@ def window_space(request: ScheduleRequest) -> Space | None:
     return WindowSpace(start, reductions[0].name, request.target, request.constants)
 
 
-def _is_product(e: Expr) -> bool:
+def _is_multiplication(e: Expr) -> bool:
     return isinstance(e, Fma) or (isinstance(e, Binary) and e.op is BinaryOp.MUL)

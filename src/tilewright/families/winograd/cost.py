@@ -1,6 +1,6 @@
 """The time of straight-line blocks, for choosing among algorithms.
 
-Rough, as all that is needed is which algorithm is faster: a sum of products, or fewer products between transforms.
+Rough, as all that is needed is which algorithm is faster: the direct algorithm, or fewer multiplications between transforms.
 """
 
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ class StraightLine:
 
 
 def staged_seconds(
-    transforms: float, product: Array, weight_bytes: float, between_bytes: float, blocks: int, m: Machine
+    transforms: float, gemm: Array, weight_bytes: float, between_bytes: float, blocks: int, m: Machine
 ) -> Array:
-    """Transforms and products of so many blocks of tiles, each of which reads all weights and hands `between_bytes` on
+    """Transforms and GEMMs of so many blocks of tiles, each of which reads all weights and hands `between_bytes` on
     from stage to stage.
     """
     weights = stream_seconds(weight_bytes * blocks, weight_bytes + between_bytes, m)
     # Written and read by stages that walk it in different orders: lines come and go twice.
     between = stream_seconds(4 * between_bytes * blocks, between_bytes, m)
     far = weight_bytes > l3_room(m)
-    multiplied = np.maximum(product, weights) + _NOT_HIDDEN * np.minimum(product, weights) * far
+    multiplied = np.maximum(gemm, weights) + _NOT_HIDDEN * np.minimum(gemm, weights) * far
     if blocks == 1:  # every stage is shared by all
         stages = 3 * (m.meeting_seconds + _STAGE_START)
         return (transforms + multiplied + between) / m.threads + stages

@@ -1,11 +1,11 @@
-"""Products of transformed operands: a fast convolution, whose tiles and filters are transformed before and after.
+"""Winograd convolution: GEMMs of transformed operands, whose tiles and filters are transformed before and after.
 
     filter  = f(W)                              once, of constants
     input   = g(X)      ┐
-    product = Σ input · filter                  for each block of tiles: all three, so that what they hand on
-    tile    = h(product), and what consumes it  stays in a near cache
+    gemm    = Σ input · filter                  for each block of tiles: all three, so that what they hand on
+    tile    = h(gemm), and what consumes it     stays in a near cache
                         ┘
-The transforms are straight-line blocks; the product is a contraction for every element of a transformed tile. The loop
+The transforms are straight-line blocks; the GEMM is one for every element of a transformed tile. The loop
 that goes over blocks of tiles, if there are several, is the first of the three: they are merged in it, and it is
 divided among workers. Otherwise each stage is.
 """
@@ -38,8 +38,8 @@ class WinogradBlocks(NamedTuple):
 
     filters: tuple[str, ...]  # straight-line blocks that feed B
     inputs: tuple[str, ...]  # … and those that feed A
-    product: str
-    results: tuple[str, ...]  # … and those that read the product
+    gemm: str
+    results: tuple[str, ...]  # … and those that read the GEMM
 
 
 def find_stages(func: Func) -> WinogradBlocks | None:
@@ -76,7 +76,7 @@ def schedule_transformed(
         schedule_straight_line(s, name, target, is_shared=False)
     for name in stages.inputs:
         schedule_straight_line(s, name, target, outer=_own(shared, name), is_shared=not shared)
-    _tile(s, stages.product, _own(shared, stages.product), tile, unroll, target)
+    _tile(s, stages.gemm, _own(shared, stages.gemm), tile, unroll, target)
     for name in stages.results:
         store = find_block(s.func, name).store
         follower = _take_follower(s, store)
@@ -94,11 +94,11 @@ def _own(shared: dict[str, str], name: str) -> tuple[str, ...]:
 
 def _shared(s: Draft, stages: WinogradBlocks) -> dict[str, str]:
     """The loop over blocks of tiles, of each stage that goes over them; empty if there is one block only."""
-    c = _contraction(s, stages.product)
+    c = _contraction(s, stages.gemm)
     if len(c.rows) < 2:
         return {}
     found: dict[str, str] = {}
-    for name in (*stages.inputs, stages.product, *stages.results):
+    for name in (*stages.inputs, stages.gemm, *stages.results):
         block = find_block(s.func, name)
         first = block.store.indices[0]
         if not isinstance(first, Var):
@@ -127,7 +127,7 @@ def _take_follower(s: Draft, store: Store) -> str | None:
 def _tile(
     s: Draft, name: str, outer: tuple[str, ...], tile: RegisterTile, unroll: int, target: Target
 ) -> None:
-    """Register tiles of the product, for each element of a transformed tile."""
+    """Register tiles of the GEMM, for each element of a transformed tile."""
     c = _contraction(s, name)
     loops = loops_of(c.block)
     copy = s.apply(CacheWrite(name, c.store.buffer.name, Scope.REGISTER)).copy

@@ -1,7 +1,7 @@
-"""Convolutions by transformed tiles: the register tile of the product, and where the transforms are.
+"""Convolutions by transformed tiles: the register tile of the GEMM, and where the transforms are.
 
 How large the transformed tiles are, and how many make a block, is part of the algorithm (`search/algorithms.py`); what
-is left is how its stages run. `inside`: transforms and products of a block of tiles follow each other, and what they
+is left is how its stages run. `inside`: transforms and GEMMs of a block of tiles follow each other, and what they
 hand on stays near. Otherwise each stage goes over all tiles.
 """
 
@@ -36,9 +36,9 @@ class WinogradSpace(Space):
 
     def __init__(self, start: Draft, stages: WinogradBlocks, target: Target) -> None:
         self._start, self._stages, self._target = start, stages, target
-        self._product = product_of(start.func, stages)
-        tiles = panel_tiles(self._product.rows[-1].extent, target)
-        orders = (1, 0) if len(self._product.rows) > 1 else (0,)
+        self._gemm = gemm_of(start.func, stages)
+        tiles = panel_tiles(self._gemm.rows[-1].extent, target)
+        orders = (1, 0) if len(self._gemm.rows) > 1 else (0,)
         self._points = np.array([(*t, o) for o in orders for t in tiles], np.int64)
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
@@ -58,12 +58,12 @@ class WinogradSpace(Space):
     def _beside(self) -> float:
         """The blocks that are no stage: they run on the results, or make what is transformed."""
         m, s = self._target.machine, self._stages
-        stages = {*s.filters, *s.inputs, s.product, *s.results}
+        stages = {*s.filters, *s.inputs, s.gemm, *s.results}
         rest = [b for b in blocks(self._start.func.body) if b.name not in stages]
         return m.meeting_seconds + evenly(sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest), m)
 
     def build(self, decisions: KnobValues) -> Draft:
-        s, lanes = self._start.branch(), self._target.lanes(self._product.b.dtype.bytes)
+        s, lanes = self._start.branch(), self._target.lanes(self._gemm.b.dtype.bytes)
         names = {b.name for b in blocks(s.func.body)}
         tile = RegisterTile(decisions["rows"], decisions["vectors"] * lanes)
         inside = bool(decisions["inside"])
@@ -78,32 +78,32 @@ def winograd_space(request: ScheduleRequest) -> WinogradSpace | None:
     return None if start is None or stages is None else WinogradSpace(start, stages, request.target)
 
 
-def product_of(func: Func, stages: WinogradBlocks) -> Contraction:
-    c = try_contraction(find_block(func, stages.product))
-    assert c is not None, stages.product
+def gemm_of(func: Func, stages: WinogradBlocks) -> Contraction:
+    c = try_contraction(find_block(func, stages.gemm))
+    assert c is not None, stages.gemm
     return c
 
 
 def best_stages_seconds(func: Func, stages: WinogradBlocks, target: Target) -> float:
     """With the cheapest register tile, and blocks of tiles one by one."""
-    tiles = panel_tiles(product_of(func, stages).rows[-1].extent, target)
+    tiles = panel_tiles(gemm_of(func, stages).rows[-1].extent, target)
     return float(stages_seconds(func, stages, tiles, target, inside=True).min())
 
 
 def stages_seconds(func: Func, stages: WinogradBlocks, tiles: Points, target: Target, *, inside: bool) -> Costs:
-    """Of the product, by its register tiles (rows, vectors, unroll), and of what is transformed before and after it, on
+    """Of the GEMM, by its register tiles (rows, vectors, unroll), and of what is transformed before and after it, on
     one core.
     """
-    m, c = target.machine, product_of(func, stages)
+    m, c = target.machine, gemm_of(func, stages)
     transforms = sum(
         _straight_line(find_block(func, n), target).seconds(m) for n in (*stages.inputs, *stages.results)
     )
     blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
     times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
-    product = panel_seconds(c, c.rows[-1].extent, tiles, target) * times
+    gemm = panel_seconds(c, c.rows[-1].extent, tiles, target) * times
     together = blocks_of_tiles if inside else 1
     between = (c.a.buffer.bytes + c.store.buffer.bytes) / together
-    return staged_seconds(transforms, product, c.b.buffer.bytes, between, together, m)
+    return staged_seconds(transforms, gemm, c.b.buffer.bytes, between, together, m)
 
 
 def _straight_line(block: Block, target: Target) -> StraightLine:

@@ -40,7 +40,7 @@ PIPELINE: tuple[GraphPass, ...] = (
     sink_reshapes,  # after activations are one node each: then all operands follow
     simplify,  # reshapes have met
     join_contractions,
-    prepare_attention,  # once softmax is one node, and nothing but its scores is between two products
+    prepare_attention,  # once softmax is one node, and nothing but its scores is between two MatMuls
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind
 )

@@ -1,11 +1,11 @@
-"""Attention, as models have it: a product, its softmax along the rows, and a product with that.
+"""Attention, as models have it: a MatMul, its softmax along the rows, and a MatMul with that.
 
     scores = MatMul(q, kᵀ)
     weights = Softmax(… scores …)       between them, and after them: scaling, masks, limits
     y = MatMul(… weights …, v)
 
-No value between the two products is needed elsewhere, and all are of the shape of the scores, or have one element for
-each row of them. Such a chain becomes one group: a schedule can then keep a block of rows near from the first product
+No value between the two MatMuls is needed elsewhere, and all are of the shape of the scores, or have one element for
+each row of them. Such a chain becomes one group: a schedule can then keep a block of rows near from the first MatMul
 to the last, instead of writing all scores to memory and reading them again, twice.
 
 `prepare_attention` brings such chains into the form that costs least, in f32 and f64:
@@ -47,7 +47,7 @@ _MOST_COMPARED = 1 << 26  # elements of a comparison that is made at compile tim
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionNodes:
-    """The nodes from the first product to the last, in the order of the graph."""
+    """The nodes from the first MatMul to the last, in the order of the graph."""
 
     nodes: tuple[Node, ...]
 
@@ -56,7 +56,7 @@ class AttentionNodes:
         return self.nodes[0]
 
     @property
-    def product(self) -> Node:
+    def matmul(self) -> Node:
         return self.nodes[-1]
 
 
@@ -73,10 +73,10 @@ class _Search:
         self._results = set(graph.outputs)
         self._index = {n: i for i, n in enumerate(graph.nodes)}
 
-    def try_chain(self, product: Node) -> AttentionNodes | None:
-        """The chain that ends with this product, if there is one."""
-        weights = product.inputs[0]
-        if weights.type.dtype not in _WIDE or not _are_matrices(product):
+    def try_chain(self, matmul: Node) -> AttentionNodes | None:
+        """The chain that ends with this MatMul, if there is one."""
+        weights = matmul.inputs[0]
+        if weights.type.dtype not in _WIDE or not _are_matrices(matmul):
             return None
         before = self._before(weights)
         heads = [n for n in before if isinstance(n.op, MatMul)]
@@ -84,12 +84,12 @@ class _Search:
             return None
         inside = self._after(heads[0], before)
         norms = [n for n in inside if isinstance(n.op, Softmax | SoftmaxParts)]
-        if len(norms) != 1 or self._producer[weights] not in inside or not self._is_closed(inside, product):
+        if len(norms) != 1 or self._producer[weights] not in inside or not self._is_closed(inside, matmul):
             return None
-        return AttentionNodes((*sorted(inside, key=self._index.__getitem__), product))
+        return AttentionNodes((*sorted(inside, key=self._index.__getitem__), matmul))
 
     def _before(self, weights: Value) -> list[Node]:
-        """What may be inside: rows of the same length, and values of whole rows, back to products."""
+        """What may be inside: rows of the same length, and values of whole rows, back to MatMuls."""
         found: dict[Node, None] = {}
         stack = [weights]
         while stack and len(found) <= _MOST_NODES:
@@ -110,10 +110,10 @@ class _Search:
                 inside.append(n)
         return inside
 
-    def _is_closed(self, inside: Sequence[Node], product: Node) -> bool:
-        """Does everybody who reads what is made inside belong to it? By the factors of rows the product is scaled."""
-        own = {*inside, product}
-        if any(v in product.inputs[1:] for n in inside for v in n.outputs):
+    def _is_closed(self, inside: Sequence[Node], matmul: Node) -> bool:
+        """Does everybody who reads what is made inside belong to it? By the factors of rows the MatMul is scaled."""
+        own = {*inside, matmul}
+        if any(v in matmul.inputs[1:] for n in inside for v in n.outputs):
             return False
         for n in inside:
             if any(v in self._results or v.type.dtype not in (*_WIDE, DType.BOOL) for v in n.outputs):
@@ -125,7 +125,7 @@ class _Search:
 
 
 def _are_matrices(node: Node) -> bool:
-    """A product of a single row, as of one new token, has nothing that stays near for others."""
+    """A MatMul of a single row, as of one new token, has nothing that stays near for others."""
     return all(len(v.shape) > 1 and min(v.shape[-2:]) > 1 for v in (*node.inputs, *node.outputs))
 
 
@@ -155,7 +155,7 @@ def prepare_attention(graph: Graph) -> Graph:
     chains = attention_chains(graph)
     # The values of nodes that are kept stay the same while the graph is rewritten.
     scores = {c.scores.outputs[0] for c in chains}
-    products = {c.product.outputs[0] for c in chains}
+    matmuls = {c.matmul.outputs[0] for c in chains}
     between = {v for c in chains for n in c.nodes[1:-1] for v in n.outputs if v.shape[-1] >= _LEAST_KEYS}
 
     def rule(state: Sweep, node: Node) -> Sequence[Value] | None:
@@ -164,18 +164,18 @@ def prepare_attention(graph: Graph) -> Graph:
             return _scale_scores(state, node)
         if out in between:
             return _hide_following(state, node)
-        return _scale_product(state, node) if out in products else None
+        return _scale_matmul(state, node) if out in matmuls else None
 
     return sweep(graph, rule) if chains else graph
 
 
-def _scale_product(state: Sweep, node: Node) -> Sequence[Value] | None:
+def _scale_matmul(state: Sweep, node: Node) -> Sequence[Value] | None:
     weights = state.producer(node.inputs[0])
     if weights is None or not isinstance(weights.op, Softmax):
         return None
     powers, scale = state.add(SoftmaxParts(weights.op.axes[0]), weights.inputs, weights)
-    product = state.add_piece(node.op, (powers, node.inputs[1]), node)
-    return state.add(Mul(), (product, scale), node)
+    matmul = state.add_piece(node.op, (powers, node.inputs[1]), node)
+    return state.add(Mul(), (matmul, scale), node)
 
 
 def _scale_scores(state: Sweep, node: Node) -> Sequence[Value] | None:
@@ -183,10 +183,10 @@ def _scale_scores(state: Sweep, node: Node) -> Sequence[Value] | None:
     factor = by * and_by
     if (q, k) == node.inputs or not np.isfinite(factor):
         return None
-    product = state.add_piece(node.op, (q, k), node)
+    matmul = state.add_piece(node.op, (q, k), node)
     dtype = node.outputs[0].type.dtype.numpy
     number = state.add_constant(f"{node.outputs[0].name}~scale", np.array(factor, dtype))
-    return state.add(Mul(), (product, number), node)
+    return state.add(Mul(), (matmul, number), node)
 
 
 def _unscaled(state: Sweep, value: Value, node: Node) -> tuple[Value, float]:

@@ -1,4 +1,4 @@
-"""Do not compute columns of a product that nobody reads.
+"""Do not compute columns of a MatMul that nobody reads.
 
     s = MatMul(q, k)                  f32[m, 512]     s' = MatMul(q, k[:, 128:384])      f32[m, 256]
     y = GatherElements(s, at)                      →  y = GatherElements(s', at - 128)
@@ -37,9 +37,9 @@ def drop_unread_columns(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A product with known weights, and the places of its columns that are read."""
+    """A MatMul with known weights, and the places of its columns that are read."""
 
-    product: Node
+    matmul: Node
     weights: Array
     places: Array
     widened: Expand | None  # of the places
@@ -47,16 +47,16 @@ class _Read:
     @classmethod
     def find(cls, state: Sweep, node: Node, axis: int) -> "_Read | None":
         data, at = node.inputs
-        product, widened = state.producer(data), None
-        if product is None or not isinstance(product.op, MatMul) or axis != len(data.shape) - 1:
+        matmul, widened = state.producer(data), None
+        if matmul is None or not isinstance(matmul.op, MatMul) or axis != len(data.shape) - 1:
             return None
         before = state.producer(at)
         if before is not None and isinstance(before.op, Expand):
             at, widened = before.inputs[0], before.op
-        weights, places = state.known(product.inputs[1]), state.known(at)
+        weights, places = state.known(matmul.inputs[1]), state.known(at)
         if weights is None or weights.ndim < 2 or places is None or not places.size:
             return None
-        return cls(product, weights, places, widened)
+        return cls(matmul, weights, places, widened)
 
     def narrowed(self, state: Sweep, node: Node) -> Sequence[Value] | None:
         columns = self.weights.shape[-1]
@@ -68,10 +68,10 @@ class _Read:
         end = min(columns, -(-(last + 1) // _GRAIN) * _GRAIN)
         if end - first == columns:
             return None
-        x, w = self.product.inputs
+        x, w = self.matmul.inputs
         narrow = state.add_constant(w.name, self.weights[..., first:end])
-        product = state.add_piece(self.product.op, (x, narrow), self.product)
+        matmul = state.add_piece(self.matmul.op, (x, narrow), self.matmul)
         at = state.add_constant(node.inputs[1].name, (places - first).astype(self.places.dtype))
         if self.widened is not None:
             at = state.add_piece(self.widened, (at,), node)
-        return state.add(node.op, (product, at), node)
+        return state.add(node.op, (matmul, at), node)

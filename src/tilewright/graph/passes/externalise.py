@@ -63,15 +63,15 @@ def _nodes(region: Region, names: set[str]) -> list[Node]:
             steps.append(Value(unique(f"{v.name}~last"), seen))
         return steps
 
-    def turned(source: Value, made: Value, order: Callable[[int], tuple[int, ...]]) -> Node:
+    def transposed(source: Value, made: Value, order: Callable[[int], tuple[int, ...]]) -> Node:
         is_cast = source.type.dtype is not made.type.dtype
         op = Cast(made.type.dtype) if is_cast else Transpose(order(len(made.shape)))
         return Node(op, (source,), (made,), region.key)
 
     inputs = [chain(v) for v in region.graph.inputs]
     outputs = [chain(v) for v in region.graph.outputs]
-    before = [turned(a, b, last_order) for way in inputs for a, b in pairwise(way)]
-    after = [turned(a, b, first_order) for way in outputs for a, b in pairwise(reversed(way))]
+    before = [transposed(a, b, last_order) for way in inputs for a, b in pairwise(way)]
+    after = [transposed(a, b, first_order) for way in outputs for a, b in pairwise(reversed(way))]
     taken, given = (tuple(way[-1] for way in ways) for ways in (inputs, outputs))
     op = Outside(region.key, tuple(v.type for v in taken), tuple(v.type for v in given))
     return [*before, Node(op, taken, given, region.key), *after]

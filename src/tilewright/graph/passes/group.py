@@ -1,7 +1,7 @@
 """Partition a graph into groups, each of which becomes one Func. How the loops inside fuse is for schedules to decide.
 
 Which nodes share a group
-- Attention, from its first product to its last, is one group, with the epilogue of the last (`attention.py`).
+- Attention, from its first MatMul to its last, is one group, with the epilogue of the last (`attention.py`).
 - A contraction takes its epilogue: the elementwise nodes after it whose output has its shape, as far as exactly one
   value leaves the group. `x * sigmoid(x)` and the many nodes of a GELU are such; a residual is an input.
 - A reduction takes its epilogue too, and its prologue: elementwise producers of its input. One of them may also be
@@ -83,7 +83,7 @@ class Grouping:
     def run(self) -> Grouped:
         for chain in attention_chains(self._graph):
             if all(n not in self._draft for n in chain.nodes):
-                self._settle(self._with_epilogue(_Draft(Kind.CONTRACTION, chain.nodes), chain.product))
+                self._settle(self._with_epilogue(_Draft(Kind.CONTRACTION, chain.nodes), chain.matmul))
         for n in self._of_kind(Kind.CONTRACTION):
             self._settle(self._past_views(self._with_epilogue(_Draft(Kind.CONTRACTION, [n]), n)))
         for n in self._of_kind(Kind.REDUCTION):

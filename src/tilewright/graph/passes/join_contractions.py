@@ -37,7 +37,7 @@ class _Branch:
     head: Node
     epilogue: tuple[Node, ...] = ()
     reshape: Node | None = None  # of the columns
-    turn: Node | None = None  # a transpose after that
+    transpose: Node | None = None  # a transpose after that
 
     @property
     def result(self) -> Value:
@@ -47,7 +47,7 @@ class _Branch:
     @property
     def end(self) -> Value:
         """The value that a part of the joint result stands for."""
-        return (self.turn or self.reshape or (self.head, *self.epilogue)[-1]).outputs[0]
+        return (self.transpose or self.reshape or (self.head, *self.epilogue)[-1]).outputs[0]
 
 
 def join_contractions(graph: Graph) -> Graph:
@@ -112,10 +112,10 @@ class _Finder:
         if _column_axis(branches[0].result.shape[-1], shapes.pop()) is None:
             return branches
         branches = [replace(b, reshape=n) for b, n in zip(branches, reshapes, strict=True)]
-        turns = [n for b in branches if (n := self._only_reader(b.end)) and isinstance(n.op, Transpose)]
-        if len(turns) < len(branches) or len({_row_order(n) for n in turns}) > 1:
+        transposes = [n for b in branches if (n := self._only_reader(b.end)) and isinstance(n.op, Transpose)]
+        if len(transposes) < len(branches) or len({_row_order(n) for n in transposes}) > 1:
             return branches
-        return [replace(b, turn=n) for b, n in zip(branches, turns, strict=True)]
+        return [replace(b, transpose=n) for b, n in zip(branches, transposes, strict=True)]
 
     def _only_reader(self, value: Value) -> Node | None:
         readers = self._users[value]
@@ -151,11 +151,11 @@ def _column_axis(columns: int, shape: tuple[int, ...]) -> int | None:
     return next((d for d in reversed(range(len(shape))) if prod(shape[d:]) == columns), None)
 
 
-def _row_order(turn: Node) -> tuple[int, ...]:
+def _row_order(transpose: Node) -> tuple[int, ...]:
     """The part of a transpose that leaves the last axis in place: the others in the order in which they end up."""
-    assert isinstance(turn.op, Transpose)
-    last = len(turn.op.perm) - 1
-    return (*(p for p in turn.op.perm if p != last), last)
+    assert isinstance(transpose.op, Transpose)
+    last = len(transpose.op.perm) - 1
+    return (*(p for p in transpose.op.perm if p != last), last)
 
 
 # ------------------------------------------------------------------------------------------------- what they become
@@ -184,7 +184,7 @@ def _joint_result(state: Sweep, branches: list[_Branch], node: Node) -> Value:
     at = _column_axis(columns, shape)
     assert at is not None
     value = state.add_piece(Reshape((*shape[:at], count, *shape[at:])), (value,), node)
-    order = _row_order(first.turn) if first.turn else tuple(range(len(shape)))
+    order = _row_order(first.transpose) if first.transpose else tuple(range(len(shape)))
     return state.add_piece(Transpose((at, *(d + (d >= at) for d in order))), (value,), node)
 
 
@@ -192,8 +192,8 @@ def _part(state: Sweep, joint: Value, branch: _Branch, n: int, node: Node) -> Se
     rest = joint.shape[1:]
     cut = Slice((n, *(0 for _ in rest)), (1,) * len(joint.shape), (1, *rest))
     part = state.add_piece(cut, (joint,), node)
-    if branch.turn is not None and isinstance(branch.turn.op, Transpose):
-        perm, order = branch.turn.op.perm, _row_order(branch.turn)
+    if branch.transpose is not None and isinstance(branch.transpose.op, Transpose):
+        perm, order = branch.transpose.op.perm, _row_order(branch.transpose)
         if perm != order:
             rows = state.add_piece(Reshape(rest), (part,), node)
             return state.add(Transpose(tuple(order.index(p) for p in perm)), (rows,), node)

@@ -17,8 +17,8 @@ _DOMAIN = "com.microsoft"
 
 
 class RotaryEmbedding(Composite):
-    """Pairs of elements of each head are turned by angles that grow with the token's position: a position per token, or
-    that of the first one.
+    """Pairs of elements of each head are rotated by angles that grow with the token's position: a position per token,
+    or that of the first one.
     """
 
     onnx = ("com.microsoft.RotaryEmbedding",)

@@ -34,7 +34,7 @@ _COUNTED = 14  # a further input, of ours: its length is that of all tokens
 
 class GroupQueryAttention(Composite):
     """Queries see the keys up to their own token, or only the last `local_window_size` of them. q, k and v come apart
-    or side by side, and may be turned by their positions first.
+    or side by side, and may be rotated by their positions first.
     """
 
     onnx = ("com.microsoft.GroupQueryAttention",)
@@ -74,7 +74,7 @@ class GroupQueryAttention(Composite):
         if total > length:
             start = body.reshape(body.cast(body[5], DType.I64), batch) + (1 - length)
         if node.integer("do_rotary", 0):
-            q, k = (_turned(node, body, h, t, start) for t in (q, k))
+            q, k = (_rotated(node, body, h, t, start) for t in (q, k))
         keys = _cached(body, h, body.get(3), k, start, earlier)
         values = _cached(body, h, body.get(4), v, start, earlier)
         logits = scores(body, h, q, keys, default_scale(node.real("scale", 0.0), size))
@@ -127,8 +127,8 @@ def _total(node: OnnxNode) -> int | None:
     return None if known is None else int(known.item())
 
 
-def _turned(node: OnnxNode, body: CompositeBody, h: Heads, x: Term, start: Term | None) -> Term:
-    """Queries or keys, turned by their positions."""
+def _rotated(node: OnnxNode, body: CompositeBody, h: Heads, x: Term, start: Term | None) -> Term:
+    """Queries or keys, rotated by their positions."""
     at, given = places(body, h.queries, 1, -1), body.get(9)
     if given is not None:
         at = body.cast(given, DType.I64)
@@ -136,9 +136,9 @@ def _turned(node: OnnxNode, body: CompositeBody, h: Heads, x: Term, start: Term 
         at = body.op("Expand", at, body.integers(h.batch, h.queries))
     else:
         at = body.reshape(start, h.batch, 1) + at
-    turned = 2 * node.input(7).shape[-1]
+    rotated = 2 * node.input(7).shape[-1]
     interleaved = node.integer("rotary_interleaved", 0)
-    part = 0 if turned == h.size else turned
+    part = 0 if rotated == h.size else rotated
     return body.op(
         "RotaryEmbedding", x, body[7], body[8], at, interleaved=interleaved, rotary_embedding_dim=part
     )

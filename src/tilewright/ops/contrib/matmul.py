@@ -43,10 +43,12 @@ class FusedMatMul(Composite):
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[HostSample]:
         a, b = normal(rng, 2, 3, 4), normal(rng, 2, 4, 5)
-        turned = {"transA": 1, "transB": 1, "alpha": 0.5}
+        transposed = {"transA": 1, "transB": 1, "alpha": 0.5}
         for name in ("FusedMatMul", "TransposeMatMul"):
             yield HostSample(name, (a, b), domain=_DOMAIN)
-            yield HostSample(name, (a.swapaxes(1, 2).copy(), b.swapaxes(1, 2).copy()), turned, domain=_DOMAIN)
+            yield HostSample(
+                name, (a.swapaxes(1, 2).copy(), b.swapaxes(1, 2).copy()), transposed, domain=_DOMAIN
+            )
         rows, columns = normal(rng, 3, 2, 4), normal(rng, 4, 2, 5)
         yield HostSample("FusedMatMul", (rows, b), {"transBatchA": 1}, domain=_DOMAIN)
         yield HostSample("FusedMatMul", (a, columns), {"transBatchB": 1}, domain=_DOMAIN)

@@ -104,8 +104,10 @@ class QGemm(Composite):
         yield HostSample("QGemm", (*left, *right, bias, *result), domain=_DOMAIN)
         yield HostSample("QGemm", (*left, *each, bias, *result), domain=_DOMAIN)
         yield HostSample("QGemm", (*left, *right, bias), {"alpha": 0.5}, domain=_DOMAIN)
-        turned = ((a.T.copy(), *left[1:]), (b.T.copy(), *right[1:]))
-        yield HostSample("QGemm", (*turned[0], *turned[1]), {"transA": 1, "transB": 1}, domain=_DOMAIN)
+        transposed = ((a.T.copy(), *left[1:]), (b.T.copy(), *right[1:]))
+        yield HostSample(
+            "QGemm", (*transposed[0], *transposed[1]), {"transA": 1, "transB": 1}, domain=_DOMAIN
+        )
 
 
 def _scaled(body: CompositeBody, total: Term, scale: Term, bias: Term | None) -> Term:

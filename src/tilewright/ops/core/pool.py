@@ -116,11 +116,11 @@ class MaxPool(Op):
         def index(*i: Expr) -> Expr:
             flat = minimum(first[i], size - 1)  # a window may lie on nothing but padding
             if self.columns:
-                rest, turned, weight = flat, const(0), size
+                rest, column_major, weight = flat, const(0), size
                 for n in reversed(spatial):
                     weight //= n
-                    turned, rest = turned + rest % n * weight, rest // n
-                flat = turned
+                    column_major, rest = column_major + rest % n * weight, rest // n
+                flat = column_major
             return (i[0] * x.shape[1] + i[1]) * size + flat
 
         return b.compute(f"{name}_1", best.shape, index, axes=axes[: 2 + rank])
@@ -141,10 +141,10 @@ class MaxPool(Op):
         flat = self.window.view(numbers[None, None], places, -1)
         found = ((views == best[(..., *[None] * rank)]) | (views != views)) & (flat >= 0)
         first = np.where(found, flat, size).min(taps)
-        turned = np.arange(size).reshape(x.shape[2:], order=order).reshape(-1)
+        column_major = np.arange(size).reshape(x.shape[2:], order=order).reshape(-1)
         shape = (*x.shape[:2], *(1,) * rank)
         planes = np.arange(math.prod(shape)).reshape(shape)
-        return best, turned[np.minimum(first, size - 1)] + planes * size
+        return best, column_major[np.minimum(first, size - 1)] + planes * size
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:

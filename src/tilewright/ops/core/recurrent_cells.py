@@ -267,13 +267,13 @@ def _shared_samples(cls: type[Recurrent], rng: np.random.Generator) -> Iterable[
     yield _small(cls, rng, lengths=[1, 3], direction="bidirectional", runtime=[at])
     yield _special(_small(cls, rng, clip=9.0))
     # onnxruntime has neither other layouts nor other element types.
-    yield _turned(_small(cls, rng, direction="bidirectional", lengths=[2, 3]))
+    yield _transposed(_small(cls, rng, direction="bidirectional", lengths=[2, 3]))
     for dtype in (np.float16, np.float64):
         whole = _small(cls, rng)
         yield Sample(whole.op, tuple(x.astype(dtype) for x in whole.inputs))
 
 
-def _turned(sample: Sample) -> Sample:
+def _transposed(sample: Sample) -> Sample:
     """The sample with the batch in front."""
     assert sample.onnx is not None and isinstance(sample.op, Recurrent)
     case, cls = sample.onnx, type(sample.op)

@@ -1,4 +1,4 @@
-"""ReverseSequence: the first elements of each sequence of a batch, turned around."""
+"""ReverseSequence: the first elements of each sequence of a batch, reversed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -58,8 +58,8 @@ class ReverseSequence(Op):
         n, steps = x.shape[self.batch], x.shape[self.time]
         at: Array = np.arange(int(steps))
         length = np.clip(lengths.astype(np.int64), 0, steps)[:, None]
-        turned = whole[np.arange(n)[:, None], np.where(at < length, length - 1 - at, at)]
-        return (np.moveaxis(turned, (0, 1), (self.batch, self.time)),)
+        flipped = whole[np.arange(n)[:, None], np.where(at < length, length - 1 - at, at)]
+        return (np.moveaxis(flipped, (0, 1), (self.batch, self.time)),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:

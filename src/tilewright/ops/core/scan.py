@@ -52,8 +52,8 @@ class Cumulation(Op):
 
         def step(*i: Expr) -> Store:
             def at(place: Expr) -> tuple[Expr, ...]:
-                turned = as_index(x.shape[axis] - 1) - place if self.reverse else place
-                return (*i[:axis], turned, *i[axis + 1 :])
+                flipped = as_index(x.shape[axis] - 1) - place if self.reverse else place
+                return (*i[:axis], flipped, *i[axis + 1 :])
 
             here, before = at(i[axis]), at(maximum(i[axis] - 1, 0))
             new = cast(wide, x[before if self.exclusive else here])

@@ -1,7 +1,7 @@
 """Convolution with fewer multiplications: tiles of the image and the filters are transformed, multiplied element by
 element (which over all channels is a matrix product for each element), and transformed back.
 
-Blocks: `<name>_pad`, `<name>_filter` (reads weights alone), then `<name>_input`, `<name>_product` and `<name>_tile`,
+Blocks: `<name>_pad`, `<name>_filter` (reads weights alone), then `<name>_input`, `<name>_gemm` and `<name>_tile`,
 whose first axis goes over blocks of tiles, of a part of an image or of several: a schedule runs all three for one of
 them after the other, so that what they hand on stays in a near cache; and the bias. The transforms are straight-line
 code (`cook_toom.py`) that a schedule writes out.
@@ -24,7 +24,7 @@ from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
 _MAX_PRODUCTS = 36  # of a tile: as many statements are written out
-_MIN_CHANNELS = 16  # with fewer, the transforms cost more than the products save
+_MIN_CHANNELS = 16  # with fewer, the transforms cost more than the multiplications save
 _TILES = (12, 48)  # of a block, at least
 _OUTPUTS = (4, 2)  # of a tile along an axis, at most
 
@@ -111,7 +111,7 @@ class Winograd:
             return v[(g, *plane, t, c)], u[(*plane, c, o)]
 
         m = b.reduce(
-            f"{name}_product",
+            f"{name}_gemm",
             (blocks, *planes, tiles, channels),
             (depth,),
             factors,

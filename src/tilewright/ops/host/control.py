@@ -176,7 +176,7 @@ class Scan(HostOp):
             places = range(len(states), self.outputs)
             return (
                 *states,
-                *(self._turned(i, body.none_of(p, *states, *first)) for i, p in enumerate(places)),
+                *(self._with_axis(i, body.none_of(p, *states, *first)) for i, p in enumerate(places)),
             )
         return (*states, *(self._joined(i, pieces) for i, pieces in enumerate(collected)))
 
@@ -190,9 +190,9 @@ class Scan(HostOp):
         return np.zeros(x.shape[:axis] + x.shape[axis + 1 :], x.dtype)
 
     def _joined(self, i: int, pieces: list[Array]) -> Array:
-        return self._turned(i, np.stack(pieces[::-1] if _at(self.output_reversed, i) else pieces))
+        return self._with_axis(i, np.stack(pieces[::-1] if _at(self.output_reversed, i) else pieces))
 
-    def _turned(self, i: int, stacked: Array) -> Array:
+    def _with_axis(self, i: int, stacked: Array) -> Array:
         axis = normal_axis(_at(self.output_axes, i), stacked.ndim)
         return np.ascontiguousarray(np.moveaxis(stacked, 0, axis))
 
@@ -206,13 +206,13 @@ class Scan(HostOp):
         )
         start = np.zeros(2, np.float32)
         yield HostSample("Scan", (start, x), {"body": body, "num_scan_inputs": 1}, outputs=2)
-        turned: dict[str, Any] = {
+        transposed: dict[str, Any] = {
             "scan_input_directions": [1],
             "scan_input_axes": [1],
             "scan_output_axes": [1],
         }
         yield HostSample(
-            "Scan", (start, x.T.copy()), {"body": body, "num_scan_inputs": 1, **turned}, outputs=2
+            "Scan", (start, x.T.copy()), {"body": body, "num_scan_inputs": 1, **transposed}, outputs=2
         )
         batch = (np.stack([start, start + 1]), np.stack([x, x * 10]))
         for lengths in (None, np.array([2, 3])):

@@ -131,10 +131,10 @@ class MemoryDesc:
         return bool(functions().dnnl_memory_desc_equal(self, other))
 
 
-def plain(shape: Sequence[int], is_turned: bool = False) -> MemoryDesc:
-    """Row-major; `is_turned`: the last two dimensions are exchanged in memory."""
+def plain(shape: Sequence[int], is_transposed: bool = False) -> MemoryDesc:
+    """Row-major; `is_transposed`: the last two dimensions are exchanged in memory."""
     strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
-    if is_turned:
+    if is_transposed:
         strides[-2:] = 1, shape[-2]
     return MemoryDesc("create_with_strides", len(shape), dims(shape), _F32, dims(strides))
 

@@ -1,4 +1,4 @@
-"""oneDNN as a plugin: products and convolutions with what follows them, pools, and what lies between.
+"""oneDNN as a plugin: GEMMs and convolutions with what follows them, pools, and what lies between.
 
 A unit becomes one primitive. The code of a region describes its primitives, as JSON, without weights.
 """
@@ -62,14 +62,14 @@ class OneDnn(Plugin):
 
     def supports(self, unit: Unit) -> Answer:
         step = _step(unit)
-        made = step.described(lambda o: dnnl.plain(o.shape, o.is_turned))
+        made = step.described(lambda o: dnnl.plain(o.shape, o.is_transposed))
         if made and step.kind in _CONTRACTIONS and made.implementation().startswith("ref"):
             return No("oneDNN has only reference code for it")
         return YES
 
     def accepts(self, region: Region) -> Answer:
         has_work = any(isinstance(n.op, Conv | MatMul | Gemm) for n in region.graph.nodes)
-        return YES if has_work else No("there is no product and no convolution next to it")
+        return YES if has_work else No("there is no GEMM and no convolution next to it")
 
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         place = {n: i for i, n in enumerate(region.graph.nodes)}
@@ -112,7 +112,7 @@ def _first(unit: Unit, node: Node, result: TensorArg) -> PrimitiveStep:
         case Conv():
             return _convolution(op, unit, node, result)
         case MatMul() | Gemm():
-            return _product(op, unit, node, result)
+            return _matmul(op, unit, node, result)
         case pool.MaxPool(window=w, indexed=False):
             return _pool(AlgKind.MAX, w, source, result)
         case pool.AveragePool(window=w, include_pad=is_counted):
@@ -153,25 +153,25 @@ def _convolution(op: Conv, unit: Unit, node: Node, result: TensorArg) -> Primiti
     return PrimitiveStep("convolution_forward", how, tensors, result, window)
 
 
-def _product(op: MatMul | Gemm, unit: Unit, node: Node, result: TensorArg) -> PrimitiveStep:
+def _matmul(op: MatMul | Gemm, unit: Unit, node: Node, result: TensorArg) -> PrimitiveStep:
     a, b, *c = node.inputs
-    turned, out = (False, False), node.outputs[0].shape
+    transposed, out = (False, False), node.outputs[0].shape
     if isinstance(op, Gemm):
         if op.alpha != 1 or (c and op.beta != 1):
             raise UserError("alpha or beta other than 1")
-        turned = op.trans_a, op.trans_b
+        transposed = op.trans_a, op.trans_b
     if min(len(a.shape), len(b.shape)) < 2:
         raise UserError("a vector")
     is_packed = len(b.shape) == 2 and unit.constant(b) is not None
-    rows, columns, depth = out[-2], out[-1], a.shape[-2 if turned[0] else -1]
-    if is_packed:  # all rows go together, and the weights are turned
+    rows, columns, depth = out[-2], out[-1], a.shape[-2 if transposed[0] else -1]
+    if is_packed:  # all rows go together, and the weights are transposed
         shapes = (a.size // depth, depth), (columns, depth), (a.size // depth, columns)
-        kind, numbers, turned = "inner_product_forward", (INFERENCE,), (turned[0], not turned[1])
+        kind, numbers, transposed = "inner_product_forward", (INFERENCE,), (transposed[0], not transposed[1])
     else:
         ends = (*a.shape[:-2], rows, depth), (*b.shape[:-2], depth, columns), out
         kind, numbers, shapes = "matmul", (), tuple((1,) * (len(out) - len(s)) + s for s in ends)
-    left = _seen(a, dnnl.SOURCE, shapes[0], is_turned=turned[0], is_free=is_packed)
-    right = _seen(b, dnnl.WEIGHTS, shapes[1], is_turned=turned[1], is_free=is_packed)
+    left = _seen(a, dnnl.SOURCE, shapes[0], is_transposed=transposed[0], is_free=is_packed)
+    right = _seen(b, dnnl.WEIGHTS, shapes[1], is_transposed=transposed[1], is_free=is_packed)
     step = PrimitiveStep(kind, numbers, (left, right, None), replace(result, shape=shapes[2], is_free=is_packed))
     return _followed(step, Link(Add(), c[0]), out) if c else step
 

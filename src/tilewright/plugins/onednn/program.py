@@ -22,14 +22,14 @@ from tilewright.tir.memory_plan import MemoryPlan, plan_memory
 
 @dataclass(frozen=True, slots=True)
 class TensorArg:
-    """A tensor as a primitive sees it; `role` is what it is to it (`library.SOURCE`, …). `is_turned`: the last
+    """A tensor as a primitive sees it; `role` is what it is to it (`library.SOURCE`, …). `is_transposed`: the last
     two dimensions are exchanged in memory. `is_free`: the library may choose how it lies.
     """
 
     role: int
     name: str
     shape: tuple[int, ...]
-    is_turned: bool = False
+    is_transposed: bool = False
     is_free: bool = False
 
     @staticmethod
@@ -141,14 +141,14 @@ class PrimitiveProgram:
     def _view(self, o: TensorArg) -> Held:
         """The operand as it lies, in its shape."""
         have = self.held[o.name]
-        if have.shape == o.shape and not o.is_turned:
+        if have.shape == o.shape and not o.is_transposed:
             return have
-        rows = self._fetch(replace(o, shape=have.shape, is_turned=False), dnnl.plain(have.shape))
-        return Held(o.shape, dnnl.plain(o.shape, o.is_turned), rows.place)
+        rows = self._fetch(replace(o, shape=have.shape, is_transposed=False), dnnl.plain(have.shape))
+        return Held(o.shape, dnnl.plain(o.shape, o.is_transposed), rows.place)
 
     def _fetch(self, o: TensorArg, layout: MemoryDesc) -> Held:
         """The operand in this layout."""
-        have, copies = self._view(o), self._copies.setdefault((o.name, o.is_turned), [])
+        have, copies = self._view(o), self._copies.setdefault((o.name, o.is_transposed), [])
         for one in (have, *copies):
             if one.layout.is_like(layout):
                 return one

@@ -1,4 +1,4 @@
-"""online_softmax: a product with the powers of a softmax takes keys up block by block, and scales what it has when a
+"""online_softmax: a GEMM with the powers of a softmax takes keys up block by block, and scales what it has when a
 larger score comes.
 
     for r, j: X[r, j] = …                                 for r: M[0, r] = -inf
@@ -15,7 +15,7 @@ larger score comes.
                                                                   for j: Y_part[b, r, d] += P[…] * V[b * 4 + j, d]
                                                                   Y[r, d] = Y[r, d] * M_decay[b, r] + Y_part[b, r, d]
 
-So the scores of a block of keys can stay near, however many keys there are. `Y` names the product; the loop over blocks
+So the scores of a block of keys can stay near, however many keys there are. `Y` names the GEMM; the loop over blocks
 is `Y_keys`. The partial results of a reduction are those of block and buffer `<name>_part`; the block of the old name
 has the results up to here. What is left behind the last whole block comes after the loop; names there have the suffix
 `_rest`. Loops keep their names but for those of new blocks, which have the suffix of the block:
@@ -108,7 +108,7 @@ class OnlineSoftmax(FuncStep):
         found = find_softmax(func, self.block)
         if not 0 < self.size < found.keys:
             raise step_refusal(
-                func, found.product.block, f"blocks of {self.size} are no blocks of {found.keys} keys"
+                func, found.gemm.block, f"blocks of {self.size} are no blocks of {found.keys} keys"
             )
         return _Rewriting(func, found, self).run()
 
@@ -124,7 +124,7 @@ class _Rewriting:
         count = self.full + (self.rest > 0)
         self.running = Buffer(largest.name, (count + 1, *largest.shape), largest.dtype, largest.scope)
         self.base, self.decay = (self._buffer(found.top, count, s) for s in ("base", "decay"))
-        reductions = (found.top, *found.sums, found.product)
+        reductions = (found.top, *found.sums, found.gemm)
         self.parts = {n.block.name: self._buffer(n, count, "part") for n in reductions}
 
     def _buffer(self, nest: KeyNest, count: int, suffix: str) -> Buffer:
@@ -177,8 +177,8 @@ class _Blocks:
         ]
         for n in f.sums:
             inside += [wrap(self._loops(n), self._partial(n)), self._copied(n, self._scaled(n))]
-        summed = replace(f.product.loop, extent=self._size, body=self._partial(f.product))
-        inside.append(wrap(f.product.loops[:-1], seq(summed, self._scaled(f.product))))
+        summed = replace(f.gemm.loop, extent=self._size, body=self._partial(f.gemm))
+        inside.append(wrap(f.gemm.loops[:-1], seq(summed, self._scaled(f.gemm))))
         body = seq(*inside)
         return If(self._is_seen(), body) if of.step.skip else body
 

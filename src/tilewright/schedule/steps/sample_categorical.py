@@ -33,7 +33,7 @@ class SampleCategorical(SamplingStep):
             raise refused or ScheduleError(f"{self}: there are no options")
         return tuple(legal)
 
-    def carried_out(self, module: Module) -> tuple[Step, ...] | None:
+    def as_steps(self, module: Module) -> tuple[Step, ...] | None:
         nested = next((s for option in self.options for s in option if isinstance(s, SamplingStep)), None)
         if nested is not None:
             raise ScheduleError(

@@ -38,7 +38,7 @@ class SampleComputeLocation(SamplingStep):
                 continue
         return tuple(legal)
 
-    def carried_out(self, module: Module) -> tuple[Step, ...] | None:
+    def as_steps(self, module: Module) -> tuple[Step, ...] | None:
         self._func(module)  # the block must be there, also to be left where it is
         match self.decision:
             case None:

@@ -48,7 +48,7 @@ class SamplePerfectTile(SamplingStep):
         replace(self, decision=found[0]).apply(module)
         return found
 
-    def carried_out(self, module: Module) -> tuple[Step, ...] | None:
+    def as_steps(self, module: Module) -> tuple[Step, ...] | None:
         if self.decision is None:
             return None
         if len(self.decision) != self.parts:
