@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from benchmarks.memory_bound_cases import CASES
 from tilewright.build import Executable, build
 from tilewright.cli.catalogue import Peer
-from tilewright.cli.guest.job import Job
-from tilewright.support.progress import OnProgress
+from tilewright.cli.guest.job import EngineJob
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.progress import OnProgress
 from tilewright.tir.build import FuncBuilder
 
 STREAMS = Peer("streams", "The same streams", "benchmarks.stream_engine:StreamEngine", (), "")
@@ -75,7 +75,7 @@ def stream_kernel(read: int, written: int, threads: int) -> Executable:
 class StreamEngine:
     version = ""
 
-    def __init__(self, job: Job, progress: OnProgress) -> None:
+    def __init__(self, job: EngineJob, progress: OnProgress) -> None:
         case = CASES[Path(job.model).stem]
         self._bound = stream_kernel(case.read_bytes, case.written_bytes, job.threads).bind()
         self._outputs = len(job.outputs)

@@ -17,11 +17,11 @@ from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
 from tilewright.graph.interp import interpret_graph
 from tilewright.graph.passes.partition import Offer, offer
-from tilewright.support.arrays import Array
 from tilewright.plugins.onednn import OneDnn
 from tilewright.plugins.onednn import library as dnnl
 from tilewright.plugins.onednn.program import PrimitiveProgram
 from tilewright.plugins.registry import register_plugin, unregister_plugin
+from tilewright.support.arrays import Array
 from tilewright.support.artifact import ExternalCall
 from tilewright.support.errors import UserError
 
@@ -428,7 +428,7 @@ def test_runs_at_the_same_time_do_not_meet() -> None:
 
 
 def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
-    openmp = dnnl.functions()
+    openmp = dnnl.dnnl_functions()
     before = openmp.omp_get_max_threads()
     program = loaded(perceptron(), threads=before + 1)
     program([normal(4, 8)], [np.empty((4, 32), np.float32)])
@@ -445,7 +445,7 @@ def test_without_the_library_native_code_runs_the_region(
     def missing(package: str) -> Any:
         raise PackageNotFoundError(package)
 
-    for cached in (dnnl.functions, dnnl.engine):
+    for cached in (dnnl.dnnl_functions, dnnl.engine):
         cached.cache_clear()
     monkeypatch.setattr(dnnl, "distribution", missing)
     try:
@@ -457,7 +457,7 @@ def test_without_the_library_native_code_runs_the_region(
         with pytest.raises(UserError, match="is not installed"):
             made.session(1, strict=True)
     finally:
-        for cached in (dnnl.functions, dnnl.engine):
+        for cached in (dnnl.dnnl_functions, dnnl.engine):
             cached.cache_clear()
 
 

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from tilewright.plugins.onednn import library
-from tilewright.plugins.onednn.library import LibraryError, call, functions
+from tilewright.plugins.onednn.library import LibraryError, call, dnnl_functions
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """What was found is found again in each test."""
-    functions.cache_clear()
+    dnnl_functions.cache_clear()
     yield
-    functions.cache_clear()
+    dnnl_functions.cache_clear()
 
 
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "PACKAGE", "nonesuch")
     with pytest.raises(LibraryError, match=r"nonesuch is not installed: pip install 'tilewright\[onednn\]'"):
-        functions()
+        dnnl_functions()
 
 
 def test_a_package_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_a_package_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(library, "distribution", lambda package: Package)
     with pytest.raises(LibraryError, match=r"libdnnl\.so\.3 of onednn-cpu-gomp cannot be loaded"):
-        functions()
+        dnnl_functions()
 
 
 def test_a_status_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ class Handle(c_void_p):
 
 
 @lru_cache(maxsize=1)
-def functions() -> Any:
+def dnnl_functions() -> Any:
     """Those of the library, and of OpenMP, which it is linked with."""
     try:
         files = distribution(PACKAGE).files or ()
@@ -77,7 +77,7 @@ def functions() -> Any:
 
 def call(name: str, *args: Any) -> None:
     """LibraryError if it fails."""
-    status: int = getattr(functions(), f"dnnl_{name}")(*args)
+    status: int = getattr(dnnl_functions(), f"dnnl_{name}")(*args)
     if status:
         is_known = 0 <= status < len(_STATUS)
         raise LibraryError(f"dnnl_{name}: {_STATUS[status] if is_known else status}")
@@ -87,7 +87,7 @@ def make(kind: str, *args: Any, by: str = "") -> Handle:
     """An object of this kind, by its usual function or another one."""
     made = Handle()
     call(by or f"{kind}_create", byref(made), *args)
-    free = getattr(functions(), f"dnnl_{kind}_destroy")
+    free = getattr(dnnl_functions(), f"dnnl_{kind}_destroy")
     weakref.finalize(made, free, c_void_p(made.value)).atexit = False
     return made
 
@@ -101,12 +101,12 @@ def engine() -> Handle:
 @contextmanager
 def using_threads(count: int) -> Generator[None]:
     """For what this thread makes and runs meanwhile."""
-    before: int = functions().omp_get_max_threads()
-    functions().omp_set_num_threads(count)
+    before: int = dnnl_functions().omp_get_max_threads()
+    dnnl_functions().omp_set_num_threads(count)
     try:
         yield
     finally:
-        functions().omp_set_num_threads(before)
+        dnnl_functions().omp_set_num_threads(before)
 
 
 def dims(values: Sequence[int]) -> Any:
@@ -125,10 +125,10 @@ class MemoryDesc:
 
     @property
     def nbytes(self) -> int:
-        return functions().dnnl_memory_desc_get_size(self)
+        return dnnl_functions().dnnl_memory_desc_get_size(self)
 
     def is_like(self, other: "MemoryDesc") -> bool:
-        return bool(functions().dnnl_memory_desc_equal(self, other))
+        return bool(dnnl_functions().dnnl_memory_desc_equal(self, other))
 
 
 def plain(shape: Sequence[int], is_transposed: bool = False) -> MemoryDesc:
@@ -180,7 +180,7 @@ class Primitive:
         self._description = make("primitive_desc", *args, attributes, by=by)
 
     def layout(self, role: int) -> MemoryDesc:
-        query = functions().dnnl_primitive_desc_query_md
+        query = dnnl_functions().dnnl_primitive_desc_query_md
         return MemoryDesc("clone", c_void_p(query(self._description, _LAYOUT_OF_ARGUMENT, role)))
 
     def implementation(self) -> str:

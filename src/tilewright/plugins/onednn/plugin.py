@@ -19,13 +19,13 @@ from tilewright.ops.core.arithmetic import Add, Mul
 from tilewright.ops.core.contraction import Gemm, MatMul
 from tilewright.ops.core.conv import Conv
 from tilewright.ops.core.window import Window
-from tilewright.support.arrays import Array
 from tilewright.ops.opdef import Op
 from tilewright.plugins.onednn import library as dnnl
 from tilewright.plugins.onednn.chains import Link, chain_patterns, read_chain
 from tilewright.plugins.onednn.library import INFERENCE, PACKAGE, AlgKind
-from tilewright.plugins.onednn.program import TensorArg, PrimitiveProgram, PrimitiveStep
+from tilewright.plugins.onednn.program import PrimitiveProgram, PrimitiveStep, TensorArg
 from tilewright.plugins.packages import installed_version
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -172,7 +172,9 @@ def _matmul(op: MatMul | Gemm, unit: Unit, node: Node, result: TensorArg) -> Pri
         kind, numbers, shapes = "matmul", (), tuple((1,) * (len(out) - len(s)) + s for s in ends)
     left = _seen(a, dnnl.SOURCE, shapes[0], is_transposed=transposed[0], is_free=is_packed)
     right = _seen(b, dnnl.WEIGHTS, shapes[1], is_transposed=transposed[1], is_free=is_packed)
-    step = PrimitiveStep(kind, numbers, (left, right, None), replace(result, shape=shapes[2], is_free=is_packed))
+    step = PrimitiveStep(
+        kind, numbers, (left, right, None), replace(result, shape=shapes[2], is_free=is_packed)
+    )
     return _followed(step, Link(Add(), c[0]), out) if c else step
 
 

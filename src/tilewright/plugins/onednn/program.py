@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
-from tilewright.support.arrays import Array
 from tilewright.plugins.onednn import library as dnnl
 from tilewright.plugins.onednn.library import BoundPrimitive, MemoryDesc, Primitive
 from tilewright.runtime.memory import MemoryRegion, address_of
+from tilewright.support.arrays import Array
 from tilewright.tir.memory_plan import MemoryPlan, plan_memory
 
 
@@ -193,7 +193,9 @@ class _Frame:
     def __init__(self, calls: Sequence[_Call], plan: MemoryPlan) -> None:
         self._arena = MemoryRegion(plan.bytes)
         self._calls: list[BoundPrimitive] = []
-        self._given: list[tuple[BoundPrimitive, int, int]] = []  # tensors of calls, and the arrays that they are
+        self._given: list[
+            tuple[BoundPrimitive, int, int]
+        ] = []  # tensors of calls, and the arrays that they are
         for primitive, held in calls:
             places = [
                 h.place if isinstance(h.place, int) else self._arena.address + plan.offsets[h.place]
