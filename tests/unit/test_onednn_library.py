@@ -41,7 +41,7 @@ def test_a_status_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(CDLL("libc.so.6"), name.removeprefix("dnnl_"))
 
-    monkeypatch.setattr(library, "functions", Functions)
+    monkeypatch.setattr(library, "dnnl_functions", Functions)
     call("toupper", 0)
     with pytest.raises(LibraryError, match="dnnl_toupper: out of memory"):
         call("toupper", 1)
