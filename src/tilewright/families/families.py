@@ -1,6 +1,6 @@
 """All kernel families. Where several fit a Func, the cheapest point of all is the default.
 
-Families whose space takes long to span come after those that may leave them nothing to gain (`Request.limit`).
+Families whose space takes long to span come after those that may leave them nothing to gain (`ScheduleRequest.limit`).
 """
 
 from tilewright.families.attention.space import attention_space
@@ -41,5 +41,5 @@ def register_family(name: str, family: Family) -> None:
 
 
 def all_families() -> tuple[Family, ...]:
-    """Ours, then those of others, which so know what there is to beat (`Request.limit`)."""
+    """Ours, then those of others, which so know what there is to beat (`ScheduleRequest.limit`)."""
     return (*FAMILIES, *ADDED.items.values())
