@@ -363,7 +363,7 @@ def test_it_says_why_it_does_not_take_something() -> None:
     scaled = model([node("Gemm", ["x", "w"], ["y"], alpha=0.5)], {"x": (2, 8)}, {"w": normal(8, 3)})
     assert refusal(scaled, "Gemm") == "alpha or beta other than 1"
     alone = model([node("Relu", ["x"], ["y"])], {"x": (2, 8)}, {})
-    assert refusal(alone, "Relu") == "there is no product and no convolution next to it"
+    assert refusal(alone, "Relu") == "there is no GEMM and no convolution next to it"
     other = model([node("Softmax", ["x"], ["y"])], {"x": (2, 8)}, {})
     assert refusal(other, "Softmax") == "oneDNN is not used for Softmax"
     unlike = model([node("Add", ["x", "w"], ["y"])], {"x": (2, 8)}, {"w": normal(8)})
