@@ -18,10 +18,10 @@ from tilewright.codegen.objects import compile_object
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.runtime.loader import Code
+from tilewright.support.arrays import Array
 from tilewright.support.processor import cpu_features
 from tilewright.target.target import AVX2, BASELINE, X86_V3, Target
 from tilewright.tir.func import Func
-from tilewright.support.arrays import Array
 from tilewright.tir.interp import interpret_func, poisoned_array
 from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower_func

@@ -115,11 +115,11 @@ def compile(
     """
     cache = default_cache()
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
-    plugin_options = PluginOptions.of(plugins, placement, strict, calibration=calibration)
+    options = PluginOptions.of(plugins, placement, strict, calibration=calibration)
     given = ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
     machine, checked = resolve_target(target), are_checked(check_indices)
     machine = machine if threads is None else machine.for_threads(check_threads(threads))
-    return compile_for(machine, model, digest, shapes, bound, cache, progress, None, plugin_options, checked, given)
+    return compile_for(machine, model, digest, shapes, bound, cache, progress, None, options, checked, given)
 
 
 @compiling()
@@ -370,18 +370,18 @@ class _Compilation:
         return {f.name: self.compiler.finish(task_key(f, constants)) for f in module.funcs}
 
     def _placed(self, graph: Graph) -> Placement:
-        plugins, plugin_options = self._plugins(), self.plugin_options
+        plugins, options = self._plugins(), self.plugin_options
         if self.placing is not None:
-            return place(graph, plugins, plugin_options, self.placing, self.assignment)
-        threads = default_threads() if plugin_options.threads is None else plugin_options.threads
+            return place(graph, plugins, options, self.placing, self.assignment)
+        threads = default_threads() if options.threads is None else options.threads
         native = Estimated(graph, self.target.for_threads(1), threads, self.accuracy)
-        observed = Observed(graph, plugin_options.calibration, self._native) if plugin_options.calibration else None
+        observed = Observed(graph, options.calibration, self._native) if options.calibration else None
         versions = {p.name: p.version for p in plugins}
         scope = RecordScope(target_digest(self.target), compiler_digest())
-        with Placing(plugin_options, threads, native, observed) as placing:
+        with Placing(options, threads, native, observed) as placing:
             build = partial(self._tried, placing)
-            bench = Workbench(build, default_database(), scope, threads, versions, strict=plugin_options.strict)
-            return decide_placement(graph, plugins, plugin_options, placing, bench, partial(self._tell, "plugins"))
+            bench = Workbench(build, default_database(), scope, threads, versions, strict=options.strict)
+            return decide_placement(graph, plugins, options, placing, bench, partial(self._tell, "plugins"))
 
     def _plugins(self) -> list[Plugin]:
         """Those that the user asked for, and that take models of this kind."""

@@ -79,7 +79,9 @@ def read_loop(target: Target, nbytes: int, passes: int = 1) -> PeakLoop:
     step_bytes = LOADS * target.vector_bytes
     steps = 1 << max(0, (nbytes // step_bytes).bit_length() - 1)
     code = _load(_read_ir(target.vector_bytes // 8, mask=steps - 1), target)
-    loop = PeakLoop(code, MemoryRegion(steps * step_bytes), passes * steps, nbytes=passes * steps * step_bytes)
+    loop = PeakLoop(
+        code, MemoryRegion(steps * step_bytes), passes * steps, nbytes=passes * steps * step_bytes
+    )
     loop.run()
     return loop
 

@@ -5,7 +5,7 @@ Caches count as a little smaller than they are, since other data passes through 
 
 import numpy as np
 
-from tilewright.cost.arrays import Array
+from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
 LINE_BYTES = 64  # of every x86-64 and most aarch64
@@ -67,7 +67,7 @@ def from_memory(m: Machine) -> float:
     return _EXPOSED_MEMORY * m.hertz / m.memory_rate
 
 
-def per_byte(m: Machine, footprint: Array) -> Array:
+def per_byte(m: Machine, footprint: FloatArray) -> FloatArray:
     """Cycles per byte for data that a register tile reads again after `footprint` bytes of other data."""
     return np.where(
         footprint <= l1_room(m),

@@ -1,8 +1,8 @@
 """The time it takes that one layout meets another, beyond that of whole vectors in order.
 
-A kernel has the innermost dimension of what it stores in vector lanes. What it reads lies in lanes too, or is turned in
-registers on the way, or is put together element by element. Most blocks that only move data are not there at all where
-layouts agree: others store in place, or leave room for a border.
+A kernel has the innermost dimension of what it stores in vector lanes. What it reads lies in lanes too, or is
+transposed in registers on the way, or is put together element by element. Most blocks that only move data are not there
+at all where layouts agree: others store in place, or leave room for a border.
 """
 
 from enum import Enum
@@ -19,7 +19,7 @@ class LaneAccess(Enum):
     """
 
     PLAIN = 0.0  # side by side, or all in one place
-    TURNED = 0.9  # side by side along another loop: squares of elements are turned in registers
+    TRANSPOSED = 0.9  # side by side along another loop: squares of elements are transposed in registers
     INTERLEAVED = 0.5  # near each other: of every so many, one
     SCATTERED = 2.5  # anywhere; or rows are shorter than a vector, each with edges of its own
 
@@ -49,7 +49,7 @@ def unknown_seconds(steps: float, lanes: int, m: Machine) -> float:
 
 
 def loose_share(lines: int, m: Machine) -> float:
-    """By how much a product takes longer whose rows go through so many lines, each of which has little of a row: the
+    """By how much a GEMM takes longer whose rows go through so many lines, each of which has little of a row: the
     more of the first-level cache they fill, the more often they have left it.
     """
     return _LOOSE * min(lines * LINE_BYTES / l1_room(m), 1.0) ** 2

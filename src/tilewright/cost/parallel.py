@@ -10,7 +10,7 @@ from math import ceil
 
 import numpy as np
 
-from tilewright.cost.arrays import Array
+from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
 ENOUGH_PARTS = 16  # so that any small team shares them nearly evenly
@@ -42,7 +42,7 @@ def team_seconds(alone: float, parts: int, m: Machine) -> float:
     return sum(shared_seconds(alone, parts, n, m) for n in TEAMS) / len(TEAMS)
 
 
-def ranked_seconds(alone: Array, parts: Array | float, m: Machine) -> Array:
+def ranked_seconds(alone: FloatArray, parts: FloatArray | float, m: Machine) -> FloatArray:
     """What candidates are ranked by that take one core so long `alone`, in so many parts: that time, with a little more
     for too few parts; or, if the program is for some threads, the time of whoever has most parts.
     """

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tilewright.cost.arrays import Array, Ints
+from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 
 # Fitted to tiles of all sizes with their operands in the first-level cache, as shares of what was missing.
@@ -11,7 +11,9 @@ _FARTHER = 0.1  # cycles for a vector of B, which comes from farther than an ele
 _LOOP_UOPS = 2.0  # of a step of the loop, beside: the counter, the jump
 
 
-def tile_step(m: Machine, rows: Ints | int, vectors: Ints | int, written_out: Ints | int = 8) -> Array:
+def tile_step(
+    m: Machine, rows: IntArray | int, vectors: IntArray | int, written_out: IntArray | int = 8
+) -> FloatArray:
     """Cycles of one reduction step of a register tile, whose loop is written out so many times."""
     work = np.multiply(rows, vectors)
     loads = np.add(rows, vectors) / m.loads_per_cycle

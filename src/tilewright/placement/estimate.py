@@ -18,7 +18,7 @@ from tilewright.cost.work import block_seconds
 from tilewright.driver.decisions import Join
 from tilewright.driver.passes import PassContext, ProgramState, run_passes
 from tilewright.families.gemm.space import gemm_space
-from tilewright.families.recurrent.match import carried_nests
+from tilewright.families.recurrent.match import recurrent_nests
 from tilewright.families.space import Space
 from tilewright.families.winograd.recipe import find_stages
 from tilewright.graph.external import ExternalRegion, make_external_region
@@ -39,9 +39,7 @@ from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
 from tilewright.tir.stmt import Block, Store, blocks, stmt_exprs, walk_stmts
 
-_OF_PEAK = (
-    0.5  # what a GEMM reaches of which nothing is known but its size, of any size that takes its time
-)
+_OF_PEAK = 0.5  # what a GEMM reaches of which nothing is known but its size, of any size that takes its time
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +92,7 @@ def func_seconds(func: Func, target: Target, constants: frozenset[str]) -> float
 
 def _spaces(func: Func, target: Target, constants: frozenset[str]) -> Iterator[Space]:
     """The design spaces of a Func. Of a single GEMM the first will do: others take long to be spanned."""
-    if not carried_nests(func) and sum(b.is_reduction for b in blocks(func.body)) == 1:
+    if not recurrent_nests(func) and sum(b.is_reduction for b in blocks(func.body)) == 1:
         gemm = gemm_space(make_request(func, target, constants))
         if gemm is not None:
             yield gemm

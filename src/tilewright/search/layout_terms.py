@@ -119,7 +119,9 @@ def _images(store: Store, around: _Around) -> list[Buffer]:
     return [b for b in used if b in around.images]
 
 
-def _term(first: Buffer | None, second: Buffer | None, seconds: Mapping[tuple[int, int], float]) -> LayoutTerm:
+def _term(
+    first: Buffer | None, second: Buffer | None, seconds: Mapping[tuple[int, int], float]
+) -> LayoutTerm:
     """A term of what is there of the two; `seconds` has the layouts that each may have."""
     if first is None:
         assert second is not None
@@ -208,7 +210,7 @@ def _access(
     if steps.get(lane, 0) in (0, 1):
         return LaneAccess.PLAIN
     across = [v for v, k in steps.items() if k == 1 and extents.get(v, 1) >= lanes]
-    return LaneAccess.TURNED if across and extents[lane] >= lanes else LaneAccess.SCATTERED
+    return LaneAccess.TRANSPOSED if across and extents[lane] >= lanes else LaneAccess.SCATTERED
 
 
 def _only_moves(e: Expr) -> bool:
@@ -246,7 +248,8 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
                         total = min(total, _gemm_seconds(swapped, around.constants, around.target))
                     if not x and not y:
                         total += sum(
-                            access_seconds(LaneAccess.INTERLEAVED, b.size, around.target.machine) for b in layouts
+                            access_seconds(LaneAccess.INTERLEAVED, b.size, around.target.machine)
+                            for b in layouts
                         )
                 seconds[x, y] = total / max(len(read), 1)
         yield _term(image, out, seconds)

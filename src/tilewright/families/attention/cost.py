@@ -27,10 +27,10 @@ _KERNELS_START = (
 _SCALE_CYCLES = (
     100.0  # cycles for a row: the largest score of a block of keys, by what the row is scaled then, its sum
 )
-_COPY, _TURN = (
+_COPY, _TRANSPOSE = (
     0.25,
     0.7,
-)  # cycles to copy an element, in order or turned: as copies of `benchmarks.predicted` take
+)  # cycles to copy an element, in order or transposed: as copies of `benchmarks.predicted` take
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Between:
         return (cycles + self.is_apart * _KERNELS_START) / m.hertz
 
 
-def panels_seconds(elements: int, bytes_each: int, is_turned: bool, m: Machine) -> float:
+def panels_seconds(elements: int, bytes_each: int, is_transposed: bool, m: Machine) -> float:
     """Copying the columns of a contraction into panels."""
     moved = 2.0 * elements * bytes_each
     far = moved * per_byte(m, np.array([moved]))[0]
-    return (elements * (_TURN if is_turned else _COPY) + far) / m.hertz
+    return (elements * (_TRANSPOSE if is_transposed else _COPY) + far) / m.hertz
 
 
 def scaling_seconds(rows: int, blocks: int, m: Machine) -> float:

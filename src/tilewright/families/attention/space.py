@@ -244,9 +244,9 @@ class _Tiled:
         if self.is_first and self.keys:  # panels do not cross from one block into the next
             total[self.keys % (vectors * self.target.lanes(self.c.b.dtype.bytes)) != 0] = inf
         if not self.is_packed:
-            turned = strides_along(self.c.b, self.c.block, self.c.cols[-1:]) != 1
+            transposed = strides_along(self.c.b, self.c.block, self.c.cols[-1:]) != 1
             total += pack * panels_seconds(
-                self.c.b.buffer.size, self.c.b.dtype.bytes, turned, self.target.machine
+                self.c.b.buffer.size, self.c.b.dtype.bytes, transposed, self.target.machine
             )
         return total
 

@@ -1,4 +1,5 @@
-"""The rule for depthwise convolutions with a contraction before or after them that no band can be made of: each part as if it were alone.
+"""The rule for depthwise convolutions with a contraction before or after them that no band can be made of: each part as
+if it were alone.
 
 It is behind the rule for bands. Funcs are joined before they are scheduled, and a step may refuse what the cost of
 bands took for granted; then the Func costs what its parts would, and not what a rule makes of it that knows nothing
@@ -16,7 +17,7 @@ from tilewright.families.bands.match import BandChain, try_band_chain
 from tilewright.families.bands.space import try_form
 from tilewright.families.excerpt import extract_nests
 from tilewright.families.family import ScheduleRequest
-from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.recipe import is_lane_reduction
 from tilewright.families.window.space import WindowSpace
 from tilewright.schedule.draft import Draft
@@ -29,11 +30,11 @@ class ApartSpace(Space):
         self._start, self._alone, self._target = start, request.alone, request.target
         self._parts, self._form = chain.parts(start.func), try_form(chain)
         self.knobs = (Knob("parts", (len(self._parts),)),)
-        windows = chain.windows
+        depthwise = chain.depthwise
         self._windows = (
-            WindowSpace(start, windows.name, request.target).best_tile()[1]
-            if is_lane_reduction(windows)
-            else block_seconds(windows, request.target.lanes(4), request.target.machine)
+            WindowSpace(start, depthwise.name, request.target).best_tile()[1]
+            if is_lane_reduction(depthwise)
+            else block_seconds(depthwise, request.target.lanes(4), request.target.machine)
         )
 
     def points(self) -> Points:

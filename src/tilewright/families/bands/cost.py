@@ -1,4 +1,5 @@
-"""The time of depthwise windows, and of the contractions before and after them, band by band, against that of one after the other.
+"""The time of depthwise windows, and of the contractions before and after them, band by band, against that of one after
+the other.
 
 band by band          rows that two bands need are computed twice; weights are read again by every band; the windows
                       of a block of few channels have few accumulators

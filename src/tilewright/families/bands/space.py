@@ -21,7 +21,7 @@ from tilewright.families.gemm.recipe import strides_along
 from tilewright.families.gemm.space import epilogue_of
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.recipe import is_lane_reduction, operand_loads
 from tilewright.families.window.space import WindowSpace
 from tilewright.ir.expr import Expr, Load, Var, free_vars
@@ -39,7 +39,7 @@ class BandsSpace(Space):
 
     def __init__(self, start: Draft, chain: BandChain, form: BandForm, target: Target) -> None:
         self._start, self._chain, self._form, self._target = start, chain, form, target
-        self._windows = WindowSpace(start, chain.windows.name, target)
+        self._windows = WindowSpace(start, chain.depthwise.name, target)
         self._points = np.array(bands(form, target), dtype=np.int64).reshape(-1, 2)
         heights, widths = (tuple(int(v) for v in np.unique(self._points[:, n])) for n in range(2))
         self.knobs = (Knob("rows", heights), Knob("channels", widths))
@@ -52,11 +52,11 @@ class BandsSpace(Space):
 
     def _seconds(self, rows: int, channels: int) -> float:
         form, m = self._form, self._target.machine
-        windows = form.channels // channels * self._windows.best_tile(channels)[1]
+        depthwise = form.channels // channels * self._windows.best_tile(channels)[1]
         if m.threads == 1:
-            return banded_cycles(form, rows, channels, self._target) / m.hertz + windows
+            return banded_cycles(form, rows, channels, self._target) / m.hertz + depthwise
         cycles, parts = band_cycles(form, rows, channels, self._target)
-        return float(ranked_seconds(np.array(cycles / m.hertz + windows), parts, m))
+        return float(ranked_seconds(np.array(cycles / m.hertz + depthwise), parts, m))
 
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
@@ -78,14 +78,16 @@ class BandsSpace(Space):
             tile = RegisterTile(best.rows, best.vectors * lanes)
             projection = BandTilePlan(tile, _UNROLL, best.columns_outside, form.is_matrix)
         (height, vectors, unroll), _ = self._windows.best_tile(channels)
-        return BandPlan(rows, channels, BandTilePlan(RegisterTile(height, vectors * lanes), unroll), expansion, projection)
+        return BandPlan(
+            rows, channels, BandTilePlan(RegisterTile(height, vectors * lanes), unroll), expansion, projection
+        )
 
 
 def bands_space(request: ScheduleRequest) -> Space | None:
     """The space of a Func that is such a chain."""
     start = request.plain
     chain = None if start is None else try_band_chain(start.func)
-    if start is None or chain is None or not is_lane_reduction(chain.windows):
+    if start is None or chain is None or not is_lane_reduction(chain.depthwise):
         return None
     form = try_form(chain)
     if form is None:
@@ -105,18 +107,18 @@ def _is_matrix(start: Draft, chain: BandChain) -> bool:
 
 def try_form(chain: BandChain) -> BandForm | None:
     """The chain by numbers, if its elements all have one size. Layouts do not matter."""
-    axes, windows, shape = chain.axes, chain.windows, chain.image.buffer.shape
-    every = (chain.expansion, chain.between, chain.padding, windows, chain.after, chain.projection)
+    axes, depthwise, shape = chain.axes, chain.depthwise, chain.image.buffer.shape
+    every = (chain.expansion, chain.between, chain.padding, depthwise, chain.after, chain.projection)
     there = [b for b in every if b is not None]
     sizes = {stored(b).dtype.bytes for b in there}
     sizes |= {ld.dtype.bytes for b in there if b.is_reduction for ld in operand_loads(b)}
     if len(sizes) != 1 or shape[axes.columns_at] < 2:
         return None
     ours = {it.var for it in (axes.high, axes.across, axes.channel) if it is not None}
-    outer = [it for it in windows.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
+    outer = [it for it in depthwise.iters if it.kind is IterKind.SPATIAL and it.var not in ours]
     high, across = (1 if it is None else it.extent for it in (axes.high, axes.across))
-    stride, reach = _slide(windows, chain.image.indices[axes.rows_at], axes.high)
-    column_stride, _ = _slide(windows, chain.image.indices[axes.columns_at], axes.across)
+    stride, reach = _slide(depthwise, chain.image.indices[axes.rows_at], axes.high)
+    column_stride, _ = _slide(depthwise, chain.image.indices[axes.columns_at], axes.across)
     form = BandForm(
         images=prod(it.extent for it in outer),
         rows=high,
@@ -131,10 +133,10 @@ def try_form(chain: BandChain) -> BandForm | None:
         is_padded=chain.padding is not None,
         columns=across,
         projected=0 if chain.projection is None else _columns(chain, chain.projection),
-        is_pool=len(operand_loads(windows)) == 1,
+        is_pool=len(operand_loads(depthwise)) == 1,
         taps=(
-            _taps(windows, chain.image.indices[axes.rows_at]),
-            _taps(windows, chain.image.indices[axes.columns_at]),
+            _taps(depthwise, chain.image.indices[axes.rows_at]),
+            _taps(depthwise, chain.image.indices[axes.columns_at]),
         ),
         column_stride=column_stride,
     )
@@ -148,18 +150,18 @@ def try_form(chain: BandChain) -> BandForm | None:
     return replace(form, in_rows=row.extent, in_columns=column.extent, k=prod(k), row_reads=reads)
 
 
-def _slide(windows: Block, index: Expr, high: Iter | None) -> tuple[int, int]:
+def _slide(depthwise: Block, index: Expr, high: Iter | None) -> tuple[int, int]:
     """How far windows slide from one result to the next, and how far each of them reaches."""
-    extents = {it.var: it.extent for it in windows.iters}
+    extents = {it.var: it.extent for it in depthwise.iters}
     simplify = Simplifier({v: Interval(0, n - 1) for v, n in extents.items()})
     steps = {v: k for v, k in simplify.linear(index).terms if isinstance(v, Var)}
     stride = 1 if high is None else steps.pop(high.var)
     return stride, 1 + sum(k * (extents[v] - 1) for v, k in steps.items())
 
 
-def _taps(windows: Block, index: Expr) -> int:
+def _taps(depthwise: Block, index: Expr) -> int:
     used = free_vars(index)
-    return prod(it.extent for it in windows.iters if it.kind is IterKind.REDUCE and it.var in used)
+    return prod(it.extent for it in depthwise.iters if it.kind is IterKind.REDUCE and it.var in used)
 
 
 def _row_reads(expansion: Block, row: Iter, images: int) -> int:
@@ -171,7 +173,7 @@ def _row_reads(expansion: Block, row: Iter, images: int) -> int:
 
 def _columns(chain: BandChain, projection: Block) -> int:
     """How many sums there are of the channels of a pixel."""
-    made = stored(chain.after or chain.windows)
+    made = stored(chain.after or chain.depthwise)
     (image,) = [ld for ld in operand_loads(projection) if ld.buffer is made]
     spatial = [it for it in projection.iters if it.kind is IterKind.SPATIAL]
     return prod(it.extent for it in spatial if not any(it.var in free_vars(i) for i in image.indices))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.arrays import Array, Ints
 from tilewright.cost.caches import (
     LINE_BYTES,
     PREFETCHED_BYTES,
@@ -27,6 +26,7 @@ from tilewright.cost.caches import (
 )
 from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
 from tilewright.cost.register_tile import tile_step
+from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
@@ -36,9 +36,9 @@ _TILE_VECTOR = 0.5  # cycles to clear a vector of a tile, and for each operand o
 _MASKED = 2.0  # times what packing takes if panels are not full: lane by lane, with a mask
 _COPIED, _GATHERED = 0.25, 1.6  # cycles to pack an element, that lie side by side or apart
 _SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
-_TURNED_STORE = 5.0  # cycles for a vector of a tile whose rows become columns in registers
+_TRANSPOSED_STORE = 5.0  # cycles for a vector of a tile whose rows become columns in registers
 _SCATTERED_ROWS = 0.2  # cycles for a vector of a row whose neighbours are stored much later
-_LEAST_TURNED = 4  # rows that such a tile has
+_LEAST_TRANSPOSED = 4  # rows that such a tile has
 # Of what a byte takes to be read in order from the second-level cache:
 _LOOSE_LINES = 0.3545  # of lines of which little is used
 _LOOSE_IN_ONE_SET = 5 * _LOOSE_LINES  # if these all fall into one set of the first-level cache
@@ -77,25 +77,25 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    rows: Ints
-    vectors: Ints
+    rows: IntArray
+    vectors: IntArray
     pack_a: NDArray[np.bool_]
     pack_b: NDArray[np.bool_]
     columns_outside: NDArray[np.bool_]
-    chunk: Ints
-    unroll: Ints
-    prefetch: Ints | int = 0  # steps ahead of which columns are asked for
+    chunk: IntArray
+    unroll: IntArray
+    prefetch: IntArray | int = 0  # steps ahead of which columns are asked for
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
     """How a chunk is cut: some tiles of each of two heights and three widths, in rows and vectors."""
 
-    chunks: Ints
-    n_rows: Ints
-    n_cols: Ints
-    width: Ints  # of a full tile, in elements
-    kinds: tuple[tuple[Ints, Ints, Ints], ...]  # height, vectors, how many
+    chunks: IntArray
+    n_rows: IntArray
+    n_cols: IntArray
+    width: IntArray  # of a full tile, in elements
+    kinds: tuple[tuple[IntArray, IntArray, IntArray], ...]  # height, vectors, how many
 
 
 def _tiles(f: Form, c: Choices, lanes: int) -> _Tiles:
@@ -116,21 +116,21 @@ def _tiles(f: Form, c: Choices, lanes: int) -> _Tiles:
     return _Tiles(chunks, n_rows, full + is_whole + part, width, kinds)
 
 
-def _chunk(f: Form, c: Choices) -> tuple[Ints, Ints]:
+def _chunk(f: Form, c: Choices) -> tuple[IntArray, IntArray]:
     """Rows and columns of a chunk."""
     rows = np.where(c.columns_outside & (c.chunk > 0), c.chunk, f.rows)
     cols = np.where(~c.columns_outside & (c.chunk > 0), c.chunk, f.cols)
     return rows, cols
 
 
-def vector_operations(f: Form, c: Choices, target: Target) -> Ints:
+def vector_operations(f: Form, c: Choices, target: Target) -> IntArray:
     """How many multiply-adds of a vector there are; a part of a vector counts as one."""
     tiles = _tiles(f, c, target.lanes(f.bytes_each))
     per_chunk = sum(height * vectors * n for height, vectors, n in tiles.kinds)
     return f.batch * f.other_rows * f.k * tiles.chunks * per_chunk
 
 
-def contraction_seconds(f: Form, c: Choices, target: Target, *, is_whole: bool = False) -> Array:
+def contraction_seconds(f: Form, c: Choices, target: Target, *, is_whole: bool = False) -> FloatArray:
     """On one core, with a little more for too few parts; if it `is_whole`, all that there is to do, on the threads that
     the program is for.
     """
@@ -148,7 +148,7 @@ def contraction_seconds(f: Form, c: Choices, target: Target, *, is_whole: bool =
     return ranked_seconds(cycles / m.hertz, _parts(f, c, tiles, machine), machine)
 
 
-def _step(height: Ints, vectors: Ints, c: Choices, f: Form, target: Target) -> Array:
+def _step(height: IntArray, vectors: IntArray, c: Choices, f: Form, target: Target) -> FloatArray:
     """Cycles of one reduction step of a tile."""
     written_out = np.clip(c.unroll // np.maximum(height * vectors, 1), 1, f.k_inner)
     lines = vectors * (target.vector_bytes / LINE_BYTES)
@@ -160,17 +160,17 @@ def _is_fetched(f: Form, c: Choices) -> NDArray[np.bool_]:
     return np.greater(c.prefetch, 0) & np.less(c.prefetch, f.k)
 
 
-def _edges(height: Ints, vectors: Ints, lanes: int, f: Form) -> Array:
+def _edges(height: IntArray, vectors: IntArray, lanes: int, f: Form) -> FloatArray:
     """Cycles to start and to store a tile."""
     work = np.float64(1) * height * vectors
     store = np.ones(len(height))
-    if f.out_col_step != 1:  # stored lane by lane, or turned in registers first
-        turned = (height >= _LEAST_TURNED) & (f.out_row_step == 1)
-        store = np.where(turned, _TURNED_STORE, _SCATTERED_STORE * lanes)
+    if f.out_col_step != 1:  # stored lane by lane, or transposed in registers first
+        transposed = (height >= _LEAST_TRANSPOSED) & (f.out_row_step == 1)
+        store = np.where(transposed, _TRANSPOSED_STORE, _SCATTERED_STORE * lanes)
     return _TILE_START + work * (_TILE_VECTOR + store + _TILE_VECTOR * f.epilogue_loads)
 
 
-def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
+def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> FloatArray:
     """Cycles for what does not come from the first-level cache."""
     each = np.float64(f.bytes_each)
     panel, panel_floor = _panel_bytes(f, c, m, t.width)
@@ -202,7 +202,7 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> Array:
     return again + b_first * b_new * fetched + a_first * a_new + weights
 
 
-def _panel_bytes(f: Form, c: Choices, m: Machine, width: Ints) -> tuple[Array, Array]:
+def _panel_bytes(f: Form, c: Choices, m: Machine, width: IntArray) -> tuple[FloatArray, FloatArray]:
     """Bytes that come with the columns of B for a tile, and what each costs at least."""
     panel = np.float64(f.k * f.bytes_each) * width
     step = f.b_k_step * f.bytes_each
@@ -211,7 +211,7 @@ def _panel_bytes(f: Form, c: Choices, m: Machine, width: Ints) -> tuple[Array, A
     return panel, np.where(c.pack_b, 0.0, floor * l2_cycles(m))
 
 
-def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[Array, Array]:
+def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[FloatArray, FloatArray]:
     """Bytes that come with the rows of A for a tile, and what each costs at least. They are whole lines if k is not
     along them.
     """
@@ -224,7 +224,7 @@ def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[Array, Array]:
     return np.where(c.pack_a, packed, loose), np.where(c.pack_a, 0.0, floor * l2_cycles(m))
 
 
-def _packing(f: Form, c: Choices, lanes: int, m: Machine) -> Array:
+def _packing(f: Form, c: Choices, lanes: int, m: Machine) -> FloatArray:
     """Cycles to copy the operands that are packed, where that is done at run time."""
     each = f.bytes_each
     b_bytes = np.float64(f.batch * f.k * f.cols * each)
@@ -256,7 +256,7 @@ def _is_possible(f: Form, c: Choices, registers: int) -> NDArray[np.bool_]:
     return fits & sized & chunked & readable
 
 
-def _parts(f: Form, c: Choices, t: _Tiles, m: Machine) -> Array:
+def _parts(f: Form, c: Choices, t: _Tiles, m: Machine) -> FloatArray:
     """How many a team can share. More than enough are put together, if it is known who shares them."""
     outer = np.float64(f.batch * f.other_rows) * np.where(c.chunk > 0, t.chunks, 1.0)
     tops = np.where(c.chunk > 0, outer, outer * np.where(c.columns_outside, t.n_cols, t.n_rows))

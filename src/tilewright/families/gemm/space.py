@@ -28,7 +28,7 @@ from tilewright.families.gemm.recipe import (
 )
 from tilewright.families.gemm.register_tile import take_epilogue
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.ir.expr import Load, Var, loads
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block

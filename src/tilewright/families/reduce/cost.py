@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.arrays import Array
+from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
 
@@ -23,7 +23,7 @@ class RowReduction:
 
 def row_seconds(
     reductions: tuple[RowReduction, ...], accumulators: NDArray[np.int64], lanes: int, m: Machine
-) -> Array:
+) -> FloatArray:
     cycles = np.zeros(len(accumulators))
     for r in reductions:
         # As the recipe has it: no more than leave two steps.

@@ -23,7 +23,7 @@ from tilewright.families.gemm.space import gemm_space
 from tilewright.families.parallel import parts_of
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.reduce.space import reduce_space
-from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.split_k.recipe import divide_reduction, divided_iter
 from tilewright.families.window.space import window_space
 from tilewright.ir.expr import loads
@@ -91,7 +91,12 @@ class SplitKSpace(Space):
     family = "split_k"
 
     def __init__(
-        self, start: Draft, sums: Sequence[_Sum], times: dict[int, _Time], whole: _Whole, request: ScheduleRequest
+        self,
+        start: Draft,
+        sums: Sequence[_Sum],
+        times: dict[int, _Time],
+        whole: _Whole,
+        request: ScheduleRequest,
     ) -> None:
         self._whole = whole
         self._start, self._sums, self._target = start, sums, request.target
@@ -212,7 +217,9 @@ class _Estimate:
         except ScheduleError:
             return None
         after = self._roughly(find_block(s.func, one.block.name))
-        for space, decisions, seconds in self._cheapest(replace(self._request, func=extract_nests(s.func, {name}))):
+        for space, decisions, seconds in self._cheapest(
+            replace(self._request, func=extract_nests(s.func, {name}))
+        ):
             # Reductions in lanes take several chunks into one tile.
             parts = -(-chunks // (decisions["rows"] if space.family == "window" else 1))
             alone = self._roughly(one.block) if len(self._sums) > 1 else self._alone(one, seconds, parts)

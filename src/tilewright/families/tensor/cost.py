@@ -23,8 +23,14 @@ from numpy.typing import NDArray
 
 from tilewright.cost.caches import LINE_BYTES, PREFETCHED_BYTES, per_byte
 from tilewright.cost.register_tile import tile_step
-from tilewright.families.tensor.mapping import MappingChoice, IterGroup, Role
-from tilewright.families.tensor.operand_plan import Steps, operand_strides, role_extents, run_length, tile_steps
+from tilewright.families.tensor.mapping import IterGroup, MappingChoice, Role
+from tilewright.families.tensor.operand_plan import (
+    Steps,
+    operand_strides,
+    role_extents,
+    run_length,
+    tile_steps,
+)
 from tilewright.ir.expr import Load, free_vars, loads
 from tilewright.support.arrays import FloatArray
 from tilewright.target.intrinsic import Intrinsic

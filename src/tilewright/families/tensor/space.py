@@ -15,7 +15,7 @@ from tilewright.cost.stream import pass_seconds
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.tensor.cost import BEST_TILE, RoleCycles, floor_seconds, mapping_terms
 from tilewright.families.tensor.mapping import MappingChoice, Mappings, mappings
 from tilewright.families.tensor.materialize import apply_mapping

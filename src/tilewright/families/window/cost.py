@@ -112,7 +112,9 @@ class Filter:
         return taps * vectors
 
 
-def fits_registers(operands: Sequence[WindowOperand], taps: int, tile: tuple[int, int], target: Target) -> bool:
+def fits_registers(
+    operands: Sequence[WindowOperand], taps: int, tile: tuple[int, int], target: Target
+) -> bool:
     """Is there a register for all that a tile of (rows, vectors) needs at once (its accumulators, a filter, what
     windows of neighbours share)?
     """
@@ -169,7 +171,9 @@ def line_cycles(
         for r in ROWS
         for v in VECTORS
         for u in UNROLLS
-        if r <= outputs and (v - 1) * lanes < columns and fits_registers(operands, math.prod(taps), (r, v), target)
+        if r <= outputs
+        and (v - 1) * lanes < columns
+        and fits_registers(operands, math.prod(taps), (r, v), target)
     )
 
 

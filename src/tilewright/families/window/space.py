@@ -12,7 +12,7 @@ from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.gemm.tiles import RegisterTile, column_tiles, row_tiles
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.cost import (
     CONTRACTION,
     INTEGER_PRODUCT,
@@ -93,7 +93,9 @@ class WindowSpace(Space):
     def _seconds(self, rows: int, vectors: int, unroll: int, columns: int | None = None) -> float:
         columns = self._columns if columns is None else columns
         is_small = rows <= self._rows and (vectors - 1) * self._lanes < columns
-        if not is_small or not fits_registers(self._operands, prod(self._taps), (rows, vectors), self._target):
+        if not is_small or not fits_registers(
+            self._operands, prod(self._taps), (rows, vectors), self._target
+        ):
             return inf
         cycles = sum(
             n * m * self._cycles(size, width, unroll)

@@ -1,16 +1,17 @@
 """The time of straight-line blocks, for choosing among algorithms.
 
-Rough, as all that is needed is which algorithm is faster: the direct algorithm, or fewer multiplications between transforms.
+Rough, as all that is needed is which algorithm is faster: the direct algorithm, or fewer multiplications between
+transforms.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.cost.arrays import Array
 from tilewright.cost.caches import l3_room
 from tilewright.cost.parallel import ranked_seconds
 from tilewright.cost.stream import stream_seconds
+from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
 # Fitted to the 3×3 layers of ResNet and VGG.
@@ -34,8 +35,8 @@ class StraightLine:
 
 
 def staged_seconds(
-    transforms: float, gemm: Array, weight_bytes: float, between_bytes: float, blocks: int, m: Machine
-) -> Array:
+    transforms: float, gemm: FloatArray, weight_bytes: float, between_bytes: float, blocks: int, m: Machine
+) -> FloatArray:
     """Transforms and GEMMs of so many blocks of tiles, each of which reads all weights and hands `between_bytes` on
     from stage to stage.
     """

@@ -18,7 +18,7 @@ from tilewright.families.gemm.panel_tile import panel_seconds, panel_tiles
 from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.space import Costs, KnobValues, Knob, Points, Space
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.winograd.cost import StraightLine, staged_seconds
 from tilewright.families.winograd.recipe import WinogradBlocks, find_stages, schedule_transformed
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
@@ -90,7 +90,9 @@ def best_stages_seconds(func: Func, stages: WinogradBlocks, target: Target) -> f
     return float(stages_seconds(func, stages, tiles, target, inside=True).min())
 
 
-def stages_seconds(func: Func, stages: WinogradBlocks, tiles: Points, target: Target, *, inside: bool) -> Costs:
+def stages_seconds(
+    func: Func, stages: WinogradBlocks, tiles: Points, target: Target, *, inside: bool
+) -> Costs:
     """Of the GEMM, by its register tiles (rows, vectors, unroll), and of what is transformed before and after it, on
     one core.
     """
