@@ -138,7 +138,7 @@ def test_stages_are_found_by_their_structure() -> None:
     func = func_of(s, algorithms(s)[0])
     stages = find_stages(func)
     assert stages is not None
-    assert stages == (("conv_filter",), ("conv_input",), "conv_product", ("conv_tile",))
+    assert stages == (("conv_filter",), ("conv_input",), "conv_gemm", ("conv_tile",))
     assert [b.name for b in blocks(func.body) if choosing(b)] == ["conv_filter", "conv_input", "conv_tile"]
     assert find_stages(func_of(s)) is None
     assert [s.family for s in spaces(func, AVX2)] == ["winograd"]
