@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from examples.models import mlp
 from tilewright.cli import calibrate as module
 from tilewright.cli.calibrate import calibrate, meeting_seconds, read_rate
 from tilewright.cli.main import main
 from tilewright.cli.peak import clock_loop, fma_loop
+from tilewright.cli.summary import print_summary, summary_of
+from tilewright.compiler import compile
 from tilewright.support.processor import cpu_model
 from tilewright.target.figures import calibrated
 from tilewright.target.machine import SHIPPED
@@ -87,3 +90,13 @@ def test_doctor_says_first_that_there_is_no_place(monkeypatch: pytest.MonkeyPatc
 def test_doctor_tells_of_what_is_not_used_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.cli.doctor.unused_features", lambda: ("AVX-512: so wide",))
     assert "AVX-512: so wide" in CliRunner().invoke(main, ["doctor"]).stdout
+
+
+def test_inspect_tells_of_the_machine_and_of_what_is_not_used_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tilewright.cli.summary.unused_features", lambda: ("AVX-512: so wide",))
+    print_summary(summary_of(compile(mlp((8, 8, 4))).artifact, {}))
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "made with the figures of Zen 3; for any number of threads"
+    assert second == "not used yet: AVX-512: so wide"
