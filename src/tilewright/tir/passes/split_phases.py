@@ -149,7 +149,3 @@ def _phase(name: str, body: Stmt, known: tuple[Buffer, ...]) -> Phase:
     writes = {n.buffer for n in walk_stmts(body) if isinstance(n, Store)}
     func = Func(name, params, (), body, tuple(b for b in params if b in writes))
     return Phase(func, tuple(b for b in params if b not in writes), func.outputs)
-
-
-def rename_phase(phase: Phase, name: str) -> Phase:
-    return replace(phase, func=replace(phase.func, name=name))
