@@ -1,7 +1,11 @@
 """Interning: equal nodes are one object, distinct ones are not, and dead ones are forgotten."""
 
 import gc
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import FALSE, TRUE, Binary, BinaryOp, Buffer, Const, Expr, Scope, Var, const
@@ -54,3 +58,27 @@ def test_threads_agree_on_a_node() -> None:
 def test_a_default_left_out_is_the_default_given() -> None:
     assert Var("i") is Var("i", INDEX)
     assert Buffer("A", (2,), DType.F32) is Buffer("A", (2,), DType.F32, Scope.GLOBAL)
+
+
+def test_nodes_die_and_are_made_again_in_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that dies is forgotten while others make the same one: neither twice, nor forgotten for good."""
+    wrong: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: wrong.append(args.exc_value))  # pyright: ignore
+
+    def work() -> None:
+        for n in range(10_000):
+            pair = [Var(f"dies{n % 3}") + const(n % 2, DType.I64) for _ in range(2)]
+            if pair[0] is not pair[1]:
+                wrong.append(pair)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong

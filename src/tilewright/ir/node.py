@@ -10,7 +10,7 @@ import weakref
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, cast
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a node may die, and be forgotten, while its thread holds it
 _table: dict[tuple[Any, ...], "_Entry"] = {}
 
 
@@ -20,10 +20,12 @@ class _Entry(weakref.ref[Any]):
 
 
 def _forget(entry: weakref.ref[Any]) -> None:
-    # Another thread may have made the same node again since this one died: remove only our own entry.
+    # Another thread may have made the same node again since this one died: remove only our own entry, and let nobody
+    # make one between looking and removing.
     key = cast(_Entry, entry).key
-    if _table.get(key) is entry:
-        del _table[key]
+    with _lock:
+        if _table.get(key) is entry:
+            del _table[key]
 
 
 _defaults: dict[type, tuple[Any, ...]] = {}  # of the fields that a constructor takes
