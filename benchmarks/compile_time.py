@@ -31,8 +31,8 @@ nothing cached, by stage, with worker processes on the other cores; *llvm* is th
 objects, *CPU* is user and system time, workers included, *memory* is what this process takes at its peak. *warm*:
 `import tilewright`, and then `tilewright.load` and a first run of a model that was compiled before, with {threads}
 thread(s); *memory* is resident at its peak, up to the end of that run, above what the imported libraries take. ONNX
-Runtime's likewise, on the same file. *Of linear*: 1,000 layers over ten times what 100
-layers take. A time on the clock grows on a busy machine; so does CPU time, if less."""
+Runtime's likewise, on the same file. *Of linear*: 1,000 layers over what they would take if each took what one of the
+layers between 10 and 100 does. A time on the clock grows on a busy machine; so does CPU time, if less."""
 
 LAYERS = (10, 100, 1000)
 SLOW = ("resnet50", "bert_base", "yolo")
@@ -98,14 +98,17 @@ CHAIN = ("CPU seconds for layers", *(f"{n:,}" for n in LAYERS), "of linear")
 
 
 def chain_row(kind: str, folder: Path, repeats: int) -> list[str]:
-    """What each length takes, and the longest over as many times the next one as it has layers."""
+    """What each length takes, and the longest over what it would if each further layer took what those of the middle
+    one do.
+    """
     seconds: list[float] = []
     for layers in LAYERS:
         model = folder / f"{layers}.onnx"
         model.write_bytes(chain(kind, layers).SerializeToString())
         seconds.append(statistics.median(compile_cold(model)["CPU"] for _ in range(repeats)))
-    linear = seconds[-2] * LAYERS[-1] / LAYERS[-2]
-    return [kind, *(f"{s:.2f}" for s in seconds), f"{seconds[-1] / linear:.2f}"]
+    few, some, many = LAYERS
+    linear = seconds[1] + (many - some) * (seconds[1] - seconds[0]) / (some - few)
+    return [kind, *(f"{s:.2f}" for s in seconds), f"{seconds[2] / linear:.2f}"]
 
 
 def default_models(folder: Path) -> list[Path]:

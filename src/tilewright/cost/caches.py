@@ -21,7 +21,7 @@ _OF_L3 = 0.5  # shared with neighbours that cannot be seen
 _MOST_OF_L3 = 6 << 20  # bytes: what is left of it to operands that are read again between others
 
 # Of the time that a byte takes to be read in order, what a register tile waits for: the rest passes while it computes.
-# Fitted to products of all sizes (`benchmarks.predicted`).
+# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
 _EXPOSED_L2 = 0.04432  # of a byte from the second-level cache
 _EXPOSED_L3 = 0.0909  # from the third
 _EXPOSED_MEMORY = 0.1515  # from memory

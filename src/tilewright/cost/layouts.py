@@ -28,8 +28,8 @@ class LaneAccess(Enum):
 
 _COPIED = 0.25  # cycles to copy an element in order, from the nearest cache and back
 _UNKNOWN = 1.0  # cycles of a step of a reduction that no closed form is for: at least one operation
-# Of the time of a product at most, for rows whose next elements along the reduction are in other lines: fitted to
-# products of images whose channels are not last.
+# Of the time of a product at most, for rows whose next elements along the reduction are in other lines. Fitted before
+# origins were kept: on which kernels is not known, and the fit was not repeated.
 _LOOSE = 0.2
 
 

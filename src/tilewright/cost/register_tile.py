@@ -5,7 +5,7 @@ import numpy as np
 from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 
-# Fitted to tiles of all sizes with their operands in the first-level cache, as shares of what was missing.
+# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
 _NOT_OVERLAPPED = 0.12  # of the time of loads: they and multiply-adds do not overlap perfectly
 _FARTHER = 0.1  # cycles for a vector of B, which comes from farther than an element of A
 _LOOP_UOPS = 2.0  # of a step of the loop, beside: the counter, the jump

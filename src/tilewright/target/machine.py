@@ -5,7 +5,7 @@ another value. Figures come from one of:
 
     peak        `python -m benchmarks.peak`, in docs/results/peak.md
     barrier     `python -m benchmarks.barrier`, in docs/results/barrier.md
-    manual      Software Optimization Guide for the AMD EPYC 7003 Processors (Zen 3), publication 56665
+    manual      as AMD's optimization guide for Zen 3 is remembered; not checked against it
     calibrated  `tilewright doctor --calibrate` on this host (`cli/calibrate.py`), in place of the figure shipped
 
 They rank schedules; they do not predict clocks. How wide vectors are, and how many registers there are, follows from

@@ -17,7 +17,7 @@ from tilewright.cost.caches import from_l2, per_byte
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-# Fitted to the attention of transformers of the benchmark suite, in blocks of all sizes and apart.
+# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
 _ROW_CYCLES = 16.0  # cycles for a vector of a row: its maximum, its power (counted: 16 instructions), its sum
 _PASSES = 5.0  # how often a row is written or read, from the first GEMM to the last: counted
 _STREAMED = 16.0  # times what a byte costs a register tile: from afar, where there is little else to do

@@ -23,7 +23,7 @@ from tilewright.families.window.cost import Filter, WindowInput, line_cycles
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-# Fitted to the blocks of MobileNetV2 and the stems of ResNets, in bands of all sizes and apart.
+# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _STORE = 2.0  # cycles for a vector of a tile, from clearing it to storing it
 _FILL = 2.0  # cycles to fill a vector of the border

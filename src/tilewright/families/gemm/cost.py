@@ -30,7 +30,7 @@ from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-# Fitted to products of all sizes and layouts (`benchmarks.predicted`).
+# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
 _TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _TILE_VECTOR = 0.5  # cycles to clear a vector of a tile, and for each operand of its epilogue
 _MASKED = 2.0  # times what packing takes if panels are not full: lane by lane, with a mask

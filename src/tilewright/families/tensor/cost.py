@@ -39,7 +39,7 @@ from tilewright.tir.stmt import Block, IterKind
 
 Flags: TypeAlias = NDArray[np.bool_]
 
-# Fitted to convolutions and products by tensor intrinsics (`benchmarks.int8_gemm`, `benchmarks.predicted`).
+# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
 _CALL = 6.0  # cycles to come to a tile: addresses, loop counters
 _ELEMENT = 1.6  # cycles to move one element by itself
 _DIVISION = 3.0  # cycles to find out where an element of a fused group is

@@ -33,7 +33,7 @@ _FAR_VECTOR = (
 ROWS = (1, 2, 3, 4, 6, 8)  # neighbouring outputs of a tile
 VECTORS = (1, 2, 3, 4, 5, 6, 8)
 UNROLLS = (64, 24)  # multiply-adds written out in a step
-# Fitted to pools and depthwise convolutions.
+# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
 _TOO_MANY = (
     2  # values beyond the registers that code generation finds a place for: it loads some of them again
 )

@@ -14,7 +14,7 @@ from tilewright.cost.stream import stream_seconds
 from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
-# Fitted to the 3×3 layers of ResNet and VGG.
+# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
 _CYCLES_PER_MOVE = 0.75  # of a vector between registers and a near cache; some values are spilled in between
 _NOT_HIDDEN = 0.4  # of the time that weights take to come from memory while others are multiplied
 _STAGE_START = 0.7e-6  # seconds until the first tiles of a stage are there, after all have met
