@@ -52,7 +52,8 @@ def check(module: Module) -> None:
     assert module.func("last") is fresh.func("last")
     mine, anew = module.known_index, fresh.known_index
     assert mine is not None and anew is not None
-    assert (mine.funcs, mine.blocks, mine.buffers) == (anew.funcs, anew.blocks, anew.buffers)
+    assert mine.funcs.items() == anew.funcs.items() and mine.calls.items() == anew.calls.items()
+    assert mine.blocks.items() == anew.blocks.items() and mine.buffers.items() == anew.buffers.items()
     assert {b: set(u) for b, u in mine.users.items()} == {b: set(u) for b, u in anew.users.items()}
 
 

@@ -16,7 +16,7 @@ from tilewright.ir.layout import Layout, Reorder, Split
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
-from tilewright.schedule.steps.transform_layout import TransformLayout
+from tilewright.schedule.steps.transform_layout import TransformLayout, transform_layouts
 from tilewright.search.copies import store_in_place
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module, outside_kernels
@@ -63,13 +63,10 @@ def lay_out(module: Module, last: Mapping[Buffer, int]) -> tuple[Module, tuple[S
     and the steps taken.
     """
     steps: list[Step] = []
-    for step in (*_phases(module, last), *_channels_first(module, last)):
-        module = step.apply(module)
-        steps.append(step)
-    for b, at in last.items():
-        step = TransformLayout(b.name, channels_last(len(b.shape), at))
-        module = step.apply(module)
-        steps.append(step)
+    images = [TransformLayout(b.name, channels_last(len(b.shape), at)) for b, at in last.items()]
+    for transforms in (_phases(module, last), list(_channels_first(module, last)), images):
+        module = transform_layouts(module, transforms)
+        steps.extend(transforms)
     module, placed = store_in_place(module)
     steps.extend(placed)
     for step in _paddings(module):

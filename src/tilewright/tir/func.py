@@ -10,15 +10,17 @@ with all its readers and writers. Funcs that are equal up to renaming later beco
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.expr import Buffer
-from tilewright.support.program import conditions, leaves
+from tilewright.support.layered_dict import LayeredDict
+from tilewright.support.program import conditions, is_sequence, leaves, map_program
 from tilewright.tir.declared import Declared, declared
 from tilewright.tir.printer import print_func, print_module
-from tilewright.tir.program import Call, External, Program
+from tilewright.tir.program import Call, External, Program, ProgramPart
 from tilewright.tir.stmt import Block, For, Stmt
 
 __all__ = [
@@ -32,6 +34,8 @@ __all__ = [
     "outside_kernels",
     "single",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,42 +98,60 @@ class Constant:
 class _Index:
     """The Funcs of a Module by what they have. A step changes few of them, so the next Module's is made of this one."""
 
-    funcs: dict[str, Func]
-    blocks: dict[str, str]  # the Func of a block
-    buffers: dict[str, Buffer]
-    users: dict[Buffer, tuple[str, ...]]  # the Funcs that have it among their params or locals
-    outside: frozenset[Buffer]  # what conditions and external code use: no step changes that
+    funcs: LayeredDict[str, Func]
+    calls: LayeredDict[str, Call]  # of a Func
+    blocks: LayeredDict[str, str]  # the Func of a block
+    buffers: LayeredDict[str, Buffer]
+    users: LayeredDict[Buffer, tuple[str, ...]]  # the Funcs that have it among their params or locals
+    # No step changes these:
+    outside: frozenset[Buffer]  # what conditions and external code use
+    is_sequence: bool
 
     @classmethod
     def of(cls, module: "Module") -> "_Index":
-        return cls({}, {}, {}, {}, outside_kernels(module.program)).changed((), module.funcs)
+        calls = [c for c in leaves(module.program) if isinstance(c, Call)]
+        users: dict[Buffer, tuple[str, ...]] = {}
+        for f in module.funcs:
+            for b in _buffers(f):
+                users[b] = (*users.get(b, ()), f.name)
+        return cls(
+            LayeredDict({f.name: f for f in module.funcs}),
+            LayeredDict({c.func: c for c in calls}),
+            LayeredDict({block: f.name for f in module.funcs for block in f.names.blocks}),
+            LayeredDict({b.name: b for b in users}),
+            LayeredDict(users),
+            outside_kernels(module.program),
+            is_sequence(module.program),
+        )
 
-    def changed(self, gone: Iterable[Func], new: Iterable[Func]) -> "_Index":
-        copies = self.funcs.copy(), self.blocks.copy(), self.buffers.copy(), self.users.copy()
-        made = _Index(*copies, self.outside)
+    def changed(self, gone: Collection[Func], new: Collection[Func], calls: Collection[Call]) -> "_Index":
+        """Without some Funcs, and with others, which these calls call."""
+        users: dict[Buffer, tuple[str, ...]] = {}
         for f in gone:
-            made._remove(f)
+            for b in _buffers(f):
+                users[b] = tuple([name for name in users.get(b, self.users[b]) if name != f.name])
         for f in new:
-            made._add(f)
-        return made
+            for b in _buffers(f):
+                users[b] = (*(users[b] if b in users else self.users.get(b) or ()), f.name)
+        used = {b: names for b, names in users.items() if names}
+        unused = [b for b in users if b not in used]
+        names = [f.name for f in gone]
+        return _Index(
+            self.funcs.changed(names, {f.name: f for f in new}),
+            self.calls.changed(names, {c.func: c for c in calls}),
+            self.blocks.changed(
+                [block for f in gone for block in f.names.blocks],
+                {block: f.name for f in new for block in f.names.blocks},
+            ),
+            self.buffers.changed([b.name for b in unused], {b.name: b for b in used}),
+            self.users.changed(unused, used),
+            self.outside,
+            self.is_sequence,
+        )
 
-    def _remove(self, f: Func) -> None:
-        del self.funcs[f.name]
-        for block in f.names.blocks:
-            self.blocks.pop(block, None)
-        for b in dict.fromkeys((*f.params, *f.locals)):
-            left = tuple([name for name in self.users[b] if name != f.name])
-            if left:
-                self.users[b] = left
-            else:
-                del self.users[b], self.buffers[b.name]
 
-    def _add(self, f: Func) -> None:
-        self.funcs[f.name] = f
-        self.blocks.update(dict.fromkeys(f.names.blocks, f.name))
-        for b in dict.fromkeys((*f.params, *f.locals)):
-            self.users[b] = (*self.users.get(b, ()), f.name)
-            self.buffers[b.name] = b
+def _buffers(f: Func) -> Iterable[Buffer]:
+    return dict.fromkeys((*f.params, *f.locals))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,43 +186,59 @@ class Module:
         new: Mapping[str, Func],
         *,
         without: Collection[str] = (),
-        program: Program | None = None,
         constants: tuple[Constant, ...] | None = None,
-        temps: tuple[Buffer, ...] | None = None,
+        temps: "Mapping[Buffer, Buffer | None] | None" = None,
     ) -> "Module":
-        """Replace the Funcs of these names, and leave those of the names `without` out."""
+        """Replace the Funcs of these names, and leave those of the names `without` out; and their calls likewise.
+        `temps`: the buffers between kernels that are others now, or none.
+        """
         single = len(self.funcs) == len(new) == 1
-        names = {f.name: f for f in self.funcs} if single else self._index.funcs
-        changed = {names[name]: f for name, f in new.items()}
-        gone = [names[name] for name in without]
+        old = {f.name: f for f in self.funcs} if single else self._index.funcs
+        changed = {old[name]: f for name, f in new.items()}
+        gone = [old[name] for name in without]
+        calls = {f.name: Call(g.name, g.params) for f, g in changed.items() if _is_called_otherwise(f, g)}
         made = Module(
-            self._replaced(changed, gone),
-            self.program if program is None else program,
+            _replaced(self.funcs, {**changed, **dict.fromkeys(gone)}),
+            self._calling(calls, without),
             self.inputs,
             self.outputs,
             self.constants if constants is None else constants,
-            self.temps if temps is None else temps,
+            _replaced(self.temps, temps or {}),
         )
         if not single:
-            object.__setattr__(made, "known_index", self._index.changed((*changed, *gone), new.values()))
+            kept = [self._index.calls[f.name] for f in changed if f.name not in calls]
+            index = self._index.changed((*changed, *gone), new.values(), (*kept, *calls.values()))
+            object.__setattr__(made, "known_index", index)
         return made
 
-    def _replaced(self, changed: Mapping[Func, Func], gone: Collection[Func]) -> tuple[Func, ...]:
-        """A step changes few of many: only these are looked at."""
-        funcs = list(self.funcs)
-        for old, new in changed.items():
-            funcs[funcs.index(old)] = new
-        for old in gone:
-            funcs.remove(old)
-        return tuple(funcs)
+    def _calling(self, new: Mapping[str, Call], without: Collection[str]) -> Program:
+        """The program with other calls of some Funcs, and none of some."""
+        if not new and not without:
+            return self.program
+        if self._index.is_sequence:
+            known = self._index.calls
+            changed: dict[ProgramPart, ProgramPart | None]
+            changed = {known[name]: new.get(name) for name in (*new, *without)}
+            return _replaced(self.program, changed)
+
+        def updated(run: list[Call | External]) -> list[Call | External]:
+            kept = [c for c in run if isinstance(c, External) or c.func not in without]
+            return [new.get(c.func, c) if isinstance(c, Call) else c for c in kept]
+
+        return map_program(self.program, updated, lambda cond: cond)
 
     def __str__(self) -> str:
         return print_module(self)
 
     def users(self, buffer: Buffer) -> tuple[Func, ...]:
         """The Funcs that have the buffer among their params or locals."""
-        names = self._index.users.get(buffer, ())
+        names = self._index.users.get(buffer) or ()
         return tuple([self._index.funcs[name] for name in names])
+
+    @property
+    def is_sequence(self) -> bool:
+        """Has the program neither branches nor loops?"""
+        return self._index.is_sequence
 
     @property
     def outside(self) -> frozenset[Buffer]:
@@ -219,6 +257,22 @@ class Module:
 
     def func_of_loop(self, loop: str) -> Func | None:
         return next((f for f in self.funcs if f.loop(loop) is not None), None)
+
+
+def _is_called_otherwise(old: Func, new: Func) -> bool:
+    return new.name != old.name or new.params != old.params
+
+
+def _replaced(items: tuple[T, ...], changed: Mapping[T, T | None]) -> tuple[T, ...]:
+    """The items with some of them others, or gone."""
+    if 8 * len(changed) > len(items):
+        return tuple([new for i in items if (new := changed.get(i, i)) is not None])
+    left = list(items)  # a step changes few of many: only these are looked at
+    for old, new in changed.items():
+        if old in left:
+            at = left.index(old)
+            left[at : at + 1] = [] if new is None else [new]
+    return tuple(left)
 
 
 def outside_kernels(program: Program) -> frozenset[Buffer]:

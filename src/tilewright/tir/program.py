@@ -8,7 +8,7 @@ from tilewright.ir.expr import Buffer
 from tilewright.support import program
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """Run the Func of this name on `args`, in the order of its params."""
 
@@ -25,7 +25,10 @@ class External:
     outputs: tuple[Buffer, ...]
 
 
-Program: TypeAlias = program.ProgramTree[Call | External, Buffer]  # conditions are one-element bool buffers
+ProgramPart: TypeAlias = program.ProgramStep[
+    Call | External, Buffer
+]  # conditions are one-element bool buffers
+Program: TypeAlias = tuple[ProgramPart, ...]
 
 
 def rename_calls(tree: Program, names: Mapping[str, str]) -> Program:

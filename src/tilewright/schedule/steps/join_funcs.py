@@ -9,6 +9,7 @@ algorithms are chosen: what is joined is what they compute now.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
@@ -38,13 +39,11 @@ class JoinFuncs(Step):
             )
         if any(module.func(n).alternatives for n in names):
             raise ScheduleError(f"{self}: one of the two has several algorithms", hint="choose one first")
-        joined = self._joined(module)
-        program = self._program(module.program, joined)
-        if program == module.program:
+        if not self._are_neighbours(module.program):
             raise ScheduleError(f"{self}: the calls do not stand next to each other in one sequence")
+        joined = self._joined(module)
         place, gone = sorted(names, key=lambda n: module.funcs.index(module.func(n)))
-        temps = tuple([b for b in module.temps if b not in joined.locals])
-        return module.with_funcs({place: joined}, without=(gone,), program=program, temps=temps)
+        return module.with_funcs({place: joined}, without=(gone,), temps=dict.fromkeys(joined.locals))
 
     def _joined(self, module: Module) -> Func:
         f, g = module.func(self.first), module.func(self.second)
@@ -55,14 +54,12 @@ class JoinFuncs(Step):
         outputs = tuple(b for b in params if b in f.outputs or b in g.outputs)
         return Func(self.name, params, (*f.locals, *inner, *g.locals), seq(f.body, g.body), outputs)
 
-    def _program(self, p: Program, joined: Func) -> Program:
-        """`p` with one call instead of the two, if they stand next to each other in it."""
+    def _are_neighbours(self, program: Program) -> bool:
+        pairs: set[tuple[str, str]] = set()
 
-        def joined_in(run: list[Call | External]) -> list[Call | External]:
-            names = [c.func if isinstance(c, Call) else "" for c in run]
-            if self.first in names and names[names.index(self.first) + 1 :][:1] == [self.second]:
-                at = names.index(self.first)
-                run[at : at + 2] = [Call(joined.name, joined.params)]
+        def look(run: list[Call | External]) -> list[Call | External]:
+            pairs.update(pairwise(c.func if isinstance(c, Call) else "" for c in run))
             return run
 
-        return map_program(p, joined_in, lambda cond: cond)
+        map_program(program, look, lambda cond: cond)
+        return (self.first, self.second) in pairs

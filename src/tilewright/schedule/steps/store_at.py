@@ -11,7 +11,6 @@ is left to blocks `cat_low` and `cat_high`; a Func in which nothing is left goes
 No other kernel may touch both: it would read and write one buffer, and steps tell buffers apart, not parts of them.
 """
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,8 +22,7 @@ from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest, under_own_loops
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
-from tilewright.support.program import is_sequence, map_program
-from tilewright.tir.func import Call, External, Func, Module, Program
+from tilewright.tir.func import Func, Module
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Iter, Seq, Store, seq, walk_stmts
@@ -74,8 +72,7 @@ class StoreAt(Step):
         return module.with_funcs(
             changed,
             without=gone,
-            program=_calls(module.program, changed, gone),
-            temps=tuple([b for b in module.temps if b is not source]),
+            temps={source: None},
         )
 
 
@@ -127,7 +124,7 @@ def _conflict(
     """Why `source` cannot be the part of `whole` at `offsets`, which `func` makes of it; None if it can."""
     if whole not in module.temps:
         return f"{whole.name} is not a buffer between kernels"
-    if not is_sequence(module.program):
+    if not module.is_sequence:
         return "the program is not a sequence of calls"
     if not module.outside.isdisjoint((source, whole)):
         return "external code uses one of the buffers"
@@ -202,16 +199,3 @@ def _moved(func: Func, source: Buffer, whole: Buffer, offsets: tuple[int, ...]) 
 
     body = redirect(func.body, {source: whole}, place)
     return replace(func, body=body, params=swap(func.params), outputs=swap(func.outputs))
-
-
-def _calls(program: Program, changed: Mapping[str, Func], gone: Collection[str]) -> Program:
-    """The program with the params that changed Funcs have now, and without calls of those that are gone."""
-
-    def updated(run: list[Call | External]) -> list[Call | External]:
-        kept = [c for c in run if isinstance(c, External) or c.func not in gone]
-        return [
-            Call(c.func, changed[c.func].params) if isinstance(c, Call) and c.func in changed else c
-            for c in kept
-        ]
-
-    return map_program(program, updated, lambda cond: cond)

@@ -11,6 +11,7 @@ no access reaches them and they need no value. A constant is laid out here and n
 The inputs and outputs of the Module, and what external code sees, keep the layout that was agreed with the caller.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Indices
@@ -18,8 +19,7 @@ from tilewright.ir.layout import Dims, Fuse, Layout, LayoutPrimitive, Pad, Reord
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
-from tilewright.support.program import map_program
-from tilewright.tir.func import Call, Constant, External, Func, Module, Program
+from tilewright.tir.func import Constant, Func, Module
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
 
@@ -30,19 +30,13 @@ class TransformLayout(Step):
     layout: Layout
 
     def apply(self, module: Module) -> Module:
-        old = self._find(module)
-        self._check_layout(old)
-        new = old.with_shape(self.layout.shape(old.shape))
-        if new is old and not any(isinstance(p, Reorder) for p in self.layout.primitives):
-            return module
+        return transform_layouts(module, [self])
 
-        users = module.users(old)
-        return module.with_funcs(
-            {f.name: self._rewrite(f, old, new) for f in users},
-            program=self._program(module, old, new, {f.name for f in users}),
-            constants=self._constants(module, old, new),
-            temps=_swapped(module.temps, old, new),
-        )
+    def find(self, module: Module) -> Buffer:
+        """The buffer, if it may have the layout."""
+        found = self._find(module)
+        self._check_layout(found)
+        return found
 
     def _find(self, module: Module) -> Buffer:
         for b in (*module.inputs, *module.outputs):
@@ -58,6 +52,12 @@ class TransformLayout(Step):
             found = next((b for b in unused if b.name == self.buffer), None)
         if found is None:
             raise ScheduleError(f"{self}: the module has no buffer {self.buffer!r}")
+        if found in module.outside:
+            raise ScheduleError(
+                f"{self}: {found.name} is used by external code or as a condition, where its layout is fixed",
+                where=repr(found),
+                hint="CacheRead or CacheWrite makes a copy that may have any layout",
+            )
         return found
 
     def _check_layout(self, buffer: Buffer) -> None:
@@ -72,46 +72,66 @@ class TransformLayout(Step):
                 )
             shape = p.shape(shape)
 
-    def _rewrite(self, func: Func, old: Buffer, new: Buffer) -> Func:
-        simplify = Simplifier(ranges(func.body))
 
-        def place(_: Buffer, indices: Indices) -> Indices:
-            return tuple([simplify(i) for i in self.layout.forward(old.shape, indices)])
-
-        return replace(
-            func,
-            params=_swapped(func.params, old, new),
-            locals=_swapped(func.locals, old, new),
-            body=redirect(func.body, {old: new}, place),
-            outputs=_swapped(func.outputs, old, new),
-        )
-
-    def _constants(self, module: Module, old: Buffer, new: Buffer) -> tuple[Constant, ...]:
-        if old in module.temps:
-            return module.constants
-        return tuple(
-            [Constant(new, self.layout.array(c.value)) if c.buffer is old else c for c in module.constants]
-        )
-
-    def _program(self, module: Module, old: Buffer, new: Buffer, users: set[str]) -> Program:
-        if old in module.outside:
-            raise ScheduleError(
-                f"{self}: {old.name} is used by external code or as a condition, where its layout is fixed",
-                where=repr(old),
-                hint="CacheRead or CacheWrite makes a copy that may have any layout",
-            )
-
-        def swapped(run: list[Call | External]) -> list[Call | External]:
-            return [
-                Call(c.func, _swapped(c.args, old, new)) if isinstance(c, Call) and c.func in users else c
-                for c in run
-            ]
-
-        return map_program(module.program, swapped, lambda cond: cond)
+def transform_layouts(module: Module, steps: Iterable[TransformLayout]) -> Module:
+    """What the steps do one after the other, if each is about another buffer. Whoever touches several of these is
+    rewritten once.
+    """
+    layouts: dict[Buffer, Layout] = {}
+    for step in steps:
+        buffer = step.find(module)
+        if buffer in layouts:
+            raise ScheduleError(f"{step}: this buffer gets another layout at the same time")
+        if _moves(step.layout, buffer):
+            layouts[buffer] = step.layout
+    if not layouts:
+        return module
+    new = {b: b.with_shape(layout.shape(b.shape)) for b, layout in layouts.items()}
+    users = {f.name: f for b in layouts for f in module.users(b)}
+    return module.with_funcs(
+        {name: _laid_out(f, layouts, new) for name, f in users.items()},
+        constants=_constants(module, layouts, new),
+        temps=new,
+    )
 
 
-def _swapped(buffers: tuple[Buffer, ...], old: Buffer, new: Buffer) -> tuple[Buffer, ...]:
-    return tuple([new if b is old else b for b in buffers]) if old in buffers else buffers
+def _moves(layout: Layout, buffer: Buffer) -> bool:
+    return layout.shape(buffer.shape) != buffer.shape or any(
+        isinstance(p, Reorder) for p in layout.primitives
+    )
+
+
+def _laid_out(func: Func, layouts: Mapping[Buffer, Layout], new: Mapping[Buffer, Buffer]) -> Func:
+    simplify = Simplifier(ranges(func.body))
+
+    def place(buffer: Buffer, indices: Indices) -> Indices:
+        return tuple([simplify(i) for i in layouts[buffer].forward(buffer.shape, indices)])
+
+    here = {b: new[b] for b in (*func.params, *func.locals) if b in new}
+    return replace(
+        func,
+        params=_swapped(func.params, new),
+        locals=_swapped(func.locals, new),
+        body=redirect(func.body, here, place),
+        outputs=_swapped(func.outputs, new),
+    )
+
+
+def _constants(
+    module: Module, layouts: Mapping[Buffer, Layout], new: Mapping[Buffer, Buffer]
+) -> tuple[Constant, ...]:
+    if {c.buffer for c in module.constants}.isdisjoint(layouts):
+        return module.constants
+    return tuple(
+        [
+            Constant(new[c.buffer], layouts[c.buffer].array(c.value)) if c.buffer in layouts else c
+            for c in module.constants
+        ]
+    )
+
+
+def _swapped(buffers: tuple[Buffer, ...], new: Mapping[Buffer, Buffer]) -> tuple[Buffer, ...]:
+    return tuple([new.get(b, b) for b in buffers])
 
 
 def misfit(p: LayoutPrimitive, shape: Dims) -> str | None:
