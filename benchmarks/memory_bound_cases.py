@@ -201,16 +201,19 @@ def arg_max(rows: int, columns: int) -> Case:
     return one("reduction", (rows, columns), write, (rows,))
 
 
-def cumulative_sum(rows: int, columns: int, axis: int) -> Case:
+def cumulative_sum(shape: Shape, axis: int) -> Case:
+    return one("reduction", shape, lambda net: net.op("CumSum", "x", net.constant("axis", np.array(axis))))
+
+
+def fourier(signals: int, length: int, onesided: bool = False) -> Case:
+    """Of real signals: all frequencies, or the half that the other mirrors."""
+    results = length // 2 + 1 if onesided else length
     return one(
-        "reduction", (rows, columns), lambda net: net.op("CumSum", "x", net.constant("axis", np.array(axis)))
+        "reduction",
+        (signals, length, 1),
+        lambda net: net.op("DFT", "x", axis=1, onesided=int(onesided)),
+        (signals, results, 2),
     )
-
-
-def fourier(signals: int, length: int) -> Case:
-    """Of real signals, all frequencies."""
-    shape = (signals, length, 1)
-    return one("reduction", shape, lambda net: net.op("DFT", "x", axis=1), (signals, length, 2))
 
 
 def pool(op: str, channels: int, size: int, window: int, stride: int) -> Case:
@@ -247,6 +250,49 @@ def gather(rows: int, columns: int, count: int, axis: int = 0) -> Case:
     return Case("movement", {"x": (rows, columns)}, out, write, count * columns if axis == 0 else None)
 
 
+def gather_elements(rows: int, columns: int, count: int, axis: int) -> Case:
+    """Single elements: each has an index of its own."""
+    out = (count, columns) if axis == 0 else (rows, count)
+
+    def write(net: Net) -> str:
+        at = np.random.default_rng(0).integers(0, (rows, columns)[axis], out)
+        return net.op("GatherElements", "x", net.constant("at", at), axis=axis)
+
+    return Case("movement", {"x": (rows, columns)}, out, write)
+
+
+def gather_nd(shape: Shape, count: int, depth: int) -> Case:
+    """Slices, or single elements if there is an index for every axis."""
+    out = (count, *shape[depth:])
+
+    def write(net: Net) -> str:
+        rng = np.random.default_rng(0)
+        at = np.stack([rng.integers(0, n, count) for n in shape[:depth]], axis=1)
+        return net.op("GatherND", "x", net.constant("at", at))
+
+    return Case("movement", {"x": shape}, out, write, math.prod(out))
+
+
+def scatter_rows(rows: int, columns: int, count: int) -> Case:
+    """Rows of a table that are replaced."""
+
+    def write(net: Net) -> str:
+        at = np.random.default_rng(0).permutation(rows)[:count, None]
+        return net.op("ScatterND", "x", net.constant("at", at), "u")
+
+    return Case("movement", {"x": (rows, columns), "u": (count, columns)}, (rows, columns), write)
+
+
+def scatter_elements(rows: int, columns: int, count: int, axis: int) -> Case:
+    updates = (count, columns) if axis == 0 else (rows, count)
+
+    def write(net: Net) -> str:
+        at = np.random.default_rng(0).integers(0, (rows, columns)[axis], updates)
+        return net.op("ScatterElements", "x", net.constant("at", at), "u", axis=axis)
+
+    return Case("movement", {"x": (rows, columns), "u": updates}, (rows, columns), write)
+
+
 def append(heads: int, tokens: int, size: int) -> Case:
     """A token to a cache of keys."""
     inputs = {"x": (1, heads, tokens, size), "k": (1, heads, 1, size)}
@@ -275,14 +321,18 @@ def resize(channels: int, size: int, mode: str = "linear") -> Case:
 
 
 def grid_sample(channels: int, size: int) -> Case:
+    """The grid is an input, as one that a network predicts."""
+    inputs = {"x": (1, channels, size, size), "grid": (1, size, size, 2)}
+
     def write(net: Net) -> str:
-        grid = net.uniform("grid", (1, size, size, 2), -1, 1)
-        return net.op("GridSample", "x", grid, mode="bilinear", padding_mode="zeros")
+        return net.op("GridSample", "x", "grid", mode="bilinear", padding_mode="zeros")
 
-    return one("movement", (1, channels, size, size), write)
+    return Case("movement", inputs, (1, channels, size, size), write)
 
 
-def roi_align(channels: int, size: int, boxes: int) -> Case:
+def roi_align(channels: int, height: int, width: int, boxes: int) -> Case:
+    size = min(height, width)
+
     def write(net: Net) -> str:
         rng = np.random.default_rng(0)
         corners = rng.uniform(0, size / 2, (boxes, 2))
@@ -291,7 +341,7 @@ def roi_align(channels: int, size: int, boxes: int) -> Case:
         rois_name = net.constant("rois", rois.astype(np.float32))
         return net.op("RoiAlign", "x", rois_name, where, output_height=7, output_width=7, sampling_ratio=2)
 
-    return one("movement", (1, channels, size, size), write, (boxes, channels, 7, 7))
+    return one("movement", (1, channels, height, width), write, (boxes, channels, 7, 7))
 
 
 # ------------------------------------------------------------------------------------------------------------ ordering
@@ -353,9 +403,14 @@ CASES: Mapping[str, Case] = {
     "sum_middle_64x1000x96": reduce((64, 1000, 96), (1,)),
     "mean_pixels_8x512x7x7": reduce((8, 512, 7, 7), (2, 3), "ReduceMean"),
     "argmax_128x32000": arg_max(128, 32000),
-    "cumsum_first_axis_1024x1024": cumulative_sum(1024, 1024, 0),
-    "cumsum_last_axis_1024x1024": cumulative_sum(1024, 1024, 1),
+    "cumsum_first_axis_1024x1024": cumulative_sum((1024, 1024), 0),
+    "cumsum_last_axis_1024x1024": cumulative_sum((1024, 1024), 1),
+    "cumsum_middle_16x1024x64": cumulative_sum((16, 1024, 64), 1),
+    "cumsum_1x1M": cumulative_sum((1, 1 << 20), 1),
+    "dft_1x1024": fourier(1, 1024),
     "dft_16x1024": fourier(16, 1024),
+    "dft_16x400": fourier(16, 400),
+    "dft_onesided_16x400": fourier(16, 400, onesided=True),
     "maxpool_3x3s2_64x112x112": pool("MaxPool", 64, 112, 3, 2),
     "maxpool_5x5_128x20x20": pool("MaxPool", 128, 20, 5, 1),
     "transpose_add_1024": transpose((1024, 1024), (1, 0), add=True),
@@ -363,12 +418,23 @@ CASES: Mapping[str, Case] = {
     "nchw_to_nhwc_64x56x56": transpose((1, 64, 56, 56), (0, 2, 3, 1)),
     "split_heads_512x12x64": transpose((512, 12, 64), (1, 0, 2)),
     "gather_rows_30522x768": gather(30522, 768, 128),
+    "gather_4096_rows_30522x768": gather(30522, 768, 4096),
     "gather_columns_1024x1024": gather(1024, 1024, 512, axis=1),
+    "gather_elements_first_axis_1024x1024": gather_elements(1024, 1024, 1024, axis=0),
+    "gather_elements_last_axis_1024x1024": gather_elements(1024, 1024, 1024, axis=1),
+    "gather_nd_elements_1024x1024": gather_nd((1024, 1024), 1 << 18, 2),
+    "gather_nd_slices_64x64x256": gather_nd((64, 64, 256), 4096, 2),
+    "scatter_rows_4096x768": scatter_rows(4096, 768, 512),
+    "scatter_elements_1024x1024": scatter_elements(1024, 1024, 256, axis=1),
     "cache_append_8x4095x128": append(8, 4095, 128),
     "windows_56x56x96": windows(56, 96, 7),
     "resize_2x_64x56x56": resize(64, 56),
+    "resize_nearest_2x_128x40x40": resize(128, 40, "nearest"),
     "grid_sample_16x128x128": grid_sample(16, 128),
-    "roi_align_100_64x50x50": roi_align(64, 50, 100),
+    "grid_sample_64x56x56": grid_sample(64, 56),
+    "grid_sample_3x512x512": grid_sample(3, 512),
+    "roi_align_100_64x50x50": roi_align(64, 50, 50, 100),
+    "roi_align_300_256x50x68": roi_align(256, 50, 68, 300),
     "topk_whole_rows_64x1000": top_k(64, 1000, 1000),
     "topk_16_128x1000": top_k(128, 1000, 16),
     "row_attention_8x8_4096x128": row_attention(8, 8, 4096, 128),
