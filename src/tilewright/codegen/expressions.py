@@ -38,9 +38,12 @@ from tilewright.ir.expr import (
     Var,
     as_index,
     free_vars,
+    loads,
+    maximum,
+    minimum,
     walk,
 )
-from tilewright.ir.rewrite import substitute
+from tilewright.ir.rewrite import replace_loads, substitute
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.support.errors import InternalError
 
@@ -70,6 +73,8 @@ class ExprEmitter:
         self.lanes = 1
         self.mask: Val | None = None
         self._fetching: _Fetching | None = None
+        self._fetching_rows: _Fetching | None = None
+        self.fixed: frozenset[Buffer] = frozenset()  # what nothing in the kernel stores to
         self.offsets = Offsets(simplify)
         self.facts = Facts()
         self.known = LoadedValues(self.facts)
@@ -97,14 +102,16 @@ class ExprEmitter:
     @contextmanager
     def fetching(self, var: Var, ahead: int) -> Generator[None]:
         """In the loop over `var`: vectors that it reads `ahead` iterations later are brought near, if that is not 0.
-        Loops inside do so for themselves.
+        Loops inside do so for themselves, but for rows that data chooses by `var`: no hardware foresees these.
         """
-        outer = self._fetching
+        outer = self._fetching, self._fetching_rows
         self._fetching = _Fetching(var, ahead) if ahead else None
+        if self._fetching is not None:
+            self._fetching_rows = self._fetching
         try:
             yield
         finally:
-            self._fetching = outer
+            self._fetching, self._fetching_rows = outer
 
     def forget_all(self) -> None:
         """In another line of code, which what was computed so far does not dominate or may have changed in."""
@@ -217,10 +224,10 @@ class ExprEmitter:
         by_depth: dict[int, list[tuple[Expr, int]]] = {}
         here: list[tuple[Expr, int]] = []
         for atom, k in form.terms:
-            if self.facts.buffers(atom):
-                here.append((atom, k))  # depends on data: nothing to hoist
+            depth = max((b.depth.get(v, 0) for v in free_vars(atom)), default=0)
+            if self.facts.buffers(atom) and (depth == len(b.regions) - 1 or not self._is_fixed(atom)):
+                here.append((atom, k))
             else:
-                depth = max((b.depth.get(v, 0) for v in free_vars(atom)), default=0)
                 by_depth.setdefault(depth, []).append((atom, k))
         for depth in sorted(by_depth):
             key = (cursor.name, tuple(by_depth[depth]))
@@ -248,6 +255,19 @@ class ExprEmitter:
         assert total is not None
         element = memory_type(buffer.dtype)
         return self.b.op(f"getelementptr {element}, ptr {cursor.name}, i64 {total.name}", INDEX)
+
+    def _is_fixed(self, atom: Expr) -> bool:
+        """May it be read before the code that asks for it, and whether or not that runs? So it is if nothing stores
+        there, and every element that it reads exists.
+        """
+        return all(
+            ld.buffer in self.fixed
+            and all(
+                0 <= self.simplify.bounds(i).lo and self.simplify.bounds(i).hi < n
+                for i, n in zip(ld.indices, ld.buffer.shape, strict=True)
+            )
+            for ld in loads(atom)
+        )
 
     def _hoisted(self, atom: Expr, depth: int) -> Val:
         """The value of an index expression, in the head of the region at `depth` (where the builder
@@ -281,6 +301,8 @@ class ExprEmitter:
             return self._gather(e)
         if step and self._fetching is not None:
             self._fetch_ahead(e.buffer, form, self._fetching)
+        if step and self._fetching_rows is not None:
+            self._fetch_row(e.buffer, form, self._fetching_rows)
         return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
 
     def _fetch_ahead(self, buffer: Buffer, form: Linear, fetching: "_Fetching") -> None:
@@ -288,13 +310,28 @@ class ExprEmitter:
         the end of the buffer: the instruction does not fault.
         """
         step = sum(k for atom, k in form.terms if atom is fetching.var)
+        if step:
+            later = Linear(form.const + fetching.ahead * step, form.terms)
+            self._fetch(buffer, form, later, fetching)
+
+    def _fetch_row(self, buffer: Buffer, form: Linear, fetching: "_Fetching") -> None:
+        """The same where data says which row is read in a later iteration."""
+        chosen = [atom for atom, _ in form.terms if self.facts.buffers(atom)]
+        if not any(fetching.var in free_vars(atom) for atom in chosen) or not all(map(self._is_fixed, chosen)):
+            return
+        moved, memo = {fetching.var: fetching.var + fetching.ahead}, dict[Expr, Expr]()
+        atoms = [replace_loads(substitute(atom, moved), _inside, memo) for atom, _ in form.terms]
+        later = self.simplify.weighted(atoms, [k for _, k in form.terms])
+        self._fetch(buffer, form, Linear(later.const + form.const, later.terms), fetching)
+
+    def _fetch(self, buffer: Buffer, form: Linear, later: Linear, fetching: "_Fetching") -> None:
         line = (buffer, form.terms, form.const * buffer.dtype.bytes // _LINE_BYTES)
-        if not step or line in fetching.lines:
+        if line in fetching.lines:
             return
         fetching.lines.add(line)
-        later = self.address(buffer, Linear(form.const + fetching.ahead * step, form.terms))
+        place = self.address(buffer, later)
         f = self.b.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
-        self.b.line(f"{f}(ptr {later.name}, i32 0, i32 3, i32 1)")  # to read, into all caches, data
+        self.b.line(f"{f}(ptr {place.name}, i32 0, i32 3, i32 1)")  # to read, into all caches, data
 
     def _read(self, buffer: Buffer, pointer: Val, lanes: int) -> Val:
         b, t, align = self.b, memory_type(buffer.dtype, lanes), buffer.dtype.bytes
@@ -405,3 +442,9 @@ class ExprEmitter:
             m = mask if mask.lanes == 1 else self.ops.widen(mask, value.lanes)
             value = self.b.op(f"select {m}, {value}, {self._slot(file, n)}", value.dtype, value.lanes)
         file.slots[n] = value.name
+
+
+def _inside(ld: Load) -> Load:
+    """The nearest element, where this one does not exist."""
+    near = zip(ld.indices, ld.buffer.shape, strict=True)
+    return Load(ld.buffer, tuple(minimum(maximum(i, 0), n - 1) for i, n in near))

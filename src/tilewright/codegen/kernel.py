@@ -61,6 +61,7 @@ class _KernelEmitter:
         self.func = func
         self.b = TextBuilder()
         self.e = ExprEmitter(self.b, Simplifier(ranges(func.body)))
+        self.e.fixed = frozenset(func.params) - stored_buffers(func.body)
         self._local_bytes = 0
 
     def module(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.parallel import ENOUGH_PARTS
+from tilewright.families.elementwise.chosen_rows import chooses_rows, schedule_chosen_rows
 from tilewright.families.elementwise.transpose import find_transposed, schedule_transposed
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.inline import consumers
@@ -248,6 +249,10 @@ def _vectorize(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> None:
         s.apply(Vectorize(inner))
         if is_shared:
             parallel_prefix(s, tuple(outer))
+        return
+    if chooses_rows(s, part.block, outer, inner):
+        nbytes = _output(s, part).dtype.bytes
+        schedule_chosen_rows(s, outer, inner, lanes, nbytes, is_shared=is_shared)
         return
     if outer or not is_shared:
         s.apply(Vectorize(s.apply(Split(inner, (None, lanes))).names[1]))
