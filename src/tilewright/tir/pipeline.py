@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from tilewright.ir.expr import Buffer
 from tilewright.tir.func import Func
+from tilewright.tir.passes.carry_stored import carry_stored
 from tilewright.tir.passes.compact_buffers import compact_buffers
 from tilewright.tir.passes.lower_blocks import lower_blocks
 from tilewright.tir.passes.simplify import simplify_func
@@ -25,6 +26,7 @@ BEFORE_SPLIT: tuple[FuncPass, ...] = (
 AFTER_SPLIT: tuple[FuncPass, ...] = (
     unroll_loops,  # register indices become constants
     simplify_func,
+    carry_stored,  # what loops hand on to their next iteration, in registers
 )
 
 

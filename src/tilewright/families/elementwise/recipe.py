@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.cost.parallel import ENOUGH_PARTS
 from tilewright.families.elementwise.chosen_rows import chooses_rows, schedule_chosen_rows
+from tilewright.families.elementwise.scan import find_scan, schedule_scan
 from tilewright.families.elementwise.transpose import find_transposed, schedule_transposed
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.inline import consumers
@@ -53,6 +54,10 @@ def schedule_spatial(s: Draft, name: str, target: Target) -> None:
     """Schedule an all-spatial block that is alone under its loops."""
     block = find_block(s.func, name)
     if not block.iters or block.try_store is None:
+        return
+    scan = find_scan(block)
+    if scan is not None:
+        schedule_scan(s, name, scan, target)
         return
     is_shared = is_worth_sharing(target.lanes(4), block)
     schedule_own(s, name, list(loops_of(block).values()), target, is_shared=is_shared)
