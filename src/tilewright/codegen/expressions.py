@@ -263,7 +263,7 @@ class ExprEmitter:
         return all(
             ld.buffer in self.fixed
             and all(
-                0 <= self.simplify.bounds(i).lo and self.simplify.bounds(i).hi < n
+                self.simplify.bounds(i).lo >= 0 and self.simplify.bounds(i).hi < n
                 for i, n in zip(ld.indices, ld.buffer.shape, strict=True)
             )
             for ld in loads(atom)
@@ -317,7 +317,9 @@ class ExprEmitter:
     def _fetch_row(self, buffer: Buffer, form: Linear, fetching: "_Fetching") -> None:
         """The same where data says which row is read in a later iteration."""
         chosen = [atom for atom, _ in form.terms if self.facts.buffers(atom)]
-        if not any(fetching.var in free_vars(atom) for atom in chosen) or not all(map(self._is_fixed, chosen)):
+        if not any(fetching.var in free_vars(atom) for atom in chosen) or not all(
+            map(self._is_fixed, chosen)
+        ):
             return
         moved, memo = {fetching.var: fetching.var + fetching.ahead}, dict[Expr, Expr]()
         atoms = [replace_loads(substitute(atom, moved), _inside, memo) for atom, _ in form.terms]

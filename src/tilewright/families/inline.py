@@ -11,6 +11,7 @@ can be read in place (`inline_moved`).
 
 from tilewright.cost.work import domain
 from tilewright.families.choosing import choosing
+from tilewright.families.laid_out import is_laid_out, keeps_rows
 from tilewright.ir.expr import Buffer, Fma, Load, loads, walk
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
@@ -31,7 +32,7 @@ def inline_spatial(s: Draft) -> None:
             continue
         users = consumers(s.func, store.buffer)
         now = find_block(s.func, block.name)  # what it read may have been inlined
-        if any(_is_factor_of_same(now, u) for u in users):
+        if any(_is_factor_of_same(now, u) or is_laid_out(now, u) or keeps_rows(now, u) for u in users):
             continue
         if users and all(is_movement(block) or _pays(block, u) for u in users):
             s.attempt(ComputeInline(block.name))
@@ -43,7 +44,7 @@ def inline_moved(s: Draft, block: Block) -> bool:
     if store is None or not is_movement(block) or store.buffer not in s.func.locals:
         return False
     users = consumers(s.func, store.buffer)
-    if not users or any(u.is_reduction for u in users):
+    if not users or any(u.is_reduction or is_laid_out(block, u) for u in users):
         return False
     return s.attempt(ComputeInline(block.name))
 

@@ -2,15 +2,27 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from operator import mul
 from typing import Self
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, cast
+from tilewright.ir.expr import Buffer, Expr, Fma, cast, const
 from tilewright.ops.axes import FLOATS, accumulator
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.core.taps import Edge, ResamplingKernel, Taps, read, sampled, tap_values, weighted_sum
+from tilewright.ops.core.sampled import SampledImage, sampled_output
+from tilewright.ops.core.taps import (
+    Edge,
+    ResamplingKernel,
+    bounded_places,
+    sampled,
+    tap_index,
+    tap_values,
+    tap_weight,
+)
 from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
@@ -68,38 +80,67 @@ class GridSample(Op):
         wide = accumulator(x.dtype) if x.dtype in FLOATS else DType.F32
         rank = len(x.shape) - 2
 
-        def taps(d: int) -> Taps:
+        def places(d: int) -> Buffer:
             def place(*i: Expr) -> Expr:
                 g = cast(accumulator(grid.dtype), grid[(*i, rank - 1 - d)]) + 1
                 n = x.shape[2 + d]
                 return g / 2 * (n - 1) if self.aligned else (g * n - 1) / 2
 
-            return Taps.of(b, f"{name}_{d}", grid.shape[:-1], place, x.shape[2 + d], self.kernel, self.edge)
+            return bounded_places(
+                b, f"{name}_{d}", grid.shape[:-1], place, x.shape[2 + d], self.kernel, self.edge
+            )
 
-        axes = [taps(d) for d in range(rank)]
-        places, spatial = [f"p{d}" for d in range(rank)], ["n", "c"]
+        along = [places(d) for d in range(rank)]
+        image = SampledImage.of(b, x, f"{name}_image", zeros=self.edge is Edge.ZEROS)
+        taps = [
+            self._tap(b, image, along, f"{name}_tap{k}", [const(t) for t in chosen], wide)
+            for k, chosen in enumerate(product(range(self.kernel.value), repeat=rank))
+        ]
 
-        def nearest(*i: Expr) -> Expr:
-            return read(x, i[:2], [a.at[(i[0], *i[2:], 0)] for a in axes])
+        def element(n: Expr, c: Expr, p: Sequence[Expr]) -> Expr:
+            total: Expr | None = None
+            for at, weight in taps:
+                value = image.read(n, c, at[(n, *p)])
+                if weight is None:
+                    return value
+                value, factor = cast(wide, value), weight[(n, *p)]
+                total = value * factor if total is None else Fma(value, factor, total)
+            assert total is not None
+            return total
 
+        return (sampled_output(b, image, name, out.shape, element, x.dtype),)
+
+    def _tap(
+        self,
+        b: FuncBuilder,
+        image: SampledImage,
+        along: Sequence[Buffer],
+        name: str,
+        chosen: Sequence[Expr],
+        wide: DType,
+    ) -> tuple[Buffer, Buffer | None]:
+        """Where a tap of each place is, and its weight."""
+        shape = along[0].shape
+
+        def at(*i: Expr) -> Expr:
+            return image.place(
+                [
+                    tap_index(p[i], t, extent, self.kernel, self.edge, image.index_type)
+                    for p, t, extent in zip(along, chosen, image.axes, strict=True)
+                ]
+            )
+
+        def weight(*i: Expr) -> Expr:
+            weights = [
+                cast(wide, tap_weight(p[i], t, self.kernel)) for p, t in zip(along, chosen, strict=True)
+            ]
+            return reduce(mul, weights)
+
+        axes = [f"i{d}" for d in range(len(shape))]
+        indices = b.compute(f"{name}_at", shape, at, axes=axes)
         if self.kernel is ResamplingKernel.NEAREST:
-            return (b.compute(name, out.shape, nearest, axes=[*spatial, *places]),)
-
-        def term(*i: Expr) -> tuple[Expr, Expr]:
-            n, c, p, t = i[0], i[1], i[2 : 2 + rank], i[2 + rank :]
-            at = [a.at[(n, *p, k)] for a, k in zip(axes, t, strict=True)]
-            weight: Expr | None = None
-            for a, k in zip(axes, t, strict=True):
-                assert a.weight is not None
-                here = cast(wide, a.weight[(n, *p, k)])
-                weight = here if weight is None else weight * here
-            assert weight is not None
-            return cast(wide, read(x, (n, c), at)), weight
-
-        total = weighted_sum(
-            b, f"{name}_sum", out.shape, (self.kernel.value,) * rank, term, [*spatial, *places]
-        )
-        return (b.compute(name, out.shape, lambda *i: cast(x.dtype, total(*i)), axes=[*spatial, *places]),)
+            return indices, None
+        return indices, b.compute(f"{name}_weight", shape, weight, axes=axes)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, grid = inputs

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from tilewright.ir.condition import logical_and
-from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
     Buffer,
     Expr,
@@ -27,7 +27,8 @@ from tilewright.ir.expr import (
 from tilewright.ops.axes import FLOATS, accumulator, narrow
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.gather import checked_index, checked_indices
-from tilewright.ops.core.taps import Taps, read, weighted_sum
+from tilewright.ops.core.sampled import SampledImage, sampled_output
+from tilewright.ops.core.taps import Taps, weighted_sum
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import IndexInput, Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
@@ -98,7 +99,7 @@ class RoiAlign(Op):
         return (IndexInput(2, (inputs[0].shape[0],), from_back=False),)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        x, regions, image = inputs
+        x, regions, images = inputs
         (out,) = self.infer([TensorType(t.dtype, t.shape) for t in inputs])
         wide, grid = accumulator(x.dtype), self.samples_per_bin
 
@@ -115,23 +116,47 @@ class RoiAlign(Op):
         assert rows.weight is not None and columns.weight is not None
         row_weight, column_weight = rows.weight, columns.weight
 
+        image = SampledImage.of(b, x, f"{name}_image", zeros=True)
+        over = (grid, grid, 2, 2)
+
+        def place(*i: Expr) -> Expr:
+            r, p, q, s, t, u, v = i
+            return image.place([rows.at[r, p, s, u], columns.at[r, q, t, v]])
+
+        def weight(*i: Expr) -> Expr:
+            r, p, q, s, t, u, v = i
+            return row_weight[r, p, s, u] * column_weight[r, q, t, v]
+
+        shape, axes = (out.shape[0], *self.regions.extents, *over), ["r", "y", "x", "s", "t", "u", "v"]
+        at = b.compute(f"{name}_at", shape, place, axes=axes)
+        weights = b.compute(f"{name}_weight", shape, weight, axes=axes)
+
         def term(*i: Expr) -> tuple[Expr, Expr]:
-            r, c, p, q, s, t, u, v = i
-            n = checked_index(image[r], x.shape[0])
-            value = read(x, (n, c), [rows.at[r, p, s, u], columns.at[r, q, t, v]])
-            return cast(wide, value), row_weight[r, p, s, u] * column_weight[r, q, t, v]
+            r, c, p, q, *tap = i if not image.has_rows else (i[0], i[3], i[1], i[2], *i[4:])
+            n, here = checked_index(images[r], x.shape[0]), (r, p, q, *tap)
+            return cast(wide, image.read(n, c, at[here])), weights[here]
 
         def weighted(*i: Expr) -> Expr:
-            value, weight = term(*i)
-            return value * weight
+            value, factor = term(*i)
+            return value * factor
 
-        over, axes = (grid, grid, 2, 2), ["r", "c", "h", "w"]
+        order = ["r", "y", "x", "c"] if image.has_rows else ["r", "c", "y", "x"]
+        made = (out.shape[0], *out.shape[2:], out.shape[1]) if image.has_rows else out.shape
         if self.regions.largest:
-            names = [*axes, "sh", "sw", "th", "tw"]
-            best = b.reduce(f"{name}_max", out.shape, over, weighted, "max", axes=names)
-            return (b.compute(name, out.shape, lambda *i: cast(out.dtype, best[i]), axes=axes),)
-        total = weighted_sum(b, f"{name}_sum", out.shape, over, term, axes)
-        return (b.compute(name, out.shape, lambda *i: cast(out.dtype, total(*i) / grid**2), axes=axes),)
+            names = [*order, "s", "t", "u", "v"]
+            best = b.reduce(f"{name}_max", made, over, weighted, "max", axes=names)
+            total, count = best.__getitem__, 1
+        else:
+            summed, count = weighted_sum(b, f"{name}_sum", made, over, term, order), grid**2
+
+            def total(i: tuple[Expr, ...]) -> Expr:
+                return summed(*i)
+
+        def element(r: Expr, c: Expr, p: Sequence[Expr]) -> Expr:
+            value = total((r, *p, c) if image.has_rows else (r, c, *p))
+            return value if count == 1 else value / count
+
+        return (sampled_output(b, image, name, out.shape, element, out.dtype),)
 
     def _span(self, low: Expr, high: Expr) -> tuple[Expr, Expr]:
         """Where a region starts along an axis, and how long it is."""
@@ -182,8 +207,9 @@ def _edge_taps(
     def at(*i: Expr) -> Expr:
         value = places[i[:rank]]
         inside = logical_and(const(-1.0, value.dtype) <= value, value <= float(extent))
-        tap = minimum(maximum(cast(INDEX, low(i[:rank])[0]), 0) + i[rank], extent - 1)
-        return select(inside, tap, const(-1))
+        first = maximum(cast(DType.I32, low(i[:rank])[0]), 0)
+        tap = minimum(first + cast(DType.I32, i[rank]), extent - 1)
+        return select(inside, tap, const(-1, DType.I32))
 
     def weight(*i: Expr) -> Expr:
         share = low(i[:rank])[1]

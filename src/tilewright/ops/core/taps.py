@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 
 from tilewright.ir.condition import logical_and
-from tilewright.ir.dtype import INDEX
+from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
     Buffer,
     Expr,
@@ -73,35 +73,59 @@ class Taps:
         edge: Edge,
     ) -> "Taps":
         """The blocks `<name>_place`, `<name>_at` and `<name>_weight`."""
-        # Far away all is alike. Without this the conversion to an index could leave its range.
-        limit = float(extent + kernel.value)
-        rank, first = len(shape), 1 - max(kernel.value // 2, 1)
-
-        def bounded(*i: Expr) -> Expr:
-            value = place(*i)
-            if _is_folded(kernel, edge):
-                value = _folded(value, extent, edge)
-            value = unary(UnaryOp.ROUND, value) if kernel is ResamplingKernel.NEAREST else value
-            return minimum(maximum(value, -limit), limit)
-
-        places = b.compute(f"{name}_place", shape, bounded, axes=[f"i{d}" for d in range(rank)])
+        rank = len(shape)
+        places = bounded_places(b, name, shape, place, extent, kernel, edge)
 
         def at(*i: Expr) -> Expr:
-            low = _clamped(cast(INDEX, unary(UnaryOp.FLOOR, places[i[:rank]])), extent + kernel.value)
-            return _brought_in(low + i[rank] + first, extent, edge)
+            return tap_index(places[i[:rank]], i[rank], extent, kernel, edge)
 
         def weight(*i: Expr) -> Expr:
-            value = places[i[:rank]]
-            share, t = value - unary(UnaryOp.FLOOR, value), i[rank]
-            if kernel is ResamplingKernel.LINEAR:
-                return select(equal(t, 0), 1 - share, share)
-            return _keys(unary(UnaryOp.ABS, cast(share.dtype, t) - 1 - share))
+            return tap_weight(places[i[:rank]], i[rank], kernel)
 
         full, axes = (*shape, kernel.value), [*(f"i{d}" for d in range(rank)), "t"]
         indices = b.compute(f"{name}_at", full, at, axes=axes)
         if kernel is ResamplingKernel.NEAREST:
             return Taps(indices, None)
         return Taps(indices, b.compute(f"{name}_weight", full, weight, axes=axes))
+
+
+def bounded_places(
+    b: FuncBuilder,
+    name: str,
+    shape: Sequence[int],
+    place: Callable[..., Expr],
+    extent: int,
+    kernel: ResamplingKernel,
+    edge: Edge,
+) -> Buffer:
+    """The block `<name>_place`: places that can be converted to indices."""
+    # Far away all is alike. Without this the conversion to an index could leave its range.
+    limit = float(extent + kernel.value)
+
+    def bounded(*i: Expr) -> Expr:
+        value = place(*i)
+        if _is_folded(kernel, edge):
+            value = _folded(value, extent, edge)
+        value = unary(UnaryOp.ROUND, value) if kernel is ResamplingKernel.NEAREST else value
+        return minimum(maximum(value, -limit), limit)
+
+    return b.compute(f"{name}_place", shape, bounded, axes=[f"i{d}" for d in range(len(shape))])
+
+
+def tap_index(
+    place: Expr, t: Expr, extent: int, kernel: ResamplingKernel, edge: Edge, dtype: DType = INDEX
+) -> Expr:
+    """Which element tap `t` of a bounded place is; -1 if a zero stands for it."""
+    first = 1 - max(kernel.value // 2, 1)
+    low = _clamped(cast(dtype, unary(UnaryOp.FLOOR, place)), extent + kernel.value)
+    return _brought_in(low + cast(dtype, t) + first, extent, edge)
+
+
+def tap_weight(place: Expr, t: Expr, kernel: ResamplingKernel) -> Expr:
+    share = place - unary(UnaryOp.FLOOR, place)
+    if kernel is ResamplingKernel.LINEAR:
+        return select(equal(t, 0), 1 - share, share)
+    return _keys(unary(UnaryOp.ABS, cast(share.dtype, t) - 1 - share))
 
 
 def read(x: Buffer, before: Sequence[Expr], at: Sequence[Expr]) -> Expr:
@@ -175,17 +199,17 @@ def _folded(place: Expr, extent: int, edge: Edge) -> Expr:
 def _brought_in(at: Expr, extent: int, edge: Edge) -> Expr:
     match edge:
         case Edge.ZEROS:
-            return select(logical_and(const(0) <= at, at < extent), at, const(-1))
+            return select(logical_and(const(0, at.dtype) <= at, at < extent), at, const(-1, at.dtype))
         case Edge.BORDER:
             return minimum(maximum(at, 0), extent - 1)
         case Edge.REFLECT_CENTRES if extent > 1:
             turn = at % (2 * (extent - 1))
-            return minimum(turn, const(2 * (extent - 1)) - turn)
+            return minimum(turn, const(2 * (extent - 1), at.dtype) - turn)
         case Edge.REFLECT_CENTRES:
-            return const(0)
+            return const(0, at.dtype)
         case Edge.REFLECT_SIDES:
             turn = at % (2 * extent)
-            return minimum(turn, const(2 * extent - 1) - turn)
+            return minimum(turn, const(2 * extent - 1, at.dtype) - turn)
 
 
 # ---------------------------------------------------------------------------------------------------- for references

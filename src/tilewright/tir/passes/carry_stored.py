@@ -5,15 +5,15 @@ for k in range(7):                          total[0] = y[0]
                                                 total[0] = total[0] + x[k + 1]
                                                 y[k + 1] = total[0]
 
-A processor that reads what it has just stored waits several times as long as for the sum itself. The loop's body must be
-stores, each perhaps of vectors; the elements that one of them carries are stored by no other.
+A processor that reads what it has just stored waits several times as long as for the sum itself. The loop's body must
+be stores, each perhaps of vectors; the elements that one of them carries are stored by no other.
 """
 
 from dataclasses import replace
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Load, Scope, Select, Var, as_index, loads, walk
-from tilewright.ir.rewrite import Memo, replace_loads, substitute
+from tilewright.ir.rewrite import replace_loads, substitute
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children
@@ -49,31 +49,36 @@ class _Carrying:
             return s
         first, inside, made = list[Stmt](), list[Stmt](), list[Buffer]()
         for n in body:
-            if n not in carried:
+            old = carried.get(n)
+            if old is None:
                 inside.append(n)
                 continue
-            store, lanes = _store_of(n), _lanes_of(n)
-            assert store is not None
-            self._count += 1
-            total = Buffer(
-                f"{store.buffer.name}_carried{self._count}",
-                (1 if lanes is None else lanes.extent,),
-                store.buffer.dtype,
-                Scope.REGISTER,
-            )
+            total, start, new, back = self._in_register(n, old, s.var)
             made.append(total)
-            place = (as_index(0) if lanes is None else lanes.var,)
-            old = carried[n]
-            start = Load(old.buffer, tuple(substitute(i, {s.var: as_index(0)}) for i in old.indices))
-            first.append(_in_lanes(lanes, Store(total, place, start)))
-            memo: Memo = {}
-            value = replace_loads(store.value, lambda ld: total[place] if ld is old else None, memo)
-            inside.append(_in_lanes(lanes, Store(total, place, value)))
-            inside.append(_in_lanes(lanes, Store(store.buffer, store.indices, total[place])))
+            first.append(start)
+            inside += [new, back]
         out: Stmt = seq(*first, replace(s, body=seq(*inside)))
         for total in made:
             out = Alloc(total, out)
         return out
+
+    def _in_register(self, n: Stmt, old: Load, var: Var) -> tuple[Buffer, Stmt, Stmt, Stmt]:
+        """(the register, its first value, the next one, the store of it) for a statement that reads `old`."""
+        store, lanes = _store_of(n), _lanes_of(n)
+        assert store is not None
+        self._count += 1
+        name, width = f"{store.buffer.name}_carried{self._count}", 1 if lanes is None else lanes.extent
+        total = Buffer(name, (width,), store.buffer.dtype, Scope.REGISTER)
+        place = (as_index(0) if lanes is None else lanes.var,)
+        start = Load(old.buffer, tuple(substitute(i, {var: as_index(0)}) for i in old.indices))
+        value = replace_loads(store.value, lambda ld: total[place] if ld is old else None, {})
+        stores = (
+            Store(total, place, start),
+            Store(total, place, value),
+            Store(store.buffer, store.indices, total[place]),
+        )
+        first, new, back = (_in_lanes(lanes, x) for x in stores)
+        return total, first, new, back
 
     def _carried(self, n: Stmt, body: tuple[Stmt, ...], var: Var) -> Load | None:
         """What the statement reads that it has stored an iteration before."""

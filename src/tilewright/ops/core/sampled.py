@@ -1,0 +1,92 @@
+"""Tensors laid out to be sampled at places that are data, and where each place is.
+
+What a place needs depends on no channel: one number per tap says where it is, and another its weight. With enough
+channels these lie side by side, so that a tap is a row of memory; with few of them, places do, and every tap gathers.
+Either way a row of zeros behind the image stands for all that is outside, so that no tap asks whether it is inside.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.condition import logical_and
+from tilewright.ir.dtype import INDEX, DType
+from tilewright.ir.expr import Buffer, Expr, cast, const, minimum, select
+from tilewright.tir.build import FuncBuilder
+
+_ROW = 8  # channels that are worth being side by side
+
+
+@dataclass(frozen=True, slots=True)
+class SampledImage:
+    """x[n, c, axes…] as it is read: `buffer` is [n, axes…, c], or [n, c, axes…] if there are few channels. With zeros
+    around it, the first of `axes` is one longer, and there they are."""
+
+    buffer: Buffer
+    axes: tuple[int, ...]  # of the image itself
+    has_rows: bool
+
+    @staticmethod
+    def of(b: FuncBuilder, x: Buffer, name: str, *, zeros: bool) -> "SampledImage":
+        n, channels, first, *rest = x.shape
+        has_rows = channels >= _ROW
+        if not has_rows and not zeros:
+            return SampledImage(x, x.shape[2:], has_rows)
+
+        def element(i: Expr, c: Expr, h: Expr, *more: Expr) -> Expr:
+            if not zeros:
+                return x[(i, c, h, *more)]
+            return select(h < first, x[(i, c, minimum(h, first - 1), *more)], const(0, x.dtype))
+
+        axes, names = (first + zeros, *rest), [f"h{d}" for d in range(len(rest) + 1)]
+        if has_rows:
+            shape, order = (n, *axes, channels), ["n", *names, "c"]
+            made = b.compute(name, shape, lambda i, *p: element(i, p[-1], *p[:-1]), axes=order)
+        else:
+            made = b.compute(name, (n, channels, *axes), element, axes=["n", "c", *names])
+        return SampledImage(made, x.shape[2:], has_rows)
+
+    @property
+    def index_type(self) -> DType:
+        """Of places: vectors of them are twice as long in 32 bits."""
+        return DType.I32 if math.prod(self.buffer.shape) < 1 << 31 else INDEX
+
+    def place(self, at: Sequence[Expr]) -> Expr:
+        """The element of an image that `at` is, counted from the first; the zeros, if one of them is negative."""
+        flat: Expr = const(0, self.index_type)
+        for a, extent in zip(at, self.axes, strict=True):
+            flat = flat * extent + cast(self.index_type, a)
+        if self.buffer.shape[1 if self.has_rows else 2] == self.axes[0]:
+            return flat
+        inside = logical_and(*(const(0, a.dtype) <= a for a in at))
+        return select(inside, flat, const(math.prod(self.axes), self.index_type))
+
+    def read(self, n: Expr, c: Expr, place: Expr) -> Expr:
+        rest, indices = cast(INDEX, place), list[Expr]()
+        for extent in reversed(self.axes[1:]):
+            indices.insert(0, rest % extent)
+            rest = rest // extent
+        return self.buffer[(n, rest, *indices, c) if self.has_rows else (n, c, rest, *indices)]
+
+
+def sampled_output(
+    b: FuncBuilder,
+    image: SampledImage,
+    name: str,
+    shape: Sequence[int],
+    element: Callable[[Expr, Expr, Sequence[Expr]], Expr],
+    dtype: DType,
+) -> Buffer:
+    """out[n, c, places…] = element(n, c, places), as `dtype`: with rows, made in their order and then transposed."""
+    n, c, *places = shape
+    names = [f"h{d}" for d in range(len(places))]
+    axes = ["n", "c", *names]
+    if not image.has_rows:
+        return b.compute(name, shape, lambda i, k, *p: cast(dtype, element(i, k, p)), axes=axes)
+    rows = b.compute(
+        f"{name}_rows",
+        (n, *places, c),
+        lambda i, *p: cast(dtype, element(i, p[-1], p[:-1])),
+        axes=["n", *names, "c"],
+    )
+    return b.compute(name, shape, lambda i, k, *p: rows[(i, *p, k)], axes=axes)
