@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.attention import prepare_attention
+from tilewright.graph.passes.divide_transforms import divide_transforms
 from tilewright.graph.passes.drop_unread_columns import drop_unread_columns
 from tilewright.graph.passes.eliminate_common import eliminate_common
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
@@ -30,6 +31,7 @@ GraphPass: TypeAlias = Callable[[Graph], Graph]
 PIPELINE: tuple[GraphPass, ...] = (
     fold_constants,  # shape arithmetic and transposed weights become constants
     simplify,  # no-ops go, chains of movement collapse
+    divide_transforms,  # before what cleans up contractions and movement
     drop_unread_columns,
     fuse_padding,  # before batch norms look for the convolution
     trim_windows,
