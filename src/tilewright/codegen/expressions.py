@@ -16,7 +16,7 @@ from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
 from tilewright.codegen.loaded import Facts, LoadedValues, NodeKey
 from tilewright.codegen.registers import Offsets, RegisterFile
-from tilewright.codegen.strided import can_shuffle, load_strided
+from tilewright.codegen.strided import MAX_STEP, can_shuffle, load_strided
 from tilewright.codegen.transposes import can_turn, transpose_vectors
 from tilewright.codegen.values import Val, intrinsic_type, literal, memory_type
 from tilewright.ir.dtype import INDEX, DType
@@ -49,6 +49,7 @@ from tilewright.support.errors import InternalError
 
 _DIVISIONS = frozenset({BinaryOp.FLOORDIV, BinaryOp.MOD})
 _LINE_BYTES = 64
+_COMPUTED = 3  # instructions for an index: as many as it takes to take it out of a vector
 
 
 @dataclass(slots=True)
@@ -378,12 +379,48 @@ class ExprEmitter:
         """A scalar load per lane."""
         lanes = self.lanes
         out = Val("poison", e.dtype, lanes)
+        chosen = self._chosen_places(e)
         for n in range(lanes):
-            one = self.per_lane(e, n)
+            one = self.per_lane(e, n) if chosen is None else None
             with self.scalar_lane(n):
-                v = self.emit(one)
+                v = self.emit(one) if one is not None else self._chosen(e.buffer, chosen, n)
             out = self.b.op(f"insertelement {out}, {v}, i64 {n}", e.dtype, lanes)
         return out
+
+    def _chosen_places(self, e: Load) -> tuple[Linear, list[tuple[Val, int]]] | None:
+        """(what all lanes share, (a vector of indices, their factor)…) where data chooses elements, and which takes
+        several instructions: those are done for all lanes at once.
+        """
+        form, lane = self.flat_index(e.buffer, e.indices), self.lane
+        own = [(atom, k) for atom, k in form.terms if lane is not None and lane in free_vars(atom)]
+        if not own or not all(self._is_computed(atom) for atom, _ in own):
+            return None
+        shared = Linear(form.const, tuple(t for t in form.terms if t not in own))
+        return shared, [(self.emit(atom), k) for atom, k in own]
+
+    def _is_computed(self, atom: Expr) -> bool:
+        """Is it arithmetic on elements that a vector load reads?"""
+        read = loads(atom)
+        steps = [self.lane_form(self.flat_index(ld.buffer, ld.indices)) for ld in read]
+        along = [s[1] for s in steps if s is not None]
+        return (
+            bool(read)
+            and len(along) == len(steps)
+            and all(0 <= step <= MAX_STEP for step in along)
+            and sum(isinstance(n, Binary | Select) for n in walk(atom)) >= _COMPUTED
+        )
+
+    def _chosen(self, buffer: Buffer, places: tuple[Linear, list[tuple[Val, int]]], lane_number: int) -> Val:
+        shared, chosen = places
+        at = self.address(buffer, shared)
+        for vector, k in chosen:
+            index = self.b.op(f"extractelement {vector}, i64 {lane_number}", INDEX)
+            if k != 1:
+                index = self.b.op(f"mul nsw i64 {index.name}, {k}", INDEX)
+            at = self.b.op(
+                f"getelementptr {memory_type(buffer.dtype)}, ptr {at.name}, i64 {index.name}", INDEX
+            )
+        return self._read(buffer, at, 1)
 
     # ---------------------------------------------------------------------------------------------- registers
 
