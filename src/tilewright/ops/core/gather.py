@@ -96,6 +96,9 @@ class Gather(Op):
         yield cls.sample(x, np.array(-1, np.int64), axis=1)
         yield cls.sample(x, np.array(1, np.int64), runtime=(1,))
         yield Sample(cls(0), (x, np.array([7, -9], np.int64)))
+        rows = normal(rng, 9, 70)
+        yield cls.sample(rows, rng.integers(-9, 9, size=130), runtime=(1,))
+        yield Sample(cls(0), (rows, np.array([8, 1 << 40, -(1 << 40)], np.int64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,10 @@ class GatherElements(Op):
         x = normal(rng, 3, 4)
         yield cls.sample(x, np.array([[0, 2, -1], [1, -3, 0]], np.int64))
         yield cls.sample(x, np.array([[0, 3], [-1, 1], [2, 2]], np.int32), axis=1)
+        wide, far = normal(rng, 5, 21), np.array([1 << 40, -(1 << 40)], np.int64)
+        for axis, extent in enumerate(wide.shape):
+            yield cls.sample(wide, rng.integers(-extent, extent, size=(5, 21)), axis=axis, runtime=(1,))
+        yield Sample(cls(1), (wide, np.resize(far, (5, 21))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,11 @@ class GridSample(Op):
             for padding in ("zeros", "border", "reflection"):
                 yield cls.sample(deep, places, mode=mode, padding_mode=padding, opset=20)
         yield cls.sample(x, grid, opset=20)
+        rows = normal(rng, 2, 9, 3, 4)  # enough channels to lie side by side
+        for mode in ("bilinear", "nearest", "bicubic"):
+            for padding in ("zeros", "border", "reflection"):
+                yield cls.sample(rows, grid, mode=mode, padding_mode=padding)
+        yield cls.sample(normal(rng, 1, 8, 3, 2, 4), places, mode="linear", opset=20)
         yield cls.sample(x.astype(np.float64), grid.astype(np.float64), mode="cubic", opset=20)
         yield Sample(
             cls(ResamplingKernel.LINEAR, Edge.BORDER), (x.astype(np.float16), grid.astype(np.float16))

@@ -187,6 +187,10 @@ class RoiAlign(Op):
         yield cls.sample(x, regions, image, opset=10, **attrs)
         yield cls.sample(x, regions, image, mode="max", **attrs)
         yield cls.sample(x.astype(np.float64), regions.astype(np.float64), image, **attrs)
+        rows = normal(rng, 2, 11, 5, 6)  # enough channels to lie side by side
+        for mode in ("avg", "max"):
+            yield cls.sample(rows, regions, image, mode=mode, **attrs)
+        yield cls.sample(rows, regions, image, **(attrs | {"sampling_ratio": 3}))
         half = x.astype(np.float16), regions.astype(np.float16), np.array([0, 7, -1, 0], np.int64)
         yield Sample(cls(RoiAlignment((2, 2), 1.0, True, False), 1), half)
 

@@ -88,6 +88,9 @@ class Cumulation(Op):
         whole = rng.integers(-9, 9, size=(3, 2, 2))
         yield cls.sample(whole.astype(np.int64), np.array(0, np.int64), opset=opset)
         yield cls.sample(whole.astype(np.int32), np.array(1, np.int32), opset=opset)
+        for d in range(3):  # rows and vectors, with what is left over of each
+            yield cls.sample(normal(rng, 3, 7, 19), np.array(d, np.int64), opset=opset)
+        yield cls.sample(normal(rng, 7, 24), np.array(0, np.int64), exclusive=1, reverse=1, opset=opset)
         yield Sample(cls(0), (normal(rng, 6).astype(np.float16),))
         yield Sample(cls(0, exclusive=True), (rng.integers(0, 9, size=6).astype(np.uint8),))
 
