@@ -381,9 +381,13 @@ class ExprEmitter:
         out = Val("poison", e.dtype, lanes)
         chosen = self._chosen_places(e)
         for n in range(lanes):
-            one = self.per_lane(e, n) if chosen is None else None
-            with self.scalar_lane(n):
-                v = self.emit(one) if one is not None else self._chosen(e.buffer, chosen, n)
+            if chosen is None:
+                one = self.per_lane(e, n)
+                with self.scalar_lane(n):
+                    v = self.emit(one)
+            else:
+                with self.scalar_lane(n):
+                    v = self._chosen(e.buffer, *chosen, n)
             out = self.b.op(f"insertelement {out}, {v}, i64 {n}", e.dtype, lanes)
         return out
 
@@ -410,8 +414,7 @@ class ExprEmitter:
             and sum(isinstance(n, Binary | Select) for n in walk(atom)) >= _COMPUTED
         )
 
-    def _chosen(self, buffer: Buffer, places: tuple[Linear, list[tuple[Val, int]]], lane_number: int) -> Val:
-        shared, chosen = places
+    def _chosen(self, buffer: Buffer, shared: Linear, chosen: list[tuple[Val, int]], lane_number: int) -> Val:
         at = self.address(buffer, shared)
         for vector, k in chosen:
             index = self.b.op(f"extractelement {vector}, i64 {lane_number}", INDEX)

@@ -144,19 +144,20 @@ class RoiAlign(Op):
         made = (out.shape[0], *out.shape[2:], out.shape[1]) if image.has_rows else out.shape
         if self.regions.largest:
             names = [*order, "s", "t", "u", "v"]
-            best = b.reduce(f"{name}_max", made, over, weighted, "max", axes=names)
-            total, count = best.__getitem__, 1
+            total = b.reduce(f"{name}_max", made, over, weighted, "max", axes=names).__getitem__
         else:
-            summed, count = weighted_sum(b, f"{name}_sum", made, over, term, order), grid**2
-
-            def total(i: tuple[Expr, ...]) -> Expr:
-                return summed(*i)
+            total = self._mean(weighted_sum(b, f"{name}_sum", made, over, term, order))
 
         def element(r: Expr, c: Expr, p: Sequence[Expr]) -> Expr:
-            value = total((r, *p, c) if image.has_rows else (r, c, *p))
-            return value if count == 1 else value / count
+            return total((r, *p, c) if image.has_rows else (r, c, *p))
 
         return (sampled_output(b, image, name, out.shape, element, out.dtype),)
+
+    def _mean(self, total: Callable[..., Expr]) -> Callable[[tuple[Expr, ...]], Expr]:
+        def mean(indices: tuple[Expr, ...]) -> Expr:
+            return total(*indices) / self.samples_per_bin**2
+
+        return mean
 
     def _span(self, low: Expr, high: Expr) -> tuple[Expr, Expr]:
         """Where a region starts along an axis, and how long it is."""
@@ -190,7 +191,8 @@ class RoiAlign(Op):
         rows = normal(rng, 2, 11, 5, 6)  # enough channels to lie side by side
         for mode in ("avg", "max"):
             yield cls.sample(rows, regions, image, mode=mode, **attrs)
-        yield cls.sample(rows, regions, image, **(attrs | {"sampling_ratio": 3}))
+        many: dict[str, Any] = {**attrs, "sampling_ratio": 3}
+        yield cls.sample(rows, regions, image, **many)
         half = x.astype(np.float16), regions.astype(np.float16), np.array([0, 7, -1, 0], np.int64)
         yield Sample(cls(RoiAlignment((2, 2), 1.0, True, False), 1), half)
 

@@ -39,9 +39,12 @@ class SampledImage:
             return select(h < first, x[(i, c, minimum(h, first - 1), *more)], const(0, x.dtype))
 
         axes, names = (first + zeros, *rest), [f"h{d}" for d in range(len(rest) + 1)]
+
+        def row(i: Expr, *at: Expr) -> Expr:
+            return element(i, at[-1], *at[:-1])
+
         if has_rows:
-            shape, order = (n, *axes, channels), ["n", *names, "c"]
-            made = b.compute(name, shape, lambda i, *p: element(i, p[-1], *p[:-1]), axes=order)
+            made = b.compute(name, (n, *axes, channels), row, axes=["n", *names, "c"])
         else:
             made = b.compute(name, (n, channels, *axes), element, axes=["n", "c", *names])
         return SampledImage(made, x.shape[2:], has_rows)
@@ -81,12 +84,18 @@ def sampled_output(
     n, c, *places = shape
     names = [f"h{d}" for d in range(len(places))]
     axes = ["n", "c", *names]
+
+    def whole(i: Expr, k: Expr, *p: Expr) -> Expr:
+        return cast(dtype, element(i, k, p))
+
+    def row(i: Expr, *at: Expr) -> Expr:
+        return whole(i, at[-1], *at[:-1])
+
     if not image.has_rows:
-        return b.compute(name, shape, lambda i, k, *p: cast(dtype, element(i, k, p)), axes=axes)
-    rows = b.compute(
-        f"{name}_rows",
-        (n, *places, c),
-        lambda i, *p: cast(dtype, element(i, p[-1], p[:-1])),
-        axes=["n", *names, "c"],
-    )
-    return b.compute(name, shape, lambda i, k, *p: rows[(i, *p, k)], axes=axes)
+        return b.compute(name, shape, whole, axes=axes)
+    rows = b.compute(f"{name}_rows", (n, *places, c), row, axes=["n", *names, "c"])
+
+    def transposed(i: Expr, k: Expr, *p: Expr) -> Expr:
+        return rows[(i, *p, k)]
+
+    return b.compute(name, shape, transposed, axes=axes)
