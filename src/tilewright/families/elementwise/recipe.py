@@ -246,6 +246,8 @@ def _vectorize(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> None:
     if fused > 1:
         inner, outer = s.apply(Fuse(tuple(order[-fused:]))).name, order[:-fused]
     extent = math.prod(extents[-fused:])
+    has_rows = chooses_rows(s, part.block, outer, inner)
+    nbytes = _output(s, part).dtype.bytes
     main = extent // lanes * lanes
     if main and main < extent:
         inner, tail = s.apply(LoopPartition(inner, (main,))).names
@@ -255,8 +257,7 @@ def _vectorize(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> None:
         if is_shared:
             parallel_prefix(s, tuple(outer))
         return
-    if chooses_rows(s, part.block, outer, inner):
-        nbytes = _output(s, part).dtype.bytes
+    if has_rows:
         schedule_chosen_rows(s, outer, inner, lanes, nbytes, is_shared=is_shared)
         return
     if outer or not is_shared:
