@@ -23,7 +23,7 @@ from tilewright.ops.axes import accumulator
 from tilewright.ops.core.arithmetic import Add, Mul
 from tilewright.ops.core.cast import Cast
 from tilewright.ops.core.contraction import MatMul
-from tilewright.ops.core.dft import DFT, Division
+from tilewright.ops.core.dft import DFT, ShortTransforms
 from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.core.pieces import Pad, Slice
 from tilewright.ops.opdef import Op
@@ -48,7 +48,7 @@ class _Divided:
     state: Sweep
     node: Node
     op: DFT
-    division: Division
+    division: ShortTransforms
 
     def outputs(self) -> tuple[Value, ...]:
         (out,) = self.node.outputs

@@ -30,7 +30,7 @@ _MOST = 1 << 28  # points of a transform
 _WHY = "the transform is long, or its length is computed at run time"
 
 
-class Division(NamedTuple):
+class ShortTransforms(NamedTuple):
     """A transform of first · second points as short ones."""
 
     first: int
@@ -63,13 +63,13 @@ class Transform:
         """How many points of a signal take part; missing ones are zero."""
         return min(extent, self.length // 2 + 1 if self.onesided and self.inverse else self.length)
 
-    def division(self, extent: int, parts: int) -> Division | None:
+    def division(self, extent: int, parts: int) -> ShortTransforms | None:
         """How a transform of signals of `extent` numbers of so many `parts` is less work as two shorter ones; None if
         it is not.
         """
         if self.onesided and self.inverse:
             return None
-        pairs = [Division(n, self.length // n) for n in range(2, _SHORT + 1) if self.length % n == 0]
+        pairs = [ShortTransforms(n, self.length // n) for n in range(2, _SHORT + 1) if self.length % n == 0]
         work = {
             d: 2 * self.length * parts * d.first + 4 * -(-self.results // d.first) * d.first * d.second
             for d in pairs
