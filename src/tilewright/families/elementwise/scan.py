@@ -32,12 +32,12 @@ _TOGETHER = 4  # vectors, across the memory
 _STRIP = 512  # elements of a row in a part, at least: shorter ones do not come in time
 
 
-class Scan(NamedTuple):
+class RunningScan(NamedTuple):
     along: Var  # the iterator whose iterations need each other
     is_contiguous: bool  # does it run along the memory?
 
 
-def find_scan(block: Block) -> Scan | None:
+def find_scan(block: Block) -> RunningScan | None:
     """The scan that an all-spatial block is: it reads what it has stored a place before."""
     store = block.try_store
     own = [ld for ld in loads(store.value) if ld.buffer is store.buffer] if store is not None else []
@@ -49,10 +49,10 @@ def find_scan(block: Block) -> Scan | None:
     axis = axes.pop()
     used = free_vars(store.indices[axis])
     found = next((it.var for it in block.iters if used == frozenset({it.var})), None)
-    return None if found is None else Scan(found, axis == len(store.indices) - 1)
+    return None if found is None else RunningScan(found, axis == len(store.indices) - 1)
 
 
-def schedule_scan(s: Draft, name: str, scan: Scan, target: Target) -> None:
+def schedule_scan(s: Draft, name: str, scan: RunningScan, target: Target) -> None:
     """Schedule a scan that is alone under its loops."""
     block = find_block(s.func, name)
     loops, shared = loops_of(block), is_worth_sharing(1, block)
