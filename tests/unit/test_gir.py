@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.gir.from_func import flow_graph_of
 from tilewright.gir.lower import lower_flow_graph
-from tilewright.gir.plan import Plan, find_lanes, later_read, stages
+from tilewright.gir.plan import Plan, find_lanes, later_read, sweep_numbers
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import UnaryOp, as_index, cast, const, equal, select, unary
 from tilewright.support.errors import ScheduleError
@@ -100,10 +100,12 @@ def run(func: Func, args: list[np.ndarray]) -> np.ndarray:
     return arrays[func.outputs[0]]
 
 
-def streamed(func: Func, width: int, grain: int, *, keep: bool = False, chunk: int = 0) -> Func:
+def streamed(
+    func: Func, width: int, grain: int, *, keep: bool = False, chunk: int = 0, split: int = 1, panel: int = 1
+) -> Func:
     graph = flow_graph_of(func)
-    kept = frozenset(n.name for n in later_read(graph, stages(graph))) if keep else frozenset[str]()
-    return lower_flow_graph(graph, Plan(find_lanes(graph), width, grain, kept, chunk))
+    kept = frozenset(n.name for n in later_read(graph, sweep_numbers(graph))) if keep else frozenset[str]()
+    return lower_flow_graph(graph, Plan(find_lanes(graph), width, grain, kept, chunk, split, panel))
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda m: m.__name__)
@@ -120,6 +122,16 @@ def test_any_plan_computes_the_same(
     )
 
 
+@pytest.mark.parametrize("make", [sum_columns, softmax_columns], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("panel", [2, 3, 8])
+@pytest.mark.parametrize("chunk", [0, 5])
+def test_rows_are_taken_together(make: Callable[[int, int], Func], panel: int, chunk: int) -> None:
+    func = make(9, 27)
+    args = inputs(func)
+    made = streamed(func, 4, 1, keep=not chunk, chunk=chunk, panel=panel)
+    np.testing.assert_allclose(run(made, args), run(func, args), rtol=1e-5, atol=3e-6)
+
+
 @pytest.mark.parametrize("make", ONLINE, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("chunk", [4, 7, 100])
 def test_folds_so_far_are_repaired(make: Callable[[int, int], Func], chunk: int) -> None:
@@ -128,6 +140,15 @@ def test_folds_so_far_are_repaired(make: Callable[[int, int], Func], chunk: int)
     np.testing.assert_allclose(
         run(streamed(func, 4, 3, chunk=chunk), args), run(func, args), rtol=1e-5, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("make", [p for p in PROGRAMS if p is not layer_norm], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("panel", [1, 2])
+def test_parts_of_rows_are_put_together(make: Callable[[int, int], Func], panel: int) -> None:
+    func = make(12, 24)
+    args = inputs(func)
+    made = streamed(func, 4, 1, split=4, panel=panel)
+    np.testing.assert_allclose(run(made, args), run(func, args), rtol=1e-5, atol=3e-6)
 
 
 @pytest.mark.parametrize("first", [-np.inf, 1e4, -1e4])

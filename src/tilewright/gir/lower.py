@@ -12,12 +12,14 @@ Sums of lanes are put together in another order than the graph says; otherwise i
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from tilewright.gir.flow_graph import FlowGraph
-from tilewright.gir.plan import Plan
-from tilewright.gir.row import Names, Row
+from tilewright.gir.plan import Plan, find_lanes
+from tilewright.gir.row import Names, Row, Values
 from tilewright.gir.running import running_folds
+from tilewright.gir.split import split_folds
 from tilewright.ir.expr import Expr, Var
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import For, LoopKind, Stmt, seq
@@ -27,8 +29,16 @@ _BLOCK = Var("vector_of_rows")
 
 def lower_flow_graph(graph: FlowGraph, plan: Plan) -> Func:
     names = Names(graph)
-    body = _Rows(graph, plan, names).run()
-    return Func(graph.name, graph.params, tuple(names.locals), body, tuple(n.out for n in graph.outputs))
+    graphs = (graph,) if plan.split == 1 else split_folds(graph, plan.split)
+    nests: list[Stmt] = []
+    for g in graphs:
+        lanes = plan.lanes if g is graph else find_lanes(g)
+        nests.append(_Rows(g, replace(plan, lanes=lanes), names).run())
+    # What one of the graphs makes for the next is memory of the Func.
+    shared = dict.fromkeys(b for g in graphs for b in g.params if b not in graph.params)
+    return Func(
+        graph.name, graph.params, (*shared, *names.locals), seq(*nests), tuple(n.out for n in graph.outputs)
+    )
 
 
 class _Rows:
@@ -43,26 +53,30 @@ class _Rows:
         (axis,) = plan.lanes
         others = tuple(a for a in graph.rows if a is not axis)
         width = min(plan.width, graph.extents[axis])
-        full, rest = divmod(graph.extents[axis], width)
+        vectors, rest = divmod(graph.extents[axis], width)
+        steps = max(n for n in range(1, min(plan.panel, vectors) + 1) if vectors % n == 0)
 
-        def some(start: int, width: int, suffix: str) -> Callable[[dict[Var, Expr], dict[Var, int]], Stmt]:
-            def body(at: dict[Var, Expr], here: dict[Var, int]) -> Stmt:
-                lane = self._names.var("lane", width)
-                at[axis] = at.pop(_BLOCK) * width + start + lane
-                return self._row(at, here, width, lane, suffix)
+        def body(at: Values, here: dict[Var, int]) -> Stmt:
+            lane, step = self._names.var("lane", width), self._names.var("step", steps) if steps > 1 else None
+            first = at.pop(_BLOCK) * (steps * width)
+            at[axis] = first + lane if step is None else first + step * width + lane
+            return self._row(at, here, width, lane, step, steps)
 
-            return body
+        def last(at: Values, here: dict[Var, int]) -> Stmt:
+            lane = self._names.var("lane", rest)
+            at[axis] = at.pop(_BLOCK) * rest + vectors * width + lane
+            return self._row(at, here, rest, lane, suffix="_rest")
 
-        nests = [self._parts(others, full, some(0, width, ""))]
+        nests = [self._parts(others, vectors // steps, body)]
         if rest:
-            nests.append(self._parts(others, 1, some(full * width, rest, "_rest")))
+            nests.append(self._parts(others, 1, last))
         return seq(*nests)
 
     def _parts(
         self,
         rows: tuple[Var, ...],
         vectors: int | None,
-        body: Callable[[dict[Var, Expr], dict[Var, int]], Stmt],
+        body: Callable[[Values, dict[Var, int]], Stmt],
     ) -> Stmt:
         """Parts of rows, or of vectors of rows."""
         names, extents = self._names, {a: self._graph.extents[a] for a in rows}
@@ -72,7 +86,7 @@ class _Rows:
         grain = max(n for n in range(1, min(self._plan.grain, total) + 1) if total % n == 0)
         part, own = names.var("part", total // grain), names.var("row", grain)
         number: Expr = part * grain + own
-        at: dict[Var, Expr] = {}
+        at: Values = {}
         for a, e in reversed(extents.items()):
             at[a] = names.simplify(number % e)
             number = names.simplify(number // e)
@@ -80,9 +94,16 @@ class _Rows:
         return For(part, total // grain, inside, LoopKind.PARALLEL if total > grain else LoopKind.SERIAL)
 
     def _row(
-        self, at: dict[Var, Expr], here: dict[Var, int], width: int, lane: Var | None = None, suffix: str = ""
+        self,
+        at: Values,
+        here: dict[Var, int],
+        width: int,
+        lane: Var | None = None,
+        step: Var | None = None,
+        steps: int = 1,
+        suffix: str = "",
     ) -> Stmt:
-        row = Row(self._graph, self._plan, self._names, at, here, width, lane, suffix)
+        row = Row(self._graph, self._plan, self._names, at, here, width, lane, step, steps, suffix)
         out = running_folds(row) if self._plan.chunk else []
         for k in range(max(row.when.values()) + 1):
             out += row.scalars(k)

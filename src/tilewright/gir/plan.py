@@ -25,9 +25,11 @@ class Plan:
     grain: int  # rows, or vectors of rows, in a part
     kept: frozenset[str] = frozenset()  # nodes whose values stay in scratch from one sweep to the next
     chunk: int = 0  # elements of a row that all folds take up before the next; 0: all
+    split: int = 1  # parts of a row that are folded apart
+    panel: int = 1  # vectors of rows taken together, if lanes are rows: so more of memory is read in order
 
 
-def stages(graph: FlowGraph) -> dict[FlowNode, int]:
+def sweep_numbers(graph: FlowGraph) -> dict[FlowNode, int]:
     """The sweep that computes a node. What has one value for each row is there before that sweep."""
     found: dict[FlowNode, int] = {}
     for n in graph.nodes:
@@ -71,7 +73,7 @@ def _simplifier(extents: tuple[tuple[Var, int], ...]) -> Simplifier:
     return Simplifier({a: Interval(0, e - 1) for a, e in extents})
 
 
-def accesses(graph: FlowGraph) -> list[tuple[Buffer, Indices, tuple[Var, ...]]]:
+def memory_accesses(graph: FlowGraph) -> list[tuple[Buffer, Indices, tuple[Var, ...]]]:
     """What is read and written in memory, and over which axes."""
     found: list[tuple[Buffer, Indices, tuple[Var, ...]]] = []
     for n in graph.nodes:
@@ -85,7 +87,7 @@ def accesses(graph: FlowGraph) -> list[tuple[Buffer, Indices, tuple[Var, ...]]]:
 def find_lanes(graph: FlowGraph) -> tuple[Var, ...]:
     """The axes along which most of memory lies side by side: several inner ones that follow each other, or one."""
     weights: dict[Var, float] = {}
-    for buffer, indices, axes in accesses(graph):
+    for buffer, indices, axes in memory_accesses(graph):
         steps = strides(graph, buffer, indices)
         for a, k in (steps or {}).items():
             if k == 1 and graph.extents[a] > 1:
@@ -103,7 +105,8 @@ def _fused(graph: FlowGraph, last: Var) -> tuple[Var, ...]:
     while True:
         extent = graph.size(taken)
         following = next(
-            (a for a in others if all(_follows(graph, a, taken, extent, x) for x in accesses(graph))), None
+            (a for a in others if all(_follows(graph, a, taken, extent, x) for x in memory_accesses(graph))),
+            None,
         )
         if following is None:
             return tuple(reversed(taken))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
-from tilewright.gir.plan import Plan, later_read, stages
+from tilewright.gir.plan import Plan, later_read, sweep_numbers
 from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope, Var, as_index, binary
 from tilewright.ir.rewrite import replace_loads, substitute
 from tilewright.ir.simplify import Interval, Simplifier
@@ -13,7 +13,9 @@ from tilewright.tir.stmt import For, If, LoopKind, Stmt, Store, seq
 
 ZERO = as_index(0)
 Values: TypeAlias = dict[Var, Expr]  # of axes
-Combined: TypeAlias = Callable[[Values, Expr], Iterator[Stmt]]  # of an element, and its lane
+Combined: TypeAlias = Callable[
+    [Values, Indices], Iterator[Stmt]
+]  # of an element, and where its partial result is
 Others: TypeAlias = Callable[[Values], Iterator[Stmt]]
 
 
@@ -39,7 +41,8 @@ class Names:
 
 class Row:
     """`at` are the values of the row axes, over the loops `here` (and their extents) that choose a row. If `lane` is
-    given, its iterations are rows; otherwise they are elements of the row.
+    given, its iterations are rows, and `steps` times as many are taken together; otherwise lanes are elements of the
+    row. Values of one vector of rows are registers, of more they are in scratch.
     """
 
     def __init__(
@@ -50,12 +53,15 @@ class Row:
         at: Values,
         here: dict[Var, int],
         width: int,
-        lane: Var | None,
-        suffix: str,
+        lane: Var | None = None,
+        step: Var | None = None,
+        steps: int = 1,
+        suffix: str = "",
     ) -> None:
         self.graph, self.plan, self.names, self.at = graph, plan, names, at
         self.width, self.lane = width, lane
-        self.when = stages(graph)
+        self._step, self._steps = step, steps
+        self.when = sweep_numbers(graph)
         self.small: dict[Buffer, Buffer] = {}  # what has one value for each row
         self._here, self._suffix = here, suffix
         self._kept = [n for n in later_read(graph, self.when) if n.name in plan.kept]
@@ -66,13 +72,23 @@ class Row:
 
     def register(self, name: str, like: Buffer) -> Load:
         """One value, or those of a vector of rows."""
+        name = f"{name}{self._suffix}"
+        if self._step is not None:
+            shape = (*self._here.values(), self._steps * self.width)
+            return Load(self.names.local(name, shape, like, Scope.LOCAL), self._own_place)
         lanes = 1 if self.lane is None else self.width
-        buffer = self.names.local(f"{name}{self._suffix}", (lanes,), like, Scope.REGISTER)
-        return Load(buffer, (self._own_lane,))
+        return Load(self.names.local(name, (lanes,), like, Scope.REGISTER), self._own_place)
 
     @property
-    def _own_lane(self) -> Expr:
-        return ZERO if self.lane is None else self.lane
+    def _own_row(self) -> Expr:
+        """Which of the rows that are taken together it is."""
+        if self.lane is None:
+            return ZERO
+        return self.lane if self._step is None else self._step * self.width + self.lane
+
+    @property
+    def _own_place(self) -> Indices:
+        return (self._own_row,) if self._step is None else (*self._here, self._own_row)
 
     def place(self, node: FlowNode) -> Load:
         """Where the value of the row is."""
@@ -100,7 +116,12 @@ class Row:
         if self.lane is None:
             return s
         lane = self.names.var("lane", self.width)  # of this loop alone
-        return For(lane, self.width, substitute_stmt(s, {self.lane: lane}), LoopKind.VECTORIZED)
+        own: Values = {self.lane: lane}
+        if self._step is None:
+            return For(lane, self.width, substitute_stmt(s, own), LoopKind.VECTORIZED)
+        step = self.names.var("step", self._steps)
+        own[self._step] = step
+        return For(step, self._steps, For(lane, self.width, substitute_stmt(s, own), LoopKind.VECTORIZED))
 
     # ------------------------------------------------------------------------------------------------------- values
 
@@ -117,7 +138,7 @@ class Row:
             if node is None:
                 return None
             if node.out in self.small:
-                return Load(self.small[node.out], (self._own_lane,))
+                return Load(self.small[node.out], self._own_place)
             if node.is_fold:
                 return None
             if node in self._kept and self.when[node] < k:
@@ -129,7 +150,7 @@ class Row:
     def _kept_at(self, node: FlowNode) -> Indices:
         """Where scratch has a value: by row, inner axes, and by lane if these are rows."""
         inner = tuple(a for a in node.axes if a in self.graph.inner)
-        return (*self._here, *inner, *(() if self.lane is None else (self.lane,)))
+        return (*self._here, *inner, *(() if self.lane is None else (self._own_row,)))
 
     def _indices(self, indices: Indices, at: Values) -> Indices:
         return tuple(self.names.simplify(substitute(i, at)) for i in indices)
@@ -145,7 +166,8 @@ class Row:
             return []
         for n in kept:
             inner = tuple(graph.extents[a] for a in n.axes if a in graph.inner)
-            shape = (*self._here.values(), *inner, *(() if self.lane is None else (self.width,)))
+            rows = () if self.lane is None else (self._steps * self.width,)
+            shape = (*self._here.values(), *inner, *rows)
             name = f"{n.name}_kept{self._suffix}"
             self._scratch[n.out] = self.names.local(name, shape, n.out, Scope.LOCAL)
 
@@ -172,9 +194,9 @@ class Row:
         accs = {n: self._accumulator(n) for n in folds}
         out: list[Stmt] = [self._started(n, acc) for n, acc in accs.items()]
 
-        def combined(at: Values, lane: Expr) -> Iterator[Stmt]:
+        def combined(at: Values, place: Indices) -> Iterator[Stmt]:
             for n, acc in accs.items():
-                so_far = Load(acc, (lane,))
+                so_far = Load(acc, place)
                 yield Store(acc, so_far.indices, n.combined(so_far, value(n, at)))
 
         start, count = part or (ZERO, None)
@@ -196,7 +218,7 @@ class Row:
             extent = extent if n or count is None else count
             loops.append((self.names.var(a.name, extent), extent))
             at[a] = loops[-1][0] if n else start + loops[-1][0]
-        return _wrapped(self.over_rows(seq(*combined(at, self.lane), *others(at))), loops)
+        return _wrapped(self.over_rows(seq(*combined(at, self._own_place), *others(at))), loops)
 
     def _over_elements(self, combined: Combined, others: Others, start: Expr, count: int | None) -> Stmt:
         graph, span = self.graph, self.plan.lanes
@@ -208,12 +230,12 @@ class Row:
         if full:
             step, lane = self.names.var("step", full), self.names.var("lane", width)
             here = self._spread(at, start + step * width + lane)
-            both = seq(*combined(here, lane), *others(here))
+            both = seq(*combined(here, (lane,)), *others(here))
             parts.append(For(step, full, For(lane, width, both, LoopKind.VECTORIZED)))
         if rest:
             # Partial results are whole vectors: the lanes that have no element leave theirs as it is.
             lane = self.names.var("lane", width)
-            folded = [*combined(self._spread(at, start + lane + full * width), lane)]
+            folded = [*combined(self._spread(at, start + lane + full * width), (lane,))]
             if folded:
                 parts.append(For(lane, width, If(lane < rest, seq(*folded)), LoopKind.VECTORIZED))
             lane = self.names.var("lane", rest)
@@ -234,9 +256,13 @@ class Row:
     # ---------------------------------------------------------------------------------------------- partial results
 
     def _accumulator(self, node: FlowNode) -> Buffer:
+        if self.lane is not None:
+            return self.register(f"{node.name}_acc", node.out).buffer
         return self.names.local(f"{node.name}_acc{self._suffix}", (self.width,), node.out, Scope.REGISTER)
 
     def _started(self, node: FlowNode, acc: Buffer) -> Stmt:
+        if self.lane is not None:
+            return self.over_rows(Store(acc, self._own_place, node.start))
         lane = self.names.var("lane", self.width)
         return For(lane, self.width, Store(acc, (lane,), node.start), LoopKind.VECTORIZED)
 
@@ -261,7 +287,7 @@ class Row:
         """What the last sweep folded."""
         acc = self._partial[node.out]
         if self.lane is not None:
-            return Load(acc, (self.lane,))
+            return Load(acc, self._own_place)
         value: Expr = Load(acc, (ZERO,))
         for n in range(1, acc.shape[0]):
             value = binary(node.combine, value, Load(acc, (as_index(n),)))

@@ -6,7 +6,7 @@ A contraction reads an element many times, and a window moves over its neighbour
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
 from tilewright.gir.from_func import flow_graph_of
 from tilewright.gir.plan import find_lanes
-from tilewright.ir.expr import Load, free_vars
+from tilewright.ir.expr import Binary, BinaryOp, Load, free_vars, loads
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
 
@@ -24,17 +24,17 @@ def try_flow_graph(func: Func) -> FlowGraph | None:
 
 
 def _reads_again(graph: FlowGraph, fold: FlowNode) -> bool:
-    reads = _all_reads(graph, fold)
-    return any(len(free_vars(i)) > 1 for ld in reads for i in ld.indices) or (
-        len({ld.buffer for ld in reads}) > 1 and not any(_has_all(graph, fold, ld) for ld in reads)
-    )
+    """Is it a window, or a contraction?"""
+    if any(len(free_vars(i)) > 1 for ld in _all_reads(graph, fold) for i in ld.indices):
+        return True
+    match fold.value:
+        case Binary(op=BinaryOp.MUL, a=a, b=b):
+            left, right = ({ld.buffer for ld in loads(e)} for e in (a, b))
+            return bool(left) and bool(right) and not left & right
+        case _:
+            return False
 
 
 def _all_reads(graph: FlowGraph, node: FlowNode) -> list[Load]:
     """What a node reads of memory, through other nodes too."""
     return [*graph.reads(node), *(ld for n in graph.inner_reads(node) for ld in _all_reads(graph, n))]
-
-
-def _has_all(graph: FlowGraph, fold: FlowNode, ld: Load) -> bool:
-    """Is there an element of the buffer for every point of the fold?"""
-    return {v for i in ld.indices for v in free_vars(i)} >= {*fold.axes, *fold.over}
