@@ -33,12 +33,13 @@ class Torch:
 
     def run(self) -> None:
         with self._torch.inference_mode():
-            self._outputs: Any = self._module(*self._inputs)
+            found: Any = self._module(*self._inputs)
+        # Eager PyTorch answers a transpose with a view: other engines have moved the elements when they are done.
+        values: list[Any] = [found] if hasattr(found, "numpy") else list(found)
+        self._outputs: list[Any] = [value.contiguous() for value in values]
 
     def results(self) -> list[Array]:
-        found: Any = self._outputs
-        values: list[Any] = [found] if hasattr(found, "numpy") else list(found)
-        return [value.detach().numpy() for value in values]
+        return [value.detach().numpy() for value in self._outputs]
 
 
 def _readable(path: str) -> Any:
@@ -86,4 +87,7 @@ class Inductor(Torch):
 
     def run(self) -> None:
         with self._torch.no_grad():  # freezing does not work in inference mode
-            self._outputs: Any = self._module(*self._inputs)
+            found: Any = self._module(*self._inputs)
+        # Eager PyTorch answers a transpose with a view: other engines have moved the elements when they are done.
+        values: list[Any] = [found] if hasattr(found, "numpy") else list(found)
+        self._outputs: list[Any] = [value.contiguous() for value in values]

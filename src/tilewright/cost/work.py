@@ -58,13 +58,15 @@ def block_seconds(block: Block, lanes: int, m: Machine) -> float:
 
 def instructions(e: Expr) -> float:
     """Of a value; where elements are is no part of it."""
-    total = 0.0
-    for n in walk(e):
-        match n:
-            case Unary(op=op) | Binary(op=op):
-                total += _LONG.get(op, 1) if n.dtype.is_float else 0
-            case Fma() | Select():
-                total += 1
-            case _:
-                pass
-    return total
+    return sum(map(instructions_of, walk(e)))
+
+
+def instructions_of(e: Expr) -> float:
+    """Of one node."""
+    match e:
+        case Unary(op=op) | Binary(op=op):
+            return _LONG.get(op, 1) if e.dtype.is_float else 0
+        case Fma() | Select():
+            return 1
+        case _:
+            return 0

@@ -13,6 +13,7 @@ from tilewright.families.ordered.space import ordered_space
 from tilewright.families.recurrent.space import recurrent_space
 from tilewright.families.reduce.space import reduce_space
 from tilewright.families.split_k.space import split_k_space
+from tilewright.families.stream.space import stream_space
 from tilewright.families.tensor.space import tensor_space
 from tilewright.families.window.space import window_space
 from tilewright.families.winograd.space import winograd_space
@@ -28,6 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     split_k_space,
     gemm_space,
     window_space,
+    stream_space,
     reduce_space,
     elementwise_space,
     tensor_space,

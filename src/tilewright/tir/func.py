@@ -206,7 +206,8 @@ class Module:
             _replaced(self.temps, temps or {}),
         )
         if not single:
-            kept = [self._index.calls[f.name] for f in changed if f.name not in calls]
+            known = [self._index.calls.get(f.name) for f in changed if f.name not in calls]
+            kept = [c for c in known if c is not None]
             index = self._index.changed((*changed, *gone), new.values(), (*kept, *calls.values()))
             object.__setattr__(made, "known_index", index)
         return made

@@ -1,0 +1,90 @@
+"""Funcs that stream rows: how wide vectors are, and what stays near from one sweep over a row to the next."""
+
+from itertools import product
+
+import numpy as np
+
+from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
+from tilewright.families.family import ScheduleRequest
+from tilewright.families.parallel import is_worth_sharing, part_size
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
+from tilewright.families.stream.cost import StreamCost
+from tilewright.families.stream.match import try_flow_graph
+from tilewright.gir.flow_graph import FlowGraph
+from tilewright.gir.plan import find_lanes, later_read, sweep_numbers
+from tilewright.schedule.draft import Draft
+from tilewright.schedule.steps.stream_rows import StreamRows
+from tilewright.target.target import Target
+from tilewright.tir.stmt import blocks
+
+_VECTORS = (1, 2, 4, 8)
+
+
+class StreamSpace(Space):
+    family = "stream"
+
+    def __init__(self, start: Draft, graph: FlowGraph, target: Target) -> None:
+        self._start, self._graph, self._machine = start, graph, target.machine
+        self._later = tuple(n.name for n in later_read(graph, sweep_numbers(graph)))
+        self._lanes = lanes = target.lanes(4)
+        self._cost = StreamCost(graph, lanes, target.machine)
+        self._is_across = find_lanes(graph)[0] in graph.rows
+        is_one_sweep = all(n == 0 for f, n in sweep_numbers(graph).items() if not graph.is_scalar(f))
+        self.knobs = (
+            Knob("width", tuple(lanes * n for n in _VECTORS)),
+            Knob("keep", (0, 1) if self._later else (0,)),
+            Knob("split", (1, *_parts(graph)) if self._is_across and is_one_sweep else (1,)),
+            Knob("panel", (0, 1) if self._is_across and is_one_sweep else (0,)),
+        )
+
+    def points(self) -> Points:
+        return np.array(list(product(*(k.choices for k in self.knobs))), np.int64)
+
+    def cost(self, points: Points) -> Costs:
+        found = [(*map(int, p),) for p in points]
+        seconds = [self._cost.seconds(w, keep=bool(k), split=s, panel=bool(p)) for w, k, s, p in found]
+        parts = [self._rows(w, panel=bool(p)) * s for w, _, s, p in found]
+        return ranked_seconds(np.array(seconds), np.array(parts, np.float64), self._machine)
+
+    def _rows(self, width: int, *, panel: bool) -> int:
+        """Of them, or of what is taken of them at a time."""
+        span, g = find_lanes(self._graph), self._graph
+        rows = g.size(a for a in g.rows if a not in span)
+        return rows * (
+            g.extents[span[0]] // min(width, g.extents[span[0]]) if self._is_across and not panel else 1
+        )
+
+    def build(self, decisions: KnobValues) -> Draft:
+        s = self._start.branch()
+        width, panel, split = decisions["width"], bool(decisions["panel"]), decisions["split"]
+        kept = self._later if decisions["keep"] else ()
+        rows = self._rows(width, panel=panel)
+        grain = (
+            part_size(rows * split) if is_worth_sharing(self._lanes, *blocks(s.func.body)) else rows * split
+        )
+        vectors = self._graph.size(find_lanes(self._graph)) // width if panel else 1
+        s.apply(
+            StreamRows(
+                tuple(n.name for n in self._graph.nodes),
+                width,
+                grain,
+                kept,
+                split=split,
+                panel=max(vectors, 1),
+            )
+        )
+        return s
+
+
+def _parts(graph: FlowGraph) -> tuple[int, ...]:
+    """Into how many parts rows may be divided: enough for any small team."""
+    extent = graph.extents[graph.inner[0]]
+    return tuple(
+        [n for n in range(2 * ENOUGH_PARTS, ENOUGH_PARTS // 2, -1) if extent % n == 0 and extent > 4 * n][:1]
+    )
+
+
+def stream_space(request: ScheduleRequest) -> Space | None:
+    start = request.plain
+    graph = None if start is None else try_flow_graph(start.func)
+    return None if start is None or graph is None else StreamSpace(start, graph, request.target)

@@ -1,0 +1,106 @@
+"""Flow graphs: what memory-bound blocks compute, as one dataflow graph over common axes.
+
+    axes r = 1024, j = 1024
+    m[r]    = max over j of x[r, j]
+    e[r, j] = exp(x[r, j] - m[r])
+    s[r]    = sum over j of e[r, j]
+    y[r, j] = e[r, j] / s[r]
+
+A `FlowNode` makes one element for each point of its axes: a map of what it reads, or a fold (a reduction) of it over
+further axes. What it reads of other nodes it reads at its own axes, so nothing says where values are kept or in
+which order elements are computed: that is a `Plan` (`gir/plan.py`). What it reads of memory it may read anywhere:
+its `Slice` is the buffer, and indices over axes. Reshapes, transposes, slices and concatenations of memory are such
+indices, and cost nothing.
+
+Nodes stand in an order in which each is made before it is read. Axes have one value of a name each: two nodes that
+go over the same elements share an axis.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Fma, Indices, Load, Var, binary, loads
+from tilewright.tir.build import identity
+
+COMBINATIONS = {BinaryOp.ADD: "sum", BinaryOp.MAX: "max", BinaryOp.MIN: "min", BinaryOp.MUL: "prod"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowNode:
+    """`out[indices] = value`, for all points of its axes; a fold combines the values over the axes `over`."""
+
+    name: str
+    out: Buffer
+    indices: Indices  # over `axes`: distinct ones, and literals
+    axes: tuple[Var, ...]
+    value: Expr  # over `axes` and `over`
+    over: tuple[Var, ...] = ()
+    combine: BinaryOp = BinaryOp.ADD  # what a fold does
+
+    @property
+    def is_fold(self) -> bool:
+        return bool(self.over)
+
+    @property
+    def start(self) -> Expr:
+        """What a fold of nothing is."""
+        return identity(COMBINATIONS[self.combine], self.out.dtype)
+
+    def combined(self, so_far: Expr, value: Expr) -> Expr:
+        """A fold that takes up one value more. A product is added with one rounding, as contractions do."""
+        if self.combine is BinaryOp.ADD and value.dtype.is_float:
+            match value:
+                case Binary(op=BinaryOp.MUL):
+                    return Fma(value.a, value.b, so_far)
+                case _:
+                    pass
+        return binary(self.combine, so_far, value)
+
+
+@dataclass(frozen=True, eq=False)
+class FlowGraph:
+    name: str
+    params: tuple[Buffer, ...]  # memory: what is read and written
+    extents: Mapping[Var, int]  # of the axes
+    nodes: tuple[FlowNode, ...]
+
+    @cached_property
+    def makers(self) -> dict[Buffer, FlowNode]:
+        return {n.out: n for n in self.nodes}
+
+    @cached_property
+    def outputs(self) -> tuple[FlowNode, ...]:
+        """The nodes whose values go to memory."""
+        return tuple(n for n in self.nodes if n.out in self.params)
+
+    def reads(self, node: FlowNode) -> tuple[Load, ...]:
+        """What a node reads of memory."""
+        return tuple(ld for ld in loads(node.value) if ld.buffer not in self.makers)
+
+    def inner_reads(self, node: FlowNode) -> tuple[FlowNode, ...]:
+        """The nodes that a node reads."""
+        found = dict.fromkeys(ld.buffer for ld in loads(node.value) if ld.buffer in self.makers)
+        return tuple(self.makers[b] for b in found)
+
+    def size(self, axes: Iterable[Var]) -> int:
+        return prod(self.extents[a] for a in axes)
+
+    @cached_property
+    def rows(self) -> tuple[Var, ...]:
+        """The axes along which all nodes have a value each: what happens at one point of them is independent of the
+        others. In the order of the last node's memory.
+        """
+        every = [set(n.axes) for n in self.nodes]
+        return tuple(a for a in self.nodes[-1].axes if all(a in axes for axes in every))
+
+    @cached_property
+    def inner(self) -> tuple[Var, ...]:
+        """The other axes, in the order in which nodes have them."""
+        found = dict.fromkeys(a for n in self.nodes for a in (*n.axes, *n.over))
+        return tuple(a for a in found if a not in self.rows)
+
+    def is_scalar(self, node: FlowNode) -> bool:
+        """Has it one value for each row?"""
+        return not node.is_fold and not set(node.axes) & set(self.inner)

@@ -1,0 +1,256 @@
+"""The graph of a Func whose blocks only move and combine elements.
+
+Blocks have iterators of their own. Where one reads what another makes, element by element, the two go over the same
+elements, and their iterators become one axis; so the store and the loads of a buffer between them cancel, wherever
+it will be kept. A block that reads what another makes at a part of an axis (a group of channels, say) has that axis
+split first, so that unequal tilings meet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+from tilewright.gir.flow_graph import COMBINATIONS, FlowGraph, FlowNode
+from tilewright.ir.expr import (
+    TRUE,
+    Binary,
+    BinaryOp,
+    Buffer,
+    Const,
+    Expr,
+    Fma,
+    Indices,
+    Load,
+    Var,
+    as_index,
+    binary,
+    is_const,
+    loads,
+    walk,
+)
+from tilewright.ir.rewrite import substitute
+from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.support.errors import ScheduleError
+from tilewright.tir.build import identity
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Seq, Stmt, Store
+
+
+class _Own(NamedTuple):
+    """A block over its own iterators."""
+
+    name: str
+    out: Buffer
+    indices: Indices
+    extents: dict[Var, int]
+    over: tuple[Var, ...]
+    value: Expr
+    combine: BinaryOp
+
+
+def flow_graph_of(func: Func) -> FlowGraph:
+    """ScheduleError if it is no graph."""
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    found = [_own(nest) for nest in nests]
+    made = [o.out for o in found]
+    if len(set(made)) < len(made):
+        raise ScheduleError(f"{func.name}: several blocks write one buffer")
+    found = _refined(found)
+    axes = _Axes(found)
+    nodes = tuple(_node(o, axes) for o in found)
+    extents = {axes.of(v): e for o in found for v, e in o.extents.items()}
+    graph = _without_unit_axes(FlowGraph(func.name, func.params, extents, nodes))
+    _check(graph)
+    return graph
+
+
+def _own(nest: Stmt) -> _Own:
+    block, around = nest, dict[Expr, int]()
+    while isinstance(block, For) and block.kind is LoopKind.SERIAL:
+        around[block.var] = block.extent
+        block = block.body
+    if not isinstance(block, Block):
+        raise ScheduleError("a nest is not one block under plain loops")
+    domain = {b: it.extent for it, b in zip(block.iters, block.bindings, strict=True)}
+    store = block.try_store
+    if domain != around or store is None or block.predicate is not TRUE:
+        raise ScheduleError(f"{block.name} is not one store over all of its domain")
+    extents = {it.var: it.extent for it in block.iters}
+    simplify = Simplifier({v: Interval(0, e - 1) for v, e in extents.items()})
+    over = tuple(it.var for it in block.iters if it.kind is IterKind.REDUCE)
+    if not over:
+        return _Own(block.name, store.buffer, store.indices, extents, (), simplify(store.value), BinaryOp.ADD)
+    combine, value = _folded(block)
+    return _Own(block.name, store.buffer, store.indices, extents, over, simplify(value), combine)
+
+
+def _folded(block: Block) -> tuple[BinaryOp, Expr]:
+    """How a reduction combines, and what."""
+    store, init = block.store, block.init
+    so_far = Load(store.buffer, store.indices)
+    if not isinstance(init, Store) or init.indices != store.indices:
+        raise ScheduleError(f"{block.name} goes on from what others have made")
+    match store.value:
+        case Fma(a=a, b=b, c=c) if c is so_far:
+            op, value = BinaryOp.ADD, binary(BinaryOp.MUL, a, b)
+        case Binary(op=op, a=a, b=b) if (a is so_far) != (b is so_far):
+            value = b if a is so_far else a
+        case _:
+            raise ScheduleError(f"{block.name} does not combine values")
+    if op not in COMBINATIONS or init.value is not identity(COMBINATIONS[op], store.buffer.dtype):
+        raise ScheduleError(f"{block.name} is no sum, product, maximum or minimum from the start")
+    if any(ld.buffer is store.buffer for ld in loads(value)):
+        raise ScheduleError(f"{block.name} reads what it makes")
+    return op, value
+
+
+# ---------------------------------------------------------------------------------------------------------- refinement
+
+
+def _refined(found: Sequence[_Own]) -> list[_Own]:
+    """With iterators split where another block's value is read at a quotient of them."""
+    made = {o.out for o in found}
+    out: list[_Own] = []
+    for o in found:
+        while True:
+            cut = _cut(o, made)
+            if cut is None:
+                break
+            o = _split(o, *cut)
+        out.append(o)
+    return out
+
+
+def _cut(o: _Own, made: set[Buffer]) -> tuple[Var, int] | None:
+    """An iterator and a factor, if the block reads what another makes at their quotient or remainder."""
+    for ld in loads(o.value):
+        for i in ld.indices if ld.buffer in made else ():
+            for e in walk(i):
+                match e:
+                    case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD, a=Var() as v, b=Const(value=k)) if (
+                        v in o.extents and 1 < k < o.extents[v] and o.extents[v] % k == 0
+                    ):
+                        return v, int(k)
+                    case _:
+                        pass
+    return None
+
+
+def _split(o: _Own, var: Var, factor: int) -> _Own:
+    high, low = Var(f"{var.name}_q"), Var(f"{var.name}_r")
+    extents = dict[Var, int]()
+    for v, e in o.extents.items():
+        extents |= {high: e // factor, low: factor} if v is var else {v: e}
+    simplify = Simplifier({v: Interval(0, e - 1) for v, e in extents.items()})
+    values: dict[Var, Expr] = {var: high * factor + low}
+    return o._replace(
+        extents=extents,
+        indices=tuple(simplify(substitute(i, values)) for i in o.indices),
+        over=tuple(v for u in o.over for v in ((high, low) if u is var else (u,))),
+        value=simplify(substitute(o.value, values)),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- axes
+
+
+class _Axes:
+    """Which iterators go over the same elements."""
+
+    def __init__(self, found: Sequence[_Own]) -> None:
+        self._parent: dict[Var, Var] = {v: v for o in found for v in o.extents}
+        self._extents = {v: e for o in found for v, e in o.extents.items()}
+        self._simplify = Simplifier({v: Interval(0, e - 1) for v, e in self._extents.items()})
+        made = {o.out: o for o in found}
+        for o in found:
+            for ld in loads(o.value):
+                if ld.buffer in made:
+                    self._meet(made[ld.buffer], ld, o)
+        self._share_reads(found, set(made))
+
+    def of(self, v: Var) -> Var:
+        while self._parent[v] is not v:
+            v = self._parent[v]
+        return v
+
+    def _share_reads(self, found: Sequence[_Own], made: set[Buffer]) -> None:
+        """Blocks that read one buffer in the same order go over the same elements, if nothing speaks against it."""
+        first: dict[Buffer, Load] = {}
+        for o in found:
+            for ld in loads(o.value):
+                if ld.buffer in made:
+                    continue
+                known = first.setdefault(ld.buffer, ld)
+                for i, j in zip(known.indices, ld.indices, strict=True):
+                    for a, b in self._corresponding(i, j):
+                        self._try_join(found, self.of(a), self.of(b))
+
+    def _corresponding(self, i: Expr, j: Expr) -> list[tuple[Var, Var]]:
+        """The iterators that move two indices equally far."""
+        p, q = ({k: v for v, k in self._simplify.linear(e).terms} for e in (i, j))
+        both = [(p[k], q[k]) for k in p if k in q]
+        return [(a, b) for a, b in both if isinstance(a, Var) and isinstance(b, Var)]
+
+    def _try_join(self, found: Sequence[_Own], a: Var, b: Var) -> None:
+        if a is b or self._extents.get(a) != self._extents.get(b):
+            return
+        if not any({a, b} <= {self.of(v) for v in o.extents} for o in found):
+            self._parent[a] = b
+
+    def _meet(self, maker: _Own, read: Load, reader: _Own) -> None:
+        for at, index in zip(maker.indices, read.indices, strict=True):
+            if isinstance(at, Var) and isinstance(index, Var) and index in reader.extents:
+                a, b = self.of(at), self.of(index)
+                if self._extents[a] != self._extents[b]:
+                    raise ScheduleError(f"{reader.name} reads a part of {read.buffer.name}")
+                self._parent[a] = b
+            elif not (at is index and isinstance(at, Const)) and not (
+                isinstance(at, Var) and maker.extents[at] == 1 and is_const(index, 0)
+            ):
+                raise ScheduleError(f"{reader.name} reads {read.buffer.name} at other elements than its own")
+
+
+def _node(o: _Own, axes: _Axes) -> FlowNode:
+    values: dict[Var, Expr] = {v: axes.of(v) for v in o.extents}
+    own = [axes.of(v) for v in o.extents]
+    if len(set(own)) < len(own):
+        raise ScheduleError(f"{o.name} has one axis in two roles")
+    over = tuple(axes.of(v) for v in o.over)
+    indices = tuple(substitute(i, values) for i in o.indices)
+    spatial = tuple(a for a in own if a not in over)
+    return FlowNode(o.name, o.out, indices, spatial, substitute(o.value, values), over, o.combine)
+
+
+def _check(graph: FlowGraph) -> None:
+    inner = set(graph.inner)
+    for n in graph.nodes:
+        if n.is_fold and (set(n.over) != inner or set(n.axes) & inner):
+            raise ScheduleError(f"{n.name} reduces other axes than the rest")
+        stored = {a for i in n.indices for a in ([i] if isinstance(i, Var) else [])}
+        if n.out in graph.makers and n.out not in graph.params and stored != set(n.axes):
+            raise ScheduleError(f"{n.name} stores elements at combinations of its axes")
+        if n.out in graph.params and not n.is_fold and not graph.is_scalar(n) and inner - set(n.axes):
+            raise ScheduleError(f"{n.name} has some of the inner axes, not all")
+    if prod(graph.extents.values()) == 0:
+        raise ScheduleError(f"{graph.name} has no elements")
+
+
+def _without_unit_axes(graph: FlowGraph) -> FlowGraph:
+    """The graph with axes of one value gone."""
+    zero: dict[Var, Expr] = {a: as_index(0) for a, e in graph.extents.items() if e == 1}
+
+    def kept(axes: Sequence[Var]) -> tuple[Var, ...]:
+        return tuple(a for a in axes if a not in zero)
+
+    nodes = tuple(
+        replace(
+            n,
+            indices=tuple(substitute(i, zero) for i in n.indices),
+            axes=kept(n.axes),
+            over=kept(n.over),
+            value=substitute(n.value, zero),
+        )
+        for n in graph.nodes
+    )
+    return FlowGraph(graph.name, graph.params, {a: e for a, e in graph.extents.items() if e > 1}, nodes)

@@ -1,0 +1,111 @@
+"""The Func of a graph and a plan: loops over parts and rows, sweeps of vectors, partial results in registers.
+
+    for part in parallel(16):
+        for row in range(64):
+            for lane in vectorized(32): acc[lane] = -inf                        # a sweep
+            for step in range(32):
+                for lane in vectorized(32): acc[lane] = max(acc[lane], x[row, step * 32 + lane])
+            m[0] = the maximum of acc, half by half
+            …
+
+Sums of lanes are put together in another order than the graph says; otherwise it computes the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from tilewright.gir.flow_graph import FlowGraph
+from tilewright.gir.plan import Plan, find_lanes
+from tilewright.gir.row import Names, Row, Values
+from tilewright.gir.running import running_folds
+from tilewright.gir.split import split_folds
+from tilewright.ir.expr import Expr, Var
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import For, LoopKind, Stmt, seq
+
+_BLOCK = Var("vector_of_rows")
+
+
+def lower_flow_graph(graph: FlowGraph, plan: Plan) -> Func:
+    names = Names(graph)
+    graphs = (graph,) if plan.split == 1 else split_folds(graph, plan.split)
+    nests: list[Stmt] = []
+    for g in graphs:
+        lanes = plan.lanes if g is graph else find_lanes(g)
+        nests.append(_Rows(g, replace(plan, lanes=lanes), names).run())
+    # What one of the graphs makes for the next is memory of the Func.
+    shared = dict.fromkeys(b for g in graphs for b in g.params if b not in graph.params)
+    return Func(
+        graph.name, graph.params, (*shared, *names.locals), seq(*nests), tuple(n.out for n in graph.outputs)
+    )
+
+
+class _Rows:
+    def __init__(self, graph: FlowGraph, plan: Plan, names: Names) -> None:
+        self._graph, self._plan, self._names = graph, plan, names
+
+    def run(self) -> Stmt:
+        """All rows; of vectors of them, the last may be shorter."""
+        graph, plan = self._graph, self._plan
+        if plan.lanes[0] not in graph.rows:
+            return self._parts(graph.rows, None, lambda at, here: self._row(at, here, plan.width))
+        (axis,) = plan.lanes
+        others = tuple(a for a in graph.rows if a is not axis)
+        width = min(plan.width, graph.extents[axis])
+        vectors, rest = divmod(graph.extents[axis], width)
+        steps = max(n for n in range(1, min(plan.panel, vectors) + 1) if vectors % n == 0)
+
+        def body(at: Values, here: dict[Var, int]) -> Stmt:
+            lane, step = self._names.var("lane", width), self._names.var("step", steps) if steps > 1 else None
+            first = at.pop(_BLOCK) * (steps * width)
+            at[axis] = first + lane if step is None else first + step * width + lane
+            return self._row(at, here, width, lane, step, steps)
+
+        def last(at: Values, here: dict[Var, int]) -> Stmt:
+            lane = self._names.var("lane", rest)
+            at[axis] = at.pop(_BLOCK) * rest + vectors * width + lane
+            return self._row(at, here, rest, lane, suffix="_rest")
+
+        nests = [self._parts(others, vectors // steps, body)]
+        if rest:
+            nests.append(self._parts(others, 1, last))
+        return seq(*nests)
+
+    def _parts(
+        self,
+        rows: tuple[Var, ...],
+        vectors: int | None,
+        body: Callable[[Values, dict[Var, int]], Stmt],
+    ) -> Stmt:
+        """Parts of rows, or of vectors of rows."""
+        names, extents = self._names, {a: self._graph.extents[a] for a in rows}
+        if vectors is not None:
+            extents[_BLOCK] = vectors
+        total = prod(extents.values())
+        grain = max(n for n in range(1, min(self._plan.grain, total) + 1) if total % n == 0)
+        part, own = names.var("part", total // grain), names.var("row", grain)
+        number: Expr = part * grain + own
+        at: Values = {}
+        for a, e in reversed(extents.items()):
+            at[a] = names.simplify(number % e)
+            number = names.simplify(number // e)
+        inside = For(own, grain, body(at, {part: total // grain, own: grain}))
+        return For(part, total // grain, inside, LoopKind.PARALLEL if total > grain else LoopKind.SERIAL)
+
+    def _row(
+        self,
+        at: Values,
+        here: dict[Var, int],
+        width: int,
+        lane: Var | None = None,
+        step: Var | None = None,
+        steps: int = 1,
+        suffix: str = "",
+    ) -> Stmt:
+        row = Row(self._graph, self._plan, self._names, at, here, width, lane, step, steps, suffix)
+        out = running_folds(row) if self._plan.chunk else []
+        for k in range(max(row.when.values()) + 1):
+            out += row.scalars(k)
+            out += row.sweep(k, with_folds=not self._plan.chunk)
+        return seq(*out)

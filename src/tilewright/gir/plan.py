@@ -1,0 +1,132 @@
+"""Plans: how a graph runs. Rows are divided among workers; lanes are elements that lie side by side.
+
+A worker takes a part of the rows and goes over the other axes of a row in *sweeps*: a node that needs a fold of the
+whole row is computed in the sweep after it. Where lanes are elements of a row, each sweep has vectors of partial
+results, which are combined at its end; where lanes are rows (what lies side by side is not reduced), as many rows
+run at a time.
+
+What a sweep computes and a later one needs is computed again, unless it is `kept` in scratch, which holds a row.
+With a `chunk`, sweeps of folds go over as many elements at a time, all of them, before the next: then a row comes
+from memory once for all of them, and results so far are repaired when what they depend on changes (`gir/repair.py`).
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.gir.flow_graph import FlowGraph, FlowNode
+from tilewright.ir.expr import Buffer, Indices, Var
+from tilewright.ir.simplify import Interval, Simplifier
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    lanes: tuple[Var, ...]  # axes that are fused into vectors: some of the inner ones, or one of the rows
+    width: int  # elements of a vector loop
+    grain: int  # rows, or vectors of rows, in a part
+    kept: frozenset[str] = frozenset()  # nodes whose values stay in scratch from one sweep to the next
+    chunk: int = 0  # elements of a row that all folds take up before the next; 0: all
+    split: int = 1  # parts of a row that are folded apart
+    panel: int = 1  # vectors of rows taken together, if lanes are rows: so more of memory is read in order
+
+
+def sweep_numbers(graph: FlowGraph) -> dict[FlowNode, int]:
+    """The sweep that computes a node. What has one value for each row is there before that sweep."""
+    found: dict[FlowNode, int] = {}
+    for n in graph.nodes:
+        found[n] = max((found[r] + r.is_fold for r in graph.inner_reads(n)), default=0)
+    return found
+
+
+def later_read(graph: FlowGraph, when: dict[FlowNode, int]) -> list[FlowNode]:
+    """The maps that a later sweep than their own reads."""
+    out: list[FlowNode] = []
+    for n in graph.nodes:
+        if n.is_fold or graph.is_scalar(n) or n in graph.outputs:
+            continue
+        readers = [r for r in graph.nodes if n in graph.inner_reads(r)]
+        if any(_sweep_of(graph, r, when) > when[n] for r in readers):
+            out.append(n)
+    return out
+
+
+def _sweep_of(graph: FlowGraph, node: FlowNode, when: dict[FlowNode, int]) -> int:
+    """The last sweep that evaluates a node: maps that are not kept are evaluated by those that read them."""
+    if node.is_fold or node in graph.outputs:
+        return when[node]
+    readers = [r for r in graph.nodes if node in graph.inner_reads(r)]
+    return max((_sweep_of(graph, r, when) for r in readers), default=when[node])
+
+
+def strides(graph: FlowGraph, buffer: Buffer, indices: Indices) -> dict[Var, int] | None:
+    """How far the address of an element moves with each axis; None if that is not a number."""
+    simplify = _simplifier(tuple(graph.extents.items()))
+    found: dict[Var, int] = {}
+    for atom, k in simplify.weighted(indices, buffer.strides).terms:
+        if not isinstance(atom, Var):
+            return None
+        found[atom] = k
+    return found
+
+
+@lru_cache(maxsize=64)
+def _simplifier(extents: tuple[tuple[Var, int], ...]) -> Simplifier:
+    return Simplifier({a: Interval(0, e - 1) for a, e in extents})
+
+
+def memory_accesses(graph: FlowGraph) -> list[tuple[Buffer, Indices, tuple[Var, ...]]]:
+    """What is read and written in memory, and over which axes."""
+    found: list[tuple[Buffer, Indices, tuple[Var, ...]]] = []
+    for n in graph.nodes:
+        axes = (*n.axes, *n.over)
+        found += [(ld.buffer, ld.indices, axes) for ld in graph.reads(n)]
+        if n in graph.outputs:
+            found.append((n.out, n.indices, n.axes))
+    return found
+
+
+def find_lanes(graph: FlowGraph) -> tuple[Var, ...]:
+    """The axes along which most of memory lies side by side: several inner ones that follow each other, or one."""
+    weights: dict[Var, float] = {}
+    for buffer, indices, axes in memory_accesses(graph):
+        steps = strides(graph, buffer, indices)
+        for a, k in (steps or {}).items():
+            if k == 1 and graph.extents[a] > 1:
+                weights[a] = weights.get(a, 0.0) + graph.size(axes) * buffer.dtype.bytes
+    if not weights:
+        return ()
+    last = max(weights, key=lambda a: weights[a])
+    return _fused(graph, last) if last in graph.inner else (last,)
+
+
+def _fused(graph: FlowGraph, last: Var) -> tuple[Var, ...]:
+    """The inner axes that lie one after the other in all of memory that has any of them, the last included."""
+    taken = [last]
+    others = [a for a in graph.inner if a is not last]
+    while True:
+        extent = graph.size(taken)
+        following = next(
+            (a for a in others if all(_follows(graph, a, taken, extent, x) for x in memory_accesses(graph))),
+            None,
+        )
+        if following is None:
+            return tuple(reversed(taken))
+        taken.append(following)
+        others.remove(following)
+
+
+def _follows(
+    graph: FlowGraph,
+    axis: Var,
+    taken: list[Var],
+    extent: int,
+    access: tuple[Buffer, Indices, tuple[Var, ...]],
+) -> bool:
+    buffer, indices, axes = access
+    if axis not in axes:
+        return not set(taken) & set(axes)
+    steps = strides(graph, buffer, indices)
+    if steps is None:
+        return False
+    if axis not in steps and not set(taken) & set(steps):
+        return True
+    return steps.get(axis) == extent and steps.get(taken[0]) == 1
