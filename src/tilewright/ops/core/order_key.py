@@ -39,7 +39,7 @@ def _ascending(value: Expr) -> Expr:
     dtype = accumulator(value.dtype)
     to, value = key_dtype(dtype), cast(dtype, value)
     if dtype.is_float:
-        # Adding zero makes a positive zero of the negative one. Negative numbers have their bits, but the sign, inverted.
+        # Adding zero makes a positive zero of the negative one. Of negative numbers all bits but the sign are inverted.
         bits = Bitcast(to, Binary(BinaryOp.ADD, value, const(0.0, dtype)))
         most = const((1 << (to.bits - 1)) - 1, to)
         flipped = binary(BinaryOp.AND, binary(BinaryOp.SHR, bits, const(to.bits - 1, to)), most)

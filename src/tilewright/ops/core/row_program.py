@@ -1,8 +1,8 @@
 """Programs that run once for each row of a tensor, in an order that data decides: sorting, selection, suppression.
 
 Such a program is the body of one block whose iterators choose the row. Its memory is its own: arrays that every row has
-for itself, which become memory of one worker, and registers. Loops over vectors say so themselves: how many elements are
-compared at once is part of the algorithm.
+for itself, which become memory of one worker, and registers. Loops over vectors say so themselves: how many elements
+are compared at once is part of the algorithm.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, as_index
+from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, as_index, minimum
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.stmt import For, LoopKind, Repeat, Stmt, Store, seq
 
@@ -84,9 +84,22 @@ class RowProgram:
         return self.loop(
             name,
             extent // lanes,
-            lambda u: self.loop(f"{name}_lane", lanes, lambda l: body(u * lanes + l), LoopKind.VECTORIZED),
+            lambda u: self._lanes(name, lanes, lambda n: body(u * lanes + n)),
             LoopKind.UNROLLED,
         )
+
+    def least(self, name: str, extent: int, dtype: DType, value: Callable[[Expr], Expr]) -> tuple[Cell, Stmt]:
+        """A register, and what puts the least of `extent` values into it: in vectors, and then in halves of one."""
+        width = self.lanes(dtype)
+        found = self.registers(name, (width,), dtype)
+        stmts = [self._lanes(name, width, lambda n: found.put(n, value(n)))]
+        for start in range(width, extent, width):
+            stmts.append(self._lanes(name, width, _least_with(found, value, start)))
+        while width > 1:
+            width //= 2
+            whole, found = found, self.registers(name, (width,), dtype)
+            stmts.append(self._lanes(name, width, _least_half(whole, found, width)))
+        return Cell(found), seq(*stmts)
 
     def count(
         self,
@@ -106,9 +119,23 @@ class RowProgram:
         more = at.value < as_index(stop)
         return seq(
             at.put(start),
-            Repeat(more if also is None else logical_and(more, also), seq(body(at.value), at.put(at.value + step))),
+            Repeat(
+                more if also is None else logical_and(more, also),
+                seq(body(at.value), at.put(at.value + step)),
+            ),
         )
+
+    def _lanes(self, name: str, extent: int, body: Callable[[Var], Stmt]) -> Stmt:
+        return self.loop(f"{name}_lane", extent, body, LoopKind.VECTORIZED)
 
     def _fresh(self, name: str) -> str:
         self._count += 1
         return f"{self._name}_{name}_{self._count}"
+
+
+def _least_with(found: RowArray, value: Callable[[Expr], Expr], start: int) -> Callable[[Var], Stmt]:
+    return lambda n: found.put(n, minimum(found[n], value(n + start)))
+
+
+def _least_half(whole: RowArray, half: RowArray, width: int) -> Callable[[Var], Stmt]:
+    return lambda n: half.put(n, minimum(whole[n], whole[n + width]))

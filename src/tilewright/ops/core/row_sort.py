@@ -16,7 +16,9 @@ Ranked: TypeAlias = Callable[[Expr, Expr], Stmt]  # what is done with an element
 
 MOST_RANKED = 256  # elements; of more, digits are quicker
 RANKED_TOGETHER = 32  # elements whose ranks are in registers at once
-_FEW = 1 << 13  # elements that are sorted by digits of 8 bits, whose counts stay in the first cache; more take 11
+_FEW = (
+    1 << 13
+)  # elements that are sorted by digits of 8 bits, whose counts stay in the first cache; more take 11
 
 
 def rank_each(p: RowProgram, keys: RowArray, count: Expr | int, each: Ranked) -> Stmt:
@@ -37,9 +39,7 @@ def rank_each(p: RowProgram, keys: RowArray, count: Expr | int, each: Ranked) ->
             return add(start, lambda key, _: keys[j] <= key)
 
         def beside(j: Expr) -> Stmt:
-            return add(
-                start, lambda key, i: select(j < i, keys[start + j] <= key, keys[start + j] < key)
-            )
+            return add(start, lambda key, i: select(j < i, keys[start + j] <= key, keys[start + j] < key))
 
         def after(j: Expr) -> Stmt:
             return add(start, lambda key, _: keys[j] < key)
@@ -70,16 +70,14 @@ def sort_digits(
     shifts = range(0, dtype.bits, bits)
     whole = _Elements(p, dtype, capacity)
     counts = p.array("counts", (len(shifts), 1 << bits), DType.I32)
+    parts = (1 << bits) // 8
     running = p.cell("running", DType.I32)
 
-    def clear(d: Expr) -> Stmt:
-        return p.loop(
-            "clear_part",
-            (1 << bits) // 8,
-            lambda v: p.loop(
-                "clear_lane", 8, lambda l: counts.put((d, v * 8 + l), const(0, DType.I32)), LoopKind.VECTORIZED
-            ),
-        )
+    def clear(part: Expr) -> Stmt:
+        def lane(n: Expr) -> Stmt:
+            return counts.put((part // parts, part % parts * 8 + n), const(0, DType.I32))
+
+        return p.loop("clear_lane", 8, lane, LoopKind.VECTORIZED)
 
     def read(i: Expr) -> Stmt:
         number = whole.number(key(i))
@@ -119,7 +117,7 @@ def sort_digits(
         return p.count("move", count, one)
 
     return seq(
-        p.loop("clear", len(shifts), clear),
+        p.loop("clear", len(shifts) * parts, clear),
         p.count("read", count, read),
         *(add_up(n) for n in range(len(shifts))),
         *(move(n, shift) for n, shift in enumerate(shifts)),

@@ -74,7 +74,9 @@ class TopK(Op):
                 return both if k == x.shape[axis] else If(rank < k, both)
 
             p = RowProgram(b, name, rows, row)
-            return best_of_row(p, x.shape[axis], k, x.dtype, lambda j: order_key(x[at(j)], self.largest), keep)
+            return best_of_row(
+                p, x.shape[axis], k, x.dtype, lambda j: order_key(x[at(j)], self.largest), keep
+            )
 
         b.update(name, (*rows, 1), (len(rows),), body)
         return values, places
