@@ -7,8 +7,8 @@ from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Repeat, Seq, Stmt, 
 
 
 def count_flops(s: Stmt) -> int:
-    """Floating-point operations when every condition holds, and a `while` runs once. A multiply-add counts as two, anything else as one; shared
-    parts of an expression are computed, and counted, once.
+    """Floating-point operations when every condition holds, and a `while` runs once. A multiply-add counts as two,
+    anything else as one; shared parts of an expression are computed, and counted, once.
     """
     match s:
         case For():

@@ -1,8 +1,8 @@
 """NonMaxSuppression: of boxes that overlap, only the one with the best score.
 
-Each class of each batch is a row of its own: its candidates are sorted by score, and each is compared with the boxes that
-stay so far, in vectors, until one of them clashes. How many stay is data, so native code gives as many places as there
-may be and says how many it has filled; the host cuts off the rest.
+Each class of each batch is a row of its own: its candidates are sorted by score, and each is compared with the boxes
+that stay so far, in vectors, until one of them clashes. How many stay is data, so native code gives as many places as
+there may be and says how many it has filled; the host cuts off the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.stmt import If, LoopKind, Stmt, Store, seq
+from tilewright.tir.stmt import If, Stmt, Store, seq
 
 _F32 = DType.F32
 _CHUNK = 32  # scores that are looked at together
@@ -40,10 +40,10 @@ class NonMaxSuppression(Composite):
     @classmethod
     def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         boxes = node.input(0).shape
-        known = node.constant(2) if node.has(2) else np.zeros(1, np.int64)
-        room = boxes[1] if known is None and len(boxes) == 3 else 0
-        if known is not None:
-            room = max(0, min(int(known.item()), boxes[1])) if len(boxes) == 3 else 0
+        if len(boxes) != 3:
+            raise UserError(f"boxes have the shape {list(boxes)}, which is not batch, number and 4")
+        known = node.constant(2) if node.has(2) else np.zeros(1, np.int64)  # none, if it does not say
+        room = boxes[1] if known is None else max(0, min(int(known.item()), boxes[1]))
         given = [body.get(i) for i in range(2, 5)]
         most, overlap, least = (None if t is None else body.reshape(t, 1) for t in given)
         found, count = body.ops(
@@ -150,9 +150,7 @@ class BestBoxes(Op):
 
             def one(j: Expr) -> Stmt:
                 at = total[0] + j
-                return seq(
-                    *(Store(found, (at, as_index(d)), v) for d, v in enumerate((n, c, stay[n, c, j])))
-                )
+                return seq(*(Store(found, (at, as_index(d)), v) for d, v in enumerate((n, c, stay[n, c, j]))))
 
             return seq(
                 p.count("copied", counts[n, c], one),
@@ -315,7 +313,14 @@ class _Suppression:
             return seq(
                 *self._read(box, sides),
                 is_free.array.put(0, one),
-                p.count("compare", kept.value, compare, step=_COMPARED, start=as_index(0), also=equal(is_free.value, one)),
+                p.count(
+                    "compare",
+                    kept.value,
+                    compare,
+                    step=_COMPARED,
+                    start=as_index(0),
+                    also=equal(is_free.value, one),
+                ),
                 If(equal(is_free.value, one), self._keep(box, sides, stay)),
             )
 
@@ -332,13 +337,11 @@ class _Suppression:
             high = [maximum(y, v), maximum(x, u)]
         for cell, value in zip(sides, (*low, *high), strict=False):
             yield cell.array.put(0, value)
-        yield sides[4].array.put(
-            0, (sides[2].value - sides[0].value) * (sides[3].value - sides[1].value)
-        )
+        yield sides[4].array.put(0, (sides[2].value - sides[0].value) * (sides[3].value - sides[1].value))
 
     def _free(self, box: Sequence[Cell], other: Sequence[Expr]) -> Expr:
-        """1 if the boxes do not overlap too much, and 0 if they do. A box without an area overlaps nothing; the quotient
-        decides, rounded as it is.
+        """1 if the boxes do not overlap too much, and 0 if they do. A box without an area overlaps nothing, and the
+        quotient decides, rounded as it is.
         """
         a, b, zero = [s.value for s in box], other, const(0.0, _F32)
         height, width = (minimum(a[d + 2], b[d + 2]) - maximum(a[d], b[d]) for d in (0, 1))
@@ -349,15 +352,13 @@ class _Suppression:
 
     def _keep(self, box: Expr, sides: Sequence[Cell], stay: RowArray) -> Stmt:
         at = self._kept_count.value
-        lanes = self._p.lanes(_F32)
 
         def none(d: int) -> Stmt:
             # What boxes are compared with beyond the last that stays: it has no area.
-            return self._p.loop(
-                "none", _COMPARED, lambda j: self._kept[d].put(at + j, const(0.0, _F32)), LoopKind.SERIAL
+            return self._p.vectors(
+                "none", _COMPARED, _F32, lambda j: self._kept[d].put(at + j, const(0.0, _F32))
             )
 
-        del lanes
         return seq(
             If(equal(at % _COMPARED, 0), seq(*(none(d) for d in range(5)))),
             *(self._kept[d].put(at, sides[d].value) for d in range(5)),
