@@ -70,7 +70,7 @@ def test_elements_of_all_types(dtype: str, largest: bool) -> None:
     else:
         ends = np.iinfo(dtype)
         x = rng.integers(ends.min, ends.max, (2, 400), dtype, endpoint=True)
-        x[:, ::3] = rng.choice([ends.min, ends.max, 0], (2, 134))
+        x[:, ::3] = rng.choice(np.array([ends.min, ends.max, 0], dtype), (2, 134))
     for k in (16, 400):
         check(TopK(1, k, largest), x)
 
