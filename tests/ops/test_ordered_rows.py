@@ -85,6 +85,13 @@ def test_bfloat16() -> None:
         np.testing.assert_array_equal(values.astype(np.float32), wanted[0])
 
 
+@pytest.mark.parametrize("length", [1, 100, 1000])
+def test_a_single_row(length: int) -> None:
+    x = np.random.default_rng(length).standard_normal(length).astype(np.float32)
+    for k in {1, length}:
+        check(TopK(0, k), x)
+
+
 def test_the_middle_axis() -> None:
     x = np.random.default_rng(3).standard_normal((2, 300, 3)).astype(np.float32)
     for k in (5, 300):
@@ -102,6 +109,14 @@ def boxes(n: int, seed: int) -> Array:
     rng = np.random.default_rng(seed)
     centres, sizes = rng.uniform(0, 4, (2, n, 2)), rng.uniform(0.1, 1, (2, n, 2))
     return np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=2).astype(np.float32)
+
+
+@pytest.mark.parametrize("has_centres", [False, True])
+@pytest.mark.parametrize("n", [1, 40, 300, 700])
+def test_boxes_of_one_class(n: int, has_centres: bool) -> None:
+    scores = np.random.default_rng(n).uniform(size=(1, 1, n)).astype(np.float32)
+    limits = np.array([n]), np.array([0.4], np.float32)
+    check(BestBoxes(n, has_centres), boxes(n, n)[:1], scores, *limits)
 
 
 @pytest.mark.parametrize("has_centres", [False, True])

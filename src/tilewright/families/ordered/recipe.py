@@ -58,9 +58,10 @@ def schedule_each(s: Draft, target: Target) -> None:
 
 def _has_neighbour_lanes(block: Block) -> bool:
     """Does the innermost loop run along memory, wherever it chooses elements?"""
-    inner, store = block.iters[-1], block.try_store
-    if inner.kind is IterKind.REDUCE or inner.extent < 4 or store is None:
+    store = block.try_store
+    if store is None or block.iters[-1].kind is IterKind.REDUCE or block.iters[-1].extent < 4:
         return False
+    inner = block.iters[-1]
     simplify = Simplifier(ranges(block))
     places = [store.indices, *(ld.indices for e in (*store.indices, store.value) for ld in loads(e))]
     return all(_is_along(p, inner.var, simplify) for p in places) and inner.var in free_vars(

@@ -44,16 +44,17 @@ class NonMaxSuppression(Composite):
             raise UserError(f"boxes have the shape {list(boxes)}, which is not batch, number and 4")
         known = node.constant(2) if node.has(2) else np.zeros(1, np.int64)  # none, if it does not say
         room = boxes[1] if known is None else max(0, min(int(known.item()), boxes[1]))
-        given = [body.get(i) for i in range(2, 5)]
-        most, overlap, least = (None if t is None else body.reshape(t, 1) for t in given)
+        if not room:
+            return (body.constant(np.zeros((0, 3), np.int64)),)
+        overlap, least = (body.get(i) for i in (3, 4))
         found, count = body.ops(
             "tilewright.BestBoxes",
             2,
-            body[0],
-            body[1],
-            body.integers(0) if most is None else most,
-            body.constant(np.zeros(1, np.float32)) if overlap is None else overlap,
-            least,
+            body.cast(body[0], _F32),
+            body.cast(body[1], _F32),
+            body.reshape(body[2], 1),
+            body.constant(np.zeros(1, np.float32)) if overlap is None else _number(body, overlap),
+            None if least is None else _number(body, least),
             dtype=INDEX,
             room=room,
             center_point_box=node.integer("center_point_box", 0),
@@ -74,6 +75,10 @@ class NonMaxSuppression(Composite):
         yield HostSample("NonMaxSuppression", (corners, scores, most, None, least))
         yield HostSample("NonMaxSuppression", (corners, scores, most, overlap, np.array([2], np.float32)))
         yield HostSample("NonMaxSuppression", (corners, scores))
+
+
+def _number(body: CompositeBody, x: Term) -> Term:
+    return body.cast(body.reshape(x, 1), _F32)
 
 
 @dataclass(frozen=True, slots=True)
