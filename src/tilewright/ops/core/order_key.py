@@ -24,9 +24,8 @@ def key_dtype(dtype: DType) -> DType:
 
 
 def worst_key(dtype: DType) -> Expr:
-    """A key that no better one comes after."""
-    bits = key_dtype(dtype).bits
-    return const((1 << (bits - 1)) - 1, key_dtype(dtype))
+    """The key, of this type, that no other comes after."""
+    return const((1 << (dtype.bits - 1)) - 1, dtype)
 
 
 def order_key(value: Expr, largest: bool) -> Expr:
@@ -41,7 +40,7 @@ def _ascending(value: Expr) -> Expr:
     if dtype.is_float:
         # Adding zero makes a positive zero of the negative one. Of negative numbers all bits but the sign are inverted.
         bits = Bitcast(to, Binary(BinaryOp.ADD, value, const(0.0, dtype)))
-        most = const((1 << (to.bits - 1)) - 1, to)
+        most = worst_key(to)
         flipped = binary(BinaryOp.AND, binary(BinaryOp.SHR, bits, const(to.bits - 1, to)), most)
         return select(equal(value, value), binary(BinaryOp.XOR, bits, flipped), most)
     if dtype.bits == to.bits and not dtype.is_signed:

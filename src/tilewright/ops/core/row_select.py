@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Expr, as_index, cast, const, equal, minimum
-from tilewright.ops.core.order_key import key_dtype
+from tilewright.ops.core.order_key import key_dtype, worst_key
 from tilewright.ops.core.row_program import RowProgram
 from tilewright.ops.core.row_sort import MOST_RANKED, RANKED_TOGETHER, Ranked, rank_each, sort_digits
 from tilewright.tir.stmt import If, Stmt, seq
@@ -82,8 +82,7 @@ class _Filter:
         groups = -(-_GROUPS * self._k // size) * size
         per_group = min(_SAMPLE, self._length // groups)
         if per_group < 2:  # the row is too short to learn much from a part of it
-            worst = const((1 << (self._dtype.bits - 1)) - 1, self._dtype)
-            return self._bound.array.put(0, worst)
+            return self._bound.array.put(0, worst_key(self._dtype))
         bests = p.array("group_bests", (groups + size,), self._dtype)
         best = p.registers("group_best", (size,), self._dtype)
 

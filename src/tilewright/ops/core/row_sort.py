@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import BinaryOp, Bitcast, Expr, as_index, binary, cast, const, select
+from tilewright.ops.core.order_key import worst_key
 from tilewright.ops.core.row_program import RowArray, RowProgram
 from tilewright.tir.stmt import If, LoopKind, Stmt, seq
 
@@ -26,7 +27,7 @@ def rank_each(p: RowProgram, keys: RowArray, count: Expr | int, each: Ranked) ->
     dtype, size = keys.buffer.dtype, RANKED_TOGETHER
     ranks = p.registers("ranks", (size,), dtype)
     found = p.array("rank_of", (size,), dtype)
-    worst = const((1 << (dtype.bits - 1)) - 1, dtype)  # comes last, for it stands behind all others
+    worst = worst_key(dtype)  # comes last, for it stands behind all others
 
     def add(start: Expr, is_before: Callable[[Expr, Expr], Expr]) -> Stmt:
         def one(i: Expr) -> Stmt:
