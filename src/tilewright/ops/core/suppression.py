@@ -147,8 +147,8 @@ class BestBoxes(Op):
         """The boxes that stay in all rows, one after the other."""
         found = b.ahead(name, (shape[0] * shape[1] * self.room, 3), INDEX)
         total = b.ahead(f"{name}_1", (1,), INDEX)
-        b.compute(f"{name}_clear", found.shape, lambda i, j: const(0), out=found)
-        b.compute(f"{name}_none", (1,), lambda i: const(0), out=total)
+        b.compute(f"{name}_clear", found.shape, lambda *_: const(0), out=found)
+        b.compute(f"{name}_none", (1,), lambda *_: const(0), out=total)
 
         def pack(n: Expr, c: Expr) -> Stmt:
             p = RowProgram(b, f"{name}_pack", (1,), (as_index(0),))
