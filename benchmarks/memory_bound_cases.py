@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
 from examples.models import Net
 
@@ -23,6 +23,9 @@ class Case:
     output: Shape
     write: Write
     read: int | None = None  # elements that must be read; all, if it does not say
+    is_open: bool = (
+        False  # is the output i64, with as many rows as data says? Then `output` is the most there may be
+    )
 
     @property
     def read_bytes(self) -> int:
@@ -35,7 +38,11 @@ class Case:
     def build(self) -> ModelProto:
         net = Net(0)
         self.write(net)
-        return net.model("group", dict(self.inputs), {"y": self.output})
+        model = net.model("group", dict(self.inputs), {"y": self.output})
+        if self.is_open:
+            shape = [None, *self.output[1:]]
+            model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.INT64, shape))
+        return model
 
 
 def one(kind: str, shape: Shape, write: Write, output: Shape | None = None) -> Case:
@@ -358,6 +365,21 @@ def top_k(rows: int, columns: int, k: int) -> Case:
     return one("ordering", (rows, columns), write, (rows, k))
 
 
+def suppression(classes: int, boxes: int, most: int, least: float) -> Case:
+    """Boxes of a detector, and normally distributed scores of each class: those up to `least` do not count."""
+
+    def write(net: Net) -> str:
+        rng = np.random.default_rng(0)
+        centres, sizes = rng.uniform(0, 1, (1, boxes, 2)), rng.uniform(0.02, 0.3, (1, boxes, 2))
+        corners = np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=2)
+        where = net.constant("boxes", corners.astype(np.float32))
+        limits = net.scalar("overlap", 0.5), net.scalar("least", least)
+        return net.op("NonMaxSuppression", where, "x", net.ints("most", most), *limits)
+
+    shape = (1, classes, boxes)
+    return Case("ordering", {"x": shape}, (classes * most, 3), write, is_open=True)
+
+
 def row_attention(key_heads: int, group: int, keys: int, size: int) -> Case:
     """One query row for each of `group` heads that share keys and values: decoding with a long cache."""
     inputs = {
@@ -436,6 +458,14 @@ CASES: Mapping[str, Case] = {
     "roi_align_100_64x50x50": roi_align(64, 50, 50, 100),
     "roi_align_300_256x50x68": roi_align(256, 50, 68, 300),
     "topk_whole_rows_64x1000": top_k(64, 1000, 1000),
+    "topk_whole_rows_256x100": top_k(256, 100, 100),
+    "topk_whole_rows_1x50000": top_k(1, 50000, 50000),
     "topk_16_128x1000": top_k(128, 1000, 16),
+    "topk_16_16x8400": top_k(16, 8400, 16),
+    "topk_16_1x50000": top_k(1, 50000, 16),
+    "topk_300_1x8400": top_k(1, 8400, 300),
+    "nms_1x1x1000": suppression(1, 1000, 100, 0.0),
+    "nms_1x1x8400": suppression(1, 8400, 300, 1.0),
+    "nms_1x80x8400": suppression(80, 8400, 100, 2.0),
     "row_attention_8x8_4096x128": row_attention(8, 8, 4096, 128),
 }

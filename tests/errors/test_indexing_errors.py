@@ -13,8 +13,8 @@ from tilewright.ops.core.pieces import Pad
 from tilewright.ops.core.reverse import ReverseSequence
 from tilewright.ops.core.scan import CumSum
 from tilewright.ops.core.scatter import ScatterElements, ScatterElementsOfAnyType, ScatterND
+from tilewright.ops.core.suppression import BestBoxes
 from tilewright.ops.core.topk import TopK
-from tilewright.ops.host.suppression import NonMaxSuppression
 from tilewright.ops.hostop import HostOp, HostValue
 from tilewright.ops.opdef import Op, TensorType
 from tilewright.support.arrays import Array
@@ -59,6 +59,19 @@ MISFITS: dict[str, tuple[Op, Sequence[TensorType], str]] = {
     "one_hot_of_three_values": (OneHot(0, 3), [i64(2), f32(3)], "two values are needed"),
     "more_than_there_are": (TopK(0, 5), [f32(4)], "has no 5 elements on axis 0"),
     "best_of_bools": (TopK(0, 1), [TensorType(DType.BOOL, (4,))], "not defined for bool"),
+    "boxes_of_three_sides": (
+        BestBoxes(5),
+        [f32(1, 5, 3), f32(1, 1, 5), i64(1), f32(1)],
+        "takes boxes of four numbers",
+    ),
+    "scores_of_other_boxes": (
+        BestBoxes(5),
+        [f32(1, 5, 4), f32(1, 1, 6), i64(1), f32(1)],
+        "the scores are not those of the boxes",
+    ),
+    "scores_of_integers": (BestBoxes(5), [f32(1, 5, 4), i64(1, 1, 5), i64(1), f32(1)], "takes f32"),
+    "room_for_more_boxes": (BestBoxes(6), [f32(1, 5, 4), f32(1, 1, 5), i64(1), f32(1)], "has room for"),
+    "no_overlap": (BestBoxes(5), [f32(1, 5, 4), f32(1, 1, 5), i64(1)], "one or two thresholds"),
     "one_axis_for_batch_and_time": (ReverseSequence(0, 0), [f32(2, 3), i64(2)], "are not two of its axes"),
     "a_length_too_few": (ReverseSequence(0, 1), [f32(2, 3), i64(1)], "length for each place on axis 0"),
     "sum_of_bools": (CumSum(0), [TensorType(DType.BOOL, (4,))], "needs numbers"),
@@ -94,16 +107,6 @@ def test_two_values_to_fill_with() -> None:
 
 
 HOST: dict[str, tuple[HostOp, Sequence[HostValue], str]] = {
-    "boxes_of_three_sides": (
-        NonMaxSuppression(),
-        [zeros(1, 5, 3), zeros(1, 1, 5)],
-        r"boxes have the shape \[1, 5, 3\]",
-    ),
-    "scores_of_other_boxes": (
-        NonMaxSuppression(),
-        [zeros(1, 5, 4), zeros(1, 1, 6)],
-        "are not the scores of",
-    ),
     "no_room": (FillOfAnyType(zeros(1)), [np.array([1 << 40, 1 << 40])], "that there is room for"),
     "negative_extent": (FillOfAnyType(zeros(1)), [np.array([-1])], "that there is room for"),
     "update_of_nothing": (

@@ -4,6 +4,7 @@ An op that is declared in `tilewright.ops` is tested here without a line of test
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ SAMPLES = [
     for op in HOST_OPS
     for k, sample in enumerate(op.samples(np.random.default_rng(7)))
 ]
+
+
+OWN: dict[str, Callable[..., list[Any]]] = {"FirstRows": lambda x, count: [x[: count[0]]]}
 
 
 def type_of(value: HostValue) -> TypeProto:
@@ -90,6 +94,8 @@ def check_equal(got: Any, wanted: Any) -> None:
 
 def judge(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
     """onnxruntime's results; where it does not have the op or the type, those of ONNX's own reference."""
+    if model.graph.node[0].domain == "tilewright":  # a part of how we write another operator
+        return OWN[model.graph.node[0].op_type](*feeds.values())
     try:
         return ort.InferenceSession(model.SerializeToString()).run(None, feeds)
     except Exception:

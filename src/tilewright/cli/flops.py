@@ -3,19 +3,19 @@
 from typing import assert_never
 
 from tilewright.ir.expr import Binary, Expr, Fma, Unary, walk
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Repeat, Seq, Stmt, Store
 
 
 def count_flops(s: Stmt) -> int:
-    """Floating-point operations when every condition holds. A multiply-add counts as two, anything else as one; shared
-    parts of an expression are computed, and counted, once.
+    """Floating-point operations when every condition holds, and a `while` runs once. A multiply-add counts as two,
+    anything else as one; shared parts of an expression are computed, and counted, once.
     """
     match s:
         case For():
             return s.extent * count_flops(s.body)
         case Seq():
             return sum(map(count_flops, s.stmts))
-        case Alloc() | Emit():
+        case Alloc() | Emit() | Repeat():
             return count_flops(s.body)
         case If():
             return count_flops(s.then)

@@ -9,14 +9,15 @@ from tilewright.ir.expr import Buffer, Indices, loads
 from tilewright.ir.simplify import Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store, stmt_exprs
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Repeat, Seq, Stmt, Store, stmt_exprs
 
 
 def count_bytes(func: Func) -> int:
     """Bytes of the params that are read, plus those that are written, each counted once.
 
     Of a buffer, the elements are those of the smallest box around all accesses, or as many as there are accesses if
-    that is less: a gather reaches everything and takes little. Conditions are taken to hold.
+    that is less: a gather reaches everything and takes little. Conditions are taken to hold, and a
+    `while` to run once.
     """
     simplify = Simplifier(ranges(func.body))
     found: dict[tuple[Buffer, bool], _Touched] = {}
@@ -64,7 +65,7 @@ def _accesses(s: Stmt, times: int) -> Iterator[tuple[Buffer, Indices, bool, int]
         case Seq():
             for part in s.stmts:
                 yield from _accesses(part, times)
-        case Alloc() | Emit() | Block():
+        case Alloc() | Emit() | Block() | Repeat():
             yield from _accesses(s.body, times)
         case If():
             yield from _accesses(s.then, times)

@@ -31,6 +31,7 @@ from tilewright.tir.stmt import (
     For,
     If,
     LoopKind,
+    Repeat,
     Seq,
     Stmt,
     Store,
@@ -114,6 +115,8 @@ class _KernelEmitter:
                 self._for(s)
             case If():
                 self._if(s)
+            case Repeat():
+                self._repeat(s)
             case Emit():
                 write_intrinsic(s, self.e)
             case Alloc():
@@ -133,7 +136,7 @@ class _KernelEmitter:
             self.stmt(s.body)
             return
         if s.kind is LoopKind.VECTORIZED and not any(
-            isinstance(n, For | Alloc | Emit) for n in walk_stmts(s.body)
+            isinstance(n, For | Repeat | Alloc | Emit) for n in walk_stmts(s.body)
         ):
             with self.e.vector(s.var, s.extent):
                 self.stmt(s.body)
@@ -173,6 +176,33 @@ class _KernelEmitter:
             t = llvm_type(buffer.dtype, file.width)
             phis.append(f"  {name} = phi {t} [ {start}, %{before} ], [ {file.slots[n]}, %{b.label} ]")
         b.start_block(exit_label)
+
+    def _repeat(self, s: Repeat) -> None:
+        """The condition is at the head, so what holds after the loop are the phis."""
+        b, e = self.b, self.e
+        label, before = b.fresh("while")[1:], b.label
+        b.line(f"br label %{label}")
+        b.start_block(label)
+        phis = b.place()
+        entering: dict[tuple[Buffer, int], tuple[str, str]] = {}
+        for buffer, slots in stored_slots(s.body, e.registers, e.offsets).items():
+            file = e.registers[buffer]
+            for n in slots:
+                entering[buffer, n] = (b.fresh("acc"), file.slots[n] or "poison")
+                file.slots[n] = entering[buffer, n][0]
+        e.forget_all()
+        cond = e.emit(s.cond)
+        b.line(f"br {cond}, label %{label}.body, label %{label}.exit")
+        b.start_block(f"{label}.body")
+        self.stmt(s.body)
+        b.line(f"br label %{label}")
+        for (buffer, n), (name, start) in entering.items():
+            file = e.registers[buffer]
+            t = llvm_type(buffer.dtype, file.width)
+            phis.append(f"  {name} = phi {t} [ {start}, %{before} ], [ {file.slots[n]}, %{b.label} ]")
+            file.slots[n] = name
+        e.forget_all()
+        b.start_block(f"{label}.exit")
 
     def _if(self, s: If) -> None:
         b, e = self.b, self.e

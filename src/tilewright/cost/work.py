@@ -8,15 +8,16 @@ before it is.
 """
 
 import math
+from collections.abc import Iterator
 
 from tilewright.cost.stream import moving_seconds
 from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, Select, Unary, UnaryOp, loads, walk
 from tilewright.target.machine import Machine
-from tilewright.tir.stmt import Block, Store, stmt_exprs
-from tilewright.tir.stmt import walk_stmts as walk_stmts
+from tilewright.tir.stmt import Block, For, LoopKind, Repeat, Stmt, Store, children, stmt_exprs, walk_stmts
 
 _SHARED = 0.25  # of a load: what many elements share is loaded for a tile of about four of them
 _STEP = 1.0  # cycles of a vector beside: addresses, the loop, the store; as copies take
+_REPEATED = 16  # iterations of a loop whose number depends on data, when nothing is known of it
 
 # Instructions of what takes several: counted in the code that `tir/math` makes; of division and roots, cycles.
 _LONG: dict[UnaryOp | BinaryOp, float] = {
@@ -41,19 +42,38 @@ def domain(block: Block) -> int:
 
 def block_seconds(block: Block, lanes: int, m: Machine) -> float:
     """Of all iterations of `block`, in vectors of so many `lanes`."""
-    values = [e for n in walk_stmts(block.body) for e in stmt_exprs(n)]
+    values = list(_values(block.body, 1))
     stored = {n.buffer for n in walk_stmts(block.body) if isinstance(n, Store)}
-    found = [ld for e in values for ld in loads(e)]
+    found = [(ld, times) for e, times in values for ld in loads(e)]
     elements = domain(block)
-    work = sum(map(instructions, values))
-    for ld in found:
-        if ld.buffer not in stored:  # what many elements share is loaded for a tile of them
-            work += _SHARED if block.is_reduction and ld.buffer.size * 4 < elements else 1
+    work = sum(times * instructions(e) for e, times in values)
+    for ld, times in found:
+        if ld.buffer not in stored or times > 1:  # what many elements share is loaded for a tile of them
+            work += times * (_SHARED if block.is_reduction and ld.buffer.size * 4 < elements else 1)
     cycles = elements / lanes * (work / m.loads_per_cycle + (0.0 if block.is_reduction else _STEP))
-    touched = stored | {ld.buffer for ld in found}
+    touched = stored | {ld.buffer for ld, _ in found}
     # Windows and GEMMs read an element many times; it comes from afar once.
     nbytes = sum(min(b.bytes, elements * b.dtype.bytes) for b in touched)
     return max(cycles / m.hertz, moving_seconds(nbytes, m))
+
+
+def _values(s: Stmt, times: int) -> Iterator[tuple[Expr, int]]:
+    """The expressions in `s`, and how often each is evaluated."""
+    for e in stmt_exprs(s):
+        yield e, times
+    inside = times * _iterations(s)
+    for c in children(s):
+        yield from _values(c, inside)
+
+
+def _iterations(s: Stmt) -> int:
+    match s:
+        case For():
+            return 1 if s.kind is LoopKind.VECTORIZED else s.extent
+        case Repeat():
+            return _REPEATED
+        case _:
+            return 1
 
 
 def instructions(e: Expr) -> float:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Alloc, Annotations, Block, Emit, For, If, Seq, Stmt, Store
+from tilewright.tir.stmt import Alloc, Annotations, Block, Emit, For, If, Repeat, Seq, Stmt, Store
 
 
 def func_digest(func: Func, marks: Iterable[str] = ()) -> str:
@@ -77,6 +77,10 @@ class _Writer:
             case If():
                 self.lines.append(f"if {self.expr(s.cond)} {{")
                 self.stmt(s.then)
+                self.lines.append("}")
+            case Repeat():
+                self.lines.append(f"while {self.expr(s.cond)} {{")
+                self.stmt(s.body)
                 self.lines.append("}")
             case Emit():
                 places = [f"[{' '.join(map(self.expr, p))}]" for p in s.operands]

@@ -27,7 +27,7 @@ from tilewright.support.errors import InternalError, UserError
 from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.func import Call, External, Func, Module, Program
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, IterKind, Seq, Stmt, Store, walk_stmts
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, IterKind, Repeat, Seq, Stmt, Store, walk_stmts
 
 ExternalFn: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
 _Lanes: TypeAlias = tuple[int, ...]
@@ -148,6 +148,9 @@ class _Machine:
                     self.run(c, lanes, mask)
             case If():
                 self._where(self._value(s.cond, mask), s.then, lanes, mask)
+            case Repeat():
+                while (again := _both(mask, self._value(s.cond, mask))).any():
+                    self.run(s.body, lanes, None if again.all() else again)
             case Store():
                 self._store(s, lanes, mask)
             case Emit():

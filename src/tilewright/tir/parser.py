@@ -31,6 +31,7 @@ from tilewright.tir.stmt import (
     Iter,
     IterKind,
     LoopKind,
+    Repeat,
     Stmt,
     Store,
     seq,
@@ -233,6 +234,8 @@ class FuncParser(ExprParser):
                     out.append(For(var, self.integer(extent), nest, _LOOPS[kind], self._notes(notes)))
                 case ast.If(test=test, body=inner, orelse=[]):
                     out.append(If(self.expr(test, scope), self._body(inner, scope, names)))
+                case ast.While(test=test, body=inner, orelse=[]):
+                    out.append(Repeat(self.expr(test, scope), self._body(inner, scope, names)))
                 case ast.With(
                     items=[
                         ast.withitem(

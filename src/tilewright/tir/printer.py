@@ -74,6 +74,7 @@ from tilewright.tir.stmt import (
     If,
     Iter,
     LoopKind,
+    Repeat,
     Seq,
     Stmt,
     Store,
@@ -144,7 +145,7 @@ def print_head(s: Stmt) -> str:
             return f"with block({_quote(s.name)}{_notes(s.annotations)}):"
         case Seq() if s.stmts:
             return print_head(s.stmts[0])
-        case For() | Alloc() | Emit():
+        case For() | Alloc() | Emit() | Repeat():
             s = replace(s, body=Seq(()))
         case If():
             s = If(s.cond, Seq(()))
@@ -265,7 +266,7 @@ def _stmt_names(s: Stmt) -> list[Var | Buffer]:
                 out.extend(it.var for it in n.iters)
             case Alloc() | Store():
                 out.append(n.buffer)
-            case Seq() | If() | Emit():
+            case Seq() | If() | Emit() | Repeat():
                 pass
             case _:
                 assert_never(n)
@@ -312,6 +313,10 @@ class _Printer:
                 shared = self.share([s.cond], depth)
                 self.line(depth, f"if {self.expr(s.cond, shared)}:")
                 self.stmt(s.then, depth + 1)
+            case Repeat():
+                shared = self.share([s.cond], depth)
+                self.line(depth, f"while {self.expr(s.cond, shared)}:")
+                self.stmt(s.body, depth + 1)
             case Emit():
                 places = [f"[{', '.join(self.expr(e, {}) for e in p)}]" for p in s.operands]
                 self.line(depth, f"with emit({', '.join([_quote(s.intrinsic), *places])}):")

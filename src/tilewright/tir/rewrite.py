@@ -6,7 +6,7 @@ from typing import TypeAlias, assert_never
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var
 from tilewright.ir.rewrite import Memo, replace_loads, transform_where
 from tilewright.ir.rewrite import substitute as substitute_expr
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Seq, Stmt, Store, seq
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Repeat, Seq, Stmt, Store, seq
 from tilewright.tir.touched import touched
 
 ExprFn: TypeAlias = Callable[[Expr], Expr]
@@ -44,6 +44,9 @@ def _map_parts(s: Stmt, fn: ExprFn, child: Callable[[Stmt], Stmt]) -> Stmt:
         case If():
             cond, then = fn(s.cond), child(s.then)
             return s if cond is s.cond and then is s.then else If(cond, then)
+        case Repeat():
+            cond, body = fn(s.cond), child(s.body)
+            return s if cond is s.cond and body is s.body else Repeat(cond, body)
         case Block():
             bindings = tuple([fn(b) for b in s.bindings])
             predicate = s.predicate if s.predicate is TRUE else fn(s.predicate)
@@ -82,6 +85,9 @@ def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
         case If():
             then = fn(s.then)
             return s if then is s.then else If(s.cond, then)
+        case Repeat():
+            body = fn(s.body)
+            return s if body is s.body else Repeat(s.cond, body)
         case Block():
             init = None if s.init is None else fn(s.init)
             body = fn(s.body)
@@ -171,5 +177,5 @@ def _map_touching(
             return holder(s if body is s.body else Alloc(s.buffer, body))
         case For() | Seq():
             return map_children(s, lambda c: _map_touching(c, buffers, fn, holder))
-        case If() | Emit() | Block():
+        case If() | Repeat() | Emit() | Block():
             return _map_parts(s, fn, lambda c: _map_touching(c, buffers, fn, holder))

@@ -7,6 +7,8 @@ Meaning
 - `Block` is a named unit of computation. Its iterators take the values of the bindings, and where the predicate holds
   the body runs; `init` runs before the body when every REDUCE iterator is 0. The body mentions only the block's
   own iterators, never loop variables, so a block can be moved, inlined and re-tiled without looking inside.
+- `Repeat` runs its body as long as its condition holds, which it reads before each time; what ends it is written in the
+  body. Its number of iterations depends on data, so it is inside of a block: steps schedule what is around it.
 - `Emit` means its body. It names a tensor intrinsic whose instructions the code generator may write instead, and where
   the intrinsic's operands are; nothing else looks at those.
 - `Alloc` gives a LOCAL or REGISTER buffer its extent; it appears only after `place_allocations`.
@@ -153,6 +155,12 @@ class If(Compound):
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat(Compound):
+    cond: Expr
+    body: "Stmt"
+
+
+@dataclass(frozen=True, slots=True)
 class Alloc(Compound):
     buffer: Buffer
     body: "Stmt"
@@ -169,7 +177,7 @@ class Emit(Compound):
     body: "Stmt"
 
 
-Stmt: TypeAlias = For | Block | Seq | Store | If | Alloc | Emit
+Stmt: TypeAlias = For | Block | Seq | Store | If | Repeat | Alloc | Emit
 
 
 def seq(*stmts: Stmt) -> Stmt:
@@ -182,7 +190,7 @@ def seq(*stmts: Stmt) -> Stmt:
 
 def children(s: Stmt) -> tuple[Stmt, ...]:
     match s:
-        case For() | Alloc() | Emit():
+        case For() | Alloc() | Emit() | Repeat():
             return (s.body,)
         case Block():
             return (s.body,) if s.init is None else (s.init, s.body)
@@ -221,7 +229,7 @@ def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
     match s:
         case Store():
             return (*s.indices, s.value)
-        case If():
+        case If() | Repeat():
             return (s.cond,)
         case Block():
             return (*s.bindings, s.predicate)

@@ -16,7 +16,8 @@ Blocks
 - `init` belongs to blocks with reduce iterators. What a reduction block stores itself is not indexed by its reduce
   iterators, except by what is loaded with them, and `init` does not mention them.
 Loops
-- Extents are not negative. A vectorized loop holds no parallel one. Loops on thread axes fit a launch (`thread_axes`).
+- Extents are not negative. A `while` is inside of a block (its body, in lowered form), and holds no block.
+- A vectorized loop holds no parallel one. Loops on thread axes fit a launch (`thread_axes`).
 - Annotations of loops and blocks are sorted, each key once; their values are strings, finite numbers and bools.
 - A param stored to inside a loop that promises independent iterations, unguarded, is indexed by the loop (else
   iterations race).
@@ -75,6 +76,7 @@ from tilewright.tir.stmt import (
     If,
     IterKind,
     LoopKind,
+    Repeat,
     Seq,
     Stmt,
     Store,
@@ -248,6 +250,8 @@ class _Check:
                 inner = scope.copy()
                 inner.guarded = True
                 self._stmt(s.then, inner)
+            case Repeat():
+                self._repeat(s, scope)
             case Store():
                 self._store(s, scope)
             case Emit():
@@ -277,6 +281,16 @@ class _Check:
             inner.guarded = True
         if s.kind.is_at_once and s.extent > 1:
             inner.at_once = (*scope.at_once, s)
+        self._stmt(s.body, inner)
+
+    def _repeat(self, s: Repeat, scope: _Scope) -> None:
+        self._check_type(s.cond, DType.BOOL, "the condition", s)
+        if not self._lowered and scope.block is None:
+            self.fail("a while is outside of a block", s)
+        if any(isinstance(n, Block) for n in walk_stmts(s.body)):
+            self.fail("a block is inside of a while", s)
+        inner = scope.copy()
+        inner.guarded = True
         self._stmt(s.body, inner)
 
     def _check_annotations(self, s: For | Block) -> None:

@@ -23,7 +23,7 @@ from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func, poisoned_array
-from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Seq, Stmt, blocks
+from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Repeat, Seq, Stmt, blocks
 from tilewright.tuning.candidate import DEFAULT, PLAIN, Task, tensor_spec
 from tilewright.tuning.candidates import Built, Candidates
 from tilewright.tuning.failures import Failure
@@ -61,7 +61,7 @@ def innermost_iterations(s: Stmt) -> int:
             return sum(map(innermost_iterations, s.stmts))
         case If():
             return innermost_iterations(s.then)
-        case Alloc():
+        case Alloc() | Repeat():
             return innermost_iterations(s.body)
         case _:
             return 1

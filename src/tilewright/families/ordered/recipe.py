@@ -25,8 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 def is_ordered(block: Block) -> bool:
-    """Is it a block that updates what others have made, in an order? A reduction makes what it updates."""
-    return block.is_reduction and block.init is None
+    """Is it a block that updates what others have made, in an order, or whose body is a program of its own? A reduction
+    makes what it updates.
+    """
+    return block.init is None and (block.is_reduction or block.try_store is None)
 
 
 def schedule_ordered(s: Draft, name: str, target: Target) -> None:
@@ -34,7 +36,7 @@ def schedule_ordered(s: Draft, name: str, target: Target) -> None:
     block = find_block(s.func, name)
     loops = [loops_of(block)[it.var] for it in block.iters]
     kinds = [it.kind for it in block.iters]
-    first = next(n for n, kind in enumerate(kinds) if kind is IterKind.REDUCE)
+    first = next((n for n, kind in enumerate(kinds) if kind is IterKind.REDUCE), len(kinds))
     if _has_neighbour_lanes(block):
         _vectorize(s, loops[-1], target.lanes(max(block.store.buffer.dtype.bytes, 4)))
     if first and is_worth_sharing(1, block):
@@ -49,16 +51,17 @@ def schedule_each(s: Draft, target: Target) -> None:
         if not block.is_reduction or is_ordered(block):
             try:
                 with s.transaction():
-                    (schedule_ordered if block.is_reduction else schedule_spatial)(s, block.name, target)
+                    (schedule_ordered if is_ordered(block) else schedule_spatial)(s, block.name, target)
             except ScheduleError as e:
                 _log.debug("%s stays as it is: %s", block.name, e)
 
 
 def _has_neighbour_lanes(block: Block) -> bool:
     """Does the innermost loop run along memory, wherever it chooses elements?"""
-    inner, store = block.iters[-1], block.try_store
-    if inner.kind is IterKind.REDUCE or inner.extent < 4 or store is None:
+    store = block.try_store
+    if store is None or block.iters[-1].kind is IterKind.REDUCE or block.iters[-1].extent < 4:
         return False
+    inner = block.iters[-1]
     simplify = Simplifier(ranges(block))
     places = [store.indices, *(ld.indices for e in (*store.indices, store.value) for ld in loads(e))]
     return all(_is_along(p, inner.var, simplify) for p in places) and inner.var in free_vars(

@@ -18,8 +18,9 @@ class OrderedSpace(OnePoint):
 
     def seconds(self) -> float:
         every = list(blocks(self._start.func.body))
-        ordered = sum(block_seconds(b, 1, self._target.machine) for b in every if b.is_reduction)
-        return ordered + alone_seconds([b for b in every if not b.is_reduction], self._target)
+        alone = [b for b in every if not b.is_reduction and not is_ordered(b)]
+        ordered = sum(block_seconds(b, 1, self._target.machine) for b in every if b not in alone)
+        return ordered + alone_seconds(alone, self._target)
 
     def schedule(self) -> Draft:
         s = self._start.branch()

@@ -34,7 +34,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import Memo
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.ir.simplify import Linear, Simplifier
-from tilewright.tir.stmt import Block, If, Iter, Stmt, Store, children, loops
+from tilewright.tir.stmt import Block, If, Iter, Repeat, Stmt, Store, children, loops
 
 LinearTerms: TypeAlias = tuple[tuple[Expr, int], ...]
 
@@ -119,6 +119,10 @@ def _collect(s: Stmt, at: _Context, reads: bool, out: list[Access]) -> None:
             if reads:
                 _collect_loads(s.cond, at, out)
             _collect(s.then, at._replace(guarded=True), reads, out)
+        case Repeat():
+            if reads:
+                _collect_loads(s.cond, at, out)
+            _collect(s.body, at._replace(guarded=True), reads, out)
         case _:
             for c in children(s):
                 _collect(c, at, reads, out)

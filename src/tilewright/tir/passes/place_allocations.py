@@ -25,7 +25,7 @@ from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, For, Seq, Stmt, Store, children, stmt_exprs, walk_stmts
+from tilewright.tir.stmt import Alloc, For, Repeat, Seq, Stmt, Store, children, stmt_exprs, walk_stmts
 from tilewright.tir.touched import touched
 
 
@@ -116,6 +116,8 @@ def _uses_here(s: Stmt, buffers: frozenset[Buffer]) -> set[Buffer]:
 
 
 def _may_enter(s: Stmt, b: Buffer, all_indices: list[tuple[Expr, ...]], simplify: Simplifier) -> bool:
+    if isinstance(s, Repeat):
+        return False  # what it carries from one iteration to the next is not known
     if not isinstance(s, For):
         return True
     named = all(any(s.var in free_vars(i) for i in indices) for indices in all_indices)
