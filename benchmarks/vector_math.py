@@ -67,23 +67,34 @@ NOTES = """- Special values (infinities, NaN, signed zeros, denormals) are those
 - sin and cos of f32 hold for all finite arguments. In f64 they are accurate up to about 1.6 million (2²⁰ quarter
   turns); beyond, the absolute error grows with the argument times 2⁻⁵³.
 - pow of f64 is measured for |y · log2 x| ≤ 100; towards the ends of the range the error grows to about 30 ULP.
+- exp_nonpositive is exp of what is known to be at most 0: x - max x in softmax and attention. Its polynomial in f32 is
+  of one degree less, and one factor scales it where exp needs two, so it takes 13 operations instead of 20.
+- gelu_erf is x · Φ(x). As max(x, 0) - |x| · Φ(-|x|) it does not cancel where x < 0: in f32 its relative error is up to
+  1.2e-6 down to x = -3, 5e-6 at -4 and 8e-4 at -5 (½·x·(1 + erf) has 2.2e-5, 1.1e-3 and 0.07), and its absolute error
+  below -4 at most 1.2e-9. In f64 the errors down to -2, -3 and -4 are 9, 20 and 257 ULP, at most 1.1e-16. The tanh
+  form is x · sigmoid(2u), within 1.3e-6 down to -4.
 - f16 and bf16 are computed in f32 and rounded.
 - A rational function, 11 coefficients and one division, would give erf in 17 operations, but with an error of about
   6 ULP after the same tuning: so much do its roundings contribute. One of tanh (15 operations) came to 4 ULP."""
 
 ELEMENTS = 32_768
-TIMED = ("Exp", "Sigmoid", "Tanh", "Erf", "Log", "Sin", "Cos", "Pow")
+TIMED = ("Exp", "Sigmoid", "Tanh", "Erf", "Softmax", "Log", "Sin", "Cos", "Pow")
+ROWS = 32  # of the softmax
 
 RANGE: dict[UnaryOp, tuple[float, float]] = {
     UnaryOp.EXP: (-104.0, 89.0),
+    UnaryOp.EXP_NONPOSITIVE: (-104.0, 0.0),
     UnaryOp.SIGMOID: (-104.0, 20.0),
     UnaryOp.TANH: (-9.1, 9.1),
     UnaryOp.ERF: (-4.0, 4.0),
+    UnaryOp.GELU: (-3.0, 4.0),
     UnaryOp.LOG: (0.0, 4.0),
     UnaryOp.SIN: (-30.0, 30.0),
     UnaryOp.COS: (-30.0, 30.0),
     UnaryOp.RSQRT: (0.5, 4.0),
 }
+LEAST = {UnaryOp.GELU: -3.0}  # below, few of the digits are there; NOTES say how many
+MOST = {UnaryOp.EXP_NONPOSITIVE: 0.0}
 
 
 def _sigmoid(x: Array) -> Array:
@@ -99,11 +110,18 @@ def _erf(x: Array) -> Array:
     return np.array([math.erf(v) for v in x.astype(np.float64)], x.dtype)
 
 
+def _gelu(x: Array) -> Array:
+    tail = np.array([math.erfc(v * math.sqrt(0.5)) for v in np.abs(x).astype(np.float64)], x.dtype)
+    return np.maximum(x, 0) - np.where(tail == 0, 0, np.abs(x) * tail / 2)
+
+
 REFERENCE: dict[UnaryOp, Reference] = {
     UnaryOp.EXP: np.exp,
+    UnaryOp.EXP_NONPOSITIVE: np.exp,
     UnaryOp.SIGMOID: _sigmoid,
     UnaryOp.TANH: np.tanh,
     UnaryOp.ERF: _erf,
+    UnaryOp.GELU: _gelu,
     UnaryOp.LOG: np.log,
     UnaryOp.SIN: np.sin,
     UnaryOp.COS: np.cos,
@@ -175,6 +193,7 @@ def unary_row(op: UnaryOp, dtype: DType, count: int) -> list[str]:
     assert e is not None
     is_limited = dtype is DType.F64 and op in (UnaryOp.SIN, UnaryOp.COS)
     every = np.linspace(-1.6e6, 1.6e6, count) if is_limited else spread(count, dtype)
+    every = every[(every >= LEAST.get(op, -np.inf)) & (every <= MOST.get(op, np.inf))]
     points = np.concatenate([every, np.linspace(*RANGE[op], count)]).astype(dtype.numpy)
     wide = points.astype(np.float64 if dtype is DType.F32 else np.longdouble)
     return [op.value, *errors(e, {x: points}, REFERENCE[op](wide)), *operations(e)]
@@ -203,7 +222,7 @@ def time_row(op_type: str, rounds: int, seconds: float) -> list[str]:
     """One ONNX node on positive numbers (of which all functions are defined)."""
     net = Net(0)
     net.op(op_type, "x", *(["y"] if op_type == "Pow" else []))
-    shape = (ELEMENTS,)
+    shape = (ROWS, ELEMENTS // ROWS) if op_type == "Softmax" else (ELEMENTS,)
     inputs = {"x": shape, "y": shape} if op_type == "Pow" else {"x": shape}
     feeds = {n: np.random.default_rng(0).uniform(0.1, 3.0, shape).astype(np.float32) for n in inputs}
     with tempfile.TemporaryDirectory() as folder, pinned(1):

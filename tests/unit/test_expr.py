@@ -241,6 +241,8 @@ def test_functions_are_near_float64_and_silent(op: UnaryOp, dtype: DType) -> Non
     reference = {
         UnaryOp.RSQRT: lambda x: 1 / math.sqrt(x),
         UnaryOp.SIGMOID: lambda x: 1 / (1 + math.exp(-x)),
+        UnaryOp.EXP_NONPOSITIVE: math.exp,
+        UnaryOp.GELU: lambda x: 0.5 * x * math.erfc(-x * math.sqrt(0.5)),
         UnaryOp.NEG: lambda x: -x,
         UnaryOp.ABS: abs,
         UnaryOp.ROUND: round,

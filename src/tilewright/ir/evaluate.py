@@ -236,6 +236,13 @@ def _erf(x: NDArray[Any]) -> Any:
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
+def _gelu(x: NDArray[Any]) -> Any:
+    """x · Φ(x), where the tails of Φ do not cancel."""
+    size = np.abs(x)
+    tail = np.asarray(np.frompyfunc(math.erfc, 1, 1)(size * math.sqrt(0.5)), np.float64)
+    return np.maximum(x, 0.0) - np.where(tail == 0, 0.0, 0.5 * size * tail)
+
+
 _EXACT_UNARY: dict[UnaryOp, _Fn] = {
     UnaryOp.NEG: np.negative,
     UnaryOp.NOT: np.logical_not,
@@ -249,10 +256,12 @@ _EXACT_UNARY: dict[UnaryOp, _Fn] = {
 _INEXACT_UNARY: dict[UnaryOp, _Fn] = {
     UnaryOp.RSQRT: _rsqrt,
     UnaryOp.EXP: np.exp,
+    UnaryOp.EXP_NONPOSITIVE: np.exp,
     UnaryOp.LOG: np.log,
     UnaryOp.TANH: np.tanh,
     UnaryOp.SIGMOID: _sigmoid,
     UnaryOp.ERF: _erf,
+    UnaryOp.GELU: _gelu,
     UnaryOp.SIN: np.sin,
     UnaryOp.COS: np.cos,
 }

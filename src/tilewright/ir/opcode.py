@@ -15,10 +15,12 @@ class UnaryOp(Enum):
     SQRT = "sqrt"
     RSQRT = "rsqrt"
     EXP = "exp"
+    EXP_NONPOSITIVE = "exp_nonpositive"  # e^x where x ≤ 0 or NaN, which whoever writes it promises
     LOG = "log"
     TANH = "tanh"
     SIGMOID = "sigmoid"
     ERF = "erf"
+    GELU = "gelu_erf"  # x · Φ(x), with the normal distribution function Φ; 0 at -∞
     SIN = "sin"
     COS = "cos"
 

@@ -348,7 +348,9 @@ def _trypower_of(block: Block) -> tuple[Load, Load] | None:
     if block.is_reduction or store is None or not isinstance(store.value, Unary):
         return None
     inner = store.value.a
-    if store.value.op is not UnaryOp.EXP or not isinstance(inner, Binary) or inner.op is not BinaryOp.SUB:
+    if store.value.op not in (UnaryOp.EXP, UnaryOp.EXP_NONPOSITIVE):
+        return None
+    if not isinstance(inner, Binary) or inner.op is not BinaryOp.SUB:
         return None
     return (inner.a, inner.b) if isinstance(inner.a, Load) and isinstance(inner.b, Load) else None
 

@@ -84,6 +84,7 @@ select = Word("select")
 cast = Word("cast")
 bitcast = Word("bitcast")
 exp, log, sqrt, rsqrt = Word("exp"), Word("log"), Word("sqrt"), Word("rsqrt")
+exp_nonpositive, gelu_erf = Word("exp_nonpositive"), Word("gelu_erf")
 tanh, sigmoid, erf, sin, cos = Word("tanh"), Word("sigmoid"), Word("erf"), Word("sin"), Word("cos")
 floor, ceil, trunc = Word("floor"), Word("ceil"), Word("trunc")
 # with the names of Python's own, which are read as well

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.parallel import ENOUGH_PARTS
+from tilewright.cost.work import instructions
 from tilewright.families.elementwise.chosen_rows import chooses_rows, schedule_chosen_rows
 from tilewright.families.elementwise.scan import find_scan, schedule_scan
 from tilewright.families.elementwise.transpose import find_transposed, schedule_transposed
@@ -48,6 +49,9 @@ from tilewright.tir.stmt import Block, For, LoopKind, walk_stmts
 
 _MIN_CUT = 128  # elements of a part that is worth code of its own
 _MAX_CUTS = 8  # of one loop: the pieces of a concatenation, say
+# Where so many instructions wait for one another, a core does not see far enough ahead to find the next vector's:
+_LONG = 11
+SIDE_BY_SIDE = 2  # vectors are computed in turn then; the constants of more would not stay in registers
 
 
 def schedule_spatial(s: Draft, name: str, target: Target) -> None:
@@ -249,6 +253,7 @@ def _vectorize(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> None:
     has_rows = chooses_rows(s, part.block, outer, inner)
     nbytes = _output(s, part).dtype.bytes
     main = extent // lanes * lanes
+    width = vector_width(find_block(s.func, part.block).store.value, main, lanes)
     if main and main < extent:
         inner, tail = s.apply(LoopPartition(inner, (main,))).names
         s.apply(Vectorize(tail))
@@ -261,14 +266,24 @@ def _vectorize(s: Draft, part: _Part, lanes: int, *, is_shared: bool) -> None:
         schedule_chosen_rows(s, outer, inner, lanes, nbytes, is_shared=is_shared)
         return
     if outer or not is_shared:
-        s.apply(Vectorize(s.apply(Split(inner, (None, lanes))).names[1]))
+        s.apply(Vectorize(s.apply(Split(inner, (None, width))).names[1]))
         if is_shared:
             parallel_prefix(s, tuple(outer))
         return
-    chunk = _chunk(main // lanes)
-    split = s.apply(Split(inner, (None, chunk, lanes)))
+    chunk = _chunk(main // width)
+    split = s.apply(Split(inner, (None, chunk, width)))
     s.apply(Vectorize(split.names[2]))
     parallel_prefix(s, split.names[:1])
+
+
+def is_long(value: Expr) -> bool:
+    return instructions(value) > _LONG
+
+
+def vector_width(value: Expr, extent: int, lanes: int) -> int:
+    """Of how many elements of a loop to compute the value at a time: a vector, or several side by side."""
+    several = SIDE_BY_SIDE * lanes
+    return several if is_long(value) and extent % several == 0 else lanes
 
 
 def _chunk(vectors: int) -> int:

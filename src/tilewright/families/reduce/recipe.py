@@ -5,13 +5,14 @@ sums.
 
 All blocks move under one loop over rows, so that a row stays in the nearest cache from its first use to its
 last. Sums run in vector lanes (a reassociation, and so a step of its own) whose partial results are
-registers.
+registers. What takes long to compute is summed where it is computed: then it is not read once more for that.
 """
 
+from itertools import zip_longest
 from math import prod
 
 from tilewright.cost.work import domain
-from tilewright.families.elementwise.recipe import memory_order
+from tilewright.families.elementwise.recipe import SIDE_BY_SIDE, is_long, memory_order, vector_width
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.ir.expr import Scope, Var, free_vars, loads
@@ -24,6 +25,7 @@ from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
 from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
+from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.rfactor import Rfactor
 from tilewright.schedule.steps.set_scope import SetScope
@@ -69,8 +71,12 @@ def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:
         _give_place(s, name)
     if is_shared:
         s.apply(Parallel(parts))
-    for name in names:
-        vectorize_row(s, name, accumulators, target)
+    taken: set[str] = set()
+    for name, behind in zip_longest(names, names[1:]):
+        if behind is not None and _reduce_on_the_way(s, name, behind, target):
+            taken |= {name, behind}
+        elif name not in taken:
+            vectorize_row(s, name, accumulators, target)
 
 
 def _give_place(s: Draft, name: str) -> None:
@@ -125,7 +131,9 @@ def vectorize_row(s: Draft, name: str, accumulators: int, target: Target) -> Non
     lanes = target.lanes(max(block.store.buffer.dtype.bytes, 4))
     extent = s.loop(inner).extent
     if block.is_reduction:
-        _reduce_in_lanes(s, name, inner, lanes, min(accumulators, extent // (2 * lanes)))
+        vectors = min(accumulators, extent // (2 * lanes))
+        if vectors:
+            _reduce_in_lanes(s, name, inner, lanes * (1 << (vectors.bit_length() - 1)))
     elif extent < lanes:
         s.attempt(Vectorize(inner))
     else:
@@ -133,23 +141,52 @@ def vectorize_row(s: Draft, name: str, accumulators: int, target: Target) -> Non
         if main < extent:
             inner, tail = s.apply(LoopPartition(inner, (main,))).names
             s.attempt(Vectorize(tail))
-        s.attempt(Vectorize(s.apply(Split(inner, (None, lanes))).names[1]))
+        width = vector_width(block.store.value, main, lanes)
+        s.attempt(Vectorize(s.apply(Split(inner, (None, width))).names[1]))
+
+
+def _reduce_on_the_way(s: Draft, name: str, behind: str, target: Target) -> bool:
+    """If the reduction `behind` takes up what `name` computes, and that takes long: one loop over whole vectors for
+    both. Their number is that of the values which are computed side by side, enough for a sum too.
+    """
+    made, reduction = find_block(s.func, name), find_block(s.func, behind)
+    if made.is_reduction or not reduction.is_reduction or not is_long(made.store.value):
+        return False
+    loops = [
+        n
+        for n in (loops_above(s.func, made)[-1], loops_above(s.func, reduction)[-1])
+        if n.kind is LoopKind.SERIAL
+    ]
+    width = SIDE_BY_SIDE * target.lanes(max(made.store.buffer.dtype.bytes, 4))
+    if len(loops) < 2 or any(n.extent % width for n in loops):
+        return False
+    try:
+        with s.transaction():
+            step, lane = s.apply(Split(loops[0].var.name, (None, width))).names
+            s.apply(Vectorize(lane))
+            if not _reduce_in_lanes(s, behind, loops[1].var.name, width, step):
+                raise ScheduleError(f"{behind} has no partial results")
+    except ScheduleError:
+        return False
+    return True
 
 
 def _alone(loop: For, block: Block) -> bool:
     return all(b is block for b in blocks(loop))
 
 
-def _reduce_in_lanes(s: Draft, name: str, loop: str, lanes: int, vectors: int) -> None:
-    """Accumulate in so many vectors, then combine their halves until one value is left."""
-    if not vectors:
-        return
-    extent, width = s.loop(loop).extent, lanes * (1 << (vectors.bit_length() - 1))
+def _reduce_in_lanes(s: Draft, name: str, loop: str, width: int, join: str | None = None) -> bool:
+    """Accumulate in so many lanes, in the loop `join` if it is given, then combine their halves until one value is
+    left. False if that is not how the block reduces.
+    """
+    extent = s.loop(loop).extent
     steps = s.apply(Split(loop, (None, width)))
     rf = Rfactor(name, steps.names[1])
     if not s.attempt(rf):
-        return
-    _finish_partial(s, rf, steps.names[0])
+        return False
+    if join is not None:
+        s.apply(Merge((join, steps.names[0])))
+    _finish_partial(s, rf, join or steps.names[0])
     if extent % width:
         s.apply(LoopPartition(steps.names[0], (extent // width,)))
     merge = rf.merge_loop
@@ -161,6 +198,7 @@ def _reduce_in_lanes(s: Draft, name: str, loop: str, lanes: int, vectors: int) -
         _finish_partial(s, rf, halves.names[0])
         merge = rf.merge_loop
     s.apply(Unroll(merge))
+    return True
 
 
 def _finish_partial(s: Draft, rf: Rfactor, reduce: str) -> None:

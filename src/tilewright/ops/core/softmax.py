@@ -69,7 +69,7 @@ class Softmax(Op):
                 f"{name}_sum",
                 kept,
                 over,
-                lambda *i: unary(UnaryOp.EXP, shifted[inner_index(i, axes, rank)]),
+                lambda *i: unary(UnaryOp.EXP_NONPOSITIVE, shifted[inner_index(i, axes, rank)]),
                 axes=names,
             )
             rest = b.compute(f"{name}_log", kept, lambda *i: unary(UnaryOp.LOG, total[i]))
@@ -77,7 +77,7 @@ class Softmax(Op):
                 b.compute(name, x.shape, lambda *i: cast(x.dtype, shifted[i] - read_kept(rest, i, axes))),
             )
 
-        powers = b.compute(f"{name}_exp", x.shape, lambda *i: unary(UnaryOp.EXP, shift(*i)))
+        powers = b.compute(f"{name}_exp", x.shape, lambda *i: unary(UnaryOp.EXP_NONPOSITIVE, shift(*i)))
         total = b.reduce(f"{name}_sum", kept, over, lambda *i: powers[inner_index(i, axes, rank)], axes=names)
         # One division a row: a product with the reciprocal is within an ulp of the quotient. The sum is at least one.
         scale = b.compute(f"{name}_scale", kept, lambda *i: const(1, wide) / total[i])

@@ -42,7 +42,7 @@ class SoftmaxParts(Op):
         top = b.reduce(f"{name}_max", kept, over, lambda *i: x[inner_index(i, axes, rank)], "max", axes=names)
 
         def power(*i: Expr) -> Expr:
-            return unary(UnaryOp.EXP, x[i] - read_kept(top, i, axes))
+            return unary(UnaryOp.EXP_NONPOSITIVE, x[i] - read_kept(top, i, axes))
 
         powers = b.compute(name, x.shape, power)
         total = b.reduce(f"{name}_sum", kept, over, lambda *i: powers[inner_index(i, axes, rank)], axes=names)

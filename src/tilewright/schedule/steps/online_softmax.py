@@ -172,7 +172,9 @@ class _Blocks:
             wrap(self._loops(f.top), self._partial(f.top)),
             self._copied(f.top, replace(self._row_block(f.top, IterKind.SPATIAL), body=run)),
             self._of_rows(Store(of.base, base.indices, visible), "_base"),
-            self._of_rows(Store(of.decay, decay.indices, unary(UnaryOp.EXP, before - base)), "_decay"),
+            self._of_rows(
+                Store(of.decay, decay.indices, unary(UnaryOp.EXP_NONPOSITIVE, before - base)), "_decay"
+            ),
             self._powers(),
         ]
         for n in f.sums:
@@ -240,7 +242,7 @@ class _Blocks:
         nest = self._found.power
         x, m = power_of(nest.store)
         base = Load(self._of.base, (self._block(nest), *m.indices))
-        store = replace(nest.store, value=unary(UnaryOp.EXP, x - base))
+        store = replace(nest.store, value=unary(UnaryOp.EXP_NONPOSITIVE, x - base))
         return wrap(self._loops(nest), self._by_blocks(nest, store, None))
 
     def _is_seen(self) -> Expr:

@@ -95,6 +95,12 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     return out
 
 
+def polynomial_in_two(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """The same in two chains, of the even and of the odd powers: half the latency for one operation more."""
+    z = x * x
+    return Fma(polynomial(z, coefficients[1::2]), x, polynomial(z, coefficients[::2]))
+
+
 # ------------------------------------------------------------------------------------------------------- bits
 
 

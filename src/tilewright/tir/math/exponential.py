@@ -1,20 +1,23 @@
-"""exp, sigmoid and tanh: one reduction x = n·ln 2 + r, |r| ≤ ln 2 / 2, and what each makes of e^r.
+"""exp, also of what is at most 0, sigmoid and tanh: one reduction x = n·ln 2 + r, |r| ≤ ln 2 / 2, and what each makes
+of e^r.
 
 Shared devices
 
 - ln 2 is subtracted in two parts. The first is so short that n times it is exact even without FMA.
-- 2^n spans more exponents than a float has (exp of f32 reaches from the denormals, 2^-150, to 2^128), so it is applied
+- 2^n spans more exponents than a float has (exp of f32 reaches from the denormals, 2^-150, to 2^128), so exp applies it
   as two factors 2^⌊n/2⌋ · 2^⌈n/2⌉. The first product is exact; the second rounds once, to a denormal or to infinity
-  where due.
+  where due. Where n has one sign, one factor 2^(n ± s) does, with 2^∓s in the coefficients, where it is free: s is
+  one more than the bits of the mantissa.
 """
 
 from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Fma
+from tilewright.ir.expr import Expr, Fma, const
 from tilewright.tir.math.arith import (
     MANTISSA,
     absolute,
+    at_least,
     at_most,
     bits,
     clamp,
@@ -42,6 +45,7 @@ class _Numbers:
     ln2: tuple[float, float]  # high and low part
     exp: tuple[float, ...]  # (e^r - 1) / r
     exp_minus: tuple[float, ...]  # (e^-r - 1) / r
+    short_exp: tuple[float, ...]  # e^r
     smallest: float  # e^x of anything less is 0 …
     largest: float  # … and of anything more infinite
     tanh: tuple[float, ...]  # (tanh r - r) / r³ in r²
@@ -63,14 +67,16 @@ _EXP_F64 = (
     2.50000138317822e-08,
 )
 
-# Errors of the polynomials before rounding: exp 0.03 ULP on |r| ≤ 0.3467; tanh 0.02 ULP (f32, on |r| ≤ 0.55) and
-# 0.06 ULP (f64, on |r| ≤ 0.5205). The f32 ones were tuned each within its function, the f64 ones are not tuned.
+# Errors of the polynomials before rounding: exp 0.03 ULP on |r| ≤ 0.3467; the short one of f32, whose degree is one
+# less, 1.05 ULP; tanh 0.02 ULP (f32, on |r| ≤ 0.55) and 0.06 ULP (f64, on |r| ≤ 0.5205). The f32 ones were tuned each
+# within its function, the f64 ones are not tuned.
 _NUMBERS = {
     DType.F32: _Numbers(
         bias=127,
         ln2=LN2_F32,
         exp=(1.0, 0.49999994, 0.166665167, 0.0416683294, 0.00836882927, 0.00138125452),
         exp_minus=(-1.0, 0.500000119, -0.166665211, 0.041664727, -0.00836799759, 0.00138158037),
+        short_exp=(1.0, 0.999999464, 0.499991268, 0.166681617, 0.0419003032, 0.00826439727),
         smallest=-104.0,
         largest=89.0,
         tanh=(-0.333333701, 0.133327022, -0.0538510606, 0.0210707393, -0.0062743444),
@@ -82,6 +88,7 @@ _NUMBERS = {
         ln2=LN2_F64,
         exp=_EXP_F64,
         exp_minus=tuple(c if k % 2 else -c for k, c in enumerate(_EXP_F64)),
+        short_exp=(1.0, *_EXP_F64),
         smallest=-746.0,
         largest=710.0,
         tanh=(
@@ -114,20 +121,33 @@ def exp(x: Expr) -> Expr:
     return e * a * b
 
 
-def sigmoid(x: Expr) -> Expr:
-    """1 / (1 + e^-x), with e^-x = e^-r · a · b as in exp, divided through by a: (1/a) / (1/a + e^-r · b).
+def exp_nonpositive(x: Expr) -> Expr:
+    """e^x for x ≤ 0. What is below the clamp rounds to 0 by itself, and so does -∞: exactly."""
+    k = _NUMBERS[x.dtype]
+    up = MANTISSA[x.dtype] + 1
+    x = at_least(x, k.smallest)
+    n, t = round_in_bits(x, LOG2_E, k.bias + up)
+    high, low = k.ln2
+    r = fma(-low, n, fma(-high, n, x))
+    return polynomial(r, [c * 2.0**-up for c in k.short_exp]) * from_bits(shift_left(t, MANTISSA[x.dtype]))
 
-    Neither part overflows, and the division underflows gradually: no case for x < 0 is needed. The sum takes e^-r
-    as 1 + r·p before it is rounded, which saves one rounding.
+
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + e^-x) as 2^-s / (2^-s + e^-r · 2^(n - s)).
+
+    The denominator does not overflow, and the division underflows gradually: no case for x < 0 is needed. Where x is so
+    large that n - s might not be an exponent, 1 has long been reached. The sum takes e^-r as 1 + r·p before it is
+    rounded, which saves one rounding.
     """
     k = _NUMBERS[x.dtype]
-    x = clamp(x, k.smallest, -k.smallest)
-    n, t = round_in_bits(x, -LOG2_E, 2 * k.bias)
+    down = MANTISSA[x.dtype] + 1
+    x = clamp(x, k.smallest, -0.5 * k.smallest)
+    n, t = round_in_bits(x, -LOG2_E, k.bias - down)
     high, low = k.ln2
     r = fma(low, n, fma(high, n, x))
-    a, b = two_to_the(t)
-    inverse = from_bits(((2 * k.bias) << MANTISSA[x.dtype]) - bits(a))
-    return inverse / (fma(b * r, polynomial(r, k.exp_minus), inverse) + b)
+    one = const(2.0**-down, x.dtype)
+    power = from_bits(shift_left(t, MANTISSA[x.dtype]))
+    return one / (Fma(power * r, polynomial(r, k.exp_minus), one) + power)
 
 
 def tanh(x: Expr) -> Expr:

@@ -5,8 +5,8 @@
 so that interpreter and native code compute the same bits, on scalars and on vectors, without a mathematical library.
 The functions are in `tir.math`; f16 and bf16 compute in f32 and round once. Errors: `docs/results/vector-math.md`.
 
-What is replaced: exp, log, tanh, sigmoid, erf, sin, cos, rsqrt, and pow of floats. Square root and rounding to integers
-are instructions and stay.
+What is replaced: exp, log, tanh, sigmoid, erf, gelu, sin, cos, rsqrt, and pow of floats. Square root and rounding to
+integers are instructions and stay.
 """
 
 import math
@@ -17,8 +17,8 @@ from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Unary, UnaryOp, ca
 from tilewright.ir.traits import FUNCTIONS
 from tilewright.tir.func import Func
 from tilewright.tir.math.arith import equals, sqrt
-from tilewright.tir.math.error_function import erf
-from tilewright.tir.math.exponential import exp, sigmoid, tanh
+from tilewright.tir.math.error_function import erf, gelu
+from tilewright.tir.math.exponential import exp, exp_nonpositive, sigmoid, tanh
 from tilewright.tir.math.logarithm import log
 from tilewright.tir.math.power import power
 from tilewright.tir.math.root import rsqrt
@@ -27,10 +27,12 @@ from tilewright.tir.rewrite import rewrite_where
 
 _FUNCTIONS: dict[UnaryOp, Callable[[Expr], Expr]] = {
     UnaryOp.EXP: exp,
+    UnaryOp.EXP_NONPOSITIVE: exp_nonpositive,
     UnaryOp.LOG: log,
     UnaryOp.TANH: tanh,
     UnaryOp.SIGMOID: sigmoid,
     UnaryOp.ERF: erf,
+    UnaryOp.GELU: gelu,
     UnaryOp.SIN: sin,
     UnaryOp.COS: cos,
     UnaryOp.RSQRT: rsqrt,
