@@ -148,7 +148,7 @@ class Algebra:
                 if a is None or b is None:
                     return None
                 return Parts(binary(op, a.element, b.element), binary(op, a.row, b.row))
-            case Unary(op=UnaryOp.EXP):
+            case Unary(op=UnaryOp.EXP | UnaryOp.EXP_NONPOSITIVE):
                 inside = self.terms(e.a)
                 if inside is None:
                     return None
