@@ -1,4 +1,4 @@
-"""ONNX's own operator suite: a sample of it passes, and what is wrong is told. All of it: `make onnx-suite`."""
+"""ONNX's own operator suite: a sample of it passes, and what is wrong is reported. All of it: `make onnx-suite`."""
 
 import unittest
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from benchmarks.onnx_suite import Failure, failures_table, main, run_cases
 from tilewright.backend import TilewrightBackend
 from tilewright.support.frames import pack, unpack
 
-EVERY = 12  # the sample is every so many cases, in the order of their names
+EVERY = 12  # the sample is every twelfth case, in the order of their names
 RANDOM = ("Bernoulli",)  # the numbers are one engine's, and ONNX does not say which ones are right
 
 

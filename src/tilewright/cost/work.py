@@ -40,7 +40,7 @@ def domain(block: Block) -> int:
 
 
 def block_seconds(block: Block, lanes: int, m: Machine) -> float:
-    """Of all iterations of `block`, in vectors of so many `lanes`."""
+    """Of all iterations of `block`, in vectors of `lanes` lanes."""
     values = [e for n in walk_stmts(block.body) for e in stmt_exprs(n)]
     stored = {n.buffer for n in walk_stmts(block.body) if isinstance(n, Store)}
     found = [ld for e in values for ld in loads(e)]

@@ -54,8 +54,8 @@ class RegionCompiler:
             return No(f"its compiler took more than {self._timeout:g} s")
         if request.answer is None:
             return No(f"its compiler crashed: {request.failure}")
-        told, results = request.answer
-        return No(told["error"]) if told["error"] else results[0]
+        head, results = request.answer
+        return No(head["error"]) if head["error"] else results[0]
 
     def close(self) -> None:
         self._pool.close()

@@ -43,7 +43,7 @@ class Cache:
         self._folder = folder
         self._capacity = capacity
         self._size: int | None = None  # an estimate; None until the first put looks
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @property
     def is_on(self) -> bool:
@@ -210,8 +210,8 @@ class Cache:
         return False
 
     def _tell_once(self, kind: str, text: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._reported:
+            self._reported.add(kind)
             _log.warning("%s", text)
 
 

@@ -65,7 +65,7 @@ class Session:
         )
 
     def __repr__(self) -> str:
-        """What goes in and out, and what it takes."""
+        """Inputs and outputs, and the threads, kernels and memory that a run uses."""
         state = ["closed"] * self._pool.is_closed
         facts = "; ".join((_count(self.threads, "thread"), *self._facts, *state))
         return f"<Session {self._signature}; {facts}>"
@@ -152,7 +152,7 @@ class Bound:
 
 
 class CheckedBound(Bound):
-    """One whose indices are examined after each run."""
+    """A bound program whose indices are checked after each run."""
 
     __slots__ = ("_checks", "_extremes")
 

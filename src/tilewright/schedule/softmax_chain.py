@@ -295,7 +295,7 @@ def hidden_from(block: Block, key: Iter, simplify: Simplifier) -> Expr | None:
 
 
 def seen_more(scores: KeyNest, rows: int) -> int | None:
-    """How many keys more than its own number each of so many rows sees, where all others are hidden by their number."""
+    """How many keys more than its own number each of `rows` rows sees, where all others are hidden by their number."""
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in scores.block.iters})
     least = hidden_from(scores.block, scores.key, simplify)
     if least is None:

@@ -36,13 +36,13 @@ _KNOWN_SHAPES = 1024
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """An output whose type is known when it is there."""
+    """An output whose type is known only after a run."""
 
     name: str
 
 
 class DynamicSession:
-    """Compiles when it has seen the shapes. `run` may be called from several Python threads at once.
+    """Compiles once it has seen the shapes. `run` may be called from several Python threads at once.
 
     `load` gives the program for shapes of all inputs, or raises HostNodes; `build` compiles a part of a model.
     """
@@ -60,7 +60,7 @@ class DynamicSession:
         self._compiling = threading.Lock()
 
     def __repr__(self) -> str:
-        """What goes in and out as far as it is known, and what was compiled."""
+        """Inputs and outputs as far as their types are known, and how many programs were compiled."""
         inputs = signature_text([(s.name, _type_text(s)) for s in self.inputs])
         outputs = ", ".join(o.name for o in self.outputs) or "nothing"
         if self._staged is not None:
@@ -73,7 +73,7 @@ class DynamicSession:
 
     @property
     def staged(self) -> Staged | None:
-        """The stages of the model, if the host has a part in it."""
+        """The stages of the model, if the host runs some of its nodes."""
         return self._staged
 
     def is_closed(self, shapes: Shapes) -> bool:
@@ -85,7 +85,7 @@ class DynamicSession:
         return True
 
     def prepare(self, shapes: Shapes) -> None:
-        """Compile for these shapes, as far as they decide."""
+        """Compile for these shapes, as far as they determine the program."""
         types = self._model.types(shapes)
         self.inputs = tuple(
             TensorSpec(t.name, types[t.name].dtype.numpy.name, types[t.name].shape) if t.name in types else t
@@ -118,7 +118,7 @@ class DynamicSession:
         )
 
     def close(self) -> None:
-        """Free what the variants hold."""
+        """Free the memory of all compiled variants."""
         with self._lock:
             for session in self._variants.values():
                 session.close()

@@ -91,7 +91,7 @@ class _Process:
     sink: int
     unsent: deque[memoryview] = field(default_factory=deque[memoryview])
     received: bytearray = field(default_factory=bytearray)
-    told: set[bytes] = field(default_factory=set[bytes])  # contexts
+    contexts: set[bytes] = field(default_factory=set[bytes])  # that were sent
     requests: deque[PoolRequest] = field(default_factory=deque[PoolRequest])
     since: float = 0.0  # when it got the first of its requests to itself
     is_ready: bool = False
@@ -100,8 +100,8 @@ class _Process:
         self.unsent.append(memoryview(frame(message)))
 
     def tell(self, context: bytes) -> None:
-        if context and context not in self.told:
-            self.told.add(context)
+        if context and context not in self.contexts:
+            self.contexts.add(context)
             self.put(context)
 
 

@@ -47,8 +47,8 @@ COMMAND = Command(
     """Time MODEL (.onnx or .tw), alone or in turns with other engines.
 
     Every engine has a process of its own, pinned to as many cores as there are threads. One that is not installed, or
-    cannot run the model, is told and left out. Results are compared with ONNX Runtime's, or those of the first other
-    engine; if ours differ, the exit status is 4.
+    cannot run the model, is reported and left out. Results are compared with ONNX Runtime's, or those of the first
+    other engine; if ours differ, the exit status is 4.
     """,
     [
         MODEL,

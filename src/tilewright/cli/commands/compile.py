@@ -34,7 +34,7 @@ COMMAND = Command(
         click.Option(
             ["--threads"],
             type=click.IntRange(min=1),
-            help="Choose kernels for so many threads [default: for any number]. The program runs with any number.",
+            help="Choose kernels for this many threads [default: for any number]. The program runs with any number.",
         ),
         SHAPE,
         TARGET,

@@ -141,7 +141,7 @@ def _alone(loop: For, block: Block) -> bool:
 
 
 def _reduce_in_lanes(s: Draft, name: str, loop: str, lanes: int, vectors: int) -> None:
-    """Accumulate in so many vectors, then combine their halves until one value is left."""
+    """Accumulate in several vectors, then combine their halves until one value is left."""
     if not vectors:
         return
     extent, width = s.loop(loop).extent, lanes * (1 << (vectors.bit_length() - 1))

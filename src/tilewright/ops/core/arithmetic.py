@@ -143,7 +143,7 @@ def _towards(remainder: Expr, b: Expr) -> Expr:
 
 
 def _fmod(a: Expr, b: Expr, quotient_bits: int) -> Expr:
-    """In f64, exact for quotients of up to so many bits: first whole multiples of b · 2^50k are taken away, then of
+    """In f64, exact for quotients of up to `quotient_bits`: first multiples of b · 2^50k are taken away, then of
     b · 2^50(k-1), and so on, each of which is exact.
     """
     size = unary(UnaryOp.ABS, b)

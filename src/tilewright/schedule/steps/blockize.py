@@ -207,7 +207,7 @@ def _over_iterators(
     divisions: Sequence[Division],
     simplify: Simplifier,
 ) -> Expr:
-    """A condition on loops inside, with what it says of loops outside told by the new iterators."""
+    """A condition on loops inside, with what it says of loops outside expressed in the new iterators."""
     if free_vars(cond) <= inside:
         return cond
     if isinstance(cond, Binary) and cond.op in (BinaryOp.LT, BinaryOp.LE) and cond.a.dtype is INDEX:

@@ -5,7 +5,7 @@
             with block("C"):                                             C[0, vi] = …
                 C[vn, vi] = …
 
-Roles are then told from indices alone. A reduction that has only such iterators becomes a plain store. The
+Indices alone then show the role of each iterator. A reduction that has only such iterators becomes a plain store. The
 block is alone under plain loops, one per iterator.
 """
 

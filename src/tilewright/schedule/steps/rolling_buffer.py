@@ -301,7 +301,7 @@ def _parts(block: Block, own: Sequence[For], window: _Window) -> tuple[Stmt | No
 
 
 def _part(block: Block, own: Sequence[For], window: _Window, binding: Expr, rows: int) -> Stmt:
-    """The block's nest with its moving iterator bound to `binding`, over so many rows."""
+    """The block's nest with its moving iterator bound to `binding`, over `rows` rows."""
     bindings = list(block.bindings)
     bindings[window.iterator] = binding
     inner = replace(
