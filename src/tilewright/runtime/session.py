@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,13 +23,14 @@ from tilewright.runtime.program import ExecutionPlan, RunContext
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import Artifact, ExternalCode, Manifest, TensorSpec
+from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.support.indices import IndexCheck, examine_outputs
 
 _NO_EXTERNALS: Mapping[str, ExternalCode] = MappingProxyType({})
 
 
-class Session:
+class Session(Closing):
     """A loaded program.
 
     `threads`: how many threads a run may use, the caller's included; one for each physical core that this process may
@@ -104,14 +105,6 @@ class Session:
         A `Bound` holds what it needs, and goes on working until it is dropped.
         """
         self._pool.close()
-
-    def __enter__(self) -> "Session":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _count(n: int, what: str) -> str:

@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -24,6 +23,7 @@ from tilewright.runtime.session import Bound, Session
 from tilewright.sessions.staged import Build, Staged
 from tilewright.support.arrays import Array, Shapes
 from tilewright.support.artifact import TensorSpec
+from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 
 _log = logging.getLogger("tilewright")
@@ -41,7 +41,7 @@ class OutputSpec:
     name: str
 
 
-class DynamicSession:
+class DynamicSession(Closing):
     """Compiles once it has seen the shapes. `run` may be called from several Python threads at once.
 
     `load` gives the program for shapes of all inputs, or raises HostNodes; `build` compiles a part of a model.
@@ -124,14 +124,6 @@ class DynamicSession:
                 session.close()
             self._variants.clear()
             self._model.close()
-
-    def __enter__(self) -> "DynamicSession":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _values(self, feeds: Mapping[str, Any]) -> dict[str, HostValue]:
         """The feeds as the host holds them. Their names and element types are checked; shapes when they are used."""

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fcntl import fcntl
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tilewright.support.answering import READY
+from tilewright.support.closing import Closing
 from tilewright.support.errors import TilewrightError, UserError
 from tilewright.support.frames import frame, take, unpack
 
@@ -105,7 +105,7 @@ class _Process:
             self.put(context)
 
 
-class Pool:
+class Pool(Closing):
     """Up to `limit` processes of a command. Use it as a context manager: they end with it.
 
     They are started when requests wait, one more where more than `backlog` do, and none any more after `losses`.
@@ -126,14 +126,6 @@ class Pool:
         self._waiting: deque[PoolRequest] = deque()
         self._over: list[PoolRequest] = []
         self._processes: list[_Process] = []
-
-    def __enter__(self) -> "Pool":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the processes; requests that are not over have failed."""

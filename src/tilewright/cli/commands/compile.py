@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tilewright.cli.command import Command
-from tilewright.cli.options import ACCURACY, CHECK_INDICES, JSON, MODEL, PLUGINS, SHAPE, TARGET
+from tilewright.cli.options import COMPILING, JSON, MODEL, SHAPE
 
 COMMAND = Command(
     "compile",
@@ -37,10 +37,7 @@ COMMAND = Command(
             help="Choose kernels for this many threads [default: for any number]. The program runs with any number.",
         ),
         SHAPE,
-        TARGET,
-        ACCURACY,
-        CHECK_INDICES,
-        *PLUGINS,
+        *COMPILING,
         JSON,
     ],
 )

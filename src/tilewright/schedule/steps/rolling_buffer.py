@@ -48,7 +48,7 @@ from tilewright.schedule.preconditions import (
     check_sole_writer,
 )
 from tilewright.schedule.rolled import Rolled, going_round, try_rolled
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, accesses, box, contains, loop_extents
 from tilewright.tir.func import Func
@@ -71,12 +71,8 @@ class _Window(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RollingBuffer(FuncStep):
-    block: str
+class RollingBuffer(BlockStep):
     buffer: str
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def head(self) -> str:

@@ -27,7 +27,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.schedule.steps.transform_layout import misfit
 from tilewright.tir.analysis.independence import order_dependence
 from tilewright.tir.func import Func
@@ -48,12 +48,8 @@ class DomainAxis(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TransformBlockLayout(FuncStep):
-    block: str
+class TransformBlockLayout(BlockStep):
     layout: Layout
-
-    def anchor(self) -> str:
-        return self.block
 
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
