@@ -291,7 +291,10 @@ def test_probe_measures_a_fresh_process(model: str) -> None:
         assert found["peak_mb"] > 0
 
 
-def test_demo_succeeds() -> None:
+@pytest.mark.parametrize("is_small", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_demo_succeeds(is_small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_small:
+        monkeypatch.setattr("examples.demo.resnet18", lambda size: mlp((size, 16, 4)))
     result = CliRunner().invoke(demo, ["--size", "32", "--threads", "1", *QUICK])
     assert result.exit_code == ExitStatus.OK, result.output
     assert "memory at its peak" in result.output

@@ -67,7 +67,7 @@ def by_name(flag: str, variable: str, help: str, metavar: str = "NAME=FILE.npy")
     )
 
 
-def tolerance(help: str) -> click.Option:
+def tolerance_option(help: str) -> click.Option:
     return click.Option(["--tolerance"], default=TOLERANCE, show_default=True, help=help)
 
 

@@ -31,7 +31,7 @@ def _declared(base: type[C]) -> tuple[type[C], ...]:
         for module in modules
         for c in vars(module).values()
         if isinstance(c, type)
-        and issubclass(c, base)
+        and base in c.__mro__  # issubclass asks all classes below an abstract one, for each c that is none
         and c.__module__ == module.__name__
         and not inspect.isabstract(c)
         and c.onnx

@@ -15,7 +15,7 @@ from tilewright.cli.options import (
     SHAPE,
     TARGET,
     by_name,
-    tolerance,
+    tolerance_option,
 )
 from tilewright.support.errors import UserError
 
@@ -85,7 +85,7 @@ COMMAND = Command(
         click.Option(
             ["--seconds"], default=0.5, show_default=True, type=click.FloatRange(0), help="Of each turn."
         ),
-        tolerance("Allowed error against the reference."),
+        tolerance_option("Allowed error against the reference."),
         click.Option(
             ["--timeout"],
             default=TIMEOUT,

@@ -6,7 +6,17 @@ from pathlib import Path
 import click
 
 from tilewright.cli.command import Command
-from tilewright.cli.options import ACCURACY, INPUT, JSON, MODEL, SEED, SHAPE, TARGET, THREADS, tolerance
+from tilewright.cli.options import (
+    ACCURACY,
+    INPUT,
+    JSON,
+    MODEL,
+    SEED,
+    SHAPE,
+    TARGET,
+    THREADS,
+    tolerance_option,
+)
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -38,7 +48,7 @@ COMMAND = Command(
         ),
         SHAPE,
         INPUT,
-        tolerance("Allowed error of floats, relative to the largest magnitude of an output."),
+        tolerance_option("Allowed error of floats, relative to the largest magnitude of an output."),
         click.Option(
             ["--steps"],
             default=0,

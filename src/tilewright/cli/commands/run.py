@@ -1,7 +1,17 @@
 """`tilewright run`: its options."""
 
 from tilewright.cli.command import Command
-from tilewright.cli.options import COMPILING, INPUT, JSON, MODEL, SEED, SHAPE, THREADS, by_name, tolerance
+from tilewright.cli.options import (
+    COMPILING,
+    INPUT,
+    JSON,
+    MODEL,
+    SEED,
+    SHAPE,
+    THREADS,
+    by_name,
+    tolerance_option,
+)
 
 COMMAND = Command(
     "run",
@@ -13,7 +23,7 @@ COMMAND = Command(
         INPUT,
         by_name("--output", "saves", "Write an output to a file"),
         by_name("--expect", "expected", "Compare an output with a file, and exit with 4 if it differs"),
-        tolerance("Of --expect, relative to the largest magnitude."),
+        tolerance_option("Of --expect, relative to the largest magnitude."),
         THREADS,
         *COMPILING,
         SEED,
