@@ -63,7 +63,7 @@ def _running(root: Path) -> int:
 
 @dataclass(slots=True, eq=False)
 class CodegenJob:
-    """A module of LLVM IR, and its object as soon as it is there; not `is_new` if somebody has kept it already."""
+    """A module of LLVM IR, and its object as soon as it is compiled; not `is_new` if the cache had it already."""
 
     ir: str
     object: bytes | None = None

@@ -169,7 +169,7 @@ class Cache:
         return total
 
     def _checked(self, *, make: bool = False) -> Path | None:
-        """The folder, if it is there and nobody else can write to it."""
+        """The folder, if it exists and nobody else can write to it."""
         folder = self._folder
         if folder is None:
             return None

@@ -255,7 +255,7 @@ class _Search:
             if others or buffer not in self._func.locals:
                 reader = others[0] if others else "the caller"
                 raise step_refusal(
-                    self._func, self._around, f"{reader} reads {buffer.name}, of which not all is there"
+                    self._func, self._around, f"{reader} reads {buffer.name}, of which not all is computed"
                 )
 
     def _after(self, own: Sequence[KeyNest], sums: Sequence[KeyNest], gemm: KeyNest) -> tuple[Stmt, ...]:

@@ -170,7 +170,7 @@ class DynamicSession(Closing):
         found = self._found(key)
         if found is not None:
             return found
-        with self._compiling:  # runs whose program is there do not wait for this one
+        with self._compiling:  # runs whose program is compiled do not wait for this one
             if self._staged is not None:
                 return self._staged
             found = self._found(key)  # another thread may have been quicker

@@ -28,7 +28,7 @@ from tilewright.support.errors import TilewrightError, UserError
 from tilewright.support.frames import frame, take, unpack
 
 START_SECONDS = 60.0  # for a process to get ready, on a busy machine
-_AHEAD = 2  # requests that a process holds: the next is there when it has answered one
+_AHEAD = 2  # requests that a process holds: the next is ready when it has answered one
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031  # Linux
 _LAST_SECONDS = 5.0  # for a process that has closed its pipe to end

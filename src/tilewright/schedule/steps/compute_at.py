@@ -85,7 +85,7 @@ def _first_consumer(func: Func, flow: Dataflow, block: Block, loop: For) -> Bloc
 
 
 def _readers(loop: For, block: Block) -> Stmt:
-    """The body of `loop`, without `block` if it is there already."""
+    """The body of `loop`, without `block` if that is in it already."""
     body = without_block(loop.body, block)
     assert body is not None  # the consumers are left
     return body

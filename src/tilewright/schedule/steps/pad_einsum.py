@@ -154,7 +154,7 @@ class PadEinsum(BlockStep):
 
 
 def _einsum(func: Func, block: Block) -> tuple[Store, tuple[Load, ...]]:
-    """The store of a sum of products, and its operands in order; one that is squared is there twice."""
+    """The store of a sum of products, and its operands in order; one that is squared occurs twice."""
     store = block.try_store
     init = block.init
     if store is None or not isinstance(init, Store) or not isinstance(init.value, Const):

@@ -14,7 +14,7 @@ would have from the one before it are computed ahead of the loop by `<block>_hea
 suffix `_head` too). If the loop is not inside another, a loop `<loop>_roll` of one iteration is put around both, so
 that they stay one nest.
 
-Preconditions, so that no row is wanted before it is there or after it is gone:
+Preconditions, so that no row is read before it is computed or after it is overwritten:
 - The loop is serial. The block stands in it alone under loops of its own, in front of all its consumers.
 - One iterator of the block moves with the loop, by a constant number of rows per iteration, and starts at a constant:
   it is bound to c·y + t + constant, where t is a loop of the block that feeds nothing else.
@@ -101,7 +101,7 @@ class RollingBuffer(BlockStep):
             raise step_refusal(
                 func,
                 block,
-                f"the first rows of {self.buffer} need more of {late.buffer.name} than is there before {loop.var.name}",
+                f"the first rows of {self.buffer} need more of {late.buffer.name} than there is before {loop.var.name}",
             )
         body: Stmt = swap_stmt(loop, own[0], rolled)
         new: set[str] = set()
