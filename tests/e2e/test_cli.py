@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from examples.demo import demo
 from examples.models import mlp
 from tilewright.cli.main import main
 from tilewright.cli.output import progress_bar
+from tilewright.cli.peak import measure_limits
 from tilewright.cli.status import ExitStatus
 
 QUICK = ("--rounds", "2", "--seconds", "0")
@@ -25,6 +27,7 @@ QUICK = ("--rounds", "2", "--seconds", "0")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tilewright.cli.profile.measure_limits", partial(measure_limits, seconds=0))
 
 
 @pytest.fixture
