@@ -19,7 +19,7 @@ import click
 
 from benchmarks.fingerprint import bench_home
 from benchmarks.networks import NETWORKS
-from benchmarks.options import turn_options
+from benchmarks.options import Turns, turn_options
 from benchmarks.results import ROOT, current_commit, table, write
 from benchmarks.suite_results import geometric_mean
 from tilewright.cli.output import progress_bar
@@ -86,15 +86,15 @@ class Side:
 
 
 def compare(
-    before: Path, model: Path, threads: int, rounds: int, seconds: float, folder: Path
+    before: Path, model: Path, threads: int, turns: Turns, folder: Path
 ) -> tuple[Ratio, float, float]:
     """After over before, with the median times in milliseconds."""
     with ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, checkout in (("before", before), ("after", ROOT)):
-            sides[name] = Side(checkout, model.absolute(), threads, seconds, folder / name)
+            sides[name] = Side(checkout, model.absolute(), threads, turns.seconds, folder / name)
             stack.callback(sides[name].close)
-        found = take_turns({name: side.turn for name, side in sides.items()}, rounds)
+        found = take_turns({name: side.turn for name, side in sides.items()}, turns.rounds)
     one, two = found["before"], found["after"]
     return speedup(two, one), one.median * 1e3, two.median * 1e3
 
@@ -107,9 +107,7 @@ def compare(
 def main(
     before: Path,
     files: tuple[Path, ...],
-    thread_counts: tuple[int, ...],
-    rounds: int,
-    seconds: float,
+    turns: Turns,
     save: bool,
 ) -> None:
     """Compare with the checkout BEFORE on FILES (ONNX; the networks of the suite in $BENCH_HOME unless given)."""
@@ -117,13 +115,13 @@ def main(
     with tempfile.TemporaryDirectory() as name, progress_bar() as progress:
         suite = (bench_home() / "models" / f"{n}.onnx" for n in NETWORKS)
         models = list(files) or [path for path in suite if path.exists()]
-        total = len(models) * len(thread_counts)
-        for threads in thread_counts:
+        total = len(models) * len(turns.thread_counts)
+        for threads in turns.thread_counts:
             ratios: list[float] = []
             for model in models:
                 if progress is not None:
                     progress(model.stem, len(rows), total)
-                ratio, one, two = compare(before, model, threads, rounds, seconds, Path(name))
+                ratio, one, two = compare(before, model, threads, turns, Path(name))
                 ratios.append(ratio.value)
                 interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
                 rows.append(
@@ -134,7 +132,7 @@ def main(
     click.echo(text)
     if save:
         method = METHOD.format(
-            before=current_commit(before), after=current_commit(), rounds=rounds, seconds=seconds
+            before=current_commit(before), after=current_commit(), rounds=turns.rounds, seconds=turns.seconds
         )
         means = [f"{row[4]} with {row[1]} thread(s)" for row in rows if row[0] == _MEAN]
         shows = (

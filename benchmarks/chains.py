@@ -38,7 +38,7 @@ def elementwise(n: int, x: str) -> Layer:
 
 KINDS: dict[str, tuple[Callable[[int, str], Layer], tuple[int, ...]]] = {
     "convolutions with residuals": (residual, (1, 16, 16, 16)),
-    "matrix products": (dense, (16, 64)),
+    "MatMuls": (dense, (16, 64)),
     "concatenations and convolutions": (concatenating, (1, 4, 8, 8)),
     "elementwise": (elementwise, (16, 64)),
 }

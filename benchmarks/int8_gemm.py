@@ -1,6 +1,6 @@
-"""A product of bytes, u8 · s8 → s32, scheduled step by step around a tensor instruction, against our float32 product.
+"""A GEMM of bytes, u8 · s8 → s32, scheduled step by step around a tensor instruction, against our float32 GEMM.
 
-The schedule is that of a float32 product: tiles of 6 × 16 accumulators in registers. The difference is the innermost
+The schedule is that of a float32 GEMM: tiles of 6 × 16 accumulators in registers. The difference is the innermost
 step, where `x86.i16.dot2_8` (vpmaddwd and vpaddd) takes two steps of the reduction at once for eight columns, and the
 layouts that it asks for: both operands are widened to 16 bits, which is exact, and B lies in panels [N/16, K/2, 16, 2].
 """
@@ -21,9 +21,7 @@ from tilewright.codegen.objects import compile_object
 from tilewright.families.gemm.tiles import row_tiles
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Scope, cast
-from tilewright.ir.layout import Layout
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.layout import Layout, ReorderDims, SplitDim
 from tilewright.runtime.loader import Code
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.distribute import Distribute
@@ -35,8 +33,8 @@ from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower_func
 
 METHOD = """u8 · s8 → s32 of {size} x {size} x {size} on one core, both operands inputs and both packed in every call,
-against our own float32 product of the same size (untuned, B packed in every call). The two take turns in {rounds}
-rounds; the results of the byte product equal numpy's int32 product, with values at the ends of their ranges among the
+against our own float32 GEMM of the same size (untuned, B packed in every call). The two take turns in {rounds}
+rounds; the results of the byte GEMM equal those of numpy in int32, with values at the ends of their ranges among the
 inputs."""
 
 ROWS, COLUMNS, LANES = 6, 16, 8
@@ -44,7 +42,7 @@ BLOCK = 128  # columns of B that stay in L2 while A streams past
 
 
 def int8_gemm(m: int, n: int, k: int) -> Func:
-    """The product as it is written down: operands widened, then a sum of products."""
+    """The GEMM as it is written down: operands widened, then a sum of products."""
     b = FuncBuilder("int8_gemm")
     x, y = b.param("A", (m, k), DType.U8), b.param("B", (k, n), DType.I8)
 
@@ -158,7 +156,7 @@ def operands(m: int, n: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.int8
 @click.option("--seconds", default=0.1, show_default=True, help="Of each turn.")
 @click.option("--save/--no-save", default=True, show_default=True, help="Write docs/results/int8_gemm.md.")
 def main(size: int, rounds: int, seconds: float, save: bool) -> None:
-    """Measure the byte product against the float32 product."""
+    """Measure the byte GEMM against the float32 GEMM."""
     target = native()
     a, b = operands(size, size, size)
     with pinned(1):
@@ -167,7 +165,7 @@ def main(size: int, rounds: int, seconds: float, save: bool) -> None:
         other = Native(schedule_func(float_gemm(size), target, frozenset()).func, target, floats)
         ours.run()
         if not np.array_equal(ours.output, a.astype(np.int32) @ b.astype(np.int32)):
-            raise SystemExit("the byte product is wrong")
+            raise SystemExit("the byte GEMM is wrong")
         measured = interleave({"int8": ours.run, "float32": other.run}, rounds=rounds, seconds=seconds)
     operations = 2 * size**3
     rows = [
@@ -179,7 +177,7 @@ def main(size: int, rounds: int, seconds: float, save: bool) -> None:
         ]
         for name, t in measured.items()
     ]
-    text = table(["product", "best, ms", "best, Gop/s", "median, Gop/s"], rows)
+    text = table(["GEMM", "best, ms", "best, Gop/s", "median, Gop/s"], rows)
     best = min(measured["float32"].round_bests) / min(measured["int8"].round_bests)
     ratio = f"int8 over float32: {best:.2f} at their best, {speedup(measured['int8'], measured['float32'])} by rounds."
     click.echo(f"{text}\n\n{ratio}")

@@ -5,7 +5,6 @@ python -m benchmarks.memory_bound softmax_1024x1024 --no-save
 python -m benchmarks.memory_bound --from RESULTS.json   # what was measured before
 """
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ import click
 
 from benchmarks.catalogue import ENGINES
 from benchmarks.memory_bound_cases import CASES
-from benchmarks.options import page_options, results_option, turn_options
-from benchmarks.results import ROOT, current_commit, table, write
+from benchmarks.options import PageOptions, Turns, page_options, results_option, turn_options
+from benchmarks.results import ROOT, table, write
 from benchmarks.stream_engine import STREAMS
 from benchmarks.suite_measure import measure_all
 from benchmarks.suite_results import (
@@ -122,15 +121,11 @@ def main(
     names: tuple[str, ...],
     sources: tuple[Path, ...],
     peers: str,
-    thread_counts: tuple[int, ...],
-    rounds: int,
-    seconds: float,
-    commit: str | None,
-    keep: Path | None,
-    save: bool,
+    turns: Turns,
+    page: PageOptions,
 ) -> None:
     """Measure the groups of these NAMES (all unless given), or render --from."""
-    measured_at = (commit or current_commit()) if sources else None
+    measured_at = page.measured_at(bool(sources))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not sources:
@@ -140,15 +135,14 @@ def main(
                 models[-1].write_bytes(CASES[case].build().SerializeToString())
             catalogue = {**ENGINES, STREAMS.name: STREAMS}
             engines = [*peers.split(","), STREAMS.name]
-            found = measure_all(models, thread_counts, engines, rounds, seconds, folder, catalogue)
-            sources = (keep or folder / "memory-bound.json",)
-            sources[0].write_text(json.dumps(found, indent=1), encoding="utf-8")
+            measured = measure_all(models, engines, turns, folder, catalogue)
+            sources = (page.stored(measured, folder / "memory-bound.json"),)
         results = read_results(sources)
     counts = sorted({t for found in results.values() for t in found})
     parts = [part for t in counts for part in section(results, t)]
     parts += [versions_text((results,)), *error_text((results,)), *failures_text((results,))]
     click.echo("\n\n".join(parts))
-    if save:
+    if page.save:
         title = "Memory-bound groups against other engines and memory"
         path = write("memory-bound", title, SHOWS, METHOD, *parts, measured_at=measured_at)
         click.echo(f"\nwritten to {path.relative_to(ROOT)}")

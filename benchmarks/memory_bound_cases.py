@@ -58,7 +58,7 @@ def softmax(shape: Shape, axis: int = -1, op: str = "Softmax") -> Case:
 
 
 def masked_softmax(heads: int, queries: int, keys: int) -> Case:
-    """Scores are scaled and masked, as between two products of attention."""
+    """Scores are scaled and masked, as between the two MatMuls of attention."""
 
     def write(net: Net) -> str:
         scaled = net.op("Mul", "x", net.scalar("scale", 0.125))

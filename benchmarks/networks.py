@@ -4,7 +4,6 @@ The networks are the ONNX files of the benchmark suite, in `$BENCH_HOME/models`,
 the suite has measured (`versus.sh models …`).
 """
 
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -13,8 +12,8 @@ import click
 
 from benchmarks.batched import write_batched
 from benchmarks.network_tables import METHOD, pages, shows
-from benchmarks.options import page_options, results_option, turn_options
-from benchmarks.results import FOLDER, ROOT, current_commit, write
+from benchmarks.options import PageOptions, Turns, page_options, results_option, turn_options
+from benchmarks.results import FOLDER, ROOT, write
 from benchmarks.suite_measure import measure_all
 from benchmarks.suite_results import read_results
 from benchmarks.suite_tables import versions_text
@@ -67,15 +66,11 @@ def main(
     files: tuple[Path, ...],
     sources: tuple[Path, ...],
     against: str,
-    thread_counts: tuple[int, ...],
-    rounds: int,
-    seconds: float,
-    commit: str | None,
-    keep: Path | None,
-    save: bool,
+    turns: Turns,
+    page: PageOptions,
 ) -> None:
     """Measure FILES (ONNX; the networks of the suite in $BENCH_HOME unless given), or render --from."""
-    measured_at = (commit or current_commit()) if sources else None
+    measured_at = page.measured_at(bool(sources))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not sources:
@@ -83,14 +78,13 @@ def main(
             if not models:
                 note("nothing to measure: set BENCH_HOME to the suite's folder, or name ONNX files")
                 return
-            measured = measure_all(models, thread_counts, against.split(","), rounds, seconds, folder)
-            sources, files = (keep or folder / "networks.json",), ()
-            sources[0].write_text(json.dumps(measured, indent=1), encoding="utf-8")
+            measured = measure_all(models, against.split(","), turns, folder)
+            sources, files = (page.stored(measured, folder / "networks.json"),), ()
         results = read_results((*sources, *files))
     parts, charts = pages(results)
     parts.insert(0, versions_text((results,)))
     click.echo("\n\n".join(parts))
-    if save:
+    if page.save:
         for file, text in charts.items():
             (FOLDER / file).write_text(text, encoding="utf-8")
         title = "Networks against other engines"

@@ -27,7 +27,7 @@ are mostly noise, as their intervals show."""
 
 # By how names begin; the first that fits.
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "Products": ("gemm_", "dense_"),
+    "GEMM": ("gemm_", "dense_"),
     "Convolutions of ResNet-50": ("c2d_stem_", "c2d_3x3", "c2d_1x1"),
     "Other dimensions, groups, dilation, transposed, depthwise, batches": ("",),
 }

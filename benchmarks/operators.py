@@ -4,7 +4,6 @@ Operators are those of `benchmarks.operator_cases`, untuned. `--from` and `--tun
 of its own (`versus.sh ops …`), the latter after `tilewright tune`.
 """
 
-import json
 import tempfile
 from pathlib import Path
 
@@ -13,21 +12,16 @@ import click
 from benchmarks.catalogue import ENGINES
 from benchmarks.operator_cases import CASES
 from benchmarks.operator_tables import METHOD, SHOWS, pages
-from benchmarks.options import page_options, results_option, turn_options
+from benchmarks.options import PageOptions, Turns, page_options, results_option, turn_options
 from benchmarks.peak_engine import GFLOP, PEAK
-from benchmarks.results import ROOT, current_commit, write
+from benchmarks.results import ROOT, write
 from benchmarks.suite_measure import Cells, measure_all
 from benchmarks.suite_results import read_results
 from benchmarks.suite_tables import versions_text
 
 
 def measure_cases(
-    names: tuple[str, ...],
-    peers: list[str],
-    thread_counts: tuple[int, ...],
-    rounds: int,
-    seconds: float,
-    folder: Path,
+    names: tuple[str, ...], peers: list[str], turns: Turns, folder: Path
 ) -> dict[str, dict[str, Cells]]:
     """In the form of the suite, with the operations that each engine does."""
     models: list[Path] = []
@@ -36,7 +30,7 @@ def measure_cases(
         models[-1].write_bytes(CASES[name].build().SerializeToString())
     engines = [*peers, PEAK.name]
     catalogue = {**ENGINES, PEAK.name: PEAK}
-    found = measure_all(models, thread_counts, engines, rounds, seconds, folder, catalogue)
+    found = measure_all(models, engines, turns, folder, catalogue)
     for name, by_threads in found.items():
         for threads, cells in by_threads.items():
             for engine, cell in cells.items():
@@ -56,26 +50,21 @@ def main(
     sources: tuple[Path, ...],
     tuned: tuple[Path, ...],
     against: str,
-    thread_counts: tuple[int, ...],
-    rounds: int,
-    seconds: float,
-    commit: str | None,
-    keep: Path | None,
-    save: bool,
+    turns: Turns,
+    page: PageOptions,
 ) -> None:
     """Measure NAMES (all unless given) untuned, or render --from and --tuned."""
-    measured_at = (commit or current_commit()) if sources or tuned else None
+    measured_at = page.measured_at(bool(sources or tuned))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not (sources or tuned):
             chosen = names or tuple(CASES)
-            measured = measure_cases(chosen, against.split(","), thread_counts, rounds, seconds, folder)
-            sources = (keep or folder / "operators.json",)
-            sources[0].write_text(json.dumps(measured, indent=1), encoding="utf-8")
+            measured = measure_cases(chosen, against.split(","), turns, folder)
+            sources = (page.stored(measured, folder / "operators.json"),)
         results = read_results(sources), read_results(tuned)
     parts = [versions_text(results), *pages(*results)]
     click.echo("\n\n".join(parts))
-    if save:
+    if page.save:
         path = write(
             "operators", "Operators against other engines", SHOWS, METHOD, *parts, measured_at=measured_at
         )

@@ -1,11 +1,15 @@
 """Options that several benchmarks share."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
+from benchmarks.results import current_commit
 from tilewright.cli.machine import machine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -18,11 +22,56 @@ def parse_thread_counts(
     return values or tuple(n for n in (1, 2) if n <= len(machine().affinity))
 
 
-def turn_options(rounds: int, seconds: float) -> Callable[[Command], Command]:
+@dataclass(frozen=True, slots=True)
+class Turns:
     """How long engines take turns, and with how many threads."""
 
+    thread_counts: tuple[int, ...]
+    rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """What is done with results."""
+
+    commit: str | None
+    keep: Path | None
+    save: bool
+
+    def measured_at(self, is_given: bool) -> str | None:
+        """The commit of results that were given; None for those that are measured now."""
+        return (self.commit or current_commit()) if is_given else None
+
+    def stored(self, measured: object, path: Path) -> Path:
+        """Where the results are as JSON: at `path`, or where they are to be kept."""
+        path = self.keep or path
+        path.write_text(json.dumps(measured, indent=1), encoding="utf-8")
+        return path
+
+
+def _packed(name: str, kind: type, options: Sequence[Callable[..., Any]]) -> Callable[[Command], Command]:
+    """Adds options, whose values the command gets as one `kind` called `name`."""
+
     def add(command: Command) -> Command:
-        for option in (
+        @wraps(command)
+        def packed(**values: Any) -> Any:
+            own = {f.name: values.pop(f.name) for f in fields(kind)}
+            return command(**values, **{name: kind(**own)})
+
+        for option in options:
+            packed = option(packed)
+        return cast("Command", packed)
+
+    return add
+
+
+def turn_options(rounds: int, seconds: float) -> Callable[[Command], Command]:
+    """The command takes `turns: Turns`."""
+    return _packed(
+        "turns",
+        Turns,
+        (
             click.option("--seconds", default=seconds, show_default=True, help="Of each turn."),
             click.option("--rounds", default=rounds, show_default=True, type=click.IntRange(1)),
             click.option(
@@ -33,11 +82,8 @@ def turn_options(rounds: int, seconds: float) -> Callable[[Command], Command]:
                 callback=parse_thread_counts,
                 help="May be repeated [1 and 2].",
             ),
-        ):
-            command = option(command)
-        return command
-
-    return add
+        ),
+    )
 
 
 def results_option(name: str, variable: str, help: str) -> Callable[[Command], Command]:
@@ -48,10 +94,11 @@ def results_option(name: str, variable: str, help: str) -> Callable[[Command], C
 
 
 def page_options(page: str) -> Callable[[Command], Command]:
-    """What is done with results."""
-
-    def add(command: Command) -> Command:
-        for option in (
+    """The command takes `page: PageOptions`."""
+    return _packed(
+        "page",
+        PageOptions,
+        (
             click.option(
                 "--save/--no-save", default=True, show_default=True, help=f"Write docs/results/{page}.md."
             ),
@@ -61,8 +108,5 @@ def page_options(page: str) -> Callable[[Command], Command]:
                 help="Also write what was measured to this file, as JSON.",
             ),
             click.option("--commit", help="That given results were measured at [default: the current one]."),
-        ):
-            command = option(command)
-        return command
-
-    return add
+        ),
+    )

@@ -96,7 +96,7 @@ def conv_transpose(net: PartNet, x: str) -> str:
 
 
 def dense(n: int, dtype: type[np.floating] = np.float32) -> Layer:
-    """A product with a matrix, in another type of floats if asked for."""
+    """A MatMul with a constant matrix, in another type of floats if asked for."""
 
     def add(net: PartNet, x: str) -> str:
         weight = net.matrix((n, n), math.sqrt(2 / n), dtype)

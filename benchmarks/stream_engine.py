@@ -35,7 +35,7 @@ def mix(read: int, written: int) -> tuple[int, int]:
 
 
 def stream_kernel(read: int, written: int, threads: int) -> Executable:
-    """Of so many bytes: each iteration adds up the chunks that it reads, and writes the sum to each that it writes.
+    """Of this many bytes: each iteration adds up the chunks that it reads, and writes the sum to each that it writes.
     Where hardly anything is written, all iterations of a part write to one place.
     """
     reads, writes = mix(read, written)

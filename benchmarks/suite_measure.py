@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto
 
 from benchmarks.catalogue import ENGINES
+from benchmarks.options import Turns
 from benchmarks.suite_results import OURS, SUITE_NAMES
 from tilewright.cli.catalogue import Peer
 from tilewright.cli.measure import Report, measure
@@ -62,10 +63,8 @@ def suite_pythons(names: Iterable[str]) -> dict[str, str]:
 
 def measure_all(
     models: Sequence[Path],
-    thread_counts: Sequence[int],
     peers: Sequence[str],
-    rounds: int,
-    seconds: float,
+    turns: Turns,
     folder: Path,
     catalogue: Mapping[str, Peer] = ENGINES,
 ) -> dict[str, dict[str, Cells]]:
@@ -75,7 +74,7 @@ def measure_all(
     pythons = suite_pythons(peers)
     for model in models:
         files = stored_inputs(model, folder)
-        for threads in thread_counts:
+        for threads in turns.thread_counts:
             try:
                 report = measure(
                     model,
@@ -83,8 +82,8 @@ def measure_all(
                     threads=threads,
                     against=peers,
                     pythons=pythons,
-                    rounds=rounds,
-                    seconds=seconds,
+                    rounds=turns.rounds,
+                    seconds=turns.seconds,
                     catalogue=catalogue,
                 )
                 cells = as_cells(report)

@@ -1,6 +1,7 @@
 """What all tests share: golden texts, and the checks that every Func in hand should pass."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
 from tilewright.tir.verify import verify_func
 
+# Tests start a few hundred processes: without bytecode, each would compile our sources for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ["TILEWRIGHT_DB"] = "off"  # what the user has tuned does not decide what tests compile
 os.environ["TILEWRIGHT_FIGURES"] = "off"  # nor what was measured on this host
 

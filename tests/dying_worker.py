@@ -1,4 +1,4 @@
-"""A stand-in for processes of ours that does what it is told: `python -m tests.dying_worker`."""
+"""A stand-in for processes of ours that does what it is asked: `python -m tests.dying_worker`."""
 
 import os
 import signal

@@ -101,7 +101,7 @@ def check_lowered(graph: Graph, *regions: ExternalRegion) -> Module:
 
 
 def layers(n: int) -> Graph:
-    """Every second node is a product."""
+    """Every second node is a MatMul."""
     b = GraphBuilder()
     x = b.input("x", f32(4, 8))
     for i in range(n):

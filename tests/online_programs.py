@@ -1,4 +1,4 @@
-"""A chain of two products with a softmax between them, as a Func."""
+"""A chain of two MatMuls with a softmax between them, as a Func."""
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import UnaryOp, const, select, unary

@@ -42,7 +42,7 @@ class Model:
         return name
 
     def weight(self, *shape: int) -> str:
-        """Random numbers; a product with them keeps the scale of what it is given."""
+        """Random numbers; a MatMul with them keeps the scale of what it is given."""
         fan_in = math.prod(shape[1:]) or 1
         return self.constant(self.rng.standard_normal(shape).astype(np.float32) / math.sqrt(fan_in))
 

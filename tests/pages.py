@@ -18,8 +18,10 @@ class Ran:
     page: str  # as it should be
 
 
-def run_page(page: Path, folder: Path, varies: str = "") -> Ran:
-    """Run the examples in order, in one namespace. An output that mentions `varies` is taken as the page has it."""
+def run_page(page: Path, folder: Path, varies: str = "", instead: tuple[str, str] = ("", "")) -> Ran:
+    """Run the examples in order, in one namespace. An output that mentions `varies` is taken as the page has it.
+    `instead`: what stands in the code, and what is run in its place.
+    """
     text = page.read_text(encoding="utf-8")
     examples = list(EXAMPLE.finditer(text))
     assert len(examples) == text.count("```python") > 0, "each example is followed by its output"
@@ -28,10 +30,11 @@ def run_page(page: Path, folder: Path, varies: str = "") -> Ran:
     end = 0
     for n, m in enumerate(examples):
         source = folder / f"example_{n}.py"  # a file, where tw.func finds the source
-        source.write_text(m["code"], encoding="utf-8")
+        code = m["code"].replace(*instead) if instead[0] else m["code"]
+        source.write_text(code, encoding="utf-8")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(m["code"], str(source), "exec"), ran.names)
+            exec(compile(code, str(source), "exec"), ran.names)
         ran.outputs.append(out.getvalue())
         is_free = varies and varies in out.getvalue()
         parts += [

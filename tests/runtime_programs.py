@@ -266,7 +266,7 @@ def mixed(x: NDArray[np.float32], rounds: int) -> NDArray[np.float32]:
 
 
 def scanning_program(steps: int) -> Artifact:
-    """One kernel of so many steps, each of which reads what all parts of the one before wrote: the rows of y."""
+    """One kernel of several steps, each of which reads what all parts of the one before wrote: the rows of y."""
     rows = TensorSpec("y", "float32", (steps + 1, N))
     calls = (
         KernelCall("add", PARTS, (inp(0), const(0), out(0))),
@@ -276,7 +276,7 @@ def scanning_program(steps: int) -> Artifact:
 
 
 def marking_program(calls: Sequence[int]) -> Artifact:
-    """A call with so many parts for each of `calls`, whose parts are counted in an output of its own."""
+    """A call for each of `calls`, which says how many parts it has; these are counted in an output of its own."""
     outs = [TensorSpec(f"y{n}", "int64", (parts,)) for n, parts in enumerate(calls)]
     marks = tuple(KernelCall("mark", parts, (out(n),), n % 3 > 0) for n, parts in enumerate(calls))
     return artifact([Segment(marks)], [], outs)

@@ -1,4 +1,4 @@
-"""A design space for tests of the tuner: the plain product of two matrices, tiled in ways that divide it."""
+"""A design space for tests of the tuner: a plain GEMM, tiled in ways that divide it."""
 
 from collections.abc import Sequence
 
@@ -56,11 +56,11 @@ class TileSpace(Space):
 
 
 def tile_spaces(func: Func, target: Target, constants: frozenset[str]) -> Sequence[Space]:
-    """Of a plain product; none of anything else."""
+    """Of a plain GEMM; none of anything else."""
     return (TileSpace(func),) if len(list(loops(func.body))) == 3 else ()
 
 
-def product(m: int, n: int, k: int, name: str = "product") -> Func:
+def gemm(m: int, n: int, k: int, name: str = "gemm") -> Func:
     b = FuncBuilder(name)
     x, y = b.param("A", (m, k), DType.F32), b.param("B", (k, n), DType.F32)
     return b.finish(b.reduce("C", (m, n), (k,), lambda i, j, k: (x[i, k], y[k, j])))

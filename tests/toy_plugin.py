@@ -21,7 +21,7 @@ from tilewright.support.arrays import Array
 
 
 class Numpy(Plugin):
-    """Takes products, sums and activations. Its code is the ONNX model without weights."""
+    """Takes MatMuls, sums and activations. Its code is the ONNX model without weights."""
 
     name = "numpy"
     version = "1"

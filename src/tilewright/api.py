@@ -167,7 +167,7 @@ class _Loader:
         return session
 
     def part(self, graph: "Graph") -> Session:
-        """What comes between nodes that the host runs. Samples of the model's inputs are none of its."""
+        """A session of nodes between those that the host runs. Calibration samples do not apply to it."""
         plugin_options = replace(self.plugin_options, calibration=())
         made: CompiledModel = _compiler().compile_graph(
             self.target, graph, self.accuracy, self.store, self.progress, plugin_options

@@ -92,7 +92,7 @@ class Timing:
     measurements: int
 
     def gflops(self, operations: int) -> float:
-        """Billions of operations a second in the best measurement, if a run does so many."""
+        """Billions of operations a second in the best measurement, where a run does this many `operations`."""
         return operations / self.best / 1e9
 
     def __str__(self) -> str:
@@ -124,12 +124,12 @@ class Executable:
         return results[0] if len(results) == 1 else tuple(results)
 
     def bind(self, *inputs: Array, out: Array | Sequence[Array] | None = None) -> Bound:
-        """The program on these arrays, or on random ones: `run` as often as you like, without looking at them again."""
+        """The program with its arrays fixed (random ones if none are given): `run` then skips their checks."""
         given, results = _arrays(self.func, inputs or self._random(), out)
         return self._session.bind(self._feeds(given), self._results(results))
 
     def time(self, *inputs: Array, repeat: int = 7, seconds: float = 0.02) -> Timing:
-        """How long a run takes. Each of `repeat` measurements is one native call, of so many runs that it takes about
+        """How long a run takes. Each of `repeat` measurements is one native call that makes as many runs as take about
         `seconds`: Python has no part in it. Without inputs, on random ones.
         """
         if repeat < 1:
@@ -184,7 +184,7 @@ class Executable:
         return made
 
     def _artifact(self, runs: int) -> Artifact:
-        """The program that runs all kernels so many times."""
+        """The program that runs all kernels `runs` times."""
         touched = [k.func.params for k in self.kernels]
         # All of a run's buffers are alive at once where it is repeated: the next run writes them again.
         plan = plan_memory(touched if runs == 1 else [[b for t in touched for b in t]], self._shared)

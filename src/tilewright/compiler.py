@@ -41,7 +41,7 @@ from tilewright.placement.options import NATIVE, CalibrationSample, PluginOption
 from tilewright.placement.place import NOTHING_PLACED, Placement, Placing, RegionLost, place, region_codes
 from tilewright.placement.policies import decide_placement
 from tilewright.placement.regions import NativeRegion, externals_of
-from tilewright.placement.workbench import Workbench
+from tilewright.placement.timer import PlacementTimer
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
 from tilewright.runtime import file
@@ -75,8 +75,8 @@ Model: TypeAlias = str | Path | bytes | ModelProto
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledModel:
-    """A program, how long each stage of its making took, and the files with external data that went into it
-    (from the model's folder).
+    """A program, the seconds of each stage of its compilation, and the files with external data that it was made from
+    (paths from the model's folder).
     """
 
     artifact: Artifact
@@ -110,7 +110,7 @@ def compile(
     trace: "ProgramTrace | str | Path | None" = None,
 ) -> CompiledModel:
     """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. Kernels are
-    ranked by one core's time; with `threads`, by the time of so many: the program still runs with any number. What
+    ranked by one core's time; with `threads`, by the time of that many: the program still runs with any number. What
     `trace`, or the file of that name, decides is not decided again. The rest is as for `load`.
     """
     cache = default_cache()
@@ -156,9 +156,9 @@ def compile_graph(
     pool: Workers | None = None,
     is_run_once: bool = False,
 ) -> CompiledModel:
-    """Compile a part of a model: what comes between nodes that the host runs, or a region that a plugin gave up. If it
-    is decided what plugins get, `assignment` says so, and `placing` is what this was decided with. `pool` compiles, if
-    somebody has one already. What `is_run_once` gains nothing from constants that are computed first.
+    """Compile a part of a model: nodes between those that the host runs, or a region that a plugin gave up. If
+    placement is decided already, `assignment` is the result and `placing` what it was decided with. `pool` compiles, if
+    the caller has one. A graph that `is_run_once` gains nothing from folding constants first.
     """
     with Workers(target) if pool is None else nullcontext(pool) as workers:
         made = _compilation(target, accuracy, cache, workers, progress, plugin_options)
@@ -233,7 +233,7 @@ def stages(
 
 
 def custom_op_plugins(plugin_options: PluginOptions) -> Sequence[Plugin]:
-    """Who is asked about operators that we do not know."""
+    """The plugins that are asked about operators that we do not know."""
     return find_plugins(plugin_options.plugins)
 
 
@@ -380,7 +380,7 @@ class _Compilation:
         scope = RecordScope(target_digest(self.target), compiler_digest())
         with Placing(options, threads, native, observed) as placing:
             build = partial(self._tried, placing)
-            bench = Workbench(build, default_database(), scope, threads, versions, strict=options.strict)
+            bench = PlacementTimer(build, default_database(), scope, threads, versions, strict=options.strict)
             return decide_placement(graph, plugins, options, placing, bench, partial(self._tell, "plugins"))
 
     def _plugins(self) -> list[Plugin]:

@@ -44,9 +44,9 @@ def test_regions_are_told_and_compared_with_native_code(model: Path) -> None:
     report = one(model, *GREEDY, "--against", "native")
     assert set(report["engines"]) == {"tilewright", "native"} and report["absent"] == {}
     assert report["reference"] == "native" and report["error"] < 1e-5
-    told = report["plugins"]
-    assert (told["names"], told["policy"]) == (["onnxruntime"], "greedy")
-    (region,) = told["regions"]
+    plugins = report["plugins"]
+    assert (plugins["names"], plugins["policy"]) == (["onnxruntime"], "greedy")
+    (region,) = plugins["regions"]
     assert (region["region"], region["plugin"]) == ("onnxruntime:0", "onnxruntime") and region["version"]
 
 

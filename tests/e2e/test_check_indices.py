@@ -143,7 +143,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Array, str, dict[str, Any]]] = 
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_index_out_of_range_is_named(case: str) -> None:
-    op, feeds, name, wrong, told, attrs = CASES[case]
+    op, feeds, name, wrong, expected, attrs = CASES[case]
     model = single(op, feeds, **attrs)
     with tw.load(model, threads=1) as plain, tw.load(model, threads=1, check_indices=True) as checked:
         assert [o.name for o in checked.outputs] == ["y"]
@@ -154,7 +154,7 @@ def test_an_index_out_of_range_is_named(case: str) -> None:
         for _ in range(2):
             with pytest.raises(UserError) as e:
                 checked.run({**feeds, name: wrong})
-            index, extent, first, last = told.split()
+            index, extent, first, last = expected.split()
             assert e.value.message == (
                 f"node 'my_{op}' ({op}): index {index} is out of range on an axis of extent {extent}"
             )
@@ -294,12 +294,12 @@ def looped() -> ModelProto:
 def test_a_loop_that_compiles_and_interprets() -> None:
     session = tw.load(looped(), threads=1, check_indices=True)
     assert session.run({"times": np.int64(12), "last": np.int64(1)})["end"].shape == (13, 4)
-    for times, last, told in (
+    for times, last, expected in (
         (13, 0, "'inner'.*index 12"),
         (2, 2, "'picking'.*index 2"),
         (12, -4, "index -4"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=expected):
             session.run({"times": np.int64(times), "last": np.int64(last)})
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from examples.demo import demo
 from examples.models import mlp
 from tilewright.cli.main import main
 from tilewright.cli.output import progress_bar
+from tilewright.cli.peak import measure_limits
 from tilewright.cli.status import ExitStatus
 
 QUICK = ("--rounds", "2", "--seconds", "0")
@@ -25,6 +27,7 @@ QUICK = ("--rounds", "2", "--seconds", "0")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tilewright.cli.profile.measure_limits", partial(measure_limits, seconds=0))
 
 
 @pytest.fixture
@@ -291,7 +294,10 @@ def test_probe_measures_a_fresh_process(model: str) -> None:
         assert found["peak_mb"] > 0
 
 
-def test_demo_succeeds() -> None:
+@pytest.mark.parametrize("is_small", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_demo_succeeds(is_small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_small:
+        monkeypatch.setattr("examples.demo.resnet18", lambda size: mlp((size, 16, 4)))
     result = CliRunner().invoke(demo, ["--size", "32", "--threads", "1", *QUICK])
     assert result.exit_code == ExitStatus.OK, result.output
     assert "memory at its peak" in result.output

@@ -58,8 +58,8 @@ def test_open_dimensions_are_those_of_the_feeds(caplog: pytest.LogCaptureFixture
         for n in (2, 3, 2):
             x = np.ones((n, 4), np.float32)
             np.testing.assert_array_equal(session.run({"x": x})["y"], np.full((n, 4), n * 4))
-    told = [r.message for r in caplog.records if r.message.startswith("compiling")]
-    assert told == [
+    messages = [r.message for r in caplog.records if r.message.startswith("compiling")]
+    assert messages == [
         "compiling for x [2, 4]: the first shapes",
         "compiling for x [3, 4]: none of 1 variants has them",
     ]
@@ -79,9 +79,9 @@ def test_variants_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tilewright"):
         for n in (1, 2, 3, 1):
             session.run({"x": np.ones((n, 1), np.float32)})
-    told = [r.message for r in caplog.records if r.message.startswith("compiling")]
-    assert len(told) == 4
-    assert "the least recently used variant goes" in told[2]
+    messages = [r.message for r in caplog.records if r.message.startswith("compiling")]
+    assert len(messages) == 4
+    assert "the least recently used variant goes" in messages[2]
 
 
 def test_threads_with_more_shapes_than_variants() -> None:

@@ -106,5 +106,5 @@ def test_a_layer_of_a_transformer(dtype: np.dtype[Any]) -> None:
         },
         shape=(12, 32),
     )
-    # A unit early in the layer becomes a few behind its products.
+    # A unit early in the layer becomes a few behind its MatMuls.
     check(model, rng.standard_normal((12, 32)).astype(dtype), off_by_one=0.1, most=4)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from examples.models import transformer_encoder
 from tests.onnx_cases import Model
 from tests.toy_plugin import Numpy
 from tilewright.cli.main import main
+from tilewright.cli.peak import measure_limits
 from tilewright.compiler import stages
 from tilewright.plugins.registry import register_plugin, unregister_plugin
 from tilewright.support.program import leaves
@@ -26,7 +28,7 @@ PROFILE = ("--profile", "--seconds", "0", "--threads", "1")
 
 def encoder() -> ModelProto:
     """Equal layers, which share their schedules."""
-    return transformer_encoder(layers=3, hidden=32, heads=2, tokens=8)
+    return transformer_encoder(layers=2, hidden=32, heads=2, tokens=8)
 
 
 def classifier() -> ModelProto:
@@ -96,6 +98,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TILEWRIGHT_CACHE", str(folder / "cache"))
         environment.setenv("TILEWRIGHT_DB", "off")
+        environment.setattr("tilewright.cli.profile.measure_limits", partial(measure_limits, seconds=0))
         register_plugin(Numpy())
         yield
         unregister_plugin("numpy")

@@ -39,8 +39,8 @@ class Hinting(Numpy):
         return YES if unit.name in self.names else No("not for me")
 
     def seconds(self, region: Region, threads: int) -> float | None:
-        told = [self.each(n) for n in region.graph.nodes]
-        return None if None in told else sum(t for t in told if t is not None)
+        stated = [self.each(n) for n in region.graph.nodes]
+        return None if None in stated else sum(t for t in stated if t is not None)
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,7 @@ def test_a_plugin_gets_what_it_says_it_is_quicker_with(stated: float, regions: i
 
 
 def test_each_gets_what_it_is_quicker_with() -> None:
-    """The plugin says that it is quick with wide products, and slow with narrow ones."""
+    """The plugin says that it is quick with wide MatMuls, and slow with narrow ones."""
     register_plugin(Hinting(lambda n: 1e-6 if n.inputs[1].size >= 512 * 512 else 1.0, "MatMul"))
     found = looked_at(dense(512, 512, 512, 256, 256, 256), "hinting")
     assert units_of(found) == ["n0", "n1"]
@@ -208,14 +208,14 @@ def test_a_plugin_that_takes_nothing_leaves_no_trace(policy: str) -> None:
 
 def test_nothing_is_timed_for_a_plugin_that_takes_nothing(tmp_path: Path) -> None:
     register_plugin(Hinting(lambda n: 0.0, "Nonesuch"))
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     tw.compile(
         mobile(2, 16, 8),
         plugins=("hinting",),
         placement="measured",
-        progress=lambda what, done, total: told.append((what, done, total)),
+        progress=lambda what, done, total: reported.append((what, done, total)),
     )
-    assert [t for t in told if t[0] == "plugins"] == [("plugins", 0, 1)]
+    assert [t for t in reported if t[0] == "plugins"] == [("plugins", 0, 1)]
     assert not (tmp_path / "tuning.db").exists()
 
 
@@ -238,13 +238,13 @@ def test_where_plugins_must_not_fail_one_that_does_is_an_error(policy: str) -> N
 
 
 def test_progress_of_measurements_is_told() -> None:
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     tw.compile(
         dense(64, 64, 64),
         plugins=("numpy",),
         placement="measured",
-        progress=lambda what, done, total: told.append((what, done, total)),
+        progress=lambda what, done, total: reported.append((what, done, total)),
     )
-    steps = [(done, total) for what, done, total in told if what == "plugins"]
+    steps = [(done, total) for what, done, total in reported if what == "plugins"]
     total = steps[-1][1]
     assert total > 1 and steps[-1] == (total, total)

@@ -55,7 +55,7 @@ def model(
 
 
 def dense(rows: int | str = 4) -> onnx.ModelProto:
-    """A softmax for us, a product and an activation for the plugin, and a softmax for us again."""
+    """A softmax for us, a MatMul and an activation for the plugin, and a softmax for us again."""
     nodes = [
         helper.make_node("Softmax", ["x"], ["p"]),
         helper.make_node("MatMul", ["p", "w"], ["h"]),

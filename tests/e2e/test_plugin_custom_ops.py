@@ -90,7 +90,7 @@ class Hosting(Numpy):
 
 
 class Typing(Numpy):
-    """Knows operators only when it is told types."""
+    """Knows operators only when it is given types."""
 
     name = "typing"
 

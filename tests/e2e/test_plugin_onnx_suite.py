@@ -15,7 +15,7 @@ from tilewright.plugins.registry import register_plugin, unregister_plugin
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow
 
-EVERY = 70  # the sample is every so many cases, in the order of their names
+EVERY = 70  # the sample is every 70th case, in the order of their names
 OTHERWISE = ("Attention", "Bernoulli", "DFT", "Resize")  # ONNX Runtime gives other results than ONNX expects
 HARD = {
     "test_elu_default_expanded_ver18": "a region takes two constants that are equal",

@@ -41,7 +41,7 @@ def model(nodes: list[onnx.NodeProto], shape: tuple[int, ...], **weights: tuple[
 
 
 def perceptron() -> onnx.ModelProto:
-    """A product and an activation for the plugin, a softmax for us, and a product for the plugin again."""
+    """A MatMul and an activation for the plugin, a softmax for us, and a MatMul for the plugin again."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Add", ["h", "b"], ["s"]),

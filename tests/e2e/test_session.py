@@ -68,9 +68,9 @@ def test_the_cache_changes_nothing(own_cache: Path) -> None:
     first = tw.load(data).run(feeds)
     entries = set(own_cache.iterdir())
     assert entries
-    told: list[str] = []
-    second = tw.load(data, progress=lambda what, _done, _total: told.append(what)).run(feeds)
-    assert not told, "compiled again"
+    reported: list[str] = []
+    second = tw.load(data, progress=lambda what, _done, _total: reported.append(what)).run(feeds)
+    assert not reported, "compiled again"
     assert set(own_cache.iterdir()) == entries
     np.testing.assert_array_equal(first[y], without[y])
     np.testing.assert_array_equal(second[y], without[y])

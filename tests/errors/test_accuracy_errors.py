@@ -41,8 +41,8 @@ def test_every_entry_checks() -> None:
 def test_a_program_that_is_less_accurate_than_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "model.tw"
     made = tw.compile(MODEL, target="x86-64").artifact
-    told = {"accuracy": "2e-05", "algorithms": "k0_conv: Winograd F(4, 3), error 1.5e-06"}
-    file.save(replace(made, manifest=replace(made.manifest, options=told)), path)
+    options = {"accuracy": "2e-05", "algorithms": "k0_conv: Winograd F(4, 3), error 1.5e-06"}
+    file.save(replace(made, manifest=replace(made.manifest, options=options)), path)
     for wanted in ("exact", 1e-6):
         accuracy = Accuracy.of(wanted)
         with pytest.raises(tw.UserError, match=f"compiled with accuracy 2e-05, and {accuracy}") as found:

@@ -3,7 +3,7 @@
 import pytest
 from test_steps_loops_errors import refused
 
-from tilewright.ir.layout import Fuse, Layout, Pad, Reorder, Split
+from tilewright.ir.layout import FuseDims, Layout, PadDim, ReorderDims, SplitDim
 from tilewright.schedule import steps
 from tilewright.schedule.steps import Annotate, Parallel, TransformBlockLayout
 from tilewright.schedule.trace import Trace
@@ -11,26 +11,30 @@ from tilewright.tir.func import single
 from tilewright.tir.parser import parse_func
 
 CASES: dict[str, tuple[Trace, Layout, str]] = {
-    "a_split_that_does_not_divide": ((), Layout((Split(0, 3),)), "3 does not divide 8, the extent of C_vi"),
-    "padding": ((), Layout((Pad(0, 0, 1),)), "adds instances that the block does not have"),
-    "a_dimension_that_is_not_there": ((), Layout((Split(3, 2),)), "there is no dimension 3"),
-    "a_fuse_over_the_end": ((), Layout((Fuse(2, 2),)), "it reaches over the end"),
-    "an_order_that_is_none": ((), Layout((Reorder((0, 1)),)), "no permutation"),
-    "a_split_by_nothing": ((), Layout((Split(0, 0),)), "the factor must be positive"),
+    "a_split_that_does_not_divide": (
+        (),
+        Layout((SplitDim(0, 3),)),
+        "3 does not divide 8, the extent of C_vi",
+    ),
+    "padding": ((), Layout((PadDim(0, 0, 1),)), "adds instances that the block does not have"),
+    "a_dimension_that_is_not_there": ((), Layout((SplitDim(3, 2),)), "there is no dimension 3"),
+    "a_fuse_over_the_end": ((), Layout((FuseDims(2, 2),)), "it reaches over the end"),
+    "an_order_that_is_none": ((), Layout((ReorderDims((0, 1)),)), "no permutation"),
+    "a_split_by_nothing": ((), Layout((SplitDim(0, 0),)), "the factor must be positive"),
     "iterators_of_two_kinds": (
         (),
-        Layout((Fuse(1, 2),)),
+        Layout((FuseDims(1, 2),)),
         "C_vj is spatial and C_vk is reduce, so the kind of the fused iterator is not clear",
     ),
     "a_block_that_was_split": (
         (steps.Split("C_i", (None, 2)),),
-        Layout((Fuse(0, 2),)),
+        Layout((FuseDims(0, 2),)),
         "not alone under plain",
     ),
-    "a_parallel_loop": ((Parallel("C_i"),), Layout((Fuse(0, 2),)), "not alone under plain loops"),
+    "a_parallel_loop": ((Parallel("C_i"),), Layout((FuseDims(0, 2),)), "not alone under plain loops"),
     "an_annotated_loop": (
         (Annotate("C_i", "note", 1),),
-        Layout((Fuse(0, 2),)),
+        Layout((FuseDims(0, 2),)),
         "not alone under plain loops",
     ),
 }
@@ -59,17 +63,17 @@ def grid(X: f32[5, 6], A: out(f32[5, 6])):
 
 
 def test_iterations_that_must_stay_in_order() -> None:
-    e = refused(TransformBlockLayout("B", Layout((Reorder((1, 0)),))), func=parse_func(GRID))
+    e = refused(TransformBlockLayout("B", Layout((ReorderDims((1, 0)),))), func=parse_func(GRID))
     assert (
         "B uses elements of A that B writes in another iteration, so its loops keep their order" in e.message
     )
 
 
 def test_a_map_that_keeps_the_order_is_fine() -> None:
-    TransformBlockLayout("B", Layout((Fuse(0, 2),))).apply(single(parse_func(GRID)))
+    TransformBlockLayout("B", Layout((FuseDims(0, 2),))).apply(single(parse_func(GRID)))
 
 
 def test_a_name_that_is_taken() -> None:
     text = GRID.replace("for j in", "for i_f in").replace("spatial(4, j)", "spatial(4, i_f)")
-    e = refused(TransformBlockLayout("B", Layout((Fuse(0, 2),))), func=parse_func(text))
+    e = refused(TransformBlockLayout("B", Layout((FuseDims(0, 2),))), func=parse_func(text))
     assert "the new name 'i_f' is taken" in e.message

@@ -260,7 +260,7 @@ def test_producer_moved_before_its_inputs() -> None:
 def test_producer_that_needs_more_than_its_inputs_have() -> None:
     """Rows of D in blocks of 4 do not fit tiles of 3 rows, of which C has one at a time."""
     tile = (Split("E_i", (None, 3)), ComputeAt("D", "E_i_0"), ComputeAt("C", "E_i_0"))
-    blocks = TransformLayout("D", lay.Layout((lay.Split(0, 4),)))
+    blocks = TransformLayout("D", lay.Layout((lay.SplitDim(0, 4),)))
     text = refused(dense(), *tile, blocks, ComputeAt("D", "E_i_0"))
     assert "block 'D' needs more of C than is complete inside loop 'E_i_0'" in text
 
@@ -467,7 +467,7 @@ def test_cache_read_before_the_writer_is_done() -> None:
 
 
 def test_cache_read_of_a_box_with_holes() -> None:
-    blocks_of_four = TransformLayout("T", lay.Layout((lay.Pad(0, 0, 3), lay.Split(0, 4))))
+    blocks_of_four = TransformLayout("T", lay.Layout((lay.PadDim(0, 0, 3), lay.SplitDim(0, 4))))
     text = refused(stencil(), blocks_of_four, CacheRead("U", "T", LOCAL))
     assert "holds elements that nobody writes" in text
     assert "cache the buffer before its layout is padded" in text
@@ -494,7 +494,7 @@ def test_scope_of_a_buffer_that_carries_values_into_a_parallel_loop() -> None:
 
 
 def test_layout_of_inputs_and_outputs() -> None:
-    swap = lay.Layout((lay.Reorder((1, 0)),))
+    swap = lay.Layout((lay.ReorderDims((1, 0)),))
     for name in ("A", "E"):
         assert f"{name} is an input or output of the module" in refused(dense(), TransformLayout(name, swap))
     assert "the module has no buffer 'nobody'" in refused(dense(), TransformLayout("nobody", swap))
@@ -503,12 +503,12 @@ def test_layout_of_inputs_and_outputs() -> None:
 @pytest.mark.parametrize(
     ("primitive", "why"),
     [
-        (lay.Split(2, 4), "there is no dimension 2"),
-        (lay.Split(0, 0), "the factor must be positive"),
-        (lay.Reorder((0, 0)), "the order is no permutation"),
-        (lay.Fuse(1, 2), "it reaches over the end"),
-        (lay.Pad(0, -1, 0), "padding must not be negative"),
-        (lay.Pad(7, 0, 1), "there is no dimension 7"),
+        (lay.SplitDim(2, 4), "there is no dimension 2"),
+        (lay.SplitDim(0, 0), "the factor must be positive"),
+        (lay.ReorderDims((0, 0)), "the order is no permutation"),
+        (lay.FuseDims(1, 2), "it reaches over the end"),
+        (lay.PadDim(0, -1, 0), "padding must not be negative"),
+        (lay.PadDim(7, 0, 1), "there is no dimension 7"),
     ],
 )
 def test_layout_that_does_not_fit(primitive: lay.LayoutPrimitive, why: str) -> None:
@@ -522,7 +522,7 @@ def test_layout_that_external_code_sees() -> None:
     t = Buffer("T", (8, 6), I32)
     program = (Call(f.name, f.params), External("plugin", (f.outputs[0],), (t,)))
     module = Module((f,), program, f.params[:3], (), (), (f.outputs[0], t))
-    text = refused(module, TransformLayout("E", lay.Layout((lay.Reorder((1, 0)),))))
+    text = refused(module, TransformLayout("E", lay.Layout((lay.ReorderDims((1, 0)),))))
     assert "E is used by external code or as a condition" in text
 
 

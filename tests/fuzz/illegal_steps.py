@@ -157,7 +157,7 @@ def buffers_that_are_not_theirs(func: Func) -> Iterator[Step]:
     every = [*func.params, *func.locals]
     for p in func.params:
         yield SetScope(p.name, Scope.LOCAL)
-        yield TransformLayout(p.name, Layout((layouts.Reorder(tuple(reversed(range(len(p.shape))))),)))
+        yield TransformLayout(p.name, Layout((layouts.ReorderDims(tuple(reversed(range(len(p.shape))))),)))
     for b in blocks(func.body):
         touched = accesses(b)  # by blocks inside it too
         read = {a.buffer for a in touched if not a.is_write}
@@ -175,13 +175,13 @@ def layouts_of_wrong_rank(func: Func) -> Iterator[Step]:
     for buffer in func.locals:
         rank = len(buffer.shape)
         for wrong in (
-            layouts.Split(rank, 2),
-            layouts.Split(0, 0),
-            layouts.Reorder(tuple(range(rank + 1))),
-            layouts.Reorder((0,) * rank if rank > 1 else (1,)),
-            layouts.Fuse(rank, 2),
-            layouts.Pad(rank, 1, 1),
-            layouts.Pad(0, -1, 0),
+            layouts.SplitDim(rank, 2),
+            layouts.SplitDim(0, 0),
+            layouts.ReorderDims(tuple(range(rank + 1))),
+            layouts.ReorderDims((0,) * rank if rank > 1 else (1,)),
+            layouts.FuseDims(rank, 2),
+            layouts.PadDim(rank, 1, 1),
+            layouts.PadDim(0, -1, 0),
         ):
             yield TransformLayout(buffer.name, Layout((wrong,)))
 

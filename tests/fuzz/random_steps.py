@@ -160,13 +160,13 @@ class Draw:
             dim = self.rng.randrange(max(rank, 1))
             match self.rng.randrange(4):
                 case 0:
-                    moves.append(layouts.Split(dim, self.rng.randint(1, 4)))
+                    moves.append(layouts.SplitDim(dim, self.rng.randint(1, 4)))
                 case 1:
-                    moves.append(layouts.Reorder(tuple(self.rng.sample(range(rank), rank))))
+                    moves.append(layouts.ReorderDims(tuple(self.rng.sample(range(rank), rank))))
                 case 2:
-                    moves.append(layouts.Fuse(max(dim - 1, 0), min(2, rank)))
+                    moves.append(layouts.FuseDims(max(dim - 1, 0), min(2, rank)))
                 case _:
-                    moves.append(layouts.Pad(dim, self.rng.randint(0, 1), self.rng.randint(0, 2)))
+                    moves.append(layouts.PadDim(dim, self.rng.randint(0, 1), self.rng.randint(0, 2)))
             try:
                 shape = list(moves[-1].shape(tuple(shape)))
             except (IndexError, ZeroDivisionError):

@@ -36,7 +36,7 @@ from tilewright.tir.printer import print_func
 from tilewright.tir.rewrite import substitute_stmt, transform_stmt
 from tilewright.tir.stmt import For, IterKind, LoopKind, Stmt, blocks
 
-QUICK, SEEDS = 8, 5  # tests, each of as many seeds
+QUICK, SEEDS = 6, 5  # tests, each of as many seeds
 ATTEMPTS = 25  # steps that are tried on one function; some six of them are legal
 
 

@@ -57,7 +57,7 @@ TRACES: dict[str, Trace] = {
     "blockized_twice": (*TILE, Blockize("C_k_1"), Blockize("C_i_1", "tile")),
     "block_layout": (
         TransformBlockLayout(
-            "C", layout.Layout((layout.Fuse(0, 2), layout.Split(1, 4), layout.Reorder((1, 0, 2))))
+            "C", layout.Layout((layout.FuseDims(0, 2), layout.SplitDim(1, 4), layout.ReorderDims((1, 0, 2))))
         ),
     ),
 }

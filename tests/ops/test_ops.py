@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from native import TARGETS, run_native, target_name
+from native import BEST, TARGETS, run_native, target_name
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNotImplemented
 
 from tilewright.ir.dtype import DType
@@ -59,15 +59,24 @@ def run_scheduled(target: Target, func: Func, inputs: Sequence[Array]) -> list[A
     return run_native(schedule_func(func, target).func, inputs, target)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(run_interpreter, id="interpreter"),
-        *(pytest.param(partial(run_scheduled, t), id=target_name(t)) for t in TARGETS),
+def _runs() -> list[Any]:
+    """Each sample with each way to run it. Targets but the best run a third of an op's samples, and the others in long
+    runs: what differs between targets is code that many samples share.
+    """
+    ways: dict[str, Execute] = {"interpreter": run_interpreter}
+    ways |= {target_name(t): partial(run_scheduled, t) for t in TARGETS}
+    always = ("interpreter", target_name(BEST))
+    return [
+        pytest.param(
+            sample,
+            way,
+            id=f"{name}-{op.__name__}-{k}",
+            marks=() if name in always or k % 3 == 0 else pytest.mark.slow,
+        )
+        for op in OPS
+        for k, sample in enumerate(op.samples(np.random.default_rng(7)))
+        for name, way in ways.items()
     ]
-)
-def execute(request: pytest.FixtureRequest) -> Execute:
-    """How a Func is run: takes its inputs, gives its outputs."""
-    return request.param
 
 
 def build(sample: Sample) -> Func:
@@ -107,7 +116,7 @@ def test_infer_agrees_with_reference(sample: Sample) -> None:
     assert inferred == tuple(TensorType.of(x) for x in sample.op.reference(sample.inputs))
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize(("sample", "execute"), _runs())
 def test_compute_agrees_with_reference(sample: Sample, execute: Execute) -> None:
     func = build(sample)
     expected = sample.op.reference(sample.inputs)

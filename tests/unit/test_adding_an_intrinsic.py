@@ -64,5 +64,5 @@ def test_the_refusal_on_the_page(example: dict[str, Any]) -> None:
     with pytest.raises(ScheduleError) as refused:
         schedule.tensorize("D_t", "x86.u8.psadbw")
     page = DOC.read_text(encoding="utf-8")
-    told = str(refused.value).splitlines()
-    assert "\n".join(f"    {line}" for line in told) in page
+    message = str(refused.value).splitlines()
+    assert "\n".join(f"    {line}" for line in message) in page

@@ -1,4 +1,4 @@
-"""Attention: chains of two products and a softmax are found, become one Func, and are computed block of rows by block
+"""Attention: chains of two MatMuls and a softmax are found, become one Func, and are computed block of rows by block
 of rows, or apart.
 """
 
@@ -288,7 +288,7 @@ def test_heads_that_come_and_go_side_by_side() -> None:
 
 
 def test_a_block_without_tiles_takes_for_ever() -> None:
-    """Evolution mixes the knobs of points: of both products apart, which have no tiles, and of blocks."""
+    """Evolution mixes the knobs of points: of both MatMuls apart, which have no tiles, and of blocks."""
     space = space_of(func_of(attention((2, 40, 16), (2, 40, 16), (2, 40, 16))))
     points, _ = space.ranked()
     block = points[points[:, 0] > 0][:1]
@@ -322,7 +322,7 @@ def test_points_of_other_figures_can_be_built() -> None:
 
 
 def _all_tiles(point: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The point with other tiles of its first product."""
+    """The point with other tiles of its first MatMul."""
     found: list[NDArray[np.int64]] = []
     for rows, vectors in product(range(1, 7), range(1, 4)):
         other = point.copy()

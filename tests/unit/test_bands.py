@@ -1,4 +1,4 @@
-"""A product and the windows that read it, in bands: the same results, and what is between stays in a part."""
+"""A GEMM and the windows that read it, in bands: the same results, and what is between stays in a part."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def relu(x: Expr) -> Expr:
     return maximum(x, const(0, F32))
 
 
-def product(b: FuncBuilder, x: Buffer, u: Buffer) -> Buffer:
+def gemm(b: FuncBuilder, x: Buffer, u: Buffer) -> Buffer:
     made = (*x.shape[:3], u.shape[1])
     acc = b.reduce("acc", made, (u.shape[0],), lambda n, h, w, c, i: (x[n, h, w, i], u[i, c]))
     return b.compute("t", made, lambda n, h, w, c: relu(acc[n, h, w, c]))
@@ -84,14 +84,14 @@ def chain(size: int, width: int, k: int, channels: int, kernel: int, stride: int
     b = FuncBuilder("chain")
     x, u = b.param("X", (images, size, width, k), F32), b.param("U", (k, channels), F32)
     v = b.param("V", (channels, kernel, kernel), F32)
-    return b.finish(windows(b, product(b, x, u), v, stride))
+    return b.finish(windows(b, gemm(b, x, u), v, stride))
 
 
 def pair(between: tuple[int, ...] = (1, 8, 8, 16)) -> Module:
     """The same in two Funcs."""
     x, u = Buffer("X", (*between[:3], 4), F32), Buffer("U", (4, between[3]), F32)
     f = FuncBuilder("f", "f_")
-    first = f.finish(t := product(f, f.use(x), f.use(u)))
+    first = f.finish(t := gemm(f, f.use(x), f.use(u)))
     g = FuncBuilder("g", "g_")
     v = Buffer("V", (between[3], 3, 3), F32)
     second = g.finish(y := windows(g, g.use(t), g.use(v), 1))
@@ -208,7 +208,7 @@ def test_a_chain_by_numbers() -> None:
 def test_others_are_no_chain() -> None:
     b = FuncBuilder("f")
     x, u = b.param("X", (1, 8, 8, 4), F32), b.param("U", (4, 16), F32)
-    t = product(b, x, u)
+    t = gemm(b, x, u)
     v = b.param("V", (16, 3, 3), F32)
     y = windows(b, t, v, 1)
     also = b.compute("also", t.shape, lambda *i: t[i] + 1)  # what is between is needed elsewhere
@@ -347,7 +347,7 @@ def test_a_follower_stays_if_another_block_fills_after_its_loop_began() -> None:
     """`p` may move under a loop of `acc` behind a fill; not if the fill is there too."""
     b = FuncBuilder("f")
     x, u = b.param("X", (1, 4, 4, 2), F32), b.param("U", (2, 8), F32)
-    t = product(b, x, u)
+    t = gemm(b, x, u)
     v = b.param("V", (8, 3, 3), F32)
     s = Schedule(b.finish(windows(b, t, v, 1)))
     s.compute_inline("t")

@@ -14,7 +14,7 @@ from tilewright.plugins.onednn.chains import chain_patterns, read_chain
 from tilewright.support.errors import UserError
 
 
-def product(b: GraphBuilder) -> Value:
+def gemm(b: GraphBuilder) -> Value:
     return b.apply(MatMul(), b.input("x", f32(4, 8)), b.constant("w", floats(8, 16)))
 
 
@@ -26,7 +26,7 @@ def whole(graph: Graph) -> Unit:
 def test_sums_products_and_functions_are_links_in_order() -> None:
     b = GraphBuilder()
     bias, gate = b.constant("bias", floats(16)), b.input("gate", f32(4, 16))
-    y = b.apply(Relu(), b.apply(Mul(), gate, b.apply(Add(), product(b), bias)))
+    y = b.apply(Relu(), b.apply(Mul(), gate, b.apply(Add(), gemm(b), bias)))
     chain = read_chain(whole(b.finish(y)))
     assert isinstance(chain.head.op, MatMul)
     assert [(link.op, link.other) for link in chain.links] == [(Add(), bias), (Mul(), gate), (Relu(), None)]
@@ -34,21 +34,21 @@ def test_sums_products_and_functions_are_links_in_order() -> None:
 
 def test_an_activation_in_pieces_is_one_link() -> None:
     b = GraphBuilder()
-    h = product(b)
+    h = gemm(b)
     chain = read_chain(whole(b.finish(b.apply(Mul(), h, b.apply(Sigmoid(), h)))))
     assert [link.op for link in chain.links] == [Swish()]
 
 
 def test_a_node_alone_is_a_chain_without_links() -> None:
     b = GraphBuilder()
-    assert read_chain(whole(b.finish(product(b)))).links == ()
+    assert read_chain(whole(b.finish(gemm(b)))).links == ()
 
 
 @pytest.mark.parametrize("op", [Add(), Sub()])
 def test_what_is_no_chain(op: Add | Sub) -> None:
     """A sum with itself has no other operand, and in a difference the order counts."""
     b = GraphBuilder()
-    h = product(b)
+    h = gemm(b)
     other = h if isinstance(op, Add) else b.input("o", f32(4, 16))
     with pytest.raises(UserError, match=f"{type(op).__name__} does not continue"):
         read_chain(whole(b.finish(b.apply(op, h, other))))

@@ -24,9 +24,9 @@ from tilewright.tir.verify import verify_func
 F32 = DType.F32
 
 
-def product(m: int, n: int, k: int, *, turned: bool = False) -> Func:
+def gemm(m: int, n: int, k: int, *, turned: bool = False) -> Func:
     """C = A · B, or A · Bᵀ."""
-    b = FuncBuilder("product")
+    b = FuncBuilder("gemm")
     x = b.param("A", (m, k), F32)
     y = b.param("B", (n, k) if turned else (k, n), F32)
     return b.finish(b.reduce("C", (m, n), (k,), lambda i, j, r: (x[i, r], y[j, r] if turned else y[r, j])))
@@ -54,9 +54,9 @@ def stacked(batch: int, m: int, n: int, k: int) -> Func:
 
 
 FUNCS = {
-    "product": product(48, 50, 9),
-    "narrow": product(5, 7, 3),
-    "turned": product(31, 24, 8, turned=True),
+    "gemm": gemm(48, 50, 9),
+    "narrow": gemm(5, 7, 3),
+    "turned": gemm(31, 24, 8, turned=True),
     "convolution": convolution(5, 12, 9, 3, 2),
     "pointwise": convolution(6, 24, 7, 1, 1),
     "stacked": stacked(3, 24, 48, 5),
@@ -85,7 +85,7 @@ def test_every_point_keeps_the_meaning(func: Func) -> None:
 
 def test_a_chunk_larger_than_all_takes_for_ever() -> None:
     """Evolution mixes the knobs of points, and asks for the cost of what comes of it."""
-    space = space_of(product(1, 64, 32))
+    space = space_of(gemm(1, 64, 32))
     points, _ = space.ranked()
     point = points[:1].copy()
     chunk = list(space.decisions(point[0])).index("chunk")
@@ -128,13 +128,13 @@ def test_thousands_of_points_are_ranked_at_once() -> None:
 
 
 def test_twice_the_work_costs_about_twice_as_much() -> None:
-    one, two = (space_of(product(m, 256, 256)).ranked()[1][0] for m in (240, 480))
+    one, two = (space_of(gemm(m, 256, 256)).ranked()[1][0] for m in (240, 480))
     assert 1.9 < two / one < 2.1
 
 
 def test_a_tile_of_the_wrong_size_loses() -> None:
     """One row at a time leaves the units idle; the best tile has enough accumulators."""
-    space = space_of(product(240, 256, 256))
+    space = space_of(gemm(240, 256, 256))
     points, costs = space.ranked()
     best = space.decisions(points[0])
     assert best["rows"] * best["vectors"] >= 8
@@ -143,7 +143,7 @@ def test_a_tile_of_the_wrong_size_loses() -> None:
 
 
 def test_packing_of_constants_is_free() -> None:
-    func = product(12, 512, 512)
+    func = gemm(12, 512, 512)
     free, paid = space_of(func, "B"), space_of(func)
     assert free.decisions(free.ranked()[0][0])["pack_b"] == 1
     assert free.ranked()[1][0] < paid.ranked()[1][0]
@@ -151,12 +151,12 @@ def test_packing_of_constants_is_free() -> None:
 
 def test_rows_of_constants_that_are_near_each_other_are_packed_too() -> None:
     """What is 512 bytes apart shares sets of a cache: a panel of it does not stay there."""
-    space = space_of(product(784, 128, 512), "B")
+    space = space_of(gemm(784, 128, 512), "B")
     assert space.decisions(space.ranked()[0][0])["pack_b"] == 1
 
 
 def test_more_cores_want_balanced_parts() -> None:
-    func = product(96, 512, 64)
+    func = gemm(96, 512, 64)
     one = GemmSpace(prepared(func), AVX2, frozenset())
     two = GemmSpace(prepared(func), AVX2.for_threads(2), frozenset())
     assert two.ranked()[1][0] < 0.7 * one.ranked()[1][0]
@@ -174,7 +174,7 @@ def test_channels_that_both_operands_have_are_no_columns() -> None:
     "change", [{"rows": 8, "vectors": 3}, {"chunk": 7}, {"rows": 49}], ids=["registers", "chunk", "rows"]
 )
 def test_what_cannot_be_costs_infinitely_much(change: dict[str, int]) -> None:
-    space = space_of(product(48, 50, 9))
+    space = space_of(gemm(48, 50, 9))
     decisions = space.decisions(space.ranked()[0][0]) | change
     point = np.array([[decisions[k.name] for k in space.knobs]])
     assert space.cost(point)[0] == math.inf
@@ -207,7 +207,7 @@ def test_products_of_bytes_have_a_space_of_intrinsics() -> None:
 @pytest.mark.parametrize("size", [512, 1024])
 def test_rows_that_lie_far_apart_are_read_again_from_near(size: int) -> None:
     """They come from afar once: in chunks that stay in the second-level cache while all columns pass."""
-    space = gemm_space(make_request(product(size, size, size), AVX2, frozenset()))
+    space = gemm_space(make_request(gemm(size, size, size), AVX2, frozenset()))
     assert space is not None
     best = space.decisions(space.ranked()[0][0])
     assert best["columns_outside"] and 0 < best["chunk"] * size * 4 < AVX2.machine.l2_bytes

@@ -116,7 +116,7 @@ def test_nested_steps_print_and_parse() -> None:
                 (),
                 (Split("C_i", (None, 2)), SetScope("T", Scope.LOCAL)),
                 (
-                    TransformLayout("B", layout.Layout((layout.Split(1, 2), layout.Fuse(0, 2)))),
+                    TransformLayout("B", layout.Layout((layout.SplitDim(1, 2), layout.FuseDims(0, 2)))),
                     Fuse(("a", "b")),
                 ),
             ),

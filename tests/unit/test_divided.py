@@ -28,9 +28,9 @@ F32 = DType.F32
 Sound = Callable[[Func], Func]
 
 
-def product(rows: int, k: int, cols: int) -> Func:
+def gemm(rows: int, k: int, cols: int) -> Func:
     """X · W + B."""
-    b = FuncBuilder("product")
+    b = FuncBuilder("gemm")
     x, w, bias = b.param("X", (rows, k), F32), b.param("W", (k, cols), F32), b.param("B", (cols,), F32)
     c = b.reduce("C", (rows, cols), (k,), lambda i, j, n: (x[i, n], w[n, j]))
     return b.finish(b.compute("Y", (rows, cols), lambda i, j: c[i, j] + bias[j]))
@@ -76,12 +76,12 @@ def small_integers(func: Func) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "func",
     [
-        product(2, 12, 5),
+        gemm(2, 12, 5),
         reduction((12, 5), (0,)),
         reduction((6, 10), (0, 1)),
         reduction((5, 12), (1,), "max"),
     ],
-    ids=["product", "columns", "everything", "max"],
+    ids=["gemm", "columns", "everything", "max"],
 )
 def test_chunks_are_summed_apart_and_then_together(func: Func, sound: Sound) -> None:
     s = Draft(single(func))
@@ -106,15 +106,15 @@ def test_chunks_are_those_of_the_farthest_steps() -> None:
 @pytest.mark.parametrize(
     "func",
     [
-        product(8, 8192, 8),
-        product(1, 16384, 16),
+        gemm(8, 8192, 8),
+        gemm(1, 16384, 16),
         reduction((1 << 19,), (0,)),
         reduction((32768, 16), (0,)),
         reduction((2, 512, 512), (1, 2)),
         reduction((1 << 19,), (0,), "max"),
         softmax(1 << 16),
     ],
-    ids=["product", "one row", "everything", "columns", "two channels", "max", "softmax"],
+    ids=["gemm", "one row", "everything", "columns", "two channels", "max", "softmax"],
 )
 def test_few_results_of_many_steps_are_divided(func: Func) -> None:
     assert rule_of(func) == "split_k"
@@ -123,9 +123,9 @@ def test_few_results_of_many_steps_are_divided(func: Func) -> None:
 @pytest.mark.parametrize(
     "func",
     [
-        product(256, 256, 256),
-        product(1, 2048, 1000),
-        product(8, 256, 8),
+        gemm(256, 256, 256),
+        gemm(1, 2048, 1000),
+        gemm(8, 256, 8),
         reduction((64, 4096), (1,)),
         reduction((49, 1024), (0,)),
         reduction((1024,), (0,)),
@@ -138,15 +138,15 @@ def test_what_has_parts_enough_or_is_over_soon_is_not_divided(func: Func) -> Non
 
 
 def test_a_team_has_parts_for_all() -> None:
-    func = product(8, 8192, 8)
+    func = gemm(8, 8192, 8)
     assert parts_of(schedule_func(func, AVX2).func, "C_part") >= 8
 
 
 @every_target
 @pytest.mark.parametrize(
     "func",
-    [product(8, 8192, 8), reduction((1 << 17, 3), (0,)), softmax(1 << 16)],
-    ids=["product", "sum", "softmax"],
+    [gemm(8, 8192, 8), reduction((1 << 17, 3), (0,)), softmax(1 << 16)],
+    ids=["gemm", "sum", "softmax"],
 )
 def test_divided_results_are_right(func: Func, target: Target) -> None:
     s = schedule_func(func, target)
@@ -155,7 +155,7 @@ def test_divided_results_are_right(func: Func, target: Target) -> None:
     inputs = [rng.standard_normal(p.shape).astype(np.float32) for p in func.params if p not in func.outputs]
     (out,) = run_native(s.func, inputs, target)
     x = inputs[0].astype(np.float64)
-    if func.name == "product":
+    if func.name == "gemm":
         want = x @ inputs[1] + inputs[2]
     elif func.name == "reduction":
         want = 2 * x.sum(0)
@@ -165,7 +165,7 @@ def test_divided_results_are_right(func: Func, target: Target) -> None:
 
 
 def test_native_code_and_the_interpreter_agree_to_the_bit() -> None:
-    func = product(1, 8192, 16)
+    func = gemm(1, 8192, 16)
     scheduled = schedule_func(func, BEST).func
     assert scheduled.block("C_part") is not None
     rng = np.random.default_rng(2)
@@ -178,7 +178,7 @@ def test_native_code_and_the_interpreter_agree_to_the_bit() -> None:
 
 
 def model() -> ModelProto:
-    """A long product, and a sum of all of another input."""
+    """A long GEMM, and a sum of all of another input."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16384])
     w = helper.make_tensor_value_info("w", TensorProto.FLOAT, [16384, 8])
     y, z = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("y", [4, 8]), ("z", [1, 1])))

@@ -60,16 +60,16 @@ def test_the_time_is_with_the_nodes_that_take_it() -> None:
 
 
 def test_nodes_that_passes_put_together_share_the_time() -> None:
-    """Three products of one input are one: each has a third of it."""
+    """Three MatMuls of one input are one: each has a third of it."""
     b = GraphBuilder()
     x = b.input("x", f32(64, 256))
     made = [b.apply(MatMul(), x, b.constant(f"w{i}", floats(256, 256))) for i in range(3)]
     graph = b.finish(b.apply(Add(), b.apply(Add(), b.apply(Exp(), made[0]), made[1]), made[2]))
     found = node_seconds(graph, TARGET, 1)
-    products = [found[n] for n in graph.nodes if isinstance(n.op, MatMul)]
-    assert len(products) == 3
-    assert max(products) < 1.5 * min(products)
-    assert sum(products) > 0.8 * sum(found.values())
+    matmuls = [found[n] for n in graph.nodes if isinstance(n.op, MatMul)]
+    assert len(matmuls) == 3
+    assert max(matmuls) < 1.5 * min(matmuls)
+    assert sum(matmuls) > 0.8 * sum(found.values())
 
 
 def test_convolutions_have_an_estimate() -> None:
@@ -86,6 +86,6 @@ def test_what_native_code_does_not_know_takes_no_time() -> None:
     y = b.apply(Outside("Strange", (x.type,), (x.type,)), b.apply(Exp(), x))
     graph = b.finish(b.apply(MatMul(), y, b.constant("w", floats(256, 256))))
     found = node_seconds(graph, TARGET, 1)
-    exp, strange, product = graph.nodes
+    exp, strange, matmul = graph.nodes
     assert found.get(strange, 0.0) == 0.0
-    assert 0 < found[exp] < found[product]
+    assert 0 < found[exp] < found[matmul]

@@ -140,7 +140,7 @@ def test_the_host_schedules_but_brings_no_instructions_along(
 
 
 def test_the_host_is_named_by_its_processor() -> None:
-    """Objects in a cache that several hosts share are told apart by it."""
+    """It keeps objects of several hosts apart in a cache that they share."""
     target = native()
     assert target.cpu == f"{HOST} {cpu_model()}" if target.features else target.cpu == "generic"
 
@@ -249,7 +249,7 @@ def test_slower_memory_makes_what_streams_slower(products: Callable[[Target], fl
 
 @pytest.fixture
 def products() -> Callable[[Target], float]:
-    """The predicted time of a product whose weights come from memory."""
+    """The predicted time of a GEMM whose weights come from memory."""
     b = FuncBuilder("product")
     x, w = b.param("X", (1, 4096), DType.F32), b.param("W", (4096, 4096), DType.F32)
     func = b.finish(b.reduce("Y", (1, 4096), (4096,), lambda i, j, n: (x[i, n], w[n, j])))

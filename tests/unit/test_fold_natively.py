@@ -21,7 +21,7 @@ from tilewright.ops.core.window import Window
 from tilewright.support.arrays import Array
 from tilewright.target.target import native
 
-N = 512  # a product of matrices of this size is over the budget of `fold_constants`
+N = 512  # a MatMul of this size is over the budget of `fold_constants`
 
 
 class Folding:

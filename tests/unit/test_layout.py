@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import Load, Var
-from tilewright.ir.layout import Dims, Fuse, Layout, LayoutPrimitive, Pad, Reorder, Split
+from tilewright.ir.layout import Dims, FuseDims, Layout, LayoutPrimitive, PadDim, ReorderDims, SplitDim
 
 CASES: list[tuple[Dims, Layout]] = [
     ((6,), Layout()),
-    ((12, 4), Layout((Split(0, 4),))),
-    ((10, 4), Layout((Split(0, 4),))),  # does not divide
-    ((2, 3, 4), Layout((Reorder((2, 0, 1)),))),
-    ((2, 3, 4), Layout((Fuse(1, 2),))),
-    ((2, 3, 4), Layout((Fuse(0, 3),))),
-    ((5, 3), Layout((Pad(0, 1, 2),))),
-    ((1, 20, 3, 3), Layout((Split(1, 8), Reorder((0, 1, 3, 4, 2))))),  # NCHW8c with a tail
-    ((4, 6), Layout((Split(0, 2), Split(2, 3), Reorder((0, 2, 1, 3))))),  # tiles
-    ((5, 7), Layout((Pad(1, 1, 1), Split(1, 4), Fuse(0, 2)))),
-    ((6, 5), Layout((Split(0, 4), Split(0, 2)))),  # a tail of a tail
+    ((12, 4), Layout((SplitDim(0, 4),))),
+    ((10, 4), Layout((SplitDim(0, 4),))),  # does not divide
+    ((2, 3, 4), Layout((ReorderDims((2, 0, 1)),))),
+    ((2, 3, 4), Layout((FuseDims(1, 2),))),
+    ((2, 3, 4), Layout((FuseDims(0, 3),))),
+    ((5, 3), Layout((PadDim(0, 1, 2),))),
+    ((1, 20, 3, 3), Layout((SplitDim(1, 8), ReorderDims((0, 1, 3, 4, 2))))),  # NCHW8c with a tail
+    ((4, 6), Layout((SplitDim(0, 2), SplitDim(2, 3), ReorderDims((0, 2, 1, 3))))),  # tiles
+    ((5, 7), Layout((PadDim(1, 1, 1), SplitDim(1, 4), FuseDims(0, 2)))),
+    ((6, 5), Layout((SplitDim(0, 4), SplitDim(0, 2)))),  # a tail of a tail
 ]
 
 
@@ -69,13 +69,13 @@ def _layouts(draw: st.DrawFn) -> tuple[Dims, Layout]:
         dim = draw(st.integers(0, len(shape) - 1))
         kind = draw(st.sampled_from(["split", "reorder", "fuse", "pad"]))
         if kind == "split":
-            p: LayoutPrimitive = Split(dim, draw(st.integers(1, 4)))
+            p: LayoutPrimitive = SplitDim(dim, draw(st.integers(1, 4)))
         elif kind == "reorder":
-            p = Reorder(tuple(draw(st.permutations(range(len(shape))))))
+            p = ReorderDims(tuple(draw(st.permutations(range(len(shape))))))
         elif kind == "fuse":
-            p = Fuse(dim, draw(st.integers(1, len(shape) - dim)))
+            p = FuseDims(dim, draw(st.integers(1, len(shape) - dim)))
         else:
-            p = Pad(dim, draw(st.integers(0, 2)), draw(st.integers(0, 2)))
+            p = PadDim(dim, draw(st.integers(0, 2)), draw(st.integers(0, 2)))
         primitives.append(p)
         shape = p.shape(shape)
     return logical, Layout(tuple(primitives))

@@ -12,7 +12,7 @@ from tests.onnx_cases import Model, random_feeds
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.passes import prepare
 from tilewright.graph.passes.lower import lower_graph
-from tilewright.ir.layout import Reorder
+from tilewright.ir.layout import ReorderDims
 from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.schedule.trace import replay
@@ -60,7 +60,7 @@ def channels_last(build: Build) -> list[int]:
     turned = {
         s.buffer
         for s in steps
-        if isinstance(s, TransformLayout) and any(isinstance(p, Reorder) for p in s.layout.primitives)
+        if isinstance(s, TransformLayout) and any(isinstance(p, ReorderDims) for p in s.layout.primitives)
     }
     used = dict.fromkeys(b for c in leaves(after.program) for b in c.args if b in after.temps)
     return [b.shape[-1] for b in used if b.name in turned]

@@ -1,4 +1,4 @@
-"""Engines in processes of their own: pinned alike, in turns, and whatever goes wrong with one is told of that one."""
+"""Engines in processes of their own: pinned alike, in turns, and failures are reported by engine."""
 
 import sys
 from importlib import import_module
@@ -105,14 +105,14 @@ def job(folder: Path) -> dict[str, Any]:
 
 
 def test_the_server_answers_with_errors_and_lives_on(tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
-    server = EngineServer("fake_engines:Right", told.append)
+    reports: list[dict[str, Any]] = []
+    server = EngineServer("fake_engines:Right", reports.append)
     failure = server.answer({"do": "load", **job(tmp_path), "packages": ["no_such_package"], "feeds": []})
     assert failure["missing"] == "no_such_package"
     assert failure["types"][0] == "ModuleNotFoundError"
     feeds = EngineJob(**job(tmp_path)).write_feeds({"x": np.array([-1.0, 2.0])})
     answer = server.answer({"do": "load", **job(tmp_path), "feeds": feeds})
-    assert told == [{"progress": ["convert", 1, 1]}]
+    assert reports == [{"progress": ["convert", 1, 1]}]
     assert answer["results"] == ["float64"]
     assert np.array_equal(np.load(tmp_path / "output_0.npy"), [0, 2])
     assert len(server.answer({"do": "turn", "seconds": 0})["times"]) == MIN_RUNS
@@ -138,7 +138,7 @@ def test_the_interpreter_is_that_of_the_option_or_the_environment(monkeypatch: p
 
 
 def test_a_class_of_another_package_is_an_engine(model: Path) -> None:
-    """Told by its place on the path; it is called after the class."""
+    """Given by its place on the path; it is called after the class."""
     report = measure(model, threads=1, against=["fake_engines:Right"], rounds=1, seconds=0, timeout=60)
     assert list(report.engines) == ["tilewright", "right"]
     assert report.error == 0

@@ -21,13 +21,13 @@ from tilewright.ops.core.arithmetic import Add
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.pointwise import Exp
 from tilewright.placement.measured import Assignment, choose
-from tilewright.placement.workbench import Workbench, graph_digest
+from tilewright.placement.timer import PlacementTimer, graph_digest
 from tilewright.runtime.session import Session
 from tilewright.search.database import Database, RecordScope
 
 
 def layers(n: int, width: int = 8) -> Graph:
-    """Products and activations in turns, with a shortcut over each pair."""
+    """MatMuls and activations in turns, with a shortcut over each pair."""
     b = GraphBuilder()
     x = b.input("x", f32(4, width))
     for i in range(n):
@@ -167,11 +167,11 @@ def test_a_plugin_that_wins_all_it_takes_is_compared_once() -> None:
 
 def test_progress_is_told() -> None:
     graph = layers(12)
-    told: list[tuple[int, int]] = []
+    seen: list[tuple[int, int]] = []
     lab = Pretended(by_activation)
-    choose(graph, claimed(graph, "theirs"), lab, lambda done, total: told.append((done, total)))
+    choose(graph, claimed(graph, "theirs"), lab, lambda done, total: seen.append((done, total)))
     total = len(lab.asked) + 1
-    assert told == [(n, total) for n in range(total + 1)]
+    assert seen == [(n, total) for n in range(total + 1)]
 
 
 def test_what_nobody_can_run_alone_is_left_to_all() -> None:
@@ -188,7 +188,7 @@ def test_what_nobody_can_run_alone_is_left_to_all() -> None:
     assert list(found.seconds) == ["native", "theirs"]
 
 
-# ------------------------------------------------------------------------------------------------- on the workbench
+# ------------------------------------------------------------------------------------------------- placements, timed
 
 
 class Clockwork:
@@ -216,7 +216,7 @@ class Clockwork:
 
 
 class Bench:
-    """A workbench over made-up sessions, by the plugins that take part."""
+    """A timer of placements over made-up sessions, by the plugins that take part."""
 
     def __init__(
         self, path: Path, sessions: Mapping[str, Clockwork | Exception | None], strict: bool = False
@@ -233,7 +233,7 @@ class Bench:
             return cast("Session | None", made)
 
         scope = RecordScope("target", "rules")
-        self.bench = Workbench(build, Database(path / "db"), scope, 1, {"theirs": "1"}, strict=strict)
+        self.bench = PlacementTimer(build, Database(path / "db"), scope, 1, {"theirs": "1"}, strict=strict)
 
 
 def test_parts_are_timed_once(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ class Hinting(Plugin):
         return YES if unit.name in self.names else No("not for me")
 
     def seconds(self, region: Region, threads: int) -> float | None:
-        told = [self.each(n) for n in region.graph.nodes]
-        return None if None in told else sum(t for t in told if t is not None)
+        stated = [self.each(n) for n in region.graph.nodes]
+        return None if None in stated else sum(t for t in stated if t is not None)
 
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
         raise AssertionError("nothing is compiled to decide")

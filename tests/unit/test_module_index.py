@@ -4,7 +4,7 @@ import pytest
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, select
-from tilewright.ir.layout import Layout, Reorder
+from tilewright.ir.layout import Layout, ReorderDims
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import JoinFuncs, StoreAt, TransformLayout
 from tilewright.tir.build import FuncBuilder
@@ -58,7 +58,7 @@ def check(module: Module) -> None:
 
 
 STEPS = (
-    TransformLayout("t3", Layout((Reorder((1, 0)),))),
+    TransformLayout("t3", Layout((ReorderDims((1, 0)),))),
     JoinFuncs("make_t1", "make_t2"),
     StoreAt("cat", "p"),
     StoreAt("cat_high", "q"),  # after which nothing is left of its Func

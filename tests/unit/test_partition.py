@@ -24,7 +24,7 @@ from tilewright.support.errors import UserError
 
 
 class Picky(Plugin):
-    """Takes the operators it is told."""
+    """Takes the operators that it is given."""
 
     name = "picky"
 

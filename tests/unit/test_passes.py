@@ -389,7 +389,7 @@ def test_a_residual_after_a_norm_is_no_bias() -> None:
 
 
 def scores(b: GraphBuilder, at: Value) -> Value:
-    """Elements of the rows of a product of 96 columns, at these places."""
+    """Elements of the rows of a MatMul of 96 columns, at these places."""
     product = b.apply(MatMul(), b.input("x", f32(2, 4, 8)), b.constant("w", floats(2, 8, 96)), name="product")
     return b.apply(GatherElements(2), product, at)
 
@@ -431,7 +431,7 @@ def test_columns_stay_where_the_places_are_not_known_or_wrong() -> None:
 
 
 def trimmed(extent: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> tuple[int, ...]:
-    """Kernel and padding of a convolution over so many samples, after the pass."""
+    """Kernel and padding of a convolution over `extent` samples, after the pass."""
     b = GraphBuilder()
     window = Window((kernel,), (stride,), (dilation,), pads[:1], pads[1:])
     conv = b.apply(Conv(window), b.input("x", f32(1, 2, extent)), b.constant("w", floats(3, 2, kernel)))

@@ -22,8 +22,8 @@ from tilewright.tir.stmt import PREFETCH, For, LoopKind, blocks, loops
 F32 = DType.F32
 
 
-def product(rows: int, cols: int, k: int) -> Func:
-    b = FuncBuilder("product")
+def gemm(rows: int, cols: int, k: int) -> Func:
+    b = FuncBuilder("gemm")
     x, y = b.param("A", (rows, k), F32), b.param("B", (k, cols), F32)
     return b.finish(b.reduce("C", (rows, cols), (k,), lambda i, j, r: (x[i, r], y[r, j])))
 
@@ -58,29 +58,27 @@ def requests(llvm: str) -> int:
 
 def test_the_distance_is_in_steps_of_the_reduction() -> None:
     """Four steps are written out, so sixteen steps are four iterations."""
-    (loop,) = noted(scheduled(product(6, 16, 64), 16))
+    (loop,) = noted(scheduled(gemm(6, 16, 64), 16))
     assert loop.kind is LoopKind.SERIAL and dict(loop.annotations)[PREFETCH] == 4
 
 
 def test_every_tile_asks_for_its_columns() -> None:
     """Rows in tiles of 6 and 5, columns in one of 16 and one of 8."""
-    assert len(noted(scheduled(product(11, 24, 64), 16))) == 4
+    assert len(noted(scheduled(gemm(11, 24, 64), 16))) == 4
 
 
 def test_a_short_reduction_asks_for_nothing() -> None:
-    assert not noted(scheduled(product(6, 16, 16), 16))
+    assert not noted(scheduled(gemm(6, 16, 16), 16))
 
 
 def test_a_reduction_without_a_loop_asks_for_nothing() -> None:
-    assert not noted(scheduled(product(6, 16, 4), 2))
+    assert not noted(scheduled(gemm(6, 16, 4), 2))
 
 
 @pytest.mark.parametrize("columns", [8, 16, 24])
 def test_a_line_is_asked_for_once(columns: int) -> None:
     """Two vectors of eight share a line."""
-    (kernel,) = [
-        p.func for p in lower_func(scheduled(product(2, columns, 64), 16, columns))[0] if noted(p.func)
-    ]
+    (kernel,) = [p.func for p in lower_func(scheduled(gemm(2, columns, 64), 16, columns))[0] if noted(p.func)]
     (loop,) = noted(kernel)
     assert requests(kernel_ir(kernel)) == 64 // loop.extent * columns * 4 / 64
 
@@ -124,7 +122,7 @@ def f(Y: f32[4, 16, 8], Z: out(f32[4, 16, 8])):
 
 
 def test_results_stay_the_same() -> None:
-    func = product(7, 17, 40)
+    func = gemm(7, 17, 40)
     rng = np.random.default_rng(2)
     arrays = [rng.integers(-3, 4, p.shape).astype(np.float32) for p in func.params if p not in func.outputs]
     np.testing.assert_array_equal(run_func(scheduled(func, 16), *arrays)[0], run_func(func, *arrays)[0])
@@ -146,12 +144,12 @@ def best(func: Func) -> dict[str, int]:
 
 @pytest.mark.parametrize("shape", [(128, 768, 768), (64, 768, 3072), (49, 2048, 512)], ids=str)
 def test_columns_that_come_from_far_away_are_asked_for(shape: tuple[int, int, int]) -> None:
-    assert best(product(*shape))["prefetch"] > 0
+    assert best(gemm(*shape))["prefetch"] > 0
 
 
 def test_columns_that_stay_near_are_not_asked_for() -> None:
     """A panel that all rows find in the first-level cache."""
-    space = space_of(product(3000, 64, 64))
+    space = space_of(gemm(3000, 64, 64))
     near = space.decisions(space.ranked()[0][0]) | {"columns_outside": 1, "chunk": 0, "pack_b": 1}
     costs = [
         space.cost(np.array([[(near | {"prefetch": p})[k.name] for k in space.knobs]]))[0] for p in (0, 32)
@@ -161,5 +159,5 @@ def test_columns_that_stay_near_are_not_asked_for() -> None:
 
 def test_all_columns_are_read_from_afar_once_in_either_order() -> None:
     """A matrix that no cache holds: chunks of columns inside are no way around it."""
-    func = product(64, 29 * 1733, 96)  # its only chunks have 29 columns
+    func = gemm(64, 29 * 1733, 96)  # its only chunks have 29 columns
     assert best(func)["chunk"] == 0

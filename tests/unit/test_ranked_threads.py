@@ -26,8 +26,8 @@ from tilewright.tuning.candidate import Task
 F32 = DType.F32
 
 
-def product(rows: int, k: int, cols: int) -> Func:
-    b = FuncBuilder("product")
+def gemm(rows: int, k: int, cols: int) -> Func:
+    b = FuncBuilder("gemm")
     x, w = b.param("X", (rows, k), F32), b.param("W", (k, cols), F32)
     return b.finish(b.reduce("Y", (rows, cols), (k,), lambda i, j, n: (x[i, n], w[n, j])))
 
@@ -64,7 +64,7 @@ def test_what_is_too_small_or_whole_is_not_shared() -> None:
 
 @pytest.mark.parametrize(
     "func",
-    [product(96, 512, 64), product(384, 384, 384), powers(256, 256), product(1, 2048, 2048)],
+    [gemm(96, 512, 64), gemm(384, 384, 384), powers(256, 256), gemm(1, 2048, 2048)],
     ids=["rows", "square", "powers", "weights"],
 )
 def test_more_threads_are_quicker_in_every_family(func: Func) -> None:
@@ -77,14 +77,14 @@ def test_more_threads_are_quicker_in_every_family(func: Func) -> None:
 
 def test_memory_does_not_get_quicker_with_threads() -> None:
     """Four cores read no faster than two where two read all that there is."""
-    func, fast = product(1, 4096, 4096), replace(AVX2, machine=replace(AVX2.machine, memory_rates=(9e9,) * 4))
+    func, fast = gemm(1, 4096, 4096), replace(AVX2, machine=replace(AVX2.machine, memory_rates=(9e9,) * 4))
     one, four = (min(best(s) for s in spaces(func, t, frozenset({"W"}))) for t in (fast, fast.for_threads(4)))
     assert one / 1.4 < four < 1.1 * one
 
 
 def test_balance_counts_where_threads_are_known() -> None:
     """Of 5 rows of tiles two threads get 3 and 2; one core does not care."""
-    func = product(30, 4096, 16)
+    func = gemm(30, 4096, 16)
     chosen = [choose_schedule(func, AVX2.for_threads(n), frozenset({"W"})) for n in (1, 2)]
     assert chosen[0].family == chosen[1].family == "gemm" or chosen[1].family == "split_k"
     assert chosen[0].decisions != chosen[1].decisions
@@ -143,7 +143,7 @@ def test_the_machine_of_a_trace_decides_nothing() -> None:
 
 
 def test_tuning_ranks_for_the_threads_that_candidates_run_on() -> None:
-    func = product(96, 512, 64)
+    func = gemm(96, 512, 64)
     task = Task("key", func, frozenset(), AVX2, spaces, threads=4)
     ranked = {s.family: best(s) for s in task.design_spaces()}
     assert ranked == {s.family: best(s) for s in spaces(func, AVX2.for_threads(4))}

@@ -222,7 +222,7 @@ def test_a_tile_keeps_to_the_registers_of_the_target() -> None:
         assert max(widths) <= lanes
 
 
-# ------------------------------------------------------------------------------- what comes before and after a product
+# ---------------------------------------------------------------------------------- what comes before and after a GEMM
 
 Epilogue = Callable[
     [FuncBuilder, Callable[..., Expr], tuple[int, int]], tuple[tuple[int, ...], Callable[..., Expr]]
@@ -308,7 +308,7 @@ def test_epilogue_of_a_product(epilogue: Epilogue, prologue: bool) -> None:
 
 @pytest.mark.parametrize("epilogue", FUSED, ids=lambda e: e.__name__)
 def test_epilogue_runs_on_registers(epilogue: Epilogue) -> None:
-    """The product itself is never stored."""
+    """The result of the GEMM itself is never stored."""
     func = check(with_epilogue(13, 17, 5, epilogue))
     assert "C" in {b.name for b in func.locals if b.scope is Scope.REGISTER}
 

@@ -1,4 +1,4 @@
-"""`.tw` files: they come back as they went, and damage, foreign machines and full disks are told apart."""
+"""`.tw` files: they come back as they went, and damage, foreign machines and full disks have an error each."""
 
 import dataclasses
 import json

@@ -79,10 +79,10 @@ def test_constants_may_stay_where_they_are() -> None:
 
 def test_a_session_says_what_it_is() -> None:
     session = Session(biased_program(), threads=2)
-    told = repr(session)
-    assert told.startswith("<Session ") and f"-> sum: float32[{N}]; 2 threads; 1 kernel in 2 calls; " in told
-    assert "an arena of " in told and "for x86_64" in told
-    assert "closed" not in told
+    text = repr(session)
+    assert text.startswith("<Session ") and f"-> sum: float32[{N}]; 2 threads; 1 kernel in 2 calls; " in text
+    assert "an arena of " in text and "for x86_64" in text
+    assert "closed" not in text
     session.close()
     assert repr(session).endswith("; closed>")
 

@@ -63,7 +63,7 @@ def test_barrier_stress(threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_every_part_runs_once(threads: int) -> None:
-    """Also where parts are no multiple of the workers, fewer than these, or so many that they are claimed together."""
+    """Also where parts are no multiple of the workers, fewer than these, or enough that several are claimed at once."""
     calls = [1, 2, 3, 5, 7, 16, 17, 1, 1, 1023, 1025, 2049, 5000, 4, 3]
     runs = 150
     with Session(marking_program(calls), threads=threads) as session:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
+from tilewright.ir.layout import FuseDims, Layout, PadDim, ReorderDims, SplitDim
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps import STEPS, Split, Unroll
+from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.schedule.trace import parse_trace
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.tir.compare import same_func
@@ -134,6 +136,12 @@ def test_a_settled_schedule_has_no_past() -> None:
 def test_the_text_of_a_schedule_is_its_trace() -> None:
     s = scheduled()
     assert str(s) == s.trace_text() and parse_trace(str(s)) == s.trace
+
+
+def test_older_traces_spell_layouts_otherwise() -> None:
+    older = "Layout(primitives=(Split(dim=1, factor=4), Pad(0, 1, 0), Reorder(order=(1, 0, 2)), Fuse(0, 2)))"
+    steps = (SplitDim(1, 4), PadDim(0, 1, 0), ReorderDims((1, 0, 2)), FuseDims(0, 2))
+    assert parse_trace(f"TransformLayout('T', {older})") == (TransformLayout("T", Layout(steps)),)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ RAGGED = matmul(m=7, n=18, k=5, relu=True)
 
 
 def prepared() -> Func:
-    """A product of which one operand is computed."""
+    """A GEMM of which one operand is computed."""
     b = FuncBuilder("prepared")
     x, y = b.param("X", (8, 6), DType.I32), b.param("B", (6, 16), DType.I32)
     a = b.compute("A", (8, 6), lambda i, k: x[i, k] * 3)

@@ -251,7 +251,7 @@ def test_reverse_compute_at_runs_guarded_readers_in_full() -> None:
 
 
 def test_reverse_compute_at_follows_a_packed_buffer() -> None:
-    packed = lay.Layout((lay.Split(1, 3), lay.Reorder((1, 0, 2))))
+    packed = lay.Layout((lay.SplitDim(1, 3), lay.ReorderDims((1, 0, 2))))
     f = tiled(dense(), TransformLayout("C", packed), ReverseComputeAt("D", "C_j_0"))
     assert extents(f, "D")[2:] == [4, 3]
 
@@ -309,7 +309,7 @@ def test_compute_inline_into_two_readers_and_a_stencil() -> None:
 def test_compute_inline_of_a_packed_buffer() -> None:
     apply(
         dense(),
-        TransformLayout("D", lay.Layout((lay.Split(1, 4), lay.Reorder((1, 0, 2))))),
+        TransformLayout("D", lay.Layout((lay.SplitDim(1, 4), lay.ReorderDims((1, 0, 2))))),
         ComputeInline("D"),
     )
 
@@ -338,11 +338,11 @@ def test_set_scope() -> None:
 
 
 LAYOUTS = [
-    lay.Layout((lay.Reorder((1, 0)),)),
-    lay.Layout((lay.Split(1, 3), lay.Reorder((1, 0, 2)))),
-    lay.Layout((lay.Split(0, 4),)),  # 10 rows in blocks of 4: the last block is not full
-    lay.Layout((lay.Fuse(0, 2),)),
-    lay.Layout((lay.Pad(1, 1, 2), lay.Fuse(0, 2))),
+    lay.Layout((lay.ReorderDims((1, 0)),)),
+    lay.Layout((lay.SplitDim(1, 3), lay.ReorderDims((1, 0, 2)))),
+    lay.Layout((lay.SplitDim(0, 4),)),  # 10 rows in blocks of 4: the last block is not full
+    lay.Layout((lay.FuseDims(0, 2),)),
+    lay.Layout((lay.PadDim(1, 1, 2), lay.FuseDims(0, 2))),
 ]
 
 
@@ -378,8 +378,8 @@ def run_two(module: Module) -> np.ndarray:
 
 def test_transform_layout_of_shared_buffers_and_constants() -> None:
     before = two_kernels()
-    packed = lay.Layout((lay.Split(1, 4), lay.Reorder((1, 0, 2))))
-    steps = (TransformLayout("T", lay.Layout((lay.Reorder((1, 0)),))), TransformLayout("W", packed))
+    packed = lay.Layout((lay.SplitDim(1, 4), lay.ReorderDims((1, 0, 2))))
+    steps = (TransformLayout("T", lay.Layout((lay.ReorderDims((1, 0)),))), TransformLayout("W", packed))
     after = replay(before, steps)
     verify_module(after)
     assert after.temps[0].shape == (6, 4)
@@ -389,7 +389,7 @@ def test_transform_layout_of_shared_buffers_and_constants() -> None:
 
 def test_untouched_funcs_keep_their_identity() -> None:
     before = two_kernels()
-    after = TransformLayout("W", lay.Layout((lay.Reorder((1, 0)),))).apply(before)
+    after = TransformLayout("W", lay.Layout((lay.ReorderDims((1, 0)),))).apply(before)
     assert after.func("first") is before.func("first")
 
 
@@ -439,11 +439,11 @@ def proposal(func: Func, kind: int, a: int, b: int, c: int) -> Step:
 def random_layout(shape: tuple[int, ...], a: int, b: int) -> lay.Layout:
     rank = len(shape)
     options: list[tuple[lay.LayoutPrimitive, ...]] = [
-        (lay.Split(a % rank, 2 + b % 2),),
-        (lay.Reorder(tuple(range(rank))[::-1]),),
-        (lay.Split(a % rank, 2), lay.Reorder((rank, *range(rank)))),
-        (lay.Fuse(0, rank),),
-        (lay.Pad(a % rank, 1, 0),),
+        (lay.SplitDim(a % rank, 2 + b % 2),),
+        (lay.ReorderDims(tuple(range(rank))[::-1]),),
+        (lay.SplitDim(a % rank, 2), lay.ReorderDims((rank, *range(rank)))),
+        (lay.FuseDims(0, rank),),
+        (lay.PadDim(a % rank, 1, 0),),
     ]
     return lay.Layout(options[b % len(options)])
 

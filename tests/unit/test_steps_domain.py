@@ -28,7 +28,7 @@ from tilewright.tir.stmt import If, loops, walk_stmts
 
 
 def heads(dtype: DType = DType.I32) -> Func:
-    """A product whose result is split into heads and transposed."""
+    """A GEMM whose result is split into heads and transposed."""
     b = FuncBuilder("heads")
     x, w = b.param("X", (5, 4), dtype), b.param("W", (4, 6), dtype)
     c = b.reduce("C", (5, 6), (4,), lambda i, j, k: (x[i, k], w[k, j]))
@@ -167,7 +167,7 @@ def test_tiles_that_reach_beyond_the_end_invert_up_to_there() -> None:
 
 
 def tiles(length: int) -> Func:
-    """y[i] = x[i // 4, i % 4]: what tiles of four give for so many elements."""
+    """y[i] = x[i // 4, i % 4]: what tiles of four give for `length` elements."""
     b = FuncBuilder("tiles")
     x = b.param("X", (-(-length // 4), 4), DType.F32)
     return b.finish(b.compute("Y", (length,), lambda i: x[i // 4, i % 4]))

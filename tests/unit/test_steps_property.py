@@ -72,8 +72,8 @@ def _chains(func: Func) -> list[list[str]]:
 @st.composite
 def a_layout(draw: st.DrawFn, rank: int) -> layout.Layout:
     dim = draw(st.integers(0, max(rank - 1, 0)))
-    first = st.sampled_from([layout.Split(dim, 2), layout.Fuse(dim, 2), layout.Fuse(dim, 1)])
-    order = layout.Reorder(tuple(draw(st.permutations(range(rank)))))
+    first = st.sampled_from([layout.SplitDim(dim, 2), layout.FuseDims(dim, 2), layout.FuseDims(dim, 1)])
+    order = layout.ReorderDims(tuple(draw(st.permutations(range(rank)))))
     return layout.Layout(tuple(draw(st.permutations([order, draw(first)]))[: draw(st.integers(1, 2))]))
 
 

@@ -7,9 +7,7 @@ from schedule_programs import check, outline
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope, Var, cast, free_vars
-from tilewright.ir.layout import Layout
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.layout import Layout, ReorderDims, SplitDim
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     Blockize,
@@ -182,7 +180,7 @@ def test_a_block_of_blockize() -> None:
 def test_a_block_of_blockize_with_an_emitter() -> None:
     done = check(dot(), *PAIRS, Blockize("C_k_1"), Tensorize("C_o", "x86.i16.dot2_8"))
     (emit,) = [s for s in walk_stmts(done.body) if isinstance(s, Emit)]
-    # Operands are told in the iterators of the block around.
+    # Operands are named by the iterators of the block around.
     assert free_vars(emit.operands[0][0]) == {Var("C_vi_o"), Var("C_vj_o")}
 
 

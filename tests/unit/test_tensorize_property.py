@@ -1,4 +1,4 @@
-"""Tensorize on products whose loops were split and reordered at random: refused, or the same to the bit."""
+"""Tensorize on GEMMs whose loops were split and reordered at random: refused, or the same to the bit."""
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings

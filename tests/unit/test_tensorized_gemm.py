@@ -16,9 +16,7 @@ from tilewright.codegen.kernel import kernel_ir
 from tilewright.codegen.objects import compile_assembly
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scope, cast
-from tilewright.ir.layout import Layout
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.layout import Layout, ReorderDims, SplitDim
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps import Distribute
 from tilewright.target.target import AVX2, BASELINE, Target

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.native import BEST
-from tests.tile_space import product, tile_spaces
+from tests.tile_space import gemm, tile_spaces
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
@@ -21,7 +21,7 @@ from tilewright.tuning.candidates import Candidates
 from tilewright.tuning.trial import Candidate, Experiment, TrialStatus, find_difference, random_input
 from tilewright.tuning.trials import Trials
 
-FUNC = product(16, 16, 16)
+FUNC = gemm(16, 16, 16)
 TASK = Task("task", FUNC, frozenset(), BEST, tile_spaces)
 
 HEAD = "define void @kernel0(ptr %args, i64 %part) {\nentry:\n"
@@ -141,7 +141,7 @@ def test_two_threads() -> None:
 
 
 def test_work_on_constants_is_not_timed() -> None:
-    func = product(64, 512, 64)
+    func = gemm(64, 512, 64)
     weights = Maker(Task("w", func, frozenset({"B"}), BEST, tile_spaces)).make(DEFAULT, {})[0]
     assert weights.early and weights.made
     reads = {s for c in weights.calls for s in c.args}

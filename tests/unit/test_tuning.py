@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import tilewright as tw
 from examples.models import mlp
-from tests.tile_space import product, tile_spaces
+from tests.tile_space import gemm, tile_spaces
 from tilewright import api, compiler
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import Tuned, tuning_scope
@@ -47,8 +47,8 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def slow_schedule() -> Schedule:
-    """A product whose columns are computed one by one; eight at once are several times quicker."""
-    s = Schedule(product(64, 64, 64))
+    """A GEMM whose columns are computed one by one; eight at once are several times quicker."""
+    s = Schedule(gemm(64, 64, 64))
     j0, j1 = s.sample_perfect_tile("C_j", 2, 16, decision=(64, 1))
     s.reorder("C_i", j0, "C_k", j1)
     s.vectorize(j1)
@@ -86,10 +86,10 @@ def test_the_decisions_of_a_schedule_are_tuned(database: Path) -> None:
 
 
 def test_the_next_tuning_goes_on_where_one_ended(database: Path) -> None:
-    func = product(8, 64, 8)
+    func = gemm(8, 64, 8)
     first = tw.tune(func, trials=6, budget=60, spaces=tile_spaces)
     assert first.trials == 6 and first.tasks[0].points == 36
-    again = tw.tune(product(8, 64, 8, "renamed"), budget=60, trials=100, spaces=tile_spaces)
+    again = tw.tune(gemm(8, 64, 8, "renamed"), budget=60, trials=100, spaces=tile_spaces)
     assert again.trials == 36 - 6
     rows = [m for m in Database(database).measurements(SCOPE, task_key(func, ())) if m.purpose == "trial"]
     assert len(rows) == len({tuple(m.decisions.values()) for m in rows}) == 36
@@ -118,7 +118,7 @@ def test_what_an_earlier_tuning_chose_is_not_lost_without_a_comparison(database:
 
 
 def test_the_schedule_of_our_own_spaces_can_be_had(database: Path) -> None:
-    func = product(24, 32, 16)
+    func = gemm(24, 32, 16)
     (task,) = tw.tune(func, budget=60, trials=4).tasks
     assert task.points > 100 and task.trials == 4
     a, b = (
@@ -128,7 +128,7 @@ def test_the_schedule_of_our_own_spaces_can_be_had(database: Path) -> None:
 
 
 def test_without_spaces_the_default_stays(database: Path) -> None:
-    result = tw.tune(product(8, 8, 8), budget=20, spaces=empty_spaces)
+    result = tw.tune(gemm(8, 8, 8), budget=20, spaces=empty_spaces)
     (task,) = result.tasks
     assert task.chosen is None and result.trials == 0 and math.isfinite(task.default_seconds)
     assert result.best_seconds == result.default_seconds
@@ -140,11 +140,11 @@ def empty_spaces(*_: object) -> tuple[()]:
 
 def test_what_cannot_be_tuned_says_so(database: Path) -> None:
     with pytest.raises(UserError, match="no decisions to tune"):
-        tw.tune(Schedule(product(8, 8, 8)))
+        tw.tune(Schedule(gemm(8, 8, 8)))
     with pytest.raises(UserError, match="not a time"):
-        tw.tune(product(8, 8, 8), budget="a while")
+        tw.tune(gemm(8, 8, 8), budget="a while")
     with pytest.raises(UserError, match="trials = 0"):
-        tw.tune(product(8, 8, 8), trials=0)
+        tw.tune(gemm(8, 8, 8), trials=0)
 
 
 def test_an_interrupt_keeps_what_was_found(database: Path) -> None:
@@ -293,9 +293,9 @@ def test_neither_luck_nor_a_trifle_is_a_reason_to_choose() -> None:
 
 
 def test_tolerance_grows_with_the_reduction() -> None:
-    short, long = (tolerance(product(4, 4, k)) for k in (4, 4096))
+    short, long = (tolerance(gemm(4, 4, k)) for k in (4, 4096))
     assert 1e-6 < short < long < 1e-3
-    assert innermost_iterations(product(3, 4, 5).body) == 60
+    assert innermost_iterations(gemm(3, 4, 5).body) == 60
 
 
 def test_the_history_of_several_tasks_is_of_the_whole() -> None:
@@ -303,7 +303,7 @@ def test_the_history_of_several_tasks_is_of_the_whole() -> None:
 
     def task(key: str, calls: int, history: tuple[tuple[float, float], ...]) -> TaskResult:
         first, last = history[0][1], history[-1][1]
-        return TaskResult(key, key, calls, first, last, None, "", 1, 1, (lost,), history, product(2, 2, 2))
+        return TaskResult(key, key, calls, first, last, None, "", 1, 1, (lost,), history, gemm(2, 2, 2))
 
     result = TuneResult(
         (task("a", 2, ((0.0, 3.0), (5.0, 2.0))), task("b", 1, ((1.0, 4.0), (9.0, 1.0)))), 10.0

@@ -1,4 +1,4 @@
-"""Pools behind a product, and products of pixels behind windows, in bands: the same results as one after the other."""
+"""Pools behind a GEMM, and pointwise convolutions behind windows, in bands: the same results as one after the other."""
 
 from dataclasses import replace
 

@@ -25,8 +25,8 @@ def elementwise(size: int, fn: Callable[[Expr], Expr]) -> Func:
     return b.finish(b.compute("Y", (size,), lambda i: fn(x[i])))
 
 
-def product(rows: int, k: int, cols: int) -> Func:
-    b = FuncBuilder("product")
+def gemm(rows: int, k: int, cols: int) -> Func:
+    b = FuncBuilder("gemm")
     x, w = b.param("X", (rows, k), F32), b.param("W", (k, cols), F32)
     return b.finish(b.reduce("Y", (rows, cols), (k,), lambda i, j, n: (x[i, n], w[n, j])))
 
@@ -52,8 +52,8 @@ def test_time_grows_with_elements_instructions_and_distance() -> None:
 
 
 def test_an_operand_that_is_read_again_comes_from_afar_once() -> None:
-    """A product of 256³ is arithmetic: its operands are a hundredth of what it loads."""
-    seconds = block_seconds(only(product(256, 256, 256)), LANES, SHIPPED)
+    """A GEMM of 256³ is arithmetic: its operands are a hundredth of what it loads."""
+    seconds = block_seconds(only(gemm(256, 256, 256)), LANES, SHIPPED)
     assert seconds == pytest.approx(256**3 / LANES * 0.75 / 3.3e9, rel=0.5)
 
 
@@ -65,11 +65,11 @@ def test_an_operand_that_is_read_again_comes_from_afar_once() -> None:
         (elementwise(8192, plus), False),
         (elementwise(8192, power), True),
         (elementwise(32768, plus), True),
-        (product(8, 64, 32), False),
-        (product(64, 64, 64), True),
-        (product(1, 256, 256), True),
+        (gemm(8, 64, 32), False),
+        (gemm(64, 64, 64), True),
+        (gemm(1, 256, 256), True),
     ],
-    ids=["few", "few powers", "cheap", "powers", "many", "small", "product", "weights"],
+    ids=["few", "few powers", "cheap", "powers", "many", "small", "gemm", "weights"],
 )
 def test_teams_share_what_takes_longer_than_meeting(func: Func, is_shared: bool) -> None:
     assert is_worth_sharing(LANES, only(func)) is is_shared

@@ -83,7 +83,7 @@ def _all_steps(
     direction: str,
     cell: Cell,
 ) -> tuple[Array, ...]:
-    """In each direction; what does not depend on the state is one product before."""
+    """In each direction; what does not depend on the state is one MatMul before."""
     every: list[Any] = []
     last: list[State] = []
     backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[direction]

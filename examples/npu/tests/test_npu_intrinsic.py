@@ -1,4 +1,4 @@
-"""The array as a tensor intrinsic: Tilewright tiles products and convolutions of bytes for it."""
+"""The array as a tensor intrinsic: Tilewright tiles GEMMs and convolutions of bytes for it."""
 
 from collections.abc import Iterator
 

@@ -101,7 +101,7 @@ def network() -> ModelProto:
 
 
 def perceptron(rank: int = 3) -> ModelProto:
-    """Products with a bias, as transformers have them; the activation between is not for the NPU."""
+    """MatMuls with a bias, as transformers have them; the activation between is not for the NPU."""
     lead = {2: (6,), 3: (2, 6), 4: (2, 3, 5)}[rank]
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"]),
@@ -227,7 +227,7 @@ def test_what_else_it_refuses() -> None:
     m = model([helper.make_node("MatMul", ["x", "x"], ["y"])], (4, 4), (4, 4))
     assert reasons(m) == ["the weights are not constant"]
     m = model([helper.make_node("Sigmoid", ["x"], ["y"])], (4, 4), (4, 4))
-    assert "neither a convolution nor a product" in reasons(m)[0]
+    assert "neither a convolution nor a MatMul" in reasons(m)[0]
     double = model([helper.make_node("MatMul", ["x", "w"], ["y"])], (4, 4), (4, 4))
     double.graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
     double.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
@@ -303,8 +303,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path = tmp_path / "m.onnx"
     path.write_bytes(perceptron().SerializeToString())
     main([str(path), "--calibrate", "2", "--runs", "2"])
-    told = capsys.readouterr().out
-    assert "1 regions on the NPU" in told and "relative error 0.0" in told and "npu:0" in told
+    text = capsys.readouterr().out
+    assert "1 regions on the NPU" in text and "relative error 0.0" in text and "npu:0" in text
     np.savez(tmp_path / "in.npz", in0=feeds(perceptron(), 1)[0]["x"])
     main([str(path), "--calibrate", str(tmp_path / "in.npz"), "--runs", "1", "--json"])
     assert '"top1_agreement"' in capsys.readouterr().out

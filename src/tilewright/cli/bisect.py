@@ -193,13 +193,13 @@ class Bisector:
         except UserError as e:
             raise blame(e) from e
 
-        def told(values: HostValues) -> dict[str, HostValue]:
+        def guarded(values: HostValues) -> dict[str, HostValue]:
             try:
                 return run(values)
             except UserError as e:
                 raise blame(e) from e
 
-        return told
+        return guarded
 
     def _live(self, values: HostValues, end: int) -> dict[str, HostValue]:
         """What nodes from `end` on use."""

@@ -49,9 +49,7 @@ define void @nothing(ptr %args, i64 %part) {{
 
 
 def calibrate(target: Target, threads: int, tell: Callable[[str], None] = lambda what: None) -> Figures:
-    """The figures of this host, for teams of up to so many threads. Takes no longer
-    than 20 seconds.
-    """
+    """The figures of this host, for teams of up to `threads` threads. Takes no longer than 20 seconds."""
     counts = _counts(threads)
     seconds = min(_LONGEST, _ALL / (6 + 3 * len(counts)))
     tell("clock and ports")
@@ -82,7 +80,7 @@ def calibrate(target: Target, threads: int, tell: Callable[[str], None] = lambda
 
 
 def read_rate(target: Target, nbytes: int, threads: int, seconds: float = _SECONDS) -> float:
-    """Bytes a second that so many threads read together, each from a buffer of its own."""
+    """Bytes a second that `threads` threads read together, each from a buffer of its own."""
     passes = max(1, _RUN_BYTES // nbytes)
     loops = [read_loop(target, nbytes, passes) for _ in range(threads)]
     if threads == 1:  # a pool's hand-over would count
@@ -149,7 +147,7 @@ def _filled(counts: Sequence[int], rates: Sequence[float], threads: int) -> tupl
 
 
 def _ports(per_cycle: float) -> float:
-    """There are whole ones; some CPUs take a vector of ours in halves."""
+    """Vectors a cycle as a number of ports: an integer, or one half where a CPU takes a vector in two halves."""
     return max(0.5, round(2 * per_cycle) / 2)
 
 

@@ -1,5 +1,5 @@
 """The engines that `tilewright bench --against` knows: where their code is, what they need, how to get it. Ours without
-plugins is one of them; any other is told as `module:Class` (`tilewright.cli.guest` says what the class must have).
+plugins is one of them; any other is given as `module:Class` (`tilewright.cli.guest` says what the class must have).
 
 An engine runs in the interpreter given by `--python ENGINE=PATH`, by the environment variable
 `TILEWRIGHT_PYTHON_<ENGINE>`, or in ours.
@@ -17,8 +17,8 @@ from tilewright.support.errors import UserError
 @dataclass(frozen=True, slots=True)
 class Peer:
     """`source` is the class (module:name) that the engine's process makes; `packages` are imported before, so that a
-    missing one is told by its name. `folder` is where another interpreter than ours finds the module, if that is not
-    installed there nor in PYTHONPATH.
+    missing one is reported by its name. `folder` is where another interpreter than ours finds the module, if it is
+    neither installed there nor in PYTHONPATH.
     """
 
     name: str
@@ -51,7 +51,7 @@ PEERS: Mapping[str, Peer] = {p.name: p for p in (ORT, NATIVE)}
 
 
 def find_peers(names: Iterable[str], catalogue: Mapping[str, Peer] = PEERS) -> dict[str, Peer]:
-    """Engines by their names. One that is told as `module:Class` is called after the class, in small letters."""
+    """Engines by their names. One that is given as `module:Class` is called after the class, in lower case."""
     found: dict[str, Peer] = {}
     for name in dict.fromkeys(names):
         peer = catalogue.get(name) or _told(name, catalogue)

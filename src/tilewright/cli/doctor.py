@@ -107,7 +107,7 @@ def _facts(here: Host) -> list[Finding]:
         Finding(
             "cores", f"{len(here.affinity)} of {here.cores} may be used: {', '.join(map(str, here.affinity))}"
         ),
-        Finding("threads", f"{here.threads} unless told otherwise"),
+        Finding("threads", f"{here.threads} by default"),
     ]
 
 

@@ -62,7 +62,7 @@ class Ort:
         session = OnnxRuntimePeer(source, self._threads)
 
         def run(values: HostValues) -> dict[str, HostValue]:
-            with _told("ONNX Runtime cannot run the model"):
+            with _as_user_error("ONNX Runtime cannot run the model"):
                 return dict(session({n: v for n, v in values.items() if v is not None}))  # pyright: ignore
 
         return run
@@ -74,11 +74,11 @@ class OnnxReference:
     name = "onnx.reference"
 
     def prepare(self, model: EngineModel) -> RunEngine:
-        with _told("onnx.reference cannot load the model"):
+        with _as_user_error("onnx.reference cannot load the model"):
             evaluator = ReferenceEvaluator(model if isinstance(model, ModelProto) else str(model))
 
         def run(values: HostValues) -> dict[str, HostValue]:
-            with _told("onnx.reference cannot run the model"), np.errstate(all="ignore"):
+            with _as_user_error("onnx.reference cannot run the model"), np.errstate(all="ignore"):
                 found = cast("list[Any]", evaluator.run(None, dict(values)))  # pyright: ignore[reportUnknownMemberType]
             return dict(zip(cast("list[str]", evaluator.output_names), found, strict=True))
 
@@ -126,8 +126,8 @@ def make_reference(name: str, threads: int) -> Engine:
 
 
 @contextmanager
-def _told(what: str) -> Generator[None]:
-    """Errors of others share no base class: each is told in a line of ours."""
+def _as_user_error(what: str) -> Generator[None]:
+    """Errors of other engines share no base class: each becomes a UserError that says `what` failed."""
     try:
         yield
     except UserError:

@@ -62,8 +62,8 @@ def text_view(found: Stages, ir: str, kernel: str | None) -> dict[str, Any]:
 def _on_the_host(found: Stages | None) -> dict[str, Any]:
     """What the host runs, and how much comes after it."""
     hosts = () if found is None else found.hosts
-    told = [{"node": h.step.name, "op": h.step.node.op_type, "why": h.why} for h in hosts]
-    return {"host": told, "nodes_after_host": 0 if found is None else found.later}
+    listed = [{"node": h.step.name, "op": h.step.node.op_type, "why": h.why} for h in hosts]
+    return {"host": listed, "nodes_after_host": 0 if found is None else found.later}
 
 
 # --------------------------------------------------------------------------------------------- plugins, and the profile

@@ -21,7 +21,7 @@ class Host:
     cpu: str
     cores: int  # online
     affinity: tuple[int, ...]  # the cores we may use
-    threads: int  # what a session uses unless told: one for each core, within the container's quota
+    threads: int  # what a session uses by default: one for each core, within the container's quota
     memory_mb: int
     system: str
 

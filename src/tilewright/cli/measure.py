@@ -2,8 +2,8 @@
 `tilewright bench`, the demo and the benchmarks of whole models measure through here.
 
 Each engine has a process of its own, ours too. All are loaded before the first turn, so that none runs on a quieter
-machine than the others. An engine that is not installed, or cannot run the model, is told and left out; only ours must
-work.
+machine than the others. An engine that is not installed, or cannot run the model, is reported and left out; only ours
+must work.
 """
 
 import os
@@ -180,7 +180,7 @@ def measure(
 
 
 def _as_options(plugin_options: PluginOptions, folder: Path) -> dict[str, Any]:
-    """What another process can be told; samples are files there."""
+    """As another process can receive them; samples are files there."""
     samples: list[str] = []
     for number, sample in enumerate(plugin_options.calibration):
         samples.append(str(folder / f"sample_{number}.npz"))
@@ -193,13 +193,13 @@ def _as_options(plugin_options: PluginOptions, folder: Path) -> dict[str, Any]:
     }
 
 
-def _plugins(told: Mapping[str, Any] | None) -> Plugins | None:
-    """As our process tells of them."""
-    if told is None:
+def _plugins(report: Mapping[str, Any] | None) -> Plugins | None:
+    """As our process reports them."""
+    if report is None:
         return None
-    regions: list[tuple[str, str, str]] | None = told["regions"]
+    regions: list[tuple[str, str, str]] | None = report["regions"]
     placed = None if regions is None else {key: (name, version) for key, name, version in regions}
-    return Plugins(tuple(told["names"]), told["policy"], placed)
+    return Plugins(tuple(report["names"]), report["policy"], placed)
 
 
 def _check_engines(pythons: Mapping[str, str], known: set[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tilewright.cli.defaults import TOLERANCE
 from tilewright.ops.accuracy import DEFAULT, Accuracy
 from tilewright.support.policy import Policy
 
@@ -54,13 +55,23 @@ SHAPE = click.Option(
     help="Shape of an input whose file leaves it open; may be repeated.",
 )
 
-INPUT = click.Option(
-    ["--input", "files"],
-    multiple=True,
-    callback=parse_assignments,
-    metavar="NAME=FILE.npy",
-    help="Value of an input; others get random numbers. May be repeated.",
-)
+
+def by_name(flag: str, variable: str, help: str, metavar: str = "NAME=FILE.npy") -> click.Option:
+    """An option that is given once for each name."""
+    return click.Option(
+        [flag, variable],
+        multiple=True,
+        callback=parse_assignments,
+        metavar=metavar,
+        help=f"{help}; may be repeated.",
+    )
+
+
+def tolerance_option(help: str) -> click.Option:
+    return click.Option(["--tolerance"], default=TOLERANCE, show_default=True, help=help)
+
+
+INPUT = by_name("--input", "files", "Value of an input, where others get random numbers")
 
 SEED = click.Option(["--seed"], default=0, show_default=True, help="Of the random inputs.")
 
@@ -118,5 +129,7 @@ PLUGINS = (  # `plugins`, `policy`, `strict` and `calibration`
         help="A sample of the model's inputs, by name, for plugins that quantize; may be repeated.",
     ),
 )
+
+COMPILING = (TARGET, ACCURACY, CHECK_INDICES, *PLUGINS)
 
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout.")

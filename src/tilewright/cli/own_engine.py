@@ -112,11 +112,11 @@ class OwnEngine:
 
 def _plugin_options(job: EngineJob) -> PluginOptions:
     """Placements are measured with as many threads as the model is run with."""
-    told: dict[str, Any] | None = job.options.get("plugin_options")
-    if told is None:
+    given: dict[str, Any] | None = job.options.get("plugin_options")
+    if given is None:
         return NATIVE
-    samples = map(read_sample, told["samples"])
-    return PluginOptions.of(told["plugins"], told["policy"], told["strict"], job.threads, samples)
+    samples = map(read_sample, given["samples"])
+    return PluginOptions.of(given["plugins"], given["policy"], given["strict"], job.threads, samples)
 
 
 def _told(plugin_options: PluginOptions, regions: Sequence[RegionCode] | None) -> dict[str, Any] | None:

@@ -52,7 +52,7 @@ _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
 
 def fma_loop(target: Target, seconds: float = 0.002, *, chains: int = CHAINS) -> PeakLoop:
-    """Multiply-adds on registers only, for about `seconds` a run, in so many independent sums."""
+    """Multiply-adds on registers only, for about `seconds` a run, in `count` independent sums."""
     loop = _arithmetic_loop(target, seconds, chains, 0)
     return replace(loop, flops=2 * target.lanes(4) * chains * loop.steps)
 
@@ -98,7 +98,7 @@ class Limits:
 
 
 def measure_limits(target: Target, cores: int, seconds: float = 0.2) -> Limits:
-    """What so many cores reach when all are busy: multiply-adds for `seconds`, then reads from memory for as long. The
+    """What `cores` cores reach when all are busy: multiply-adds for `seconds`, then reads from memory for as long. The
     best counts, so the loops are short: some of them will be left alone by other programs.
     """
     arithmetic = fma_loop(target, _SHORT)  # registers only: one will do for all
@@ -133,7 +133,7 @@ def _load(ir: str, target: Target) -> Code:
 
 def _fma_ir(lanes: int, has_fma: bool, count: int = CHAINS, clocked: int = 0) -> str:
     """sum_i = sum_i · x + x for every chain; the sums are stored at the end, or LLVM would drop them. Beside that,
-    c = (c + step) ^ step for so many operations, each of which takes a cycle and needs the last one.
+    c = (c + step) ^ step for `clocked` operations, each of which takes a cycle and needs the last one.
     """
     vector = f"<{lanes} x float>"
     chains = range(count)

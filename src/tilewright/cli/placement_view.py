@@ -115,7 +115,7 @@ def _corner(column: int, row: int) -> tuple[int, int]:
 
 
 def _places(graph: Graph) -> dict[Node, tuple[int, int]]:
-    """Column and row of each node: a row below all that it reads from, and beside what is there already."""
+    """Column and row of each node: a row below all that it reads from, and beside the nodes that are placed already."""
     made = producers(graph)
     rows: dict[Node, int] = {}
     used: dict[int, int] = {}

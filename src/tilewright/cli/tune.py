@@ -22,7 +22,7 @@ from tilewright.tuning.tune import OnTuningProgress, TaskResult, TuneResult, Tun
 from tilewright.tuning.tune import TuningProgress as Now
 
 
-def tune(
+def tune_model(
     model: Path,
     budget: str,
     trials: int | None,

@@ -1,4 +1,4 @@
-"""The text of the native driver, with the names that `driver.py` fills in. What it does is told there."""
+"""The text of the native driver, with the names that `driver.py` fills in. That module describes it."""
 
 TEXT = """\
 target triple = "{triple}"

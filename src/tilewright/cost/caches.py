@@ -11,10 +11,10 @@ from tilewright.target.machine import Machine
 LINE_BYTES = 64  # of every x86-64 and most aarch64
 SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache of 64 sets
 PREFETCHED_BYTES = (
-    512  # the prefetcher follows rows up to this far apart: where products in place become slower
+    512  # the prefetcher follows rows up to this far apart: where GEMMs on operands in place become slower
 )
 
-# Of its size, what a kernel finds of a cache: where the times of products and passes of growing size bend.
+# Of its size, what a kernel finds of a cache: where the times of GEMMs and passes of growing size bend.
 _OF_L1 = 0.75  # the rest is for what passes by
 _OF_L2 = 0.8  # likewise
 _OF_L3 = 0.5  # shared with neighbours that cannot be seen

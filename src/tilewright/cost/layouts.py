@@ -20,7 +20,7 @@ class LaneAccess(Enum):
 
     PLAIN = 0.0  # side by side, or all in one place
     TRANSPOSED = 0.9  # side by side along another loop: squares of elements are transposed in registers
-    INTERLEAVED = 0.5  # near each other: of every so many, one
+    INTERLEAVED = 0.5  # near each other: one of every few
     SCATTERED = 2.5  # anywhere; or rows are shorter than a vector, each with edges of its own
 
     __hash__ = object.__hash__
@@ -28,7 +28,7 @@ class LaneAccess(Enum):
 
 _COPIED = 0.25  # cycles to copy an element in order, from the nearest cache and back
 _UNKNOWN = 1.0  # cycles of a step of a reduction that no closed form is for: at least one operation
-# Of the time of a product at most, for rows whose next elements along the reduction are in other lines. Fitted before
+# Of the time of a GEMM at most, for rows whose next elements along the reduction are in other lines. Fitted before
 # origins were kept: on which kernels is not known, and the fit was not repeated.
 _LOOSE = 0.2
 
@@ -44,12 +44,12 @@ def copy_seconds(elements: float, bytes_each: int, m: Machine) -> float:
 
 
 def unknown_seconds(steps: float, lanes: int, m: Machine) -> float:
-    """A reduction that no closed form is for, in vectors of so many lanes."""
+    """A reduction that no closed form is for, in vectors of `lanes` lanes."""
     return steps * _UNKNOWN / lanes / m.hertz
 
 
 def loose_share(lines: int, m: Machine) -> float:
-    """By how much a GEMM takes longer whose rows go through so many lines, each of which has little of a row: the
+    """By how much a GEMM takes longer whose rows go through this many `lines`, each of which has little of a row: the
     more of the first-level cache they fill, the more often they have left it.
     """
     return _LOOSE * min(lines * LINE_BYTES / l1_room(m), 1.0) ** 2

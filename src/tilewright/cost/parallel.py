@@ -43,8 +43,8 @@ def team_seconds(alone: float, parts: int, m: Machine) -> float:
 
 
 def ranked_seconds(alone: FloatArray, parts: FloatArray | float, m: Machine) -> FloatArray:
-    """What candidates are ranked by that take one core so long `alone`, in so many parts: that time, with a little more
-    for too few parts; or, if the program is for some threads, the time of whoever has most parts.
+    """What candidates are ranked by that take one core the time `alone`, in `parts` parts: that time, with a little
+    more for too few parts; or, if the program is for several threads, the time of the one that has most parts.
     """
     few = 1.0 + FEW_PARTS * np.maximum(ENOUGH_PARTS / np.asarray(parts, np.float64) - 1.0, 0.0)
     if m.threads == 1:

@@ -14,7 +14,7 @@ _LOOP_UOPS = 2.0  # of a step of the loop, beside: the counter, the jump
 def tile_step(
     m: Machine, rows: IntArray | int, vectors: IntArray | int, written_out: IntArray | int = 8
 ) -> FloatArray:
-    """Cycles of one reduction step of a register tile, whose loop is written out so many times."""
+    """Cycles of one reduction step of a register tile, whose loop has `written_out` iterations written out."""
     work = np.multiply(rows, vectors)
     loads = np.add(rows, vectors) / m.loads_per_cycle
     uops = (work + rows + vectors + _LOOP_UOPS / np.asarray(written_out)) / m.uops_per_cycle

@@ -1,4 +1,4 @@
-"""What streams: the time to read, or to read and write, so many bytes in order, from the cache that has them.
+"""What streams: the time to read, or to read and write, a number of bytes in order, from the cache that has them.
 
 Rates are those of the machine, which are those of a loop that does nothing but read, times what kernels of a kind reach
 of them.
@@ -18,7 +18,7 @@ class Reached(NamedTuple):
     memory: float
 
 
-# Operands of products, which are asked for between multiply-adds. Fitted before origins were kept: on which kernels
+# Operands of GEMMs, which are asked for between multiply-adds. Fitted before origins were kept: on which kernels
 # is not known, and the fit was not repeated.
 _OPERANDS = Reached(16 / 13, 0.6, 0.68)
 # Passes that read and write: a fifth less than the reads, for the stores between.
@@ -37,7 +37,7 @@ def stream_seconds(nbytes: float, footprint: float, m: Machine) -> float:
 
 
 def pass_seconds(nbytes: float, m: Machine) -> float:
-    """To read and write so many bytes in all, each once, that were in the nearest cache that has room for them."""
+    """To read and write `nbytes` in all, each once, that were in the nearest cache that has room for them."""
     if nbytes <= l1_room(m):
         return 0.0
     if nbytes <= l2_room(m):

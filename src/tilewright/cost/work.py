@@ -43,7 +43,7 @@ def domain(block: Block) -> int:
 
 
 def block_seconds(block: Block, lanes: int, m: Machine) -> float:
-    """Of all iterations of `block`, in vectors of so many `lanes`."""
+    """Of all iterations of `block`, in vectors of `lanes` lanes."""
     values = list(_values(block.body, 1))
     stored = {n.buffer for n in walk_stmts(block.body) if isinstance(n, Store)}
     found = [(ld, times) for e, times in values for ld in loads(e)]

@@ -54,7 +54,7 @@ class Join:
 @dataclass(frozen=True, slots=True)
 class ChannelsLast:
     """Buffers whose channels go behind their pixels: those that a group makes, by their names in it; without a group,
-    by their whole names.
+    by their full names.
     """
 
     group: str

@@ -45,7 +45,7 @@ OnKernel: TypeAlias = Callable[["Scheduled"], None]
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """What decides beside the program itself. `on_kernel` is told each schedule as soon as there is one."""
+    """What decides beside the program itself. `on_kernel` is called with each schedule as soon as there is one."""
 
     target: Target
     allows: Allows

@@ -41,7 +41,7 @@ _FORMAT = TraceFormat("# tilewright program trace, version 1", "a saved plan of 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTrace:
-    """The decisions of each section that is there, and the machine with whose figures they were taken."""
+    """The decisions of each section that the trace has, and the machine with whose figures they were taken."""
 
     sections: Mapping[str, tuple[Decision, ...]] = field(default_factory=dict[str, tuple[Decision, ...]])
     machine: str = field(default="", compare=False)

@@ -1,7 +1,7 @@
 """A process that compiles LLVM IR for `workers`: `python -m tilewright.driver.worker`.
 
-It is told of the target once, and then gets one module of LLVM IR after the other; it answers with objects, or with a
-message of error. Only what compiles IR is imported, so that it is ready soon.
+It receives the target once, and then one module of LLVM IR after the other; it answers with objects, or with an error
+message. Only what compiles IR is imported, so that it is ready soon.
 """
 
 import json

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from tilewright.codegen.objects import compile_object
 from tilewright.driver.worker import compile_ir, target_to_json
 from tilewright.runtime.machine import default_threads
+from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack, unpack
 from tilewright.support.pool import Pool, PoolRequest, module_command
@@ -63,7 +63,7 @@ def _running(root: Path) -> int:
 
 @dataclass(slots=True, eq=False)
 class CodegenJob:
-    """A module of LLVM IR, and its object as soon as it is there; not `is_new` if somebody has kept it already."""
+    """A module of LLVM IR, and its object as soon as it is compiled; not `is_new` if the cache had it already."""
 
     ir: str
     object: bytes | None = None
@@ -71,7 +71,7 @@ class CodegenJob:
     request: PoolRequest | None = None
 
 
-class Workers:
+class Workers(Closing):
     """Compiles for one target. Use it as a context manager: workers end with it.
 
     `limit`: how many workers there may be; the first starts now, others when there is much to do.
@@ -93,14 +93,6 @@ class Workers:
             self._pool.start(1, self._context)
         except UserError as e:
             self._do_without(e)
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def pids(self) -> list[int]:

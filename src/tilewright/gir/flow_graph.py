@@ -23,6 +23,7 @@ from math import prod
 
 from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Fma, Indices, Load, Var, binary, loads
 from tilewright.tir.build import identity
+from tilewright.tir.printer import print_expr
 
 COMBINATIONS = {BinaryOp.ADD: "sum", BinaryOp.MAX: "max", BinaryOp.MIN: "min", BinaryOp.MUL: "prod"}
 
@@ -47,6 +48,13 @@ class FlowNode:
     def start(self) -> Expr:
         """What a fold of nothing is."""
         return identity(COMBINATIONS[self.combine], self.out.dtype)
+
+    def __str__(self) -> str:
+        made, value = print_expr(Load(self.out, self.indices)), print_expr(self.value)
+        over = ", ".join(a.name for a in self.over)
+        return (
+            f"{made} = {COMBINATIONS[self.combine]} over {over} of {value}" if over else f"{made} = {value}"
+        )
 
     def combined(self, so_far: Expr, value: Expr) -> Expr:
         """A fold that takes up one value more. A product is added with one rounding, as contractions do."""
@@ -104,3 +112,7 @@ class FlowGraph:
     def is_scalar(self, node: FlowNode) -> bool:
         """Has it one value for each row?"""
         return not node.is_fold and not set(node.axes) & set(self.inner)
+
+    def __str__(self) -> str:
+        axes = [", ".join(f"{a.name} = {self.extents[a]}" for a in of) for of in (self.rows, self.inner)]
+        return "\n".join([f"rows {axes[0] or 'one'}; of {axes[1] or 'one element'}", *map(str, self.nodes)])

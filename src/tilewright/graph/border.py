@@ -13,7 +13,7 @@ _CONVERTED = 3  # times the bytes: read, written, and read again
 
 
 def crossing_seconds(nbytes: int) -> float:
-    """To hand on so many bytes, once."""
+    """To hand `nbytes` on, once."""
     return _CROSSING_SECONDS + nbytes / _BYTES_PER_SECOND
 
 

@@ -74,7 +74,7 @@ class Order(Enum):
 class Capabilities:
     """What may be asked of a plugin.
 
-    `threads`: a run may use as many as `load` is told; otherwise it is told one.
+    `threads`: a run may use as many threads as `load` is given; otherwise it is given one.
     `dynamic_shapes`: it compiles again for each new set of shapes of a model whose shapes are left open; otherwise it
     gets nothing of such a model.
     `in_place`: a run has read all its inputs before it writes an output, so that these may lie in the same memory.

@@ -20,7 +20,7 @@ def work(node: Node) -> int:
 
 
 def segments(graph: Graph, most: int, together: Iterable[Collection[Node]] = ()) -> list[tuple[Node, ...]]:
-    """At most so many pieces, in order. Nodes that belong `together` are in one piece."""
+    """At most `most` pieces, in order. Nodes that belong `together` are in one piece."""
     allowed = _narrow_places(graph)
     index = {n: i for i, n in enumerate(graph.nodes)}
     for nodes in together:

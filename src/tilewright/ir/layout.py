@@ -1,9 +1,9 @@
 """Layouts: index maps made of primitives, applied to shapes, indices and arrays alike.
 
-    Layout((Split(1, 16), Reorder((0, 2, 3, 1, 4))))      NCHW -> NHWC16c blocks
+    Layout((SplitDim(1, 16), ReorderDims((0, 2, 3, 1, 4))))      NCHW -> NHWC16c blocks
 
 A layout maps a logical shape to a physical one. Each primitive says three things: the new shape, where an element
-goes (`forward`), and where a physical position comes from (`inverse`). `Pad` and a `Split` that does not divide
+goes (`forward`), and where a physical position comes from (`inverse`). `PadDim` and a `SplitDim` that does not divide
 make positions without a logical element; `inside` tells them apart, and arrays are filled with zeros there.
 """
 
@@ -26,7 +26,7 @@ Dims: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitDim:
     """Dimension `dim` of extent N becomes two: ceil(N / factor), factor."""
 
     dim: int
@@ -54,7 +54,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Reorder:
+class ReorderDims:
     """Physical dimension d is logical dimension order[d]."""
 
     order: tuple[int, ...]
@@ -79,7 +79,7 @@ class Reorder:
 
 
 @dataclass(frozen=True, slots=True)
-class Fuse:
+class FuseDims:
     """Dimensions dim … dim+count-1 become one."""
 
     dim: int
@@ -111,7 +111,7 @@ class Fuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Pad:
+class PadDim:
     """`before` and `after` extra positions around dimension `dim`."""
 
     dim: int
@@ -136,7 +136,7 @@ class Pad:
         return np.pad(a, [(self.before, self.after) if d == self.dim else (0, 0) for d in range(a.ndim)])
 
 
-LayoutPrimitive: TypeAlias = Split | Reorder | Fuse | Pad
+LayoutPrimitive: TypeAlias = SplitDim | ReorderDims | FuseDims | PadDim
 
 
 @dataclass(frozen=True, slots=True)

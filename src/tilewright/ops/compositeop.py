@@ -81,7 +81,7 @@ class CompositeBody:
     def ops(
         self, op_type: str, outputs: int, *inputs: Term | None, dtype: DType | None = None, **attrs: Any
     ) -> tuple[Term, ...]:
-        """A node, and its outputs; they have the element type of the first input unless told otherwise."""
+        """A node, and its outputs; they have the element type of the first input unless `dtype` is given."""
         names = tuple(f"t{len(self._nodes)}_{i}" for i in range(outputs))
         given = tuple("" if t is None else t.name for t in inputs)
         self._nodes.append(NodeSpec(op_type, given, names, attrs))

@@ -6,7 +6,7 @@
 import inspect
 import pkgutil
 from importlib import import_module
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 import tilewright.ops
 from tilewright.ops.compositeop import Composite
@@ -30,12 +30,13 @@ def _declared(base: type[C]) -> tuple[type[C], ...]:
         c
         for module in modules
         for c in vars(module).values()
-        if isinstance(c, type)
-        and issubclass(c, base)
-        and c.__module__ == module.__name__
-        and not inspect.isabstract(c)
-        and c.onnx
+        if _is_below(c, base) and c.__module__ == module.__name__ and not inspect.isabstract(c) and c.onnx
     )
+
+
+def _is_below(c: object, base: type[C]) -> TypeGuard[type[C]]:
+    """Quicker than issubclass, which asks all classes below `base` about one that is not."""
+    return isinstance(c, type) and base in c.__mro__
 
 
 OPS: tuple[type[Op], ...] = _declared(Op)

@@ -6,8 +6,8 @@
 3. What came of it is compared as a whole with native code alone and with each plugin alone, and the quickest wins.
    Native code wins where nobody else is clearly quicker.
 
-A lab measures (`lab.Workbench`), or goes by estimates (`modelled.Modelled`). Where it measures, the result is never
-slower than native code or any plugin alone, but for what measurements differ.
+A lab measures (`timer.PlacementTimer`), or goes by estimates (`modelled.Modelled`). Where it measures, the result is
+never slower than native code or any plugin alone, but for what measurements differ.
 """
 
 import math

@@ -79,10 +79,10 @@ class Modelled:
         """What the plugin says. Of what only a plugin can run it has to say nothing: then what is around that counts as
         slower than native code, so that the plugin gets no more than it must.
         """
-        told = stated_seconds(plugin, region, self._threads)
-        if told is None and has_custom_op(region):
+        stated = stated_seconds(plugin, region, self._threads)
+        if stated is None and has_custom_op(region):
             return _UNSAID * self._native(region.graph.nodes)
-        return told
+        return stated
 
     def _native_part(self, part: Graph) -> float:
         measured = self._known(part, NATIVE_NAME) if self._is_measured else None
@@ -99,14 +99,14 @@ class Modelled:
         rest = inside.difference(n for r in regions for n in r.graph.nodes)
         if _has_custom_op(rest):
             return None
-        told = [self._stated(plugin, r) for r in regions]
-        if None in told:
+        stated = [self._stated(plugin, r) for r in regions]
+        if None in stated:
             measured = self._known(part, plugin.name)
             if measured is None:
                 self._unknown.add(plugin.name)
             return measured
         borders = sum(map(border_seconds, regions)) if rest or len(regions) > 1 else 0.0
-        return sum(t for t in told if t is not None) + borders + self._native(rest)
+        return sum(t for t in stated if t is not None) + borders + self._native(rest)
 
     def regions(self, graph: Graph, choice: Assignment) -> list[tuple[Plugin, Region]]:
         """What plugins would run."""
@@ -121,12 +121,12 @@ class Modelled:
     def _by_regions(self, graph: Graph, choice: Assignment) -> float:
         """The time of the graph with the regions that plugins would get."""
         placed = self.regions(graph, choice)
-        told = [self._stated(plugin, r) for plugin, r in placed]
+        stated = [self._stated(plugin, r) for plugin, r in placed]
         rest = set(graph.nodes).difference(n for _, r in placed for n in r.graph.nodes)
-        if None in told or _has_custom_op(rest):
+        if None in stated or _has_custom_op(rest):
             return math.inf
         borders = sum(border_seconds(r) for _, r in placed)
-        return sum(t for t in told if t is not None) + borders + self._native(rest)
+        return sum(t for t in stated if t is not None) + borders + self._native(rest)
 
     def _by_pieces(self, graph: Graph, choice: Assignment) -> float:
         """The time of the graph as the sum of its pieces, as they were asked about: what was measured is among them."""

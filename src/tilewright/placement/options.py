@@ -17,8 +17,8 @@ CalibrationSample: TypeAlias = Mapping[str, NDArray[Any]]
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
     """What the user asks of plugins: their names, in order of preference. `strict`: that a plugin fails is an error.
-    `threads`: how many are measured with; None as many as a session has unless told. `calibration` are samples of the
-    model's inputs, by name. `is_open`: the shapes of the model are known only when it runs, and may change.
+    `threads`: how many are measured with; None: a session's default. `calibration` are samples of the model's inputs,
+    by name. `is_open`: the shapes of the model are known only when it runs, and may change.
     """
 
     plugins: tuple[str, ...] = ()

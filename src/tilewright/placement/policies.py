@@ -10,7 +10,7 @@ from tilewright.placement.measured import Lab, Tell, choose
 from tilewright.placement.modelled import Modelled
 from tilewright.placement.options import PluginOptions
 from tilewright.placement.place import Placement, Placing, place, with_passed_over
-from tilewright.placement.workbench import Workbench
+from tilewright.placement.timer import PlacementTimer
 from tilewright.support.policy import Policy
 
 _log = logging.getLogger("tilewright")
@@ -21,7 +21,7 @@ def decide_placement(
     plugins: Sequence[Plugin],
     options: PluginOptions,
     placing: Placing,
-    bench: Workbench,
+    bench: PlacementTimer,
     tell: Tell,
 ) -> Placement:
     """What plugins run of a graph. Something is timed on the `bench` only if the policy says so."""

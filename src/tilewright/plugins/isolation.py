@@ -7,7 +7,6 @@ a function, or it was made with arguments) compiles in this process.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +18,7 @@ from tilewright.graph.external import No, Plugin, Region
 from tilewright.graph.passes.partition import offer
 from tilewright.plugins.registry import by_reference, reference
 from tilewright.support.arrays import Array
+from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
 from tilewright.support.pool import Pool, ProcessLate, module_command
@@ -26,7 +26,7 @@ from tilewright.support.pool import Pool, ProcessLate, module_command
 TIMEOUT = 600.0  # seconds for one region
 
 
-class RegionCompiler:
+class RegionCompiler(Closing):
     """Lets plugins compile, in one process for all regions; another is started when that has died."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
@@ -54,19 +54,11 @@ class RegionCompiler:
             return No(f"its compiler took more than {self._timeout:g} s")
         if request.answer is None:
             return No(f"its compiler crashed: {request.failure}")
-        told, results = request.answer
-        return No(told["error"]) if told["error"] else results[0]
+        head, results = request.answer
+        return No(head["error"]) if head["error"] else results[0]
 
     def close(self) -> None:
         self._pool.close()
-
-    def __enter__(self) -> "RegionCompiler":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def compile_request(head: Any, blobs: list[bytes]) -> bytes:

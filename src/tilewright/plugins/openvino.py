@@ -208,5 +208,5 @@ def _asked(question: bytes) -> str:
 def _gist(message: str) -> str:
     """The line that says what is wrong, among those that say where."""
     lines = [line.strip().removeprefix("-- ") for line in message.splitlines()]
-    told = [line for line in lines if line and not line.endswith(":") and not line.startswith(_NO_REASON)]
-    return (told or [message.strip() or "it does not say why"])[0]
+    reasons = [line for line in lines if line and not line.endswith(":") and not line.startswith(_NO_REASON)]
+    return (reasons or [message.strip() or "it does not say why"])[0]

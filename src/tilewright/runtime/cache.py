@@ -43,7 +43,7 @@ class Cache:
         self._folder = folder
         self._capacity = capacity
         self._size: int | None = None  # an estimate; None until the first put looks
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @property
     def is_on(self) -> bool:
@@ -169,7 +169,7 @@ class Cache:
         return total
 
     def _checked(self, *, make: bool = False) -> Path | None:
-        """The folder, if it is there and nobody else can write to it."""
+        """The folder, if it exists and nobody else can write to it."""
         folder = self._folder
         if folder is None:
             return None
@@ -210,8 +210,8 @@ class Cache:
         return False
 
     def _tell_once(self, kind: str, text: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._reported:
+            self._reported.add(kind)
             _log.warning("%s", text)
 
 

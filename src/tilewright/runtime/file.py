@@ -209,7 +209,7 @@ def _write_all(file: int, data: bytes | memoryview) -> None:
 
 def _damaged(why: str) -> UserError:
     return UserError(
-        f"this is not a whole compiled program: {why}", hint="copy the file again, or compile again"
+        f"this is not a complete compiled program: {why}", hint="copy the file again, or compile again"
     )
 
 

@@ -52,7 +52,7 @@ PlanProgram: TypeAlias = ProgramTree[NativeSegment | ExternalCall, Slot]
 
 
 class CallStep(NamedTuple):
-    """A step of a call: so many of its parts, from the first on."""
+    """A step of a call: `parts` of its parts, from `first` on."""
 
     call: int
     first: int
@@ -60,7 +60,7 @@ class CallStep(NamedTuple):
     barrier: bool
 
 
-_MOST_CLAIMS = 1024  # of a call: more are no better balanced, and parts so many are short
+_MOST_CLAIMS = 1024  # of a call: more are no better balanced, and that many parts are short
 
 
 def rows(calls: Sequence[KernelCall]) -> list[CallStep]:

@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,13 +23,14 @@ from tilewright.runtime.program import ExecutionPlan, RunContext
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import Artifact, ExternalCode, Manifest, TensorSpec
+from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.support.indices import IndexCheck, examine_outputs
 
 _NO_EXTERNALS: Mapping[str, ExternalCode] = MappingProxyType({})
 
 
-class Session:
+class Session(Closing):
     """A loaded program.
 
     `threads`: how many threads a run may use, the caller's included; one for each physical core that this process may
@@ -65,7 +66,7 @@ class Session:
         )
 
     def __repr__(self) -> str:
-        """What goes in and out, and what it takes."""
+        """Inputs and outputs, and the threads, kernels and memory that a run uses."""
         state = ["closed"] * self._pool.is_closed
         facts = "; ".join((_count(self.threads, "thread"), *self._facts, *state))
         return f"<Session {self._signature}; {facts}>"
@@ -104,14 +105,6 @@ class Session:
         A `Bound` holds what it needs, and goes on working until it is dropped.
         """
         self._pool.close()
-
-    def __enter__(self) -> "Session":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _count(n: int, what: str) -> str:
@@ -152,7 +145,7 @@ class Bound:
 
 
 class CheckedBound(Bound):
-    """One whose indices are examined after each run."""
+    """A bound program whose indices are checked after each run."""
 
     __slots__ = ("_checks", "_extremes")
 

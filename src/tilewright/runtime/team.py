@@ -161,8 +161,8 @@ class Team:
 
     @property
     def is_patient(self) -> bool:
-        """Does the caller wait for a worker that has lost its core, whatever time that takes? Not unless it is told to,
-        to find out what that costs.
+        """Does the caller wait for a worker that has lost its core, however long that takes? Only where a measurement
+        asks for it, to find out what that costs.
         """
         return self._crew.state.patience == 0
 

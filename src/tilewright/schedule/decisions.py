@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 OpenDecision: TypeAlias = SamplePerfectTile | SampleCategorical | SampleComputeLocation
 
-# After so many refusals a draw is given up. Spaces whose decisions are mostly independent need a few.
+# After this many refusals a draw is given up. Spaces whose decisions are mostly independent need a few.
 PATIENCE = 200
 
 OfferChoices: TypeAlias = Callable[

@@ -35,7 +35,7 @@ class Rolled(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """So many rows, up to the last new one, are in the buffer at once."""
+        """How many rows, up to the last new one, are in the buffer at once."""
         return self.buffer.shape[self.dim]
 
     @property

@@ -120,7 +120,7 @@ class Schedule:
         return (*self._given, *(s.step for s in self._states() if s.step is not None))
 
     def _states(self) -> list[_State]:
-        """What was given here, and what each step made of it."""
+        """The given program, and the one after each step."""
         found = [self._state]
         while (before := found[-1].before) is not None:
             found.append(before)
@@ -128,7 +128,7 @@ class Schedule:
 
     @property
     def func(self) -> Func:
-        """The function, of a module that has one."""
+        """The only function of the module."""
         if len(self.module.funcs) != 1:
             names = ", ".join(f.name for f in self.module.funcs)
             raise UserError(
@@ -138,7 +138,7 @@ class Schedule:
         return self.module.funcs[0]
 
     def apply(self, step: S) -> S:
-        """Take the step; returns it, for the names it makes."""
+        """Take the step; returns it, since it has the names of what it made."""
         try:
             module = self._after(step)
         except ScheduleError as e:
@@ -177,11 +177,11 @@ class Schedule:
         return Schedule(self.module, self.trace, debug=False)
 
     def show(self, step: int | None = None) -> None:
-        """Print the program as it is after the last step, or after so many steps (0: as given)."""
+        """Print the program as it is after the last step, or after the first `step` steps (0: as given)."""
         print(self.at(step), end="")
 
     def at(self, step: int | None = None) -> Module | Func:
-        """The program after so many steps; the Func itself where the module has only one."""
+        """The program after the first `step` steps; the Func itself where the module has only one."""
         states, first = self._states(), len(self._given)
         last = first + len(states) - 1
         n = last if step is None else step

@@ -255,7 +255,7 @@ class _Search:
             if others or buffer not in self._func.locals:
                 reader = others[0] if others else "the caller"
                 raise step_refusal(
-                    self._func, self._around, f"{reader} reads {buffer.name}, of which not all is there"
+                    self._func, self._around, f"{reader} reads {buffer.name}, of which not all is computed"
                 )
 
     def _after(self, own: Sequence[KeyNest], sums: Sequence[KeyNest], gemm: KeyNest) -> tuple[Stmt, ...]:
@@ -295,7 +295,7 @@ def hidden_from(block: Block, key: Iter, simplify: Simplifier) -> Expr | None:
 
 
 def seen_more(scores: KeyNest, rows: int) -> int | None:
-    """How many keys more than its own number each of so many rows sees, where all others are hidden by their number."""
+    """How many keys more than its own number each of `rows` rows sees, where all others are hidden by their number."""
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in scores.block.iters})
     least = hidden_from(scores.block, scores.key, simplify)
     if least is None:

@@ -5,7 +5,8 @@ before it changes anything; Modules are immutable, so a failed step leaves the p
 and blocks by their unique names, print as they are written in Python, and can be stored and replayed. New names
 are derived from old ones, so a trace replays to the same names.
 
-Almost all steps rewrite one Func: they extend `FuncStep` and say which one through `anchor`.
+Almost all steps rewrite one Func: they extend `BlockStep`, `LoopStep`, or `FuncStep` and say which one through
+`anchor`.
 """
 
 from abc import ABC, abstractmethod
@@ -53,6 +54,26 @@ class FuncStep(Step):
             if e.message.startswith(str(self)):
                 raise
             raise ScheduleError(f"{self}: {e.message}", where=e.where, hint=e.hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStep(FuncStep):
+    """A step on the Func of `block`, which comes first among its fields."""
+
+    block: str
+
+    def anchor(self) -> str:
+        return self.block
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStep(FuncStep):
+    """A step on the Func of `loop`, which comes first among its fields."""
+
+    loop: str
+
+    def anchor(self) -> str:
+        return self.loop
 
 
 def value_text(value: object) -> str:

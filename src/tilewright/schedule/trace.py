@@ -25,12 +25,25 @@ from tilewright.tir.func import Module
 
 Trace: TypeAlias = tuple[Step, ...]
 
-# What may stand inside a step. A layout's Split is not the step Split: the place tells which is meant.
-VALUES: tuple[type, ...] = (layout.Layout, layout.Split, layout.Reorder, layout.Fuse, layout.Pad)
+# What may stand inside a step.
+VALUES: tuple[type, ...] = (
+    layout.Layout,
+    layout.SplitDim,
+    layout.ReorderDims,
+    layout.FuseDims,
+    layout.PadDim,
+)
 ENUMS: tuple[type[Enum], ...] = (Scope, DType)
 HOLD_STEPS: tuple[type[Step], ...] = (SampleCategorical,)  # inside these stand steps
 
-_VALUES = {c.__name__: c for c in VALUES}
+# As older traces, which databases and files keep, spell the primitives of layouts.
+_FORMER = {
+    "Split": layout.SplitDim,
+    "Reorder": layout.ReorderDims,
+    "Fuse": layout.FuseDims,
+    "Pad": layout.PadDim,
+}
+_VALUES = {c.__name__: c for c in VALUES} | _FORMER
 _ENUMS = {c.__name__: c for c in ENUMS}
 
 

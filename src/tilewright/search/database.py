@@ -105,7 +105,7 @@ class Database:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        self._told = False
+        self._reported = False
 
     @property
     def exists(self) -> bool:
@@ -225,8 +225,8 @@ class Database:
                 os.replace(f"{self._path}{ending}", f"{aside}{ending}")
 
     def _tell(self, text: str) -> None:
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             _log.warning("%s", text)
 
 

@@ -7,7 +7,7 @@ cost of a neighbour is taken times what the parent took over what it was predict
     children of the best: one or two knobs changed, or the knobs of two parents mixed,
     a few points at random, because a model may be wrong everywhere.
 
-No point is proposed twice. All is deterministic, given the seed and what was told.
+No point is proposed twice. All is deterministic, given the seed and the measured times.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class _Measured:
 
 
 class Evolution:
-    """Proposes points of `spaces`, and is told what they took."""
+    """Proposes points of `spaces`, and learns from the times that `tell` reports."""
 
     def __init__(self, spaces: Sequence[Space], seed: int = 0) -> None:
         self.spaces = tuple(s for s in spaces if s.knobs)  # where there is something to choose
@@ -95,7 +95,7 @@ class Evolution:
         return None
 
     def tell(self, p: Proposal, seconds: float) -> None:
-        """Infinite: the candidate failed. What is told last of a point counts."""
+        """The measured time of a point; infinite if the candidate failed. The last report of a point counts."""
         self._seen.add(p)
         self._elite = [m for m in self._elite if m.proposal != p]
         if not np.isfinite(seconds) or (len(self._elite) == _ELITE and seconds >= self._elite[-1].seconds):

@@ -122,7 +122,7 @@ def _images(store: Store, around: _Around) -> list[Buffer]:
 def _term(
     first: Buffer | None, second: Buffer | None, seconds: Mapping[tuple[int, int], float]
 ) -> LayoutTerm:
-    """A term of what is there of the two; `seconds` has the layouts that each may have."""
+    """A term of those of the two that exist; `seconds` has the layouts that each may have."""
     if first is None:
         assert second is not None
         zero, one = seconds[0, 0], seconds[0, 1]

@@ -12,7 +12,7 @@ Which of the images have their channels last is not decided here: `search/layout
 from collections.abc import Collection, Iterator, Mapping
 
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, Var, free_vars, loads
-from tilewright.ir.layout import Layout, Reorder, Split
+from tilewright.ir.layout import Layout, ReorderDims, SplitDim
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
@@ -27,13 +27,13 @@ _MIN_CHANNELS = 8  # fewer would not fill a vector
 
 def channels_last(rank: int, at: int) -> Layout:
     """Dimension `at` goes behind the others."""
-    return Layout((Reorder((*(d for d in range(rank) if d != at), at)),))
+    return Layout((ReorderDims((*(d for d in range(rank) if d != at), at)),))
 
 
 def phases(rank: int, stride: int) -> Layout:
     """Every stride-th element of the last dimension goes side by side."""
     last = rank - 1
-    return Layout((Split(last, stride), Reorder((*range(last), last + 1, last))))
+    return Layout((SplitDim(last, stride), ReorderDims((*range(last), last + 1, last))))
 
 
 def fixed_buffers(module: Module) -> set[Buffer]:
@@ -100,7 +100,7 @@ def _channels_first(module: Module, last: Collection[Buffer]) -> Iterator[Transf
             if made not in last and made in func.locals and is_interleaved(func, made):
                 rank = len(made.shape)
                 order = (0, at, *range(1, at), *range(at + 1, rank))
-                yield TransformLayout(made.name, Layout((Reorder(order),)))
+                yield TransformLayout(made.name, Layout((ReorderDims(order),)))
 
 
 def _phases(module: Module, last: Collection[Buffer]) -> list[TransformLayout]:

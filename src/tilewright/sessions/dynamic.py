@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -24,6 +23,7 @@ from tilewright.runtime.session import Bound, Session
 from tilewright.sessions.staged import Build, Staged
 from tilewright.support.arrays import Array, Shapes
 from tilewright.support.artifact import TensorSpec
+from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 
 _log = logging.getLogger("tilewright")
@@ -36,13 +36,13 @@ _KNOWN_SHAPES = 1024
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """An output whose type is known when it is there."""
+    """An output whose type is known only after a run."""
 
     name: str
 
 
-class DynamicSession:
-    """Compiles when it has seen the shapes. `run` may be called from several Python threads at once.
+class DynamicSession(Closing):
+    """Compiles once it has seen the shapes. `run` may be called from several Python threads at once.
 
     `load` gives the program for shapes of all inputs, or raises HostNodes; `build` compiles a part of a model.
     """
@@ -60,7 +60,7 @@ class DynamicSession:
         self._compiling = threading.Lock()
 
     def __repr__(self) -> str:
-        """What goes in and out as far as it is known, and what was compiled."""
+        """Inputs and outputs as far as their types are known, and how many programs were compiled."""
         inputs = signature_text([(s.name, _type_text(s)) for s in self.inputs])
         outputs = ", ".join(o.name for o in self.outputs) or "nothing"
         if self._staged is not None:
@@ -73,7 +73,7 @@ class DynamicSession:
 
     @property
     def staged(self) -> Staged | None:
-        """The stages of the model, if the host has a part in it."""
+        """The stages of the model, if the host runs some of its nodes."""
         return self._staged
 
     def is_closed(self, shapes: Shapes) -> bool:
@@ -85,7 +85,7 @@ class DynamicSession:
         return True
 
     def prepare(self, shapes: Shapes) -> None:
-        """Compile for these shapes, as far as they decide."""
+        """Compile for these shapes, as far as they determine the program."""
         types = self._model.types(shapes)
         self.inputs = tuple(
             TensorSpec(t.name, types[t.name].dtype.numpy.name, types[t.name].shape) if t.name in types else t
@@ -118,20 +118,12 @@ class DynamicSession:
         )
 
     def close(self) -> None:
-        """Free what the variants hold."""
+        """Free the memory of all compiled variants."""
         with self._lock:
             for session in self._variants.values():
                 session.close()
             self._variants.clear()
             self._model.close()
-
-    def __enter__(self) -> "DynamicSession":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _values(self, feeds: Mapping[str, Any]) -> dict[str, HostValue]:
         """The feeds as the host holds them. Their names and element types are checked; shapes when they are used."""
@@ -178,7 +170,7 @@ class DynamicSession:
         found = self._found(key)
         if found is not None:
             return found
-        with self._compiling:  # runs whose program is there do not wait for this one
+        with self._compiling:  # runs whose program is compiled do not wait for this one
             if self._staged is not None:
                 return self._staged
             found = self._found(key)  # another thread may have been quicker

@@ -27,7 +27,7 @@ def receive(source: BinaryIO) -> bytes | None:
 
 
 def take(received: bytearray) -> bytes | None:
-    """Take the first message off what was received, if all of it is there."""
+    """Take the first message off what was received, if all of it has arrived."""
     if len(received) < SIZE.size:
         return None
     end = SIZE.size + SIZE.unpack_from(received)[0]

@@ -20,15 +20,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fcntl import fcntl
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tilewright.support.answering import READY
+from tilewright.support.closing import Closing
 from tilewright.support.errors import TilewrightError, UserError
 from tilewright.support.frames import frame, take, unpack
 
 START_SECONDS = 60.0  # for a process to get ready, on a busy machine
-_AHEAD = 2  # requests that a process holds: the next is there when it has answered one
+_AHEAD = 2  # requests that a process holds: the next is ready when it has answered one
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031  # Linux
 _LAST_SECONDS = 5.0  # for a process that has closed its pipe to end
@@ -91,7 +91,7 @@ class _Process:
     sink: int
     unsent: deque[memoryview] = field(default_factory=deque[memoryview])
     received: bytearray = field(default_factory=bytearray)
-    told: set[bytes] = field(default_factory=set[bytes])  # contexts
+    contexts: set[bytes] = field(default_factory=set[bytes])  # that were sent
     requests: deque[PoolRequest] = field(default_factory=deque[PoolRequest])
     since: float = 0.0  # when it got the first of its requests to itself
     is_ready: bool = False
@@ -100,12 +100,12 @@ class _Process:
         self.unsent.append(memoryview(frame(message)))
 
     def tell(self, context: bytes) -> None:
-        if context and context not in self.told:
-            self.told.add(context)
+        if context and context not in self.contexts:
+            self.contexts.add(context)
             self.put(context)
 
 
-class Pool:
+class Pool(Closing):
     """Up to `limit` processes of a command. Use it as a context manager: they end with it.
 
     They are started when requests wait, one more where more than `backlog` do, and none any more after `losses`.
@@ -126,14 +126,6 @@ class Pool:
         self._waiting: deque[PoolRequest] = deque()
         self._over: list[PoolRequest] = []
         self._processes: list[_Process] = []
-
-    def __enter__(self) -> "Pool":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the processes; requests that are not over have failed."""

@@ -125,7 +125,7 @@ def median_of_rounds(values: Timings, doubt: float = _DOUBT) -> Ratio:
 
 
 def bootstrap_medians(values: Timings, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Those of so many values drawn from these, again and again."""
+    """Medians of samples of the same size, drawn from these values with replacement."""
     picks = rng.integers(0, len(values), (_BOOTSTRAP_SAMPLES, len(values)))
     return np.median(np.asarray(values)[picks], axis=1)
 
@@ -137,7 +137,7 @@ def take_turns(
     pause: float = PAUSE_SECONDS,
     go_on: Callable[[int, dict[K, Series]], Collection[K]] | None = None,
 ) -> dict[K, Series]:
-    """The times of all that can run. After each round `go_on` is told its number and the times so far, and says who has
+    """The times of all that can run. After each round `go_on` gets its number and the times so far, and says who has
     another turn; the times of the others are kept.
     """
     times: dict[K, list[tuple[float, ...]]] = {name: [] for name in turns}

@@ -1,4 +1,4 @@
-"""Tensor intrinsics of aarch64: NEON, its dot products (dotprod) and its products of matrices of bytes (i8mm)."""
+"""Tensor intrinsics of aarch64: NEON, its dot products (dotprod) and its matrix multiplication of bytes (i8mm)."""
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Scope, Var, cast

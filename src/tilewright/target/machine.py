@@ -65,8 +65,8 @@ def _share(rates: tuple[float, ...], threads: int) -> float:
 
 
 def zen3(l1: int, l2: int, l3: int, name: str = "Zen 3") -> Machine:
-    """With the figures that are shipped, and caches of so many KiB. Cores of other makers that multiply two vectors of
-    32 bytes in a cycle are near enough for a ranking.
+    """With the figures that are shipped, and these sizes of caches in KiB. Cores of other makers that multiply two
+    vectors of 32 bytes in a cycle are near enough for a ranking.
     """
     return Machine(name, l1 << 10, l2 << 10, l3 << 10)
 

@@ -5,8 +5,8 @@ expressions. That tells which access is which operand. How a loop moves the oper
 is: `k` of `C[i, j] += A[i, k] * B[k, j]` is the one that moves A and B and leaves C in place. So loops may come in any
 order and names play no role. What is left to check are numbers: extents, and how far apart elements are.
 
-A reason for a mismatch is a statement about the program; where several readings fail, the one that came furthest is
-told.
+A reason for a mismatch is a statement about the program; where several readings fail, it is that of the one that
+came furthest.
 """
 
 import math
@@ -82,7 +82,7 @@ def _readings(meaning: Store, store: Store) -> Iterator[_Bound]:
 
 
 def _bind(pattern: Expr, e: Expr, known: _Bound) -> Iterator[_Bound]:
-    # Types are those of the operands and of casts; operands are compared later, where it can be told which differs.
+    # Types are those of the operands and of casts; operands are compared later, where messages can name them.
     match pattern:
         case Load():
             if isinstance(e, Load) and known.get(pattern.buffer, e) is e:

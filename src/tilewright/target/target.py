@@ -49,7 +49,7 @@ class Target:
         return self.vector_bytes // bytes_per_element
 
     def for_threads(self, threads: int) -> "Target":
-        """The same, where schedules are ranked for so many threads."""
+        """The same, where schedules are ranked for this number of threads."""
         return replace(self, machine=self.machine.for_threads(threads))
 
 

@@ -15,7 +15,7 @@ PlaceFn: TypeAlias = Callable[[Buffer, Indices], Indices]
 
 
 def map_exprs(s: Stmt, fn: ExprFn) -> Stmt:
-    """Apply `fn` to every whole expression in `s`. Parts that do not change keep their identity."""
+    """Apply `fn` to every outermost expression in `s`. Parts that do not change keep their identity."""
     return _map_parts(s, fn, lambda c: map_exprs(c, fn))
 
 

@@ -262,7 +262,7 @@ class _ScriptParser(FuncParser):
                 self.fail(at, f"its init stores to another element of {store.buffer.name}")
 
     def _verify(self, func: Func, d: ast.FunctionDef, places: Mapping[str, ast.stmt]) -> None:
-        """What the rules of programs forbid, at the block that broke them where that can be told."""
+        """Raise for what the rules of programs forbid, at the block that broke them where that is known."""
         for b in blocks(func.body):
             alone = replace(func, body=_only(func.body, b))
             stored = {n.buffer for n in walk_stmts(alone.body) if isinstance(n, Store)}

@@ -1,4 +1,4 @@
-"""What a Simplifier is told of a program: names of loops and iterators are unique, so one table serves a whole Func."""
+"""What a Simplifier knows of a program: names of loops and iterators are unique, so one table serves all of a Func."""
 
 from tilewright.ir.expr import Var
 from tilewright.ir.simplify import Interval

@@ -1,7 +1,7 @@
 """A process that makes candidates: `python -m tilewright.tuning.candidate`.
 
-It is told of tasks once (a Func as text, the target, which params are constants, where its design spaces come from),
-and then gets one point after the other: the name of a rule and its decisions. It schedules the Func, lowers it, makes
+It receives each task once (a Func as text, the target, which params are constants, where its design spaces come from),
+and then one point after the other: the name of a rule and its decisions. It schedules the Func, lowers it, makes
 LLVM IR and object code, and answers with the candidate and its trace, or with the reason why there is none. Neither
 Python nor LLVM runs twice at once in one process, and both take their share: that is why all of it happens here.
 """

@@ -6,10 +6,10 @@ process that dies or takes too long costs the point that it was at.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeAlias
 
 from tilewright.families.space import KnobValues
+from tilewright.support.closing import Closing
 from tilewright.support.frames import pack
 from tilewright.support.pool import Pool, PoolRequest, ProcessLate, module_command
 from tilewright.tuning.candidate import Task
@@ -30,7 +30,7 @@ class Built:
     message: str = ""
 
 
-class Candidates:
+class Candidates(Closing):
     """Up to `limit` processes. Use it as a context manager: they end with it."""
 
     def __init__(self, limit: int, timeout: float = _TIMEOUT) -> None:
@@ -39,14 +39,6 @@ class Candidates:
             timeout,
         )
         self._tasks: dict[str, bytes] = {}
-
-    def __enter__(self) -> "Candidates":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._pool.close()

@@ -1,4 +1,4 @@
-"""Candidates that failed, told by reason: how many, and one of them.
+"""Candidates that failed, by reason: how many, and one of them.
 
 What is said of a failure names the values of that candidate. Two are of one reason if what is said of them differs in
 numbers only.

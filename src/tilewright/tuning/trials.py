@@ -8,9 +8,9 @@ import logging
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
+from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
 from tilewright.support.pool import Pool, PoolRequest, ProcessDied, ProcessLate, describe_exit, module_command
@@ -40,21 +40,13 @@ class Outcome:
     message: str = ""
 
 
-class Trials:
+class Trials(Closing):
     """One experiment at a time. Use it as a context manager: its process ends with it."""
 
     def __init__(self) -> None:
         self._pool = Pool(module_command("tilewright.tuning.trial"))
         self._setup: bytes = b""
         self._prepared: list[int] = []  # the process that has the experiment
-
-    def __enter__(self) -> "Trials":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._pool.close()

@@ -72,7 +72,7 @@ def _show(
     accuracy = compare(model, samples, [random_feeds(graph, 1000 + n) for n in range(runs)])
     taken = reports()
     if as_json:
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "model": model.name,
             "calibration_samples": len(samples),
             "relative_error": accuracy.error,
@@ -80,7 +80,7 @@ def _show(
             "runs": accuracy.runs,
             "regions": [r.as_json() for r in taken],
         }
-        print(json.dumps(told, indent=2))
+        print(json.dumps(report, indent=2))
         return
     print(_text(model.name, taken, accuracy, len(samples)))
 

@@ -32,20 +32,20 @@ class Image:
     code: tuple[Instruction, ...]
 
     def to_bytes(self) -> bytes:
-        told = json.dumps(asdict(replace(self, code=())), separators=(",", ":")).encode()
+        description = json.dumps(asdict(replace(self, code=())), separators=(",", ":")).encode()
         code = encode(self.code)
-        return _HEAD.pack(MAGIC, VERSION, 0, len(told), len(code)) + told + code
+        return _HEAD.pack(MAGIC, VERSION, 0, len(description), len(code)) + description + code
 
     @staticmethod
     def from_bytes(data: bytes) -> "Image":
         if len(data) < _HEAD.size or data[:4] != MAGIC:
             raise ImageError("this is no program of the NPU")
-        _, version, _, told, code = _HEAD.unpack_from(data)
+        _, version, _, description, code = _HEAD.unpack_from(data)
         if version != VERSION:
             raise ImageError(f"a program of version {version}; the machine runs version {VERSION}")
-        if len(data) != _HEAD.size + told + code:
-            raise ImageError(f"{len(data)} bytes, where {_HEAD.size + told + code} are announced")
-        start = _HEAD.size + told
+        if len(data) != _HEAD.size + description + code:
+            raise ImageError(f"{len(data)} bytes, where {_HEAD.size + description + code} are announced")
+        start = _HEAD.size + description
         said: dict[str, Any] = json.loads(data[_HEAD.size : start])
         for one in said["layers"]:
             one["biases"] = _pairs(one["biases"])

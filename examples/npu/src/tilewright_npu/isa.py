@@ -156,7 +156,7 @@ class _Sync(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Signal(_Sync):
-    """The source has done all that it was told before: a token for the target."""
+    """The source has done all earlier instructions: a token for the target."""
 
     code: ClassVar[int] = 8
 

@@ -1,4 +1,4 @@
-"""What the NPU takes of a model: convolutions and products with constant weights, and what follows them.
+"""What the NPU takes of a model: convolutions and MatMuls with constant weights, and what follows them.
 
 A layer is read off the nodes of a unit: one contraction, then perhaps sums with a constant row or with an image of the
 same shape (a residual), then perhaps a ReLU. Whatever does not fit is refused, with the reason.
@@ -102,14 +102,14 @@ def layer_of(unit: Unit) -> Layer | No:
 def _contraction(unit: Unit, node: Node) -> Layer | No:
     op = node.op
     if not isinstance(op, Conv | MatMul | Gemm):
-        return No(f"{unit.name} is neither a convolution nor a product of matrices")
+        return No(f"{unit.name} is neither a convolution nor a MatMul")
     (x, weights, *more), (result,) = node.inputs, node.outputs
     if any(unit.constant(v) is None for v in (weights, *more)):
         return No("the weights are not constant")
     if unit.constant(x) is not None or not x.size * result.size:
         return No("there is nothing to compute")
     if weights.size // result.shape[1 if isinstance(op, Conv) else -1] > _DEEPEST:
-        return No("so many products may not fit an accumulator of 32 bits")
+        return No("the sum of that many products may not fit an accumulator of 32 bits")
     match op:
         case Conv():
             window = op.window

@@ -38,7 +38,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A convolution; a product of matrices is one with a window of 1 × 1 over images of one row."""
+    """A convolution; a MatMul is one with a window of 1 × 1 over images of one row."""
 
     images: int
     height: int

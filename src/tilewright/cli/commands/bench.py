@@ -4,7 +4,7 @@ import click
 
 from tilewright.cli.catalogue import PEERS, find_peers
 from tilewright.cli.command import Command
-from tilewright.cli.defaults import TIMEOUT, TOLERANCE
+from tilewright.cli.defaults import TIMEOUT
 from tilewright.cli.options import (
     ACCURACY,
     INPUT,
@@ -14,7 +14,8 @@ from tilewright.cli.options import (
     SEED,
     SHAPE,
     TARGET,
-    parse_assignments,
+    by_name,
+    tolerance_option,
 )
 from tilewright.support.errors import UserError
 
@@ -47,8 +48,8 @@ COMMAND = Command(
     """Time MODEL (.onnx or .tw), alone or in turns with other engines.
 
     Every engine has a process of its own, pinned to as many cores as there are threads. One that is not installed, or
-    cannot run the model, is told and left out. Results are compared with ONNX Runtime's, or those of the first other
-    engine; if ours differ, the exit status is 4.
+    cannot run the model, is reported and left out. Results are compared with ONNX Runtime's, or those of the first
+    other engine; if ours differ, the exit status is 4.
     """,
     [
         MODEL,
@@ -62,12 +63,11 @@ COMMAND = Command(
             help=f"Other engines to take turns with: {', '.join(PEERS)}, or classes of your own as module:Class"
             " (found in PYTHONPATH; docs/cli.md says what they must have).",
         ),
-        click.Option(
-            ["--python", "pythons"],
-            multiple=True,
-            callback=parse_assignments,
-            metavar="ENGINE=PATH",
-            help="Interpreter that an engine is installed in [default: this one]; may be repeated.",
+        by_name(
+            "--python",
+            "pythons",
+            "Interpreter that an engine is installed in [default: this one]",
+            "ENGINE=PATH",
         ),
         click.Option(
             ["--threads", "thread_counts"],
@@ -85,12 +85,7 @@ COMMAND = Command(
         click.Option(
             ["--seconds"], default=0.5, show_default=True, type=click.FloatRange(0), help="Of each turn."
         ),
-        click.Option(
-            ["--tolerance"],
-            default=TOLERANCE,
-            show_default=True,
-            help="Allowed error against the reference.",
-        ),
+        tolerance_option("Allowed error against the reference."),
         click.Option(
             ["--timeout"],
             default=TIMEOUT,

@@ -6,8 +6,17 @@ from pathlib import Path
 import click
 
 from tilewright.cli.command import Command
-from tilewright.cli.defaults import TOLERANCE
-from tilewright.cli.options import ACCURACY, INPUT, JSON, MODEL, SEED, SHAPE, TARGET, THREADS
+from tilewright.cli.options import (
+    ACCURACY,
+    INPUT,
+    JSON,
+    MODEL,
+    SEED,
+    SHAPE,
+    TARGET,
+    THREADS,
+    tolerance_option,
+)
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -39,12 +48,7 @@ COMMAND = Command(
         ),
         SHAPE,
         INPUT,
-        click.Option(
-            ["--tolerance"],
-            default=TOLERANCE,
-            show_default=True,
-            help="Allowed error of floats, relative to the largest magnitude of an output.",
-        ),
+        tolerance_option("Allowed error of floats, relative to the largest magnitude of an output."),
         click.Option(
             ["--steps"],
             default=0,

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tilewright.cli.command import Command
-from tilewright.cli.options import ACCURACY, CHECK_INDICES, JSON, MODEL, PLUGINS, SHAPE, TARGET
+from tilewright.cli.options import COMPILING, JSON, MODEL, SHAPE
 
 COMMAND = Command(
     "compile",
@@ -34,13 +34,10 @@ COMMAND = Command(
         click.Option(
             ["--threads"],
             type=click.IntRange(min=1),
-            help="Choose kernels for so many threads [default: for any number]. The program runs with any number.",
+            help="Choose kernels for this many threads [default: for any number]. The program runs with any number.",
         ),
         SHAPE,
-        TARGET,
-        ACCURACY,
-        CHECK_INDICES,
-        *PLUGINS,
+        *COMPILING,
         JSON,
     ],
 )

@@ -5,18 +5,7 @@ from pathlib import Path
 import click
 
 from tilewright.cli.command import Command
-from tilewright.cli.options import (
-    ACCURACY,
-    CHECK_INDICES,
-    INPUT,
-    JSON,
-    MODEL,
-    PLUGINS,
-    SEED,
-    SHAPE,
-    TARGET,
-    THREADS,
-)
+from tilewright.cli.options import COMPILING, INPUT, JSON, MODEL, SEED, SHAPE, THREADS
 
 STAGES = ("graph", "tir", "scheduled", "lowered", "llvm", "asm")
 
@@ -68,10 +57,7 @@ COMMAND = Command(
         INPUT,
         SEED,
         SHAPE,
-        TARGET,
-        ACCURACY,
-        CHECK_INDICES,
-        *PLUGINS,
+        *COMPILING,
         JSON,
     ],
 )

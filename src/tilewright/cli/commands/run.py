@@ -1,21 +1,16 @@
 """`tilewright run`: its options."""
 
-import click
-
 from tilewright.cli.command import Command
-from tilewright.cli.defaults import TOLERANCE
 from tilewright.cli.options import (
-    ACCURACY,
-    CHECK_INDICES,
+    COMPILING,
     INPUT,
     JSON,
     MODEL,
-    PLUGINS,
     SEED,
     SHAPE,
-    TARGET,
     THREADS,
-    parse_assignments,
+    by_name,
+    tolerance_option,
 )
 
 COMMAND = Command(
@@ -26,31 +21,11 @@ COMMAND = Command(
         MODEL,
         SHAPE,
         INPUT,
-        click.Option(
-            ["--output", "saves"],
-            multiple=True,
-            callback=parse_assignments,
-            metavar="NAME=FILE.npy",
-            help="Write an output to a file; may be repeated.",
-        ),
-        click.Option(
-            ["--expect", "expected"],
-            multiple=True,
-            callback=parse_assignments,
-            metavar="NAME=FILE.npy",
-            help="Compare an output with a file, and exit with 4 if it differs; may be repeated.",
-        ),
-        click.Option(
-            ["--tolerance"],
-            default=TOLERANCE,
-            show_default=True,
-            help="Of --expect, relative to the largest magnitude.",
-        ),
+        by_name("--output", "saves", "Write an output to a file"),
+        by_name("--expect", "expected", "Compare an output with a file, and exit with 4 if it differs"),
+        tolerance_option("Of --expect, relative to the largest magnitude."),
         THREADS,
-        TARGET,
-        ACCURACY,
-        CHECK_INDICES,
-        *PLUGINS,
+        *COMPILING,
         SEED,
         JSON,
     ],

@@ -8,7 +8,7 @@ from tilewright.support.budget import DEFAULT_BUDGET
 
 COMMAND = Command(
     "tune",
-    "tilewright.cli.tune:tune",
+    "tilewright.cli.tune:tune_model",
     """Measure schedules for the kernels of MODEL (.onnx). What is found is used whenever it is compiled again.
 
     Every measurement goes to the database of the user at once. Ctrl-C ends the search and keeps what was found.
@@ -18,7 +18,7 @@ COMMAND = Command(
         click.Option(
             ["--budget"], default=DEFAULT_BUDGET, show_default=True, help="How long: 60s, 5m, 1.5h."
         ),
-        click.Option(["--trials"], type=click.IntRange(1), help="At most so many candidates."),
+        click.Option(["--trials"], type=click.IntRange(1), help="Measure at most this many candidates."),
         click.Option(
             ["--threads"],
             default=1,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from .job import EngineJob
 from .turn import take_turn
 
-_TRACE = 4000  # characters of a traceback that are told
+_TRACE = 4000  # characters of a traceback that are reported
 
 
 class EngineServer:

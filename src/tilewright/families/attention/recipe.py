@@ -32,9 +32,7 @@ from tilewright.families.parallel import (
 )
 from tilewright.families.reduce.recipe import vectorize_row
 from tilewright.ir.expr import Buffer, Expr, Scope, Var, free_vars, loads
-from tilewright.ir.layout import Layout, Pad
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.layout import Layout, PadDim, ReorderDims, SplitDim
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import chain as chain_of
 from tilewright.schedule.find import find_block, loops_above, top_level
@@ -235,7 +233,7 @@ def _schedule_copy(s: Draft, copy: _Copy, target: Target) -> None:
 def _part_rows(s: Draft, rows: Buffer) -> None:
     """Rows that would fall into the same sets of the cache go a line apart: a tile reads several at a time."""
     if rows.shape[-1] * rows.dtype.bytes % _SET_BYTES == 0:
-        pad = Pad(len(rows.shape) - 1, 0, _LINE_BYTES // rows.dtype.bytes)
+        pad = PadDim(len(rows.shape) - 1, 0, _LINE_BYTES // rows.dtype.bytes)
         s.apply(TransformLayout(rows.name, Layout((pad,))))
 
 

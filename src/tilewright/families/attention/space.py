@@ -23,7 +23,7 @@ from tilewright.families.attention.recipe import (
     schedule_rows_apart,
     try_attention_chain,
 )
-from tilewright.families.excerpt import extract_nests
+from tilewright.families.extract import extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import Contraction, load_strides, reduction_order, strides_along

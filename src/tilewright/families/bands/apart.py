@@ -15,7 +15,7 @@ from tilewright.cost.work import block_seconds
 from tilewright.families.bands.cost import apart_cycles
 from tilewright.families.bands.match import BandChain, try_band_chain
 from tilewright.families.bands.space import try_form
-from tilewright.families.excerpt import extract_nests
+from tilewright.families.extract import extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.recipe import is_lane_reduction

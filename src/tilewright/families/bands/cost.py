@@ -68,20 +68,20 @@ class BandForm:
     column_stride: int = 1
 
     def lines(self, rows: int) -> tuple[int, int]:
-        """So many rows of the result as lines of pixels that a tile of the projection goes along: how many of which
-        length.
+        """`rows` rows of the result as lines of pixels that a tile of the projection goes along: how many lines, of
+        which length.
         """
         return (1, rows * self.columns) if self.is_matrix else (rows, self.columns)
 
     def needed(self, rows: int) -> int:
-        """Rows of the padded image for so many rows of the result."""
+        """Rows of the padded image for `rows` rows of the result."""
         return (rows - 1) * self.stride + self.reach
 
     def block_bytes(self, rows: int, channels: int) -> int:
         return self.needed(rows) * self.wide_columns * channels * self.bytes_each
 
     def result_bytes(self, rows: int) -> int:
-        """Of so many rows of what the windows make."""
+        """Of `rows` rows of what the windows make."""
         return rows * self.columns * self.channels * self.bytes_each
 
 
@@ -94,7 +94,7 @@ def expansion_tiles(f: BandForm, target: Target) -> Iterator[tuple[int, int]]:
 
 
 def expansion_cycles(f: BandForm, channels: int, tile: tuple[int, int], target: Target) -> float:
-    """Cycles of one row of the image, for so many channels."""
+    """Cycles of one row of the image, for `channels` channels."""
     lanes = target.lanes(f.bytes_each)
     total = 0.0
     for rows, n in row_tiles(f.in_columns, tile[0]).items():
@@ -129,7 +129,7 @@ class ProjectionTile(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def projection_tile(f: BandForm, lines: int, pixels: int, target: Target) -> ProjectionTile:
-    """The best register tile of the projection of so many lines of so many pixels, and the time that they take."""
+    """The best register tile of the projection of `lines` lines of `pixels` pixels, and the time that they take."""
     form = Form(
         batch=1,
         other_rows=lines,
@@ -168,7 +168,7 @@ def projection_tile(f: BandForm, lines: int, pixels: int, target: Target) -> Pro
 
 @lru_cache(maxsize=1024)
 def windows_cycles(f: BandForm, channels: int, target: Target) -> float:
-    """Cycles of all windows, a block of so many channels at a time."""
+    """Cycles of all windows, a block of `channels` channels at a time."""
     image = WindowInput(f.taps[1], f.column_stride)
     operands = (image,) if f.is_pool else (image, Filter())
     line = line_cycles(operands, f.taps, (max(1, f.columns), channels), target.lanes(f.bytes_each), target)

@@ -28,9 +28,7 @@ from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.parallel import parallel_prefix
 from tilewright.families.window.recipe import gather_lanes
 from tilewright.ir.expr import Scope, Var, free_vars
-from tilewright.ir.layout import Layout
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.layout import Layout, ReorderDims, SplitDim
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block, loop_names, loops_above
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop

@@ -22,7 +22,7 @@ class PanelTile(NamedTuple):
 
 
 def panel_tiles(rows: int, target: Target) -> Points:
-    """(rows, vectors, unroll) of all register tiles for so many rows that follow each other."""
+    """(rows, vectors, unroll) of all register tiles for `rows` consecutive rows."""
     sizes = [(r, v) for r, v in tile_sizes(target.vector_registers) if r <= rows]
     return np.array([(*size, u) for size in sizes for u in UNROLLS], dtype=np.int64)
 
@@ -30,7 +30,7 @@ def panel_tiles(rows: int, target: Target) -> Points:
 def panel_seconds(
     c: Contraction, rows: int, points: Points, target: Target, cols: int | None = None
 ) -> Costs:
-    """What tiles (rows, vectors, unroll) need for so many rows, and for all columns or so many."""
+    """What tiles (rows, vectors, unroll) cost for `rows` rows, and for `cols` columns or all."""
     k = prod(it.extent for it in c.reduce)
     cols = c.cols[-1].extent if cols is None else cols
     form = Form(
@@ -59,7 +59,7 @@ def panel_seconds(
 
 
 def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None) -> PanelTile:
-    """The cheapest register tile for so many rows that follow each other, and for all columns or so many."""
+    """The cheapest register tile for `rows` consecutive rows, and for `cols` columns or all."""
     points = panel_tiles(rows, target)
     seconds = panel_seconds(c, rows, points, target, cols)
     best = int(np.argmin(seconds))

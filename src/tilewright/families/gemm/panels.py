@@ -3,9 +3,7 @@
 from tilewright.families.gemm.recipe import Contraction
 from tilewright.families.inline import consumers
 from tilewright.ir.expr import Var
-from tilewright.ir.layout import Layout
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.layout import Layout, ReorderDims, SplitDim
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.steps.transform_layout import TransformLayout
 

@@ -20,10 +20,7 @@ from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.parallel import parallel_prefix, part_size
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Fma, Load, Var, free_vars
-from tilewright.ir.layout import Fuse as FuseDims
-from tilewright.ir.layout import Layout, Pad
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.layout import FuseDims, Layout, PadDim, ReorderDims, SplitDim
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
@@ -46,16 +43,16 @@ class GemmPlan:
     """How a contraction runs. Counts are of iterators, sizes of elements."""
 
     swap: bool  # columns are what the operand without the output's innermost iterator has for itself
-    fuse_rows: int  # so many of the last row iterators make one
+    fuse_rows: int  # this many of the last row iterators become one
     fuse_cols: int
     rows: int  # of a register tile; its neighbour size takes up what does not divide
     columns: int
     pack_a: bool
     pack_b: bool
     columns_outside: bool  # panels of columns outside, and rows past each of them; or the other way round
-    chunk: int  # so many rows (columns) of the inner loop are kept together, outside of all; 0: all of them
+    chunk: int  # this many rows (columns) of the inner loop are kept together, outside of all; 0: all of them
     unroll: int  # multiply-adds written out in a step of the reduction loop, at most
-    prefetch: int = 0  # columns are asked for so many steps before they are read; 0: they are not
+    prefetch: int = 0  # columns are prefetched this many steps before they are read; 0: they are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +254,7 @@ def _pack_rows(s: Draft, c: Contraction, reduce: tuple[Iter, ...], target: Targe
     copy = s.apply(Reindex(c.block.name, c.a.buffer.name, tuple(it.var.name for it in order)))
     bytes_each = c.a.dtype.bytes
     if math.prod(it.extent for it in reduce) * bytes_each % _SET_BYTES == 0 and len(reduce) == 1:
-        s.apply(TransformLayout(copy.copy, Layout((Pad(len(order) - 1, 0, _LINE_BYTES // bytes_each),))))
+        s.apply(TransformLayout(copy.copy, Layout((PadDim(len(order) - 1, 0, _LINE_BYTES // bytes_each),))))
     schedule_spatial(s, copy.copy, target)
 
 

@@ -92,7 +92,7 @@ def tile_nest(
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
     workers (if `is_shared`). The epilogue is in its place already if it `is_joined`. At most `unroll` multiply-adds are
     written out in a step of the reduction. `intrinsics` has the register tiles of the target by rows and columns.
-    Vectors are asked for so many steps of the reduction before they are read as `prefetch` says, if it is not 0.
+    Vectors are prefetched `prefetch` steps of the reduction before they are read, if it is not 0.
     """
     cuts = {
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),

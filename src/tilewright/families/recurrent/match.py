@@ -49,7 +49,7 @@ class RecurrentNest:
 
     @cached_property
     def outer_parts(self) -> int:
-        """So many parts there are already: iterations of loops around the dependence."""
+        """How many parts there are already: iterations of loops around the dependence."""
         count = 1
         for loop in self.shared[:-1]:
             count *= loop.extent

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from tilewright.cost.work import domain
-from tilewright.families.excerpt import buffers_of, extract_nests
+from tilewright.families.extract import buffers_of, extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.panel_tile import panel_tiles
 from tilewright.families.gemm.space import gemm_space

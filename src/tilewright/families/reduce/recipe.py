@@ -176,7 +176,7 @@ def _alone(loop: For, block: Block) -> bool:
 
 
 def _reduce_in_lanes(s: Draft, name: str, loop: str, width: int, join: str | None = None) -> bool:
-    """Accumulate in so many lanes, in the loop `join` if it is given, then combine their halves until one value is
+    """Accumulate in `width` lanes, in the loop `join` if it is given, then combine their halves until one value is
     left. False if that is not how the block reduces.
     """
     extent = s.loop(loop).extent

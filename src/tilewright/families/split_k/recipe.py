@@ -10,8 +10,7 @@ those of the whole sum.
 from tilewright.families.gemm.recipe import load_strides
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.ir.expr import Load, loads
-from tilewright.ir.layout import Layout
-from tilewright.ir.layout import Reorder as ReorderDims
+from tilewright.ir.layout import Layout, ReorderDims
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.rfactor import Rfactor

@@ -17,7 +17,7 @@ from tilewright.cost.parallel import ENOUGH_PARTS, few_parts, shared_seconds, te
 from tilewright.cost.stream import stream_seconds
 from tilewright.cost.work import block_seconds, domain
 from tilewright.families.elementwise.cost import around_seconds
-from tilewright.families.excerpt import extract_nests
+from tilewright.families.extract import extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.space import gemm_space
 from tilewright.families.parallel import parts_of

@@ -20,10 +20,7 @@ from tilewright.families.tensor.operand_plan import is_in_place
 from tilewright.families.tensor.tile import TensorTile
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Cast, Const, Expr, Load, Scope, Var, free_vars, loads, walk
-from tilewright.ir.layout import Fuse as FuseDims
-from tilewright.ir.layout import Layout, LayoutPrimitive
-from tilewright.ir.layout import Reorder as ReorderDims
-from tilewright.ir.layout import Split as SplitDim
+from tilewright.ir.layout import FuseDims, Layout, LayoutPrimitive, ReorderDims, SplitDim
 from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.own_nest import own_nest
 from tilewright.schedule.schedule import Schedule

@@ -46,7 +46,7 @@ def role_extents(group: IterGroup) -> dict[Var, int]:
 def tile_steps(group: IterGroup, steps: Steps) -> dict[Var, int] | None:
     """How far apart neighbours along each loop of the role are; None if a tile has no equal steps.
 
-    A free loop takes any steps; what is told of it is that of its last iterator.
+    A free loop takes any steps; its last iterator's is returned.
     """
     if group.padded != group.extent:
         return None

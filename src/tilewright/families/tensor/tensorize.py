@@ -5,7 +5,7 @@
     print(t.explain())                         # what was chosen, what the others would have cost, what does not fit
 
 All intrinsics and all their mappings are ranked by a closed form (`mapping_terms`); then the cheapest is built. A
-mapping that a step refuses is passed over and told. `docs/tensorization.md` explains the method and the text.
+mapping that a step refuses is passed over and reported. `docs/tensorization.md` explains the method and the text.
 """
 
 import itertools
@@ -29,7 +29,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block
 
-_TOLD = 5  # losers in an explanation
+_SHOWN = 5  # losers in an explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +163,12 @@ class Tensorization:
                 is_equal = _is_equal(c, self.chosen)
                 equal += is_equal
                 same += not is_equal
-                told = not is_equal and same <= _TOLD
+                is_shown = not is_equal and same <= _SHOWN
             else:
-                told = c.intrinsic.name not in seen and others < _TOLD
-                others += told
+                is_shown = c.intrinsic.name not in seen and others < _SHOWN
+                others += is_shown
                 seen.add(c.intrinsic.name)
-            if told:
+            if is_shown:
                 yield f"  +{_time(c.seconds - self.chosen.seconds)} {c}: {_difference(c, self.chosen)}"
         if equal:
             yield f"  {equal} or more other mappings to this intrinsic should take about as long"

@@ -178,8 +178,8 @@ def line_cycles(
 
 
 def far_seconds(block: Block, rows: int, lanes: int, m: Machine) -> float:
-    """What long reductions wait for operands that are read row by row, each row far from the last: tiles of so many
-    outputs read them once. Windows are short, and their rows stay near.
+    """How long reductions wait for operands that are read row by row, each row far from the last: a tile of `rows`
+    outputs reads them once. Windows are short, and their rows stay near.
     """
     taps = [it for it in block.iters if it.kind is IterKind.REDUCE]
     if math.prod(it.extent for it in taps) <= _MOST_TAPS:

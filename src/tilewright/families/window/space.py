@@ -105,7 +105,7 @@ class WindowSpace(Space):
         return self._tiles * cycles / self._machine.hertz
 
     def best_tile(self, columns: int | None = None) -> tuple[tuple[int, int, int], float]:
-        """(rows, vectors, unroll) for all columns or for so many alone, and the time that these take."""
+        """(rows, vectors, unroll) for all columns or only for `columns` of them, and the time that these take."""
         seconds = {(r, v, u): self._seconds(r, v, u, columns) for r in ROWS for v in VECTORS for u in UNROLLS}
         best = min(seconds, key=lambda t: seconds[t])
         return best, seconds[best]

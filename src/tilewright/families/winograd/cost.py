@@ -37,7 +37,7 @@ class StraightLine:
 def staged_seconds(
     transforms: float, gemm: FloatArray, weight_bytes: float, between_bytes: float, blocks: int, m: Machine
 ) -> FloatArray:
-    """Transforms and GEMMs of so many blocks of tiles, each of which reads all weights and hands `between_bytes` on
+    """Transforms and GEMMs of `blocks` blocks of tiles, each of which reads all weights and hands `between_bytes` on
     from stage to stage.
     """
     weights = stream_seconds(weight_bytes * blocks, weight_bytes + between_bytes, m)

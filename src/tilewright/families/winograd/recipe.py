@@ -68,8 +68,8 @@ def _read(block: Block) -> set[object]:
 def schedule_transformed(
     s: Draft, stages: WinogradBlocks, tile: RegisterTile, unroll: int, target: Target, *, inside: bool
 ) -> None:
-    """Schedule the stages, with this register tile and so many multiply-adds written out in a step; blocks that are
-    none stay as they are. `inside`: block of tiles by block of tiles, if there are several.
+    """Schedule the stages, with this register tile and `unroll` multiply-adds written out in a step; blocks that are
+    no stage stay as they are. `inside`: block of tiles by block of tiles, if there are several.
     """
     shared = _shared(s, stages) if inside else {}
     for name in stages.filters:

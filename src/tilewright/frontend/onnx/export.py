@@ -1,7 +1,7 @@
 """A graph as an ONNX model again, in the words of the model that it was imported from.
 
 Only graphs whose nodes all know their origin can be written: parts of a model, before passes have changed them. A node
-that the importer wrote as several is written as the one that it was, if all of it is there.
+that the importer wrote as several is written as the one that it was, if it is complete.
 
 With `weights=False` the model is small: its constants, but for the smallest, have a name, a type and a shape, and are
 said to be in a file that has their name. Who loads it brings them.

@@ -10,7 +10,6 @@ at once. How the file is read safely is in `frontend.onnx.file`, how names and t
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from onnx import ModelProto
 
@@ -24,6 +23,7 @@ from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.arrays import Shapes
+from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 
 
@@ -48,7 +48,7 @@ def load_graph(
                 opened.extend(found.opened)
 
 
-class OnnxModel:
+class OnnxModel(Closing):
     """A model that was read. Its files stay open until it is closed."""
 
     def __init__(
@@ -110,11 +110,3 @@ class OnnxModel:
 
     def close(self) -> None:
         self._reader.close()
-
-    def __enter__(self) -> "OnnxModel":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -25,7 +25,7 @@ class Opaque:
 
 OPAQUE = Opaque()
 
-Given: TypeAlias = TensorType | Opaque  # what is known of a value before it is there
+Given: TypeAlias = TensorType | Opaque  # what is known of a value before it is computed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ _FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
 
 
 def type_of(value: Any) -> TypeProto:
-    """ONNX's type of a value that is there. Of an empty sequence and of nothing the elements' type is not known: they
+    """ONNX's type of a computed value. Of an empty sequence and of nothing the elements' type is not known: they
     count as float32.
     """
     match value:

@@ -2,7 +2,7 @@
 
     e = LayerNormalization(embeddings)
     k = MatMul(e, wk)                          s = MatMul(q, k')
-    s = MatMul(q, k)                     →     where the constant k' holds the product
+    s = MatMul(q, k)                     →     where the constant k' holds the result
 
 `fold_constants` computes with numpy what is small. What it leaves over is compiled and run once, like any other graph:
 that takes as long as it would have taken in every run. Which nodes this is about: `graph.constant_part`.

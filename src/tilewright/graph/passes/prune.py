@@ -84,10 +84,10 @@ class _Judged:
 def stated_seconds(plugin: Plugin, region: Region, threads: int) -> float | None:
     """How long the plugin says it takes; None if it does not say, or nothing that makes sense."""
     try:
-        told = plugin.seconds(region, threads if plugin.capabilities.threads else 1)
+        stated = plugin.seconds(region, threads if plugin.capabilities.threads else 1)
     except Exception:  # whatever a plugin does, the compiler goes on
         return None
-    return told if told is not None and math.isfinite(told) and told >= 0 else None
+    return stated if stated is not None and math.isfinite(stated) and stated >= 0 else None
 
 
 def has_custom_op(region: Region) -> bool:

@@ -1,6 +1,6 @@
 """What the attention operators have in common: heads, masks, and softmax(q kᵀ) v in between.
 
-They are composites: products, softmax and masks are nodes of their own, which are grouped with what is around them.
+They are composites: MatMuls, softmax and masks are nodes of their own, which are grouped with what is around them.
 """
 
 import math
@@ -37,7 +37,7 @@ def merge_heads(body: CompositeBody, x: Term, batch: int, length: int, width: in
 
 
 def scores(body: CompositeBody, h: Heads, q: Term, k: Term, scale: float) -> Term:
-    """q kᵀ · scale, [batch, heads, queries, keys]. Heads that share keys are rows of one product."""
+    """q kᵀ · scale, [batch, heads, queries, keys]. Heads that share keys are rows of one MatMul."""
     shared = h.heads // h.kv_heads
     rows = q if shared == 1 else body.reshape(q, h.batch, h.kv_heads, shared * h.queries, h.size)
     product = body.op("MatMul", rows * scale, body.transpose(k, 0, 1, 3, 2))

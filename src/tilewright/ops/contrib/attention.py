@@ -70,7 +70,7 @@ def _attend(
 
 
 class ContribAttention(Composite):
-    """q, k and v are one product with the weights; keys and values of earlier tokens come before them."""
+    """q, k and v come from one MatMul with the weights; keys and values of earlier tokens come before them."""
 
     onnx = ("com.microsoft.Attention",)
 

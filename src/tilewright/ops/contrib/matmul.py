@@ -1,4 +1,4 @@
-"""Products of com.microsoft: of transposed matrices, scaled, convolutions with an activation; and distances."""
+"""MatMuls of com.microsoft: of transposed matrices, scaled; convolutions with an activation; and distances."""
 
 from collections.abc import Iterable, Sequence
 
@@ -85,7 +85,7 @@ class FusedGemm(Composite):
 
 
 class GemmFastGelu(Composite):
-    """A product with a bias, then the usual approximation of Gelu."""
+    """A MatMul with a bias, then the usual approximation of Gelu."""
 
     onnx = ("com.microsoft.GemmFastGelu",)
 

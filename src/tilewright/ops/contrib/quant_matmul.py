@@ -1,4 +1,4 @@
-"""Products of quantised matrices of com.microsoft. Sums of bytes are exact, in i32; weights of a few bits are unpacked
+"""MatMuls of quantised matrices of com.microsoft. Sums of bytes are exact, in i32; weights of a few bits are unpacked
 at compile time.
 """
 

@@ -20,7 +20,7 @@ _DOMAIN = "com.microsoft"
 
 
 class QAttention(Composite):
-    """q, k and v are one product of bytes with the weights; then it is MultiHeadAttention."""
+    """q, k and v come from one integer MatMul with the weights; then it is MultiHeadAttention."""
 
     onnx = ("com.microsoft.QAttention",)
 

@@ -1,5 +1,6 @@
 """Elementwise arithmetic. Integers wrap; integer division truncates towards zero, as ONNX has it."""
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -24,7 +25,7 @@ from tilewright.ir.expr import (
     unary,
 )
 from tilewright.ops.axes import FLOATS, NUMBERS
-from tilewright.ops.core.elementwise import SPECIAL, Elementwise, Pairwise, Variadic, normal
+from tilewright.ops.core.elementwise import SPECIAL, Elementwise, PairOperator, Pairwise, Variadic, normal
 from tilewright.ops.opdef import OnnxNode, Sample, TensorType
 from tilewright.support.arrays import Array
 
@@ -32,36 +33,21 @@ from tilewright.support.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Add(Pairwise):
+class Add(PairOperator):
     onnx = ("Add",)
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return a + b
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a + b
+    function = operator.add
 
 
 @dataclass(frozen=True, slots=True)
-class Sub(Pairwise):
+class Sub(PairOperator):
     onnx = ("Sub",)
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return a - b
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a - b
+    function = operator.sub
 
 
 @dataclass(frozen=True, slots=True)
-class Mul(Pairwise):
+class Mul(PairOperator):
     onnx = ("Mul",)
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return a * b
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a * b
+    function = operator.mul
 
 
 def truncated_quotient(a: Expr, b: Expr) -> Expr:
@@ -143,7 +129,7 @@ def _towards(remainder: Expr, b: Expr) -> Expr:
 
 
 def _fmod(a: Expr, b: Expr, quotient_bits: int) -> Expr:
-    """In f64, exact for quotients of up to so many bits: first whole multiples of b · 2^50k are taken away, then of
+    """In f64, exact for quotients of up to `quotient_bits`: first multiples of b · 2^50k are taken away, then of
     b · 2^50(k-1), and so on, each of which is exact.
     """
     size = unary(UnaryOp.ABS, b)

@@ -18,7 +18,7 @@ from tilewright.ir.expr import (
     select,
 )
 from tilewright.ops.axes import INTEGERS
-from tilewright.ops.core.elementwise import Pairwise, Pointwise
+from tilewright.ops.core.elementwise import PairFunction, Pairwise, Pointwise
 from tilewright.ops.opdef import OnnxNode, Sample
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
@@ -32,7 +32,7 @@ def _patterns(dtype: DType) -> Array:
     return np.array([0, 1, 5, 12, 0x5A, info.max, info.min, info.max // 3], dtype.numpy)
 
 
-class Bitwise(Pairwise):
+class Bitwise(PairFunction):
     __slots__ = ()
     takes = INTEGERS
 
@@ -46,34 +46,22 @@ class Bitwise(Pairwise):
 @dataclass(frozen=True, slots=True)
 class BitwiseAnd(Bitwise):
     onnx = ("BitwiseAnd",)
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return binary(BinaryOp.AND, a, b)
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a & b
+    op = BinaryOp.AND
+    function = np.bitwise_and
 
 
 @dataclass(frozen=True, slots=True)
 class BitwiseOr(Bitwise):
     onnx = ("BitwiseOr",)
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return binary(BinaryOp.OR, a, b)
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a | b
+    op = BinaryOp.OR
+    function = np.bitwise_or
 
 
 @dataclass(frozen=True, slots=True)
 class BitwiseXor(Bitwise):
     onnx = ("BitwiseXor",)
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return binary(BinaryOp.XOR, a, b)
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a ^ b
+    op = BinaryOp.XOR
+    function = np.bitwise_xor
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Contractions: MatMul and Gemm. One reduction block of products; scaling and bias follow in a block of their own.
+"""Contractions: MatMul and Gemm. One reduction block; scaling and bias follow in a block of their own.
 
 Half precision is accumulated in f32.
 """

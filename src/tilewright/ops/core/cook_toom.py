@@ -51,7 +51,7 @@ class Scheme:
 
 @lru_cache(maxsize=32)
 def scheme(outputs: int, taps: int) -> Scheme | None:
-    """The algorithm for so many outputs and taps, if there are points for it. With one tap it is the plain product."""
+    """The algorithm for F(`outputs`, `taps`), if there are points for it. With one tap it is plain multiplication."""
     if taps == 1 and outputs == 1:
         one = ((Fraction(1),),)
         return Scheme(one, one, one)

@@ -15,11 +15,11 @@ from tilewright.tir.build import FuncBuilder
 
 
 @dataclass(frozen=True, slots=True)
-class DepthToSpace(Op):
-    """Channels become tiles of `size` × `size` places. Of a channel number, the place in the tile is the slow part,
-    or the fast one if `channel_first`."""
+class DepthOp(Op):
+    """Tiles of `size` × `size` places are channels on the other side. Of a channel number, the place in the tile is the
+    slow part, or the fast one if `channel_first`.
+    """
 
-    onnx = ("DepthToSpace",)
     kind = Kind.MOVEMENT
     moves_only = True
     size: int
@@ -27,7 +27,18 @@ class DepthToSpace(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        return cls(node.integer("blocksize", 1), _is_channel_first(node)), (0,)
+        mode = node.text("mode", "DCR")
+        if mode not in ("DCR", "CRD"):
+            raise UserError(f"{node.op_type}: unknown mode '{mode}'")
+        return cls(node.integer("blocksize", 1), mode == "CRD"), (0,)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthToSpace(DepthOp):
+    """Channels become tiles of `size` × `size` places. Of a channel number, the place in the tile is the slow part,
+    or the fast one if `channel_first`."""
+
+    onnx = ("DepthToSpace",)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 1)
@@ -65,19 +76,11 @@ class DepthToSpace(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class SpaceToDepth(Op):
+class SpaceToDepth(DepthOp):
     """Tiles of `size` × `size` places become channels. Of a channel number, the place in the tile is the slow part,
     or the fast one if `channel_first`."""
 
     onnx = ("SpaceToDepth",)
-    kind = Kind.MOVEMENT
-    moves_only = True
-    size: int
-    channel_first: bool = False
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        return cls(node.integer("blocksize", 1), _is_channel_first(node)), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 1)
@@ -113,10 +116,3 @@ class SpaceToDepth(Op):
         yield cls.sample(x, blocksize=2)
         yield Sample(cls(2, channel_first=True), (x,))
         yield cls.sample(x.astype(np.float64), blocksize=1)
-
-
-def _is_channel_first(node: OnnxNode) -> bool:
-    mode = node.text("mode", "DCR")
-    if mode not in ("DCR", "CRD"):
-        raise UserError(f"{node.op_type}: unknown mode '{mode}'")
-    return mode == "CRD"

@@ -5,15 +5,15 @@ block and the default samples follow. Half precision is computed in f32 and roun
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, cast
+from tilewright.ir.expr import BinaryOp, Buffer, Expr, binary, cast
 from tilewright.ops.axes import FLOATS, NUMBERS, accumulator, load_broadcast, narrow, try_broadcast, widen
 from tilewright.ops.opdef import Kind, Op, Sample, TensorType
 from tilewright.support.arrays import Array
@@ -142,6 +142,33 @@ class Pairwise(Elementwise):
             )
         if DType.BOOL in cls.takes:
             yield cls.sample(np.array([[True], [False]]), np.array([True, False]))
+
+
+class PairOperator(Pairwise):
+    """One of Python's operators, which expressions and arrays both have."""
+
+    __slots__ = ()
+    function: ClassVar[Callable[..., Any]]
+
+    def scalar(self, a: Expr, b: Expr) -> Expr:
+        return type(self).function(a, b)
+
+    def array(self, a: Array, b: Array) -> Array:
+        return type(self).function(a, b)
+
+
+class PairFunction(Pairwise):
+    """A function that TIR has as an operation."""
+
+    __slots__ = ()
+    op: ClassVar[BinaryOp]
+    function: ClassVar[Callable[..., Any]]  # a numpy ufunc
+
+    def scalar(self, a: Expr, b: Expr) -> Expr:
+        return binary(self.op, a, b)
+
+    def array(self, a: Array, b: Array) -> Array:
+        return type(self).function(a, b)
 
 
 class Variadic(Elementwise):

@@ -1,4 +1,4 @@
-"""Products of short integers, summed in i32: MatMulInteger and ConvInteger, and what the quantised ops share of them.
+"""Contractions of short integers, summed in i32: MatMulInteger, ConvInteger, and what the quantised ops share of them.
 
 Blocks: operands whose zero point is not 0 are brought to 16 bits without it first, `<name>_a` and `<name>_b` (for a
 convolution `<name>_x`, padded, and `<name>_w`); what reads only weights is computed at compile time. Then one plain

@@ -1,5 +1,6 @@
 """Elementwise comparison, logic and choice."""
 
+import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,19 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Expr, UnaryOp, binary, const, equal, select, unary
 from tilewright.ops.axes import ANY, BOOLS, FLOATS, NUMBERS
-from tilewright.ops.core.elementwise import SPECIAL, Elementwise, Pairwise, Pointwise, normal
+from tilewright.ops.core.elementwise import (
+    SPECIAL,
+    Elementwise,
+    PairFunction,
+    PairOperator,
+    Pointwise,
+    normal,
+)
 from tilewright.ops.opdef import OnnxNode, Sample, TensorType
 from tilewright.support.arrays import Array
 
 
-class Comparison(Pairwise):
+class Comparison(PairOperator):
     """Yields bool. Nothing is less than, equal to or greater than NaN."""
 
     __slots__ = ()
@@ -30,96 +38,62 @@ class Equal(Comparison):
     onnx = ("Equal",)
     moves_only = True
     takes = ANY
+    function = operator.eq
 
     def scalar(self, a: Expr, b: Expr) -> Expr:
-        return equal(a, b)
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a == b
+        return equal(a, b)  # == compares the expressions
 
 
 @dataclass(frozen=True, slots=True)
 class Less(Comparison):
     onnx = ("Less",)
     takes = NUMBERS
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return a < b
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a < b
+    function = operator.lt
 
 
 @dataclass(frozen=True, slots=True)
 class LessOrEqual(Comparison):
     onnx = ("LessOrEqual",)
     takes = NUMBERS
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return a <= b
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a <= b
+    function = operator.le
 
 
 @dataclass(frozen=True, slots=True)
 class Greater(Comparison):
     onnx = ("Greater",)
     takes = NUMBERS
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return a > b
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a > b
+    function = operator.gt
 
 
 @dataclass(frozen=True, slots=True)
 class GreaterOrEqual(Comparison):
     onnx = ("GreaterOrEqual",)
     takes = NUMBERS
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return a >= b
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a >= b
+    function = operator.ge
 
 
 @dataclass(frozen=True, slots=True)
-class And(Pairwise):
+class And(PairFunction):
     onnx = ("And",)
     takes = BOOLS
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return binary(BinaryOp.AND, a, b)
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a & b
+    op = BinaryOp.AND
+    function = np.bitwise_and
 
 
 @dataclass(frozen=True, slots=True)
-class Or(Pairwise):
+class Or(PairFunction):
     onnx = ("Or",)
     takes = BOOLS
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return binary(BinaryOp.OR, a, b)
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a | b
+    op = BinaryOp.OR
+    function = np.bitwise_or
 
 
 @dataclass(frozen=True, slots=True)
-class Xor(Pairwise):
+class Xor(PairFunction):
     onnx = ("Xor",)
     takes = BOOLS
-
-    def scalar(self, a: Expr, b: Expr) -> Expr:
-        return binary(BinaryOp.XOR, a, b)
-
-    def array(self, a: Array, b: Array) -> Array:
-        return a ^ b
+    op = BinaryOp.XOR
+    function = np.bitwise_xor
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class MathFunction(Pointwise):
 
     __slots__ = ()
     op: ClassVar[UnaryOp]
-    function: ClassVar[Callable[..., Any]]  # a numpy ufunc
+    function: ClassVar[Callable[..., Any]]  # of arrays
 
     def scalar(self, x: Expr) -> Expr:
         return unary(self.op, x)
@@ -129,14 +129,10 @@ class Neg(MathFunction):
 
 
 @dataclass(frozen=True, slots=True)
-class Erf(Pointwise):
+class Erf(MathFunction):
     onnx = ("Erf",)
-
-    def scalar(self, x: Expr) -> Expr:
-        return unary(UnaryOp.ERF, x)
-
-    def array(self, x: Array) -> Array:
-        return erf_array(x)
+    op = UnaryOp.ERF
+    function = erf_array
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""QLinearMatMul and QLinearConv: products of quantised numbers, quantised again.
+"""QLinearMatMul and QLinearConv: contractions of quantised numbers, quantised again.
 
     y = saturate(round(sum · (scale of a · scale of b / scale of y)) + zero point of y)
 

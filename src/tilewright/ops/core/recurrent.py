@@ -218,7 +218,7 @@ class Recurrent(Op):
         return self.functions[d][which].array(clipped)
 
     def biases(self, d: int, of: Arrays) -> tuple[Array, Array]:
-        """Those that are added to the products with W and with R."""
+        """Those that are added to the MatMuls with W and with R."""
         rows = of["W"].shape[1]
         both = of["B"][d] if "B" in of else np.zeros(2 * rows)
         return both[:rows], both[rows:]
@@ -262,7 +262,7 @@ class Recurrence:
         return value
 
     def bias(self, d: Expr, g: Expr) -> Expr:
-        """What is added to the product with W."""
+        """What is added to the MatMul with W."""
         return self.load("B", d, g)
 
     def recurrent_bias(self, d: Expr, g: Expr) -> Expr:

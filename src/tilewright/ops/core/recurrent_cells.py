@@ -52,7 +52,7 @@ class GRU(Recurrent):
         z, r = f(X Wᵀ + h Rᵀ + biases)
         h = (1 - z) · g(X Wᵀ + (r · h) Rᵀ + biases) + z · h
 
-    `linear_before_reset`: r is multiplied with the product with R and its bias instead of h.
+    `linear_before_reset`: r is multiplied with the result of the MatMul with R and its bias instead of h.
     """
 
     onnx = ("GRU",)

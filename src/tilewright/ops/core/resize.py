@@ -36,7 +36,9 @@ from tilewright.tir.build import FuncBuilder
 
 _ROUNDINGS = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 _POLICIES = ("stretch", "not_larger", "not_smaller")
-_WRITTEN_OUT = 32  # so many terms are an expression, which fills vectors along any axis; more are a reduction
+_WRITTEN_OUT = (
+    32  # up to this many terms are an expression, which fills vectors along any axis; more are a reduction
+)
 
 
 @dataclass(frozen=True, slots=True)

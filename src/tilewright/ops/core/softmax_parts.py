@@ -1,6 +1,6 @@
 """Softmax in two parts: powers, and by what their rows have yet to be scaled.
 
-A product with the weights of a softmax can scale its own rows instead: there are fewer columns than keys, and what is
+A MatMul with the weights of a softmax can scale its own rows instead: there are fewer columns than keys, and what is
 scaled is in registers.
 """
 

@@ -16,7 +16,7 @@ from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Expr, as_index, cast, const, equal, maximum, minimum, select
 from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.order_key import order_key
-from tilewright.ops.core.row_program import Cell, RowArray, RowProgram
+from tilewright.ops.core.row_program import RowArray, RowCell, RowProgram
 from tilewright.ops.core.row_sort import MOST_RANKED, RANKED_TOGETHER, rank_each, sort_digits
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
@@ -332,7 +332,7 @@ class _Suppression:
         going_on = logical_and(kept.value < self._room, kept.value < self._most)
         return p.count("candidate", self._count.value, candidate, also=going_on)
 
-    def _read(self, box: Expr, sides: Sequence[Cell]) -> Iterable[Stmt]:
+    def _read(self, box: Expr, sides: Sequence[RowCell]) -> Iterable[Stmt]:
         y, x, v, u = (self._boxes[box, d] for d in range(4))
         if self._has_centres:
             low = [y - v / 2.0, x - u / 2.0]
@@ -344,7 +344,7 @@ class _Suppression:
             yield cell.array.put(0, value)
         yield sides[4].array.put(0, (sides[2].value - sides[0].value) * (sides[3].value - sides[1].value))
 
-    def _free(self, box: Sequence[Cell], other: Sequence[Expr]) -> Expr:
+    def _free(self, box: Sequence[RowCell], other: Sequence[Expr]) -> Expr:
         """1 if the boxes do not overlap too much, and 0 if they do. A box without an area overlaps nothing, and the
         quotient decides, rounded as it is.
         """
@@ -355,7 +355,7 @@ class _Suppression:
         quotient = select(zero < covered, shared / covered, zero)
         return select(self._overlap < quotient, zero, const(1.0, _F32))
 
-    def _keep(self, box: Expr, sides: Sequence[Cell], stay: RowArray) -> Stmt:
+    def _keep(self, box: Expr, sides: Sequence[RowCell], stay: RowArray) -> Stmt:
         at = self._kept_count.value
 
         def none(d: int) -> Stmt:

@@ -1,5 +1,5 @@
 """Convolution with fewer multiplications: tiles of the image and the filters are transformed, multiplied element by
-element (which over all channels is a matrix product for each element), and transformed back.
+element (which over all channels is a GEMM for each element), and transformed back.
 
 Blocks: `<name>_pad`, `<name>_filter` (reads weights alone), then `<name>_input`, `<name>_gemm` and `<name>_tile`,
 whose first axis goes over blocks of tiles, of a part of an image or of several: a schedule runs all three for one of
@@ -31,9 +31,9 @@ _OUTPUTS = (4, 2)  # of a tile along an axis, at most
 
 @dataclass(frozen=True, slots=True)
 class Winograd:
-    """`rows` of tiles along the first spatial axis go through all stages together, of which so many `columns` along the
-    last; both divide the tiles there. Where they are all of an image, so many `images`, which divide the batch, go
-    together too.
+    """A block of `rows` × `columns` tiles, along the first and the last spatial axis, goes through all stages together;
+    both divide the tiles there. Where a block is all of an image, `images` of them, which divide the batch, go together
+    too.
     """
 
     schemes: tuple[Scheme, ...]
@@ -171,8 +171,8 @@ def algorithms(w: TensorType, window: Window, group: int, out: TensorType) -> It
 
 
 def _images(grid: Sequence[int], batch: int) -> list[int]:
-    """How many whole images a block may have, if more than one: as few as make tiles enough, for the same two reasons
-    as below. Images of so many tiles read filters seldom enough, each for itself.
+    """How many images a block may have, if more than one: as few as make tiles enough, for the same two reasons as
+    below. Images with enough tiles read filters seldom enough, each for itself.
     """
     each = math.prod(grid)
     wanted = [next((n for n in _divisors(batch) if n * each >= least), batch) for least in _TILES]

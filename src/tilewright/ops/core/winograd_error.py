@@ -56,7 +56,7 @@ def _sample(weights: _Array) -> _Array:
 
 
 def _products(v: _Array, u: _Array) -> _Array:
-    """v[…, tile, i] · u[…, i, o]. A library's product would not do: it sums in blocks, which is more accurate."""
+    """v[…, tile, i] · u[…, i, o]. A library's GEMM would not do: it sums in blocks, which is more accurate."""
     total = np.zeros((*v.shape[:-1], u.shape[-1]), np.float32)
     for a, b in zip(np.moveaxis(v, -1, 0), np.moveaxis(u, -2, 0), strict=True):
         total += a[..., None] * b[..., None, :]
@@ -89,7 +89,7 @@ def _transformed(matrices: Sequence[Matrix], values: _Array) -> _Array:
 
 @lru_cache(maxsize=32)
 def _code(matrix: Matrix) -> tuple[list[Var], list[Expr]]:
-    """A product with the matrix, as it is written out: the elements of a vector, and the results."""
+    """A multiplication with the matrix, as it is written out: the elements of a vector, and the results."""
     terms = [Var(f"x{n}", DType.F32) for n in range(len(matrix[0]))]
     return terms, combine(matrix, terms)
 

@@ -15,7 +15,7 @@ from tilewright.support.arrays import Array
 @dataclass(frozen=True, slots=True)
 class Unique(HostOp):
     """Different elements (slices, if there is an `axis`): in rising order, or in the order they come in. Then where
-    each first is, which of them every element is, and how often each one is there.
+    each first is, which of them every element is, and how often each one occurs.
     """
 
     onnx = ("Unique",)

@@ -1,4 +1,4 @@
-"""oneDNN as a plugin: its C API (`library`), chains of nodes that are one primitive (`chains`), how a region is told as
+"""oneDNN as a plugin: its C API (`library`), chains of nodes that are one primitive (`chains`), how a region becomes
 primitives (`plugin`), and how these run (`program`).
 """
 

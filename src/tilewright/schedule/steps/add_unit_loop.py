@@ -14,18 +14,13 @@ from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import For, Stmt
 
 
 @dataclass(frozen=True, slots=True)
-class AddUnitLoop(FuncStep):
-    block: str
-
-    def anchor(self) -> str:
-        return self.block
-
+class AddUnitLoop(BlockStep):
     @property
     def loop(self) -> str:
         """The new loop."""

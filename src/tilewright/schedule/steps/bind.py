@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import LoopStep
 from tilewright.schedule.steps.loop_kind import check_independent, serial_loop
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import LoopKind
@@ -25,12 +25,8 @@ _AXES = {k.value: k for k in LoopKind if k.is_thread_axis}
 
 
 @dataclass(frozen=True, slots=True)
-class Bind(FuncStep):
-    loop: str
+class Bind(LoopStep):
     axis: str
-
-    def anchor(self) -> str:
-        return self.loop
 
     def rewrite(self, func: Func) -> Func:
         loop = serial_loop(func, self.loop)

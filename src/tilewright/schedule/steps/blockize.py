@@ -52,7 +52,7 @@ from tilewright.schedule.edit import replace_stmt, simplify_nest, wrap
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_loop, loop_vars, starts_at_zero
 from tilewright.schedule.names import bound_names, check_fresh
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import LoopStep
 from tilewright.schedule.steps.decompose_reduction import check_init_apart, elements, init_nest
 from tilewright.tir.analysis.affine import determined
 from tilewright.tir.func import Func
@@ -77,12 +77,8 @@ class Division(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Blockize(FuncStep):
-    loop: str
+class Blockize(LoopStep):
     suffix: str = "o"  # of the new names; a tile inside of a tile needs another
-
-    def anchor(self) -> str:
-        return self.loop
 
     def rewrite(self, func: Func) -> Func:
         loop = find_loop(func, self.loop)
@@ -207,7 +203,7 @@ def _over_iterators(
     divisions: Sequence[Division],
     simplify: Simplifier,
 ) -> Expr:
-    """A condition on loops inside, with what it says of loops outside told by the new iterators."""
+    """A condition on loops inside, with what it says of loops outside expressed in the new iterators."""
     if free_vars(cond) <= inside:
         return cond
     if isinstance(cond, Binary) and cond.op in (BinaryOp.LT, BinaryOp.LE) and cond.a.dtype is INDEX:

@@ -20,7 +20,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, find_buffer, nest_of
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.preconditions import check_leaf
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.schedule.steps.cache_write import copy_nest
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import region
@@ -30,13 +30,9 @@ from tilewright.tir.simplify import ranges
 
 
 @dataclass(frozen=True, slots=True)
-class CacheRead(FuncStep):
-    block: str
+class CacheRead(BlockStep):
     buffer: str
     scope: Scope
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def cache(self) -> str:

@@ -21,7 +21,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import contains_block, find_block, find_buffer, nest_of, top_level
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.preconditions import check_leaf, check_not_in_place, check_sole_writer
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import BufferRegion, accesses, box, loop_extents, region
 from tilewright.tir.func import Func
@@ -31,13 +31,9 @@ from tilewright.tir.stmt import Block, For, Iter, Stmt, Store, blocks
 
 
 @dataclass(frozen=True, slots=True)
-class CacheWrite(FuncStep):
-    block: str
+class CacheWrite(BlockStep):
     buffer: str
     scope: Scope
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def cache(self) -> str:

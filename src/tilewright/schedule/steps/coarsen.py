@@ -15,19 +15,15 @@ from tilewright.schedule.edit import replace_nest
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
 from tilewright.schedule.names import check_fresh
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import LoopStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import For, LoopKind
 
 
 @dataclass(frozen=True, slots=True)
-class Coarsen(FuncStep):
-    loop: str
+class Coarsen(LoopStep):
     grain: int
-
-    def anchor(self) -> str:
-        return self.loop
 
     @property
     def names(self) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from tilewright.schedule.preconditions import (
     check_scope,
     check_sole_writer,
 )
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, region
 from tilewright.tir.func import Func
@@ -36,12 +36,8 @@ from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, seq, walk_stmts
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeAt(FuncStep):
-    block: str
+class ComputeAt(BlockStep):
     loop: str
-
-    def anchor(self) -> str:
-        return self.block
 
     def rewrite(self, func: Func) -> Func:
         block, loop = find_block(func, self.block), find_loop(func, self.loop)
@@ -89,7 +85,7 @@ def _first_consumer(func: Func, flow: Dataflow, block: Block, loop: For) -> Bloc
 
 
 def _readers(loop: For, block: Block) -> Stmt:
-    """The body of `loop`, without `block` if it is there already."""
+    """The body of `loop`, without `block` if that is in it already."""
     body = without_block(loop.body, block)
     assert body is not None  # the consumers are left
     return body

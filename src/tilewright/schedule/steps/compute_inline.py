@@ -25,7 +25,7 @@ from tilewright.schedule.preconditions import (
     check_single_store,
     check_sole_writer,
 )
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.solve import try_solve
 from tilewright.tir.func import Func
@@ -34,12 +34,7 @@ from tilewright.tir.simplify import ranges
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeInline(FuncStep):
-    block: str
-
-    def anchor(self) -> str:
-        return self.block
-
+class ComputeInline(BlockStep):
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
         flow = Dataflow(func)

@@ -40,7 +40,7 @@ from tilewright.schedule.edit import replace_nest, wrap
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_block, find_loop
 from tilewright.schedule.names import bound_names, check_fresh, rename
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute_stmt
 from tilewright.tir.simplify import ranges
@@ -55,12 +55,8 @@ class IndexRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DecomposePadding(FuncStep):
-    block: str
+class DecomposePadding(BlockStep):
     loop: str
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def name(self) -> str:

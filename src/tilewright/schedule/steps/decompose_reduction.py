@@ -34,7 +34,7 @@ from tilewright.schedule.find import (
     starts_at_zero,
 )
 from tilewright.schedule.names import bound_names, check_fresh, rename
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.affine import determined
 from tilewright.tir.analysis.independence import ordered_accesses
 from tilewright.tir.func import Func
@@ -44,12 +44,8 @@ from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, seq, stmt_exp
 
 
 @dataclass(frozen=True, slots=True)
-class DecomposeReduction(FuncStep):
-    block: str
+class DecomposeReduction(BlockStep):
     loop: str
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def name(self) -> str:

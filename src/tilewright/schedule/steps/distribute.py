@@ -18,7 +18,7 @@ from tilewright.schedule.edit import replace_nest
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
 from tilewright.schedule.names import check_fresh
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import LoopStep
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute_stmt
@@ -26,12 +26,8 @@ from tilewright.tir.stmt import Seq, Stmt, seq
 
 
 @dataclass(frozen=True, slots=True)
-class Distribute(FuncStep):
-    loop: str
+class Distribute(LoopStep):
     suffix: str = "d"  # in the names of the new loops: another one if the same loop is distributed again
-
-    def anchor(self) -> str:
-        return self.loop
 
     def part(self, n: int) -> str:
         """The loop around the n-th statement; the first keeps its name."""

@@ -5,7 +5,7 @@
             with block("C"):                                             C[0, vi] = …
                 C[vn, vi] = …
 
-Roles are then told from indices alone. A reduction that has only such iterators becomes a plain store. The
+Indices alone then show the role of each iterator. A reduction that has only such iterators becomes a plain store. The
 block is alone under plain loops, one per iterator.
 """
 
@@ -17,7 +17,7 @@ from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute_stmt
 from tilewright.tir.simplify import ranges
@@ -25,12 +25,7 @@ from tilewright.tir.stmt import Block, IterKind, Stmt, Store
 
 
 @dataclass(frozen=True, slots=True)
-class DropUnitIters(FuncStep):
-    block: str
-
-    def anchor(self) -> str:
-        return self.block
-
+class DropUnitIters(BlockStep):
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
         own_nest(func, block)

@@ -30,7 +30,7 @@ from tilewright.schedule.edit import replace_nest, wrap
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_block, find_loop
 from tilewright.schedule.names import bound_names, check_fresh, rename
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.schedule.steps.decompose_padding import (
     IndexRange,
     copied_inside,
@@ -44,12 +44,8 @@ from tilewright.tir.stmt import Block, For, Iter, LoopKind, Stmt, blocks, seq
 
 
 @dataclass(frozen=True, slots=True)
-class FillBorder(FuncStep):
-    block: str
+class FillBorder(BlockStep):
     loop: str
-
-    def anchor(self) -> str:
-        return self.block
 
     def blocks(self, func: Func) -> list[Block]:
         """The sides, in a Func that has taken this step."""

@@ -26,7 +26,7 @@ from tilewright.ir.expr import (
     Var,
     as_index,
 )
-from tilewright.ir.layout import Layout, Pad
+from tilewright.ir.layout import Layout, PadDim
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
@@ -72,7 +72,9 @@ class FoldPadding(Step):
         before = [max(sizes) for sizes in zip(*(p.before for p in found.values()), strict=True)]
         after = [max(sizes) for sizes in zip(*(p.after for p in found.values()), strict=True)]
         primitives = tuple(
-            Pad(d, low, high) for d, (low, high) in enumerate(zip(before, after, strict=True)) if low or high
+            PadDim(d, low, high)
+            for d, (low, high) in enumerate(zip(before, after, strict=True))
+            if low or high
         )
         module = TransformLayout(source.name, Layout(primitives)).apply(module)
         for name, padding in found.items():

@@ -21,19 +21,15 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute_stmt
 from tilewright.tir.stmt import Block, Iter
 
 
 @dataclass(frozen=True, slots=True)
-class FuseIters(FuncStep):
-    block: str
+class FuseIters(BlockStep):
     iters: tuple[str, ...]  # outermost first; the order in which the fused iterator runs through them
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def iter(self) -> str:

@@ -25,7 +25,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.invert import try_invert
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute_stmt
@@ -33,13 +33,9 @@ from tilewright.tir.stmt import If, Iter, Stmt
 
 
 @dataclass(frozen=True, slots=True)
-class IterateOver(FuncStep):
-    block: str
+class IterateOver(BlockStep):
     buffer: str
     partial: bool = False
-
-    def anchor(self) -> str:
-        return self.block
 
     def iters(self, rank: int) -> tuple[str, ...]:
         """The new iterators, one per dimension of the buffer."""

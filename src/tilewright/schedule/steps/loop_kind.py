@@ -15,20 +15,15 @@ from tilewright.ir.expr import free_vars
 from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop, path_to
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import LoopStep
 from tilewright.tir.analysis.independence import dependence, instances
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import For, IterKind, LoopKind, Stmt, loops
 
 
 @dataclass(frozen=True, slots=True)
-class Parallel(FuncStep):
+class Parallel(LoopStep):
     """Iterations run on the workers of the team, in parts."""
-
-    loop: str
-
-    def anchor(self) -> str:
-        return self.loop
 
     def rewrite(self, func: Func) -> Func:
         loop = serial_loop(func, self.loop)
@@ -48,13 +43,8 @@ class Parallel(FuncStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Vectorize(FuncStep):
+class Vectorize(LoopStep):
     """Iterations are the lanes of vectors."""
-
-    loop: str
-
-    def anchor(self) -> str:
-        return self.loop
 
     def rewrite(self, func: Func) -> Func:
         loop = serial_loop(func, self.loop)
@@ -74,13 +64,8 @@ class Vectorize(FuncStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Unroll(FuncStep):
+class Unroll(LoopStep):
     """The body is written out once per iteration."""
-
-    loop: str
-
-    def anchor(self) -> str:
-        return self.loop
 
     def rewrite(self, func: Func) -> Func:
         return _with_kind(func, serial_loop(func, self.loop), LoopKind.UNROLLED)

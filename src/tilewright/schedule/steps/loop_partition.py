@@ -38,7 +38,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop, path_to, ranges_above
 from tilewright.schedule.names import bound_names, check_fresh, rename
 from tilewright.schedule.plain_loop import check_plain
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import LoopStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.simplify import ranges
@@ -46,12 +46,8 @@ from tilewright.tir.stmt import Block, For, If, IterKind, Seq, Stmt, children, s
 
 
 @dataclass(frozen=True, slots=True)
-class LoopPartition(FuncStep):
-    loop: str
+class LoopPartition(LoopStep):
     points: tuple[int, ...]
-
-    def anchor(self) -> str:
-        return self.loop
 
     @property
     def names(self) -> tuple[str, ...]:

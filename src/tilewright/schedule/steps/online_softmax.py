@@ -68,7 +68,7 @@ from tilewright.schedule.softmax_chain import (
     match_indices,
     power_of,
 )
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.build import identity
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute_stmt
@@ -86,13 +86,9 @@ from tilewright.tir.stmt import (
 
 
 @dataclass(frozen=True, slots=True)
-class OnlineSoftmax(FuncStep):
-    block: str
+class OnlineSoftmax(BlockStep):
     size: int
     skip: bool = False  # blocks of keys that no row of the nest sees
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def loop(self) -> str:

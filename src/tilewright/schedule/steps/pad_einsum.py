@@ -48,19 +48,15 @@ from tilewright.schedule.find import find_block, top_level
 from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.own_nest import own_nest, under_own_loops
 from tilewright.schedule.preconditions import check_not_in_place, check_sole_writer
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, Stmt, Store, seq
 
 
 @dataclass(frozen=True, slots=True)
-class PadEinsum(FuncStep):
-    block: str
+class PadEinsum(BlockStep):
     padding: tuple[int, ...]
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def copy(self) -> str:
@@ -158,7 +154,7 @@ class PadEinsum(FuncStep):
 
 
 def _einsum(func: Func, block: Block) -> tuple[Store, tuple[Load, ...]]:
-    """The store of a sum of products, and its operands in order; one that is squared is there twice."""
+    """The store of a sum of products, and its operands in order; one that is squared occurs twice."""
     store = block.try_store
     init = block.init
     if store is None or not isinstance(init, Store) or not isinstance(init.value, Const):

@@ -22,20 +22,16 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs
 from tilewright.tir.stmt import Block, Iter, Seq, Stmt, Store, seq, stmt_exprs, walk_stmts
 
 
 @dataclass(frozen=True, slots=True)
-class Reindex(FuncStep):
-    block: str
+class Reindex(BlockStep):
     buffer: str
     iters: tuple[str, ...]
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def copy(self) -> str:

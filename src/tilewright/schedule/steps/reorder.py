@@ -110,7 +110,7 @@ def _init_stays_first(b: Instance, old: Sequence[For], new: Sequence[For], simpl
 
     A loop that feeds reduce iterators counts up from 0 for each element, whatever its place, if it feeds nothing else
     and all is 0 where it starts. Otherwise such loops keep their order. A loop that repeats the whole reduction (its
-    iterations are not told apart by the iterators) stays outside of the loops it was outside of.
+    iterations have the same iterator values) stays outside of the loops it was outside of.
     """
     feeding = b.loop_vars(IterKind.REDUCE)
     before, after = ([n.var for n in nest] for nest in (old, new))

@@ -30,7 +30,7 @@ from tilewright.schedule.preconditions import (
     check_scope,
     check_sole_writer,
 )
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, BufferRegion, Span, accesses
@@ -39,12 +39,8 @@ from tilewright.tir.stmt import Block, For, Stmt, seq, store_blocks
 
 
 @dataclass(frozen=True, slots=True)
-class ReverseComputeAt(FuncStep):
-    block: str
+class ReverseComputeAt(BlockStep):
     loop: str
-
-    def anchor(self) -> str:
-        return self.block
 
     def rewrite(self, func: Func) -> Func:
         block, loop = find_block(func, self.block), find_loop(func, self.loop)

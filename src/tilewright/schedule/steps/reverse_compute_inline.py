@@ -29,7 +29,7 @@ from tilewright.schedule.preconditions import (
     check_single_store,
     check_sole_writer,
 )
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Access, accesses, box
 from tilewright.tir.analysis.solve import try_solve
@@ -39,12 +39,7 @@ from tilewright.tir.stmt import Block, Store
 
 
 @dataclass(frozen=True, slots=True)
-class ReverseComputeInline(FuncStep):
-    block: str
-
-    def anchor(self) -> str:
-        return self.block
-
+class ReverseComputeInline(BlockStep):
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
         flow = Dataflow(func)

@@ -48,7 +48,7 @@ from tilewright.schedule.edit import replace_stmt, swap_stmt, wrap
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, find_loop, loop_vars, loops_on, path_to
 from tilewright.schedule.names import bound_names, check_fresh
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.independence import ordered_accesses
 from tilewright.tir.build import identity
@@ -87,13 +87,9 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Rfactor(FuncStep):
-    block: str
+class Rfactor(BlockStep):
     loop: str
     suffix: str = "rf"  # of the new names; factoring a block once more needs another
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ would have from the one before it are computed ahead of the loop by `<block>_hea
 suffix `_head` too). If the loop is not inside another, a loop `<loop>_roll` of one iteration is put around both, so
 that they stay one nest.
 
-Preconditions, so that no row is wanted before it is there or after it is gone:
+Preconditions, so that no row is read before it is computed or after it is overwritten:
 - The loop is serial. The block stands in it alone under loops of its own, in front of all its consumers.
 - One iterator of the block moves with the loop, by a constant number of rows per iteration, and starts at a constant:
   it is bound to c·y + t + constant, where t is a loop of the block that feeds nothing else.
@@ -48,7 +48,7 @@ from tilewright.schedule.preconditions import (
     check_sole_writer,
 )
 from tilewright.schedule.rolled import Rolled, going_round, try_rolled
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, accesses, box, contains, loop_extents
 from tilewright.tir.func import Func
@@ -71,12 +71,8 @@ class _Window(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RollingBuffer(FuncStep):
-    block: str
+class RollingBuffer(BlockStep):
     buffer: str
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def head(self) -> str:
@@ -105,7 +101,7 @@ class RollingBuffer(FuncStep):
             raise step_refusal(
                 func,
                 block,
-                f"the first rows of {self.buffer} need more of {late.buffer.name} than is there before {loop.var.name}",
+                f"the first rows of {self.buffer} need more of {late.buffer.name} than there is before {loop.var.name}",
             )
         body: Stmt = swap_stmt(loop, own[0], rolled)
         new: set[str] = set()
@@ -301,7 +297,7 @@ def _parts(block: Block, own: Sequence[For], window: _Window) -> tuple[Stmt | No
 
 
 def _part(block: Block, own: Sequence[For], window: _Window, binding: Expr, rows: int) -> Stmt:
-    """The block's nest with its moving iterator bound to `binding`, over so many rows."""
+    """The block's nest with its moving iterator bound to `binding`, over `rows` rows."""
     bindings = list(block.bindings)
     bindings[window.iterator] = binding
     inner = replace(

@@ -23,19 +23,15 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.plain_loop import check_plain
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import LoopStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, substitute_stmt
 from tilewright.tir.stmt import Block, For, Stmt
 
 
 @dataclass(frozen=True, slots=True)
-class Split(FuncStep):
-    loop: str
+class Split(LoopStep):
     factors: tuple[int | None, ...]
-
-    def anchor(self) -> str:
-        return self.loop
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.schedule.steps.reindex import insert_before
 from tilewright.tir.analysis.value_range import fits_dtype
 from tilewright.tir.func import Func
@@ -31,14 +31,10 @@ from tilewright.tir.stmt import Block, Iter, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Stage(FuncStep):
-    block: str
+class Stage(BlockStep):
     position: tuple[int, ...]
     iters: tuple[str, ...]
     dtype: DType | None = None
-
-    def anchor(self) -> str:
-        return self.block
 
     @property
     def copy(self) -> str:

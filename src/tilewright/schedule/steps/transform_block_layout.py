@@ -1,18 +1,18 @@
 """transform_block_layout: the iterators of a block go through an index map, and its loops with them.
 
-    for h in range(7):              TransformBlockLayout("C", Layout((       for h_f in range(49):
-        for w in range(7):            Fuse(0, 2), Split(1, 16)))                 for c_0 in range(4):
-            for c in range(64):              ─────>                                  for c_1 in range(16):
-                C(vh = h, vw = w, vc = c)                                                C(vh_f = h_f, vc_0 = c_0,
-                                                                                           vc_1 = c_1)
+    for h in range(7):              TransformBlockLayout("C", Layout((        for h_f in range(49):
+        for w in range(7):            FuseDims(0, 2), SplitDim(1, 16)))           for c_0 in range(4):
+            for c in range(64):              ─────>                                   for c_1 in range(16):
+                C(vh = h, vw = w, vc = c)                                                 C(vh_f = h_f, vc_0 = c_0,
+                                                                                            vc_1 = c_1)
 
-The layout (Split, Fuse and Reorder of `ir/layout.py`) is that of the block's domain: dimension n is iterator n. Buffers
-stay as they are; the body has the old iterators as expressions of the new ones. `transform_layout` does the same for a
-buffer. The block gets one loop per new iterator, in their order. Names tell where they come from: Split makes
-`<name>_0` and `<name>_1`, Fuse `<first name>_f`.
+The layout (SplitDim, FuseDims and ReorderDims of `ir/layout.py`) is that of the block's domain: dimension n is iterator
+n. Buffers stay as they are; the body has the old iterators as expressions of the new ones. `transform_layout` does the
+same for a buffer. The block gets one loop per new iterator, in their order. Names tell where they come from: SplitDim
+makes `<name>_0` and `<name>_1`, FuseDims `<first name>_f`.
 
-The map is one to one: nothing is padded, a Split divides. A new iterator is spatial or reduce, so those that fuse are
-of one kind. A reduction may be summed in another order, as after `reorder`. Otherwise, where the order of the loops
+The map is one to one: nothing is padded, a SplitDim divides. A new iterator is spatial or reduce, so those that fuse
+are of one kind. A reduction may be summed in another order, as after `reorder`. Otherwise, where the order of the loops
 changes, no instance may use what another writes. The block is alone under plain loops, one per iterator.
 """
 
@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.ir.expr import Var
-from tilewright.ir.layout import Fuse, Layout, LayoutPrimitive, Pad, Reorder, Split
+from tilewright.ir.layout import FuseDims, Layout, LayoutPrimitive, PadDim, ReorderDims, SplitDim
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
-from tilewright.schedule.step import FuncStep
+from tilewright.schedule.step import BlockStep
 from tilewright.schedule.steps.transform_layout import misfit
 from tilewright.tir.analysis.independence import order_dependence
 from tilewright.tir.func import Func
@@ -48,12 +48,8 @@ class DomainAxis(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TransformBlockLayout(FuncStep):
-    block: str
+class TransformBlockLayout(BlockStep):
     layout: Layout
-
-    def anchor(self) -> str:
-        return self.block
 
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
@@ -68,7 +64,7 @@ class TransformBlockLayout(FuncStep):
             new = _apply(p, new)
         names = [n for a in new if a not in old for n in (a.iter, a.loop)]
         check_fresh(func, names)
-        moved = any(isinstance(p, Reorder) for p in self.layout.primitives)
+        moved = any(isinstance(p, ReorderDims) for p in self.layout.primitives)
         if nest and (moved or list(nest) != list(block.bindings)):
             _check_order(func, block, [n.var for n in nest.values()])
         return replace_own_nest(func, block, self._transformed(block, new))
@@ -100,21 +96,21 @@ def _check(func: Func, block: Block, p: LayoutPrimitive, axes: Sequence[DomainAx
             hint="each primitive counts the iterators that the one before it leaves",
         )
     match p:
-        case Pad():
+        case PadDim():
             raise step_refusal(
                 func,
                 block,
                 f"{p} adds instances that the block does not have",
                 hint="pad the buffers instead",
             )
-        case Split() if axes[p.dim].extent % p.factor:
+        case SplitDim() if axes[p.dim].extent % p.factor:
             raise step_refusal(
                 func,
                 block,
                 f"{p}: {p.factor} does not divide {axes[p.dim].extent}, the extent of {axes[p.dim].iter}",
                 hint="split the loop, which makes a predicate, or partition it first",
             )
-        case Fuse():
+        case FuseDims():
             kinds = {a.kind: a.iter for a in axes[p.dim : p.dim + p.count]}
             if len(kinds) > 1:
                 raise step_refusal(
@@ -130,18 +126,18 @@ def _check(func: Func, block: Block, p: LayoutPrimitive, axes: Sequence[DomainAx
 
 def _apply(p: LayoutPrimitive, axes: Sequence[DomainAxis]) -> list[DomainAxis]:
     match p:
-        case Split():
+        case SplitDim():
             old = axes[p.dim]
             parts = [old.part("0", old.extent // p.factor), old.part("1", p.factor)]
             return [*axes[: p.dim], *parts, *axes[p.dim + 1 :]]
-        case Fuse():
+        case FuseDims():
             end = p.dim + p.count
             (extent,) = p.shape(tuple(a.extent for a in axes))[p.dim : p.dim + 1]
             fused = axes[p.dim].part("f", extent) if p.count > 1 else axes[p.dim]
             return [*axes[: p.dim], fused, *axes[end:]]
-        case Reorder():
+        case ReorderDims():
             return [axes[d] for d in p.order]
-        case Pad():
+        case PadDim():
             raise AssertionError("refused before")
 
 

@@ -1,12 +1,12 @@
 """transform_layout: a buffer gets another layout, in all kernels that touch it.
 
-    T = alloc(f32[64, 100])          TransformLayout("T", Layout((        T = alloc(f32[4, 100, 16])
-    T[i, j] = …                        Split(0, 16), Reorder((0, 2, 1)))))     T[i // 16, j, i % 16] = …
-    … = T[m, n]                                 ─────>                         … = T[m // 16, n, m % 16]
+    T = alloc(f32[64, 100])     TransformLayout("T", Layout((                    T = alloc(f32[4, 100, 16])
+    T[i, j] = …                   SplitDim(0, 16), ReorderDims((0, 2, 1)))))     T[i // 16, j, i % 16] = …
+    … = T[m, n]                               ─────>                             … = T[m // 16, n, m % 16]
 
 Blocks keep their iterators and loops, which are those of the logical shape; only indices change. A loop split by 16
-then walks the blocks. Positions that the layout adds (a Split that does not divide, a Pad) have no logical index, so
-no access reaches them and they need no value. A constant is laid out here and now, with zeros there.
+then walks the blocks. Positions that the layout adds (a SplitDim that does not divide, a PadDim) have no logical index,
+so no access reaches them and they need no value. A constant is laid out here and now, with zeros there.
 
 The inputs and outputs of the Module, and what external code sees, keep the layout that was agreed with the caller.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Indices
-from tilewright.ir.layout import Dims, Fuse, Layout, LayoutPrimitive, Pad, Reorder, Split
+from tilewright.ir.layout import Dims, FuseDims, Layout, LayoutPrimitive, PadDim, ReorderDims, SplitDim
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.step import Step
 from tilewright.support.errors import ScheduleError
@@ -97,7 +97,7 @@ def transform_layouts(module: Module, steps: Iterable[TransformLayout]) -> Modul
 
 def _moves(layout: Layout, buffer: Buffer) -> bool:
     return layout.shape(buffer.shape) != buffer.shape or any(
-        isinstance(p, Reorder) for p in layout.primitives
+        isinstance(p, ReorderDims) for p in layout.primitives
     )
 
 
@@ -138,19 +138,19 @@ def misfit(p: LayoutPrimitive, shape: Dims) -> str | None:
     """Why a layout primitive cannot be applied to `shape`."""
     rank = len(shape)
     match p:
-        case Split():
+        case SplitDim():
             if p.factor < 1:
                 return "the factor must be positive"
             return None if 0 <= p.dim < rank else f"there is no dimension {p.dim}"
-        case Pad():
+        case PadDim():
             if p.before < 0 or p.after < 0:
                 return "padding must not be negative"
             return None if 0 <= p.dim < rank else f"there is no dimension {p.dim}"
-        case Fuse():
+        case FuseDims():
             return (
                 None if p.dim >= 0 and p.count >= 1 and p.dim + p.count <= rank else "it reaches over the end"
             )
-        case Reorder():
+        case ReorderDims():
             return (
                 None
                 if sorted(p.order) == list(range(rank))

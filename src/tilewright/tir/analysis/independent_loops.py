@@ -1,6 +1,6 @@
 """Loops whose iterations provably do not touch what another iteration writes.
 
-Sufficient, not necessary. Two accesses of different iterations are told apart by one dimension of their buffer, in
+Sufficient, not necessary. One dimension of the buffer shows that two accesses of different iterations differ, in
 which the indices have the form c·v + outer + inner: v is the loop variable, `outer` is over variables bound outside the
 loop and the same for both, and `inner` (with the constants) is over variables bound inside it, so only its bounds are
 known. Memory allocated inside the loop belongs to one iteration.

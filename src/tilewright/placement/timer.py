@@ -30,7 +30,7 @@ _WHOLE_SECONDS = 5.0
 _RULE = "placement"
 
 
-class Workbench:
+class PlacementTimer:
     """`build` makes a session of a graph, of which plugins run what is assigned to them; None if they take nothing, or
     leave something that native code does not know. `versions` are those of the plugins, by name.
     """
@@ -99,7 +99,7 @@ class Workbench:
     # ------------------------------------------------------------------------------------------------------- timing
 
     def _timed(self, graph: Graph, choices: Mapping[str, Assignment], seconds: float) -> dict[str, float]:
-        """All of them in turns, for so many seconds or a little longer."""
+        """All of them in turns, for `seconds` or a little longer."""
         with ExitStack() as stack:
             rng = np.random.default_rng(0)
             feeds: dict[str, Any] = {v.name: made_up(v.type, rng) for v in graph.inputs}

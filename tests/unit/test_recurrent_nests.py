@@ -182,7 +182,7 @@ def test_rows_without_a_dependence_are_divided_among_workers(sound: Sound) -> No
 
 
 def gated(steps: int, rows: int, size: int) -> Func:
-    """h[t + 1] = the products of h[t] and the two halves of W, one plus twice the other; y is all of h."""
+    """h[t + 1] = h[t] times the two halves of W, one plus twice the other; y is all of h."""
     b = FuncBuilder("gated")
     start, w = b.param("S", (rows, size), F32), b.param("W", (size, 2 * size), F32)
     h = b.ahead("h", (steps + 1, rows, size), F32)
