@@ -36,7 +36,7 @@ def _indices(i: "Expr | int | tuple[Expr | int, ...]") -> tuple[Expr, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RowCell:
     """A value in a register."""
 
     array: RowArray
@@ -66,8 +66,8 @@ class RowProgram:
         found = self.array(name, shape, dtype).buffer
         return RowArray(Buffer(found.name, found.shape, dtype, Scope.REGISTER), self._row)
 
-    def cell(self, name: str, dtype: DType = INDEX) -> Cell:
-        return Cell(self.registers(name, (1,), dtype))
+    def cell(self, name: str, dtype: DType = INDEX) -> RowCell:
+        return RowCell(self.registers(name, (1,), dtype))
 
     def loop(
         self, name: str, extent: int, body: Callable[[Var], Stmt], kind: LoopKind = LoopKind.SERIAL
@@ -88,7 +88,9 @@ class RowProgram:
             LoopKind.UNROLLED,
         )
 
-    def least(self, name: str, extent: int, dtype: DType, value: Callable[[Expr], Expr]) -> tuple[Cell, Stmt]:
+    def least(
+        self, name: str, extent: int, dtype: DType, value: Callable[[Expr], Expr]
+    ) -> tuple[RowCell, Stmt]:
         """A register, and what puts the least of `extent` values into it: in vectors, and then in halves of one."""
         width = self.lanes(dtype)
         found = self.registers(name, (width,), dtype)
@@ -99,7 +101,7 @@ class RowProgram:
             width //= 2
             whole, found = found, self.registers(name, (width,), dtype)
             stmts.append(self._lanes(name, width, _least_half(whole, found, width)))
-        return Cell(found), seq(*stmts)
+        return RowCell(found), seq(*stmts)
 
     def count(
         self,
