@@ -15,6 +15,7 @@ from tilewright.gir.plan import find_lanes, later_read, sweep_numbers
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.steps.stream_rows import StreamRows
 from tilewright.target.target import Target
+from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES, MAX_SHARED_SCRATCH
 from tilewright.tir.stmt import blocks
 
 _VECTORS = (1, 2, 4, 8)
@@ -44,7 +45,19 @@ class StreamSpace(Space):
         found = [(*map(int, p),) for p in points]
         seconds = [self._cost.seconds(w, keep=bool(k), split=s, panel=bool(p)) for w, k, s, p in found]
         parts = [self._rows(w, panel=bool(p)) * s for w, _, s, p in found]
-        return ranked_seconds(np.array(seconds), np.array(parts, np.float64), self._machine)
+        costs = ranked_seconds(np.array(seconds), np.array(parts, np.float64), self._machine)
+        return np.where(
+            [k and self._is_too_much(w, n) for (w, k, _, _), n in zip(found, parts, strict=True)],
+            np.inf,
+            costs,
+        )
+
+    def _is_too_much(self, width: int, rows: int) -> bool:
+        """Is there no room to keep the values of a row for each part?"""
+        g = self._graph
+        values = sum(n.out.dtype.bytes for n in g.nodes if n.name in self._later)
+        row = values * g.size(g.inner) * (width if self._is_across else 1)
+        return row > MAX_LOCAL_BYTES and rows // part_size(rows) * row > MAX_SHARED_SCRATCH
 
     def _rows(self, width: int, *, panel: bool) -> int:
         """Of them, or of what is taken of them at a time."""
