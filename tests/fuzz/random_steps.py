@@ -215,6 +215,12 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "grain": lambda d: d.rng.choice((2, 2, 3, 4, 8)),
     "first": lambda d: d.rng.choice([f.name for f in d.module.funcs]),
     "second": lambda d: d.rng.choice([f.name for f in d.module.funcs]),
+    "blocks": lambda d: tuple(b.name for b in d.blocks[: d.rng.choice((1, 2, 3, 9))]),
+    "kept": lambda d: tuple(b.name for b in d.blocks if d.rng.random() < 0.5),
+    "width": lambda d: d.rng.choice((1, 2, 4, 5)),
+    "chunk": lambda d: d.rng.choice((0, 0, 2, 3)),
+    "split": lambda d: d.rng.choice((1, 1, 2, 3)),
+    "panel": lambda d: d.rng.choice((1, 2, 3)),
     "dtype": lambda d: d.rng.choice((None, None, *DType)),
 }
 

@@ -81,7 +81,21 @@ def group_norm(rows: int, n: int) -> Func:
     return f.finish(f.compute("y", (rows, n), lambda i, j: x[i, j] - total[i // as_index(4)] / float(4 * n)))
 
 
-PROGRAMS = (softmax, log_sum_exp, layer_norm, arg_max, sum_columns, softmax_columns, group_norm)
+def windows(rows: int, n: int) -> Func:
+    """Rows less their sums, in windows of half of each: a window's rows are read at combinations of its iterators."""
+    f = FuncBuilder("windows")
+    x = f.param("x", (2 * rows, 2, n), F32)
+    total = f.reduce("total", (2 * rows, 2), (n,), lambda i, j, k: x[i, j, k])
+    return f.finish(
+        f.compute(
+            "y",
+            (2, 2 * rows, n),
+            lambda w, p, c: x[w * rows + p // 2, p % 2, c] - total[w * rows + p // 2, p % 2],
+        )
+    )
+
+
+PROGRAMS = (softmax, log_sum_exp, layer_norm, arg_max, sum_columns, softmax_columns, group_norm, windows)
 ONLINE = (softmax, log_sum_exp, layer_norm, arg_max, softmax_columns)
 
 
@@ -142,7 +156,9 @@ def test_folds_so_far_are_repaired(make: Callable[[int, int], Func], chunk: int)
     )
 
 
-@pytest.mark.parametrize("make", [p for p in PROGRAMS if p is not layer_norm], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "make", [p for p in PROGRAMS if p not in (layer_norm, windows)], ids=lambda m: m.__name__
+)
 @pytest.mark.parametrize("panel", [1, 2])
 def test_parts_of_rows_are_put_together(make: Callable[[int, int], Func], panel: int) -> None:
     func = make(12, 24)

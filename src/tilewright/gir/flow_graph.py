@@ -73,6 +73,7 @@ class FlowGraph:
     params: tuple[Buffer, ...]  # memory: what is read and written
     extents: Mapping[Var, int]  # of the axes
     nodes: tuple[FlowNode, ...]
+    swept: tuple[Var, ...] = ()  # axes that are inner ones though no fold has them, where there is none
 
     @cached_property
     def makers(self) -> dict[Buffer, FlowNode]:
@@ -101,7 +102,9 @@ class FlowGraph:
         others. In the order of the last node's memory.
         """
         every = [set(n.axes) for n in self.nodes]
-        return tuple(a for a in self.nodes[-1].axes if all(a in axes for axes in every))
+        return tuple(
+            a for a in self.nodes[-1].axes if a not in self.swept and all(a in axes for axes in every)
+        )
 
     @cached_property
     def inner(self) -> tuple[Var, ...]:

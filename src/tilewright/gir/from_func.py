@@ -12,6 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from tilewright.gir.flow_graph import COMBINATIONS, FlowGraph, FlowNode
+from tilewright.gir.plan import sweeping
 from tilewright.ir.expr import (
     TRUE,
     Binary,
@@ -25,7 +26,7 @@ from tilewright.ir.expr import (
     Var,
     as_index,
     binary,
-    is_const,
+    free_vars,
     loads,
     walk,
 )
@@ -62,7 +63,7 @@ def flow_graph_of(func: Func) -> FlowGraph:
     extents = {axes.of(v): e for o in found for v, e in o.extents.items()}
     graph = _without_unit_axes(FlowGraph(func.name, func.params, extents, nodes))
     _check(graph)
-    return graph
+    return graph if any(n.is_fold for n in nodes) else sweeping(graph)
 
 
 def _own(nest: Stmt) -> _Own:
@@ -109,32 +110,44 @@ def _folded(block: Block) -> tuple[BinaryOp, Expr]:
 
 
 def _refined(found: Sequence[_Own]) -> list[_Own]:
-    """With iterators split where another block's value is read at a quotient of them."""
-    made = {o.out for o in found}
-    out: list[_Own] = []
-    for o in found:
-        while True:
-            cut = _cut(o, made)
-            if cut is None:
-                break
-            o = _split(o, *cut)
-        out.append(o)
-    return out
+    """With iterators split where a block reads at quotients of them, and where what it reads at several of its own is
+    one of the block that makes it: then both go over tiles of the same size.
+    """
+    out = list(found)
+    while True:
+        cut = next((c for n, o in enumerate(out) if (c := _cut(n, o, out)) is not None), None)
+        if cut is None:
+            return out
+        n, var, factor = cut
+        out[n] = _split(out[n], var, factor)
 
 
-def _cut(o: _Own, made: set[Buffer]) -> tuple[Var, int] | None:
-    """An iterator and a factor, if the block reads what another makes at their quotient or remainder."""
+def _cut(n: int, o: _Own, found: Sequence[_Own]) -> tuple[int, Var, int] | None:
+    """The number of a block, an iterator of it and a factor to split it by."""
+    numbers = {other.out: k for k, other in enumerate(found)}
+    simplify = Simplifier({v: Interval(0, e - 1) for v, e in o.extents.items()})
     for ld in loads(o.value):
-        for i in ld.indices if ld.buffer in made else ():
-            for e in walk(i):
+        for dim, index in enumerate(ld.indices):
+            for e in walk(index):
                 match e:
                     case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD, a=Var() as v, b=Const(value=k)) if (
                         v in o.extents and 1 < k < o.extents[v] and o.extents[v] % k == 0
                     ):
-                        return v, int(k)
+                        return n, v, int(k)
                     case _:
                         pass
+            if ld.buffer not in numbers:
+                continue
+            maker = found[numbers[ld.buffer]]
+            at, steps = maker.indices[dim], sorted(k for _, k in simplify.linear(index).terms)
+            # Of terms with rising steps the second is the size of what the first goes over.
+            if isinstance(at, Var) and len(steps) > 1 and _divides(steps[:2], maker.extents[at]):
+                return numbers[ld.buffer], at, steps[1]
     return None
+
+
+def _divides(steps: Sequence[int], extent: int) -> bool:
+    return 1 == steps[0] < steps[1] < extent and extent % steps[1] == 0
 
 
 def _split(o: _Own, var: Var, factor: int) -> _Own:
@@ -200,15 +213,21 @@ class _Axes:
 
     def _meet(self, maker: _Own, read: Load, reader: _Own) -> None:
         for at, index in zip(maker.indices, read.indices, strict=True):
-            if isinstance(at, Var) and isinstance(index, Var) and index in reader.extents:
-                a, b = self.of(at), self.of(index)
-                if self._extents[a] != self._extents[b]:
-                    raise ScheduleError(f"{reader.name} reads a part of {read.buffer.name}")
-                self._parent[a] = b
-            elif not (at is index and isinstance(at, Const)) and not (
-                isinstance(at, Var) and maker.extents[at] == 1 and is_const(index, 0)
-            ):
+            p, q = self._simplify.linear(at), self._simplify.linear(index)
+            mine = {k: v for v, k in p.terms if not isinstance(v, Var) or self._extents[v] > 1}
+            theirs = {k: v for v, k in q.terms}
+            if p.const != q.const or mine.keys() != theirs.keys() or len(theirs) < len(q.terms):
                 raise ScheduleError(f"{reader.name} reads {read.buffer.name} at other elements than its own")
+            for k, v in mine.items():
+                self._join(v, theirs[k], reader, read)
+
+    def _join(self, of_maker: Expr, of_reader: Expr, reader: _Own, read: Load) -> None:
+        if not isinstance(of_maker, Var) or not isinstance(of_reader, Var) or of_reader not in reader.extents:
+            raise ScheduleError(f"{reader.name} reads {read.buffer.name} at other elements than its own")
+        a, b = self.of(of_maker), self.of(of_reader)
+        if self._extents[a] != self._extents[b]:
+            raise ScheduleError(f"{reader.name} reads a part of {read.buffer.name}")
+        self._parent[a] = b
 
 
 def _node(o: _Own, axes: _Axes) -> FlowNode:
@@ -227,9 +246,9 @@ def _check(graph: FlowGraph) -> None:
     for n in graph.nodes:
         if n.is_fold and (set(n.over) != inner or set(n.axes) & inner):
             raise ScheduleError(f"{n.name} reduces other axes than the rest")
-        stored = {a for i in n.indices for a in ([i] if isinstance(i, Var) else [])}
-        if n.out in graph.makers and n.out not in graph.params and stored != set(n.axes):
-            raise ScheduleError(f"{n.name} stores elements at combinations of its axes")
+        stored = {a for i in n.indices for a in free_vars(i)}
+        if n.out not in graph.params and stored != set(n.axes):
+            raise ScheduleError(f"{n.name} stores one element several times")
         if n.out in graph.params and not n.is_fold and not graph.is_scalar(n) and inner - set(n.axes):
             raise ScheduleError(f"{n.name} has some of the inner axes, not all")
     if prod(graph.extents.values()) == 0:
@@ -253,4 +272,4 @@ def _without_unit_axes(graph: FlowGraph) -> FlowGraph:
         )
         for n in graph.nodes
     )
-    return FlowGraph(graph.name, graph.params, {a: e for a, e in graph.extents.items() if e > 1}, nodes)
+    return replace(graph, extents={a: e for a, e in graph.extents.items() if e > 1}, nodes=nodes)

@@ -22,7 +22,7 @@ from tilewright.gir.running import running_folds
 from tilewright.gir.split import split_folds
 from tilewright.ir.expr import Expr, Var
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import For, LoopKind, Stmt, seq
+from tilewright.tir.stmt import Block, For, Iter, LoopKind, Stmt, seq
 
 _BLOCK = Var("vector_of_rows")
 
@@ -84,14 +84,17 @@ class _Rows:
             extents[_BLOCK] = vectors
         total = prod(extents.values())
         grain = max(n for n in range(1, min(self._plan.grain, total) + 1) if total % n == 0)
-        part, own = names.var("part", total // grain), names.var("row", grain)
+        part, own = names.var("vpart", total // grain), names.var("row", grain)
         number: Expr = part * grain + own
         at: Values = {}
         for a, e in reversed(extents.items()):
             at[a] = names.simplify(number % e)
             number = names.simplify(number // e)
         inside = For(own, grain, body(at, {part: total // grain, own: grain}))
-        return For(part, total // grain, inside, LoopKind.PARALLEL if total > grain else LoopKind.SERIAL)
+        # Steps and analyses know what a block reads and writes, whatever it does inside.
+        loop = names.var("part", total // grain)
+        block = Block(names.block("rows"), (Iter(part, total // grain),), (loop,), inside)
+        return For(loop, total // grain, block, LoopKind.PARALLEL if total > grain else LoopKind.SERIAL)
 
     def _row(
         self,

@@ -10,7 +10,7 @@ With a `chunk`, sweeps of folds go over as many elements at a time, all of them,
 from memory once for all of them, and results so far are repaired when what they depend on changes (`gir/repair.py`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
@@ -96,6 +96,11 @@ def find_lanes(graph: FlowGraph) -> tuple[Var, ...]:
         return ()
     last = max(weights, key=lambda a: weights[a])
     return _fused(graph, last) if last in graph.inner else (last,)
+
+
+def sweeping(graph: FlowGraph) -> FlowGraph:
+    """A graph without folds, with the axes as inner ones along which memory lies side by side."""
+    return replace(graph, swept=find_lanes(replace(graph, swept=graph.nodes[-1].axes)))
 
 
 def _fused(graph: FlowGraph, last: Var) -> tuple[Var, ...]:

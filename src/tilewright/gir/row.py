@@ -33,6 +33,10 @@ class Names:
         self.simplify.learn({made: Interval(0, extent - 1)})
         return made
 
+    def block(self, name: str) -> str:
+        self._count += 1
+        return f"{self._prefix}_{name}{self._count}"
+
     def local(self, name: str, shape: tuple[int, ...], like: Buffer, scope: Scope) -> Buffer:
         made = Buffer(name, shape, like.dtype, scope)
         self.locals[made] = None

@@ -14,6 +14,7 @@ from tilewright.ir.expr import Expr, Load, walk
 from tilewright.ir.rewrite import replace_loads
 from tilewright.target.machine import Machine
 
+_ROW = 4.0  # cycles to come to the next row
 _LOOP = 1.0  # cycles of a step of a sweep beside its arithmetic: addresses and the loop
 # Of the arithmetic of one vector, which every step takes more: what the next step cannot begin before. By softmax of
 # rows of 128 to 4096 elements, which with 8 vectors in a step takes 0.78 to 0.90 of the time with 2.
@@ -62,7 +63,7 @@ class StreamCost:
         if self._in_rows:
             extent = g.extents[self._span[0]]
             rows = rows // extent * ceil(extent / width)
-        busy = rows * cycles / m.hertz
+        busy = rows * (cycles + _ROW) / m.hertz
         phases = 1 if split == 1 else 2 + (len(self._sweeps[keep]) > 1)
         busy += (
             sum(s.folds for s in self._sweeps[keep])

@@ -5,22 +5,39 @@ A contraction reads an element many times, and a window moves over its neighbour
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
 from tilewright.gir.from_func import flow_graph_of
-from tilewright.gir.plan import find_lanes
-from tilewright.ir.expr import Binary, BinaryOp, Load, free_vars, loads
+from tilewright.gir.plan import find_lanes, memory_accesses, strides
+from tilewright.ir.expr import Binary, BinaryOp, Load, free_vars, loads, walk
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
+from tilewright.tir.stmt import store_blocks
 
 
 def try_flow_graph(func: Func) -> FlowGraph | None:
-    """The graph of a Func whose folds take every element up once."""
+    """The graph of a Func whose folds take every element up once, or that only moves elements to other places, by
+    quotients of indices that tiles do without.
+    """
     try:
         graph = flow_graph_of(func)
     except ScheduleError:
         return None
     folds = [n for n in graph.nodes if n.is_fold]
-    if not folds or not find_lanes(graph) or any(_reads_again(graph, n) for n in folds):
+    if not find_lanes(graph) or any(_reads_again(graph, n) for n in folds):
         return None
-    return graph
+    return graph if folds or (_has_quotients(func) and _lies_along(graph)) else None
+
+
+def _has_quotients(func: Func) -> bool:
+    read = [i for _, store in store_blocks(func.body) for ld in loads(store.value) for i in ld.indices]
+    return any(
+        isinstance(e, Binary) and e.op in (BinaryOp.FLOORDIV, BinaryOp.MOD) for i in read for e in walk(i)
+    )
+
+
+def _lies_along(graph: FlowGraph) -> bool:
+    """Do all lanes read and write neighbours, or one element?"""
+    last = graph.swept[-1:]
+    steps = [strides(graph, b, indices) for b, indices, _ in memory_accesses(graph)]
+    return bool(graph.rows) and all(s is not None and s.get(a, 0) in (0, 1) for s in steps for a in last)
 
 
 def _reads_again(graph: FlowGraph, fold: FlowNode) -> bool:

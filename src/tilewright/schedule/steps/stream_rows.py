@@ -41,9 +41,14 @@ class StreamRows(FuncStep):
     panel: int = 1
 
     def anchor(self) -> str:
-        return self.blocks[0]
+        return self.blocks[0] if self.blocks else "no block"
 
     def rewrite(self, func: Func) -> Func:
+        if min(self.width, self.grain, self.split, self.panel) < 1 or self.chunk < 0:
+            raise ScheduleError("width, grain, split and panel are at least one, and chunk is none or more")
+        unknown = next((b for b in self.blocks if func.block(b) is None), None)
+        if unknown is not None:
+            raise ScheduleError(f"{func.name} has no block {unknown!r}")
         nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
         chosen = [n for n, nest in enumerate(nests) if any(b.name in self.blocks for b in blocks(nest))]
         first, last = chosen[0], chosen[-1] + 1
