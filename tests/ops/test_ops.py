@@ -234,7 +234,10 @@ def test_onnx_names_are_claimed_once_and_exist() -> None:
 def test_every_onnx_name_has_a_sample() -> None:
     for op in OPS:
         tried = {s.onnx.op_type for s in op.samples(np.random.default_rng(7)) if s.onnx is not None}
-        assert tried == set(op.onnx), op
+        ours = {
+            n for n in op.onnx if n.startswith("tilewright.")
+        }  # parts of composites: no other engine knows them
+        assert tried == set(op.onnx) - ours, op
 
 
 def test_samples_are_reproducible() -> None:

@@ -34,7 +34,7 @@ def kinds(func: Func) -> set[LoopKind]:
 
 @pytest.mark.parametrize("target", [AVX2, BASELINE], ids=["avx2", "baseline"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(1, 1, 9), (2, 3, 8), (5, 1, 19), (3, 40, 33)])
+@pytest.mark.parametrize("shape", [(1, 1, 9), (2, 3, 8), (5, 1, 19), (3, 40, 33), (7, 1, 1)])
 def test_scans_of_any_shape(shape: tuple[int, ...], axis: int, target: Target) -> None:
     check(shape, axis, target)
 

@@ -43,6 +43,8 @@ def keeps_rows(block: Block, user: Block) -> bool:
 
 
 def _is_row(ld: Load, along: Var) -> bool:
+    if not ld.indices:
+        return False
     *before, last = ld.indices
     return last is along and any(loads(i) for i in before)
 
@@ -50,4 +52,6 @@ def _is_row(ld: Load, along: Var) -> bool:
 def _is_transposed(block: Block) -> bool:
     """Is what it stores side by side read from apart?"""
     along, value = block.store.indices[-1] if block.store.indices else None, block.store.value
-    return isinstance(value, Load) and isinstance(along, Var) and along not in free_vars(value.indices[-1])
+    if not isinstance(value, Load) or not value.indices or not isinstance(along, Var):
+        return False
+    return along not in free_vars(value.indices[-1])

@@ -58,7 +58,7 @@ def schedule_scan(s: Draft, name: str, scan: RunningScan, target: Target) -> Non
     loops, shared = loops_of(block), is_worth_sharing(1, block)
     along = loops[scan.along]
     others = [n for n in loops.values() if n != along]
-    if scan.is_contiguous:
+    if scan.is_contiguous or not others:
         _along_memory(s, name, along, others, is_shared=shared)
     else:
         lanes = target.lanes(max(block.store.buffer.dtype.bytes, 4))
