@@ -320,10 +320,8 @@ def _short(intrinsic: str) -> str:
 
 
 def _kind(nest: Stmt) -> str:
-    """In one word, by the most that any of its blocks does; what went through a flow graph has none left."""
+    """In one word, by the most that any of its blocks does."""
     found = {_block_kind(b) for b in blocks(nest)}
-    if not found:
-        return "stream"
     return next((k for k in ("contraction", "reduction", "elementwise", "copy") if k in found), "fill")
 
 
