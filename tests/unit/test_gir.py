@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.gir.from_func import flow_graph_of
 from tilewright.gir.lower import lower_flow_graph
-from tilewright.gir.plan import Plan, find_lanes, later_read, sweep_numbers
+from tilewright.gir.plan import Plan, find_lanes
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import UnaryOp, as_index, cast, const, equal, select, unary
 from tilewright.support.errors import ScheduleError
@@ -118,7 +118,7 @@ def streamed(
     func: Func, width: int, grain: int, *, keep: bool = False, chunk: int = 0, split: int = 1, panel: int = 1
 ) -> Func:
     graph = flow_graph_of(func)
-    kept = frozenset(n.name for n in later_read(graph, sweep_numbers(graph))) if keep else frozenset[str]()
+    kept = frozenset(n.name for n in graph.read_later) if keep else frozenset[str]()
     return lower_flow_graph(graph, Plan(find_lanes(graph), width, grain, kept, chunk, split, panel))
 
 

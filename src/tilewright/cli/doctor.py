@@ -135,7 +135,7 @@ def _cache_keeps() -> str:
     """A compiler without its cache works, but slowly, and never says why."""
     cache = default_cache()
     if not cache.is_on:
-        return "turned off"
+        return "off"
     key, data = hashlib.sha256(b"doctor").hexdigest(), b"written by tilewright doctor"
     cache.put(key, data)
     if cache.get(key) != data:

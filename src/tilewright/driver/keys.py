@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parents[1]  # the package
 _LARGE = 8 << 20  # smaller files are hashed sooner than a note is read and checked
-_SERIALISED = 64 << 20  # a larger ModelProto is not turned into bytes only to be looked up
+_SERIALISED = 64 << 20  # a larger ModelProto is not serialised only to be looked up
 _NO_RULES = frozenset({"database.py", "evolve.py"})
 _SETTLED_NS = 2_000_000_000  # coarser than the clock of any file system in use
 

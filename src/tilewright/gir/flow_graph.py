@@ -8,9 +8,8 @@
 
 A `FlowNode` makes one element for each point of its axes: a map of what it reads, or a fold (a reduction) of it over
 further axes. What it reads of other nodes it reads at its own axes, so nothing says where values are kept or in
-which order elements are computed: that is a `Plan` (`gir/plan.py`). What it reads of memory it may read anywhere:
-its `Slice` is the buffer, and indices over axes. Reshapes, transposes, slices and concatenations of memory are such
-indices, and cost nothing.
+which order elements are computed: that is a `Plan` (`gir/plan.py`). What it reads of memory it may read anywhere, at
+indices over axes: reshapes, transposes and slices of memory are such indices, and cost nothing.
 
 Nodes stand in an order in which each is made before it is read. Axes have one value of a name each: two nodes that
 go over the same elements share an axis.
@@ -111,6 +110,28 @@ class FlowGraph:
         """The other axes, in the order in which nodes have them."""
         found = dict.fromkeys(a for n in self.nodes for a in (*n.axes, *n.over))
         return tuple(a for a in found if a not in self.rows)
+
+    @cached_property
+    def sweeps(self) -> dict[FlowNode, int]:
+        """The number of the sweep over a row that computes a node. What has one value for each row is there before
+        that sweep.
+        """
+        found: dict[FlowNode, int] = {}
+        for n in self.nodes:
+            found[n] = max((found[r] + r.is_fold for r in self.inner_reads(n)), default=0)
+        return found
+
+    @cached_property
+    def read_later(self) -> tuple[FlowNode, ...]:
+        """The maps that a later sweep than their own evaluates, unless they are kept."""
+        last: dict[FlowNode, int] = {}  # maps are evaluated by those that read them
+        for n in reversed(self.nodes):
+            if n.is_fold or n in self.outputs:
+                last[n] = self.sweeps[n]
+            for r in self.inner_reads(n):
+                last[r] = max(last.get(r, 0), last.get(n, 0))
+        maps = [n for n in self.nodes if not n.is_fold and not self.is_scalar(n) and n not in self.outputs]
+        return tuple(n for n in maps if last.get(n, 0) > self.sweeps[n])
 
     def is_scalar(self, node: FlowNode) -> bool:
         """Has it one value for each row?"""

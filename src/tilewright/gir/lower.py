@@ -49,7 +49,9 @@ class _Rows:
         """All rows; of vectors of them, the last may be shorter."""
         graph, plan = self._graph, self._plan
         if plan.lanes[0] not in graph.rows:
-            return self._parts(graph.rows, None, lambda at, here: self._row(at, here, plan.width))
+            return self._parts(
+                graph.rows, None, lambda at, here: _row(Row(graph, plan, self._names, at, here, plan.width))
+            )
         (axis,) = plan.lanes
         others = tuple(a for a in graph.rows if a is not axis)
         width = min(plan.width, graph.extents[axis])
@@ -60,12 +62,12 @@ class _Rows:
             lane, step = self._names.var("lane", width), self._names.var("step", steps) if steps > 1 else None
             first = at.pop(_BLOCK) * (steps * width)
             at[axis] = first + lane if step is None else first + step * width + lane
-            return self._row(at, here, width, lane, step, steps)
+            return _row(Row(graph, plan, self._names, at, here, width, lane, step, steps))
 
         def last(at: Values, here: dict[Var, int]) -> Stmt:
             lane = self._names.var("lane", rest)
             at[axis] = at.pop(_BLOCK) * rest + vectors * width + lane
-            return self._row(at, here, rest, lane, suffix="_rest")
+            return _row(Row(graph, plan, self._names, at, here, rest, lane, suffix="_rest"))
 
         nests = [self._parts(others, vectors // steps, body)]
         if rest:
@@ -96,19 +98,10 @@ class _Rows:
         block = Block(names.block("rows"), (Iter(part, total // grain),), (loop,), inside)
         return For(loop, total // grain, block, LoopKind.PARALLEL if total > grain else LoopKind.SERIAL)
 
-    def _row(
-        self,
-        at: Values,
-        here: dict[Var, int],
-        width: int,
-        lane: Var | None = None,
-        step: Var | None = None,
-        steps: int = 1,
-        suffix: str = "",
-    ) -> Stmt:
-        row = Row(self._graph, self._plan, self._names, at, here, width, lane, step, steps, suffix)
-        out = running_folds(row) if self._plan.chunk else []
-        for k in range(max(row.when.values()) + 1):
-            out += row.scalars(k)
-            out += row.sweep(k, with_folds=not self._plan.chunk)
-        return seq(*out)
+
+def _row(row: Row) -> Stmt:
+    out = running_folds(row) if row.plan.chunk else []
+    for k in range(max(row.graph.sweeps.values()) + 1):
+        out += row.scalars(k)
+        out += row.sweep(k, with_folds=not row.plan.chunk)
+    return seq(*out)

@@ -13,7 +13,7 @@ from memory once for all of them, and results so far are repaired when what they
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tilewright.gir.flow_graph import FlowGraph, FlowNode
+from tilewright.gir.flow_graph import FlowGraph
 from tilewright.ir.expr import Buffer, Indices, Var
 from tilewright.ir.simplify import Interval, Simplifier
 
@@ -27,34 +27,6 @@ class Plan:
     chunk: int = 0  # elements of a row that all folds take up before the next; 0: all
     split: int = 1  # parts of a row that are folded apart
     panel: int = 1  # vectors of rows taken together, if lanes are rows: so more of memory is read in order
-
-
-def sweep_numbers(graph: FlowGraph) -> dict[FlowNode, int]:
-    """The sweep that computes a node. What has one value for each row is there before that sweep."""
-    found: dict[FlowNode, int] = {}
-    for n in graph.nodes:
-        found[n] = max((found[r] + r.is_fold for r in graph.inner_reads(n)), default=0)
-    return found
-
-
-def later_read(graph: FlowGraph, when: dict[FlowNode, int]) -> list[FlowNode]:
-    """The maps that a later sweep than their own reads."""
-    out: list[FlowNode] = []
-    for n in graph.nodes:
-        if n.is_fold or graph.is_scalar(n) or n in graph.outputs:
-            continue
-        readers = [r for r in graph.nodes if n in graph.inner_reads(r)]
-        if any(_sweep_of(graph, r, when) > when[n] for r in readers):
-            out.append(n)
-    return out
-
-
-def _sweep_of(graph: FlowGraph, node: FlowNode, when: dict[FlowNode, int]) -> int:
-    """The last sweep that evaluates a node: maps that are not kept are evaluated by those that read them."""
-    if node.is_fold or node in graph.outputs:
-        return when[node]
-    readers = [r for r in graph.nodes if node in graph.inner_reads(r)]
-    return max((_sweep_of(graph, r, when) for r in readers), default=when[node])
 
 
 def strides(graph: FlowGraph, buffer: Buffer, indices: Indices) -> dict[Var, int] | None:
@@ -84,6 +56,7 @@ def memory_accesses(graph: FlowGraph) -> list[tuple[Buffer, Indices, tuple[Var, 
     return found
 
 
+@lru_cache(maxsize=64)
 def find_lanes(graph: FlowGraph) -> tuple[Var, ...]:
     """The axes along which most of memory lies side by side: several inner ones that follow each other, or one."""
     weights: dict[Var, float] = {}

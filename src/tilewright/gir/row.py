@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
-from tilewright.gir.plan import Plan, later_read, sweep_numbers
+from tilewright.gir.plan import Plan
 from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope, Var, as_index, binary
 from tilewright.ir.rewrite import replace_loads, substitute
 from tilewright.ir.simplify import Interval, Simplifier
@@ -65,10 +65,9 @@ class Row:
         self.graph, self.plan, self.names, self.at = graph, plan, names, at
         self.width, self.lane = width, lane
         self._step, self._steps = step, steps
-        self.when = sweep_numbers(graph)
         self.small: dict[Buffer, Buffer] = {}  # what has one value for each row
         self._here, self._suffix = here, suffix
-        self._kept = [n for n in later_read(graph, self.when) if n.name in plan.kept]
+        self._kept = [n for n in graph.read_later if n.name in plan.kept]
         self._scratch: dict[Buffer, Buffer] = {}
         self._partial: dict[Buffer, Buffer] = {}
 
@@ -102,7 +101,7 @@ class Row:
 
     def scalars(self, k: int) -> list[Stmt]:
         """What is computed before sweep number k."""
-        chosen = [n for n in self.graph.nodes if self.graph.is_scalar(n) and self.when[n] == k]
+        chosen = [n for n in self.graph.nodes if self.graph.is_scalar(n) and self.graph.sweeps[n] == k]
         return [self.written(n, self.value(n.value, k, self.at)) for n in chosen]
 
     def written(self, node: FlowNode, value: Expr) -> Stmt:
@@ -145,7 +144,7 @@ class Row:
                 return Load(self.small[node.out], self._own_place)
             if node.is_fold:
                 return None
-            if node in self._kept and self.when[node] < k:
+            if node in self._kept and self.graph.sweeps[node] < k:
                 return Load(self._scratch[node.out], self._kept_at(node))
             return self.opened(node.value, k)
 
@@ -163,9 +162,11 @@ class Row:
 
     def sweep(self, k: int, *, with_folds: bool) -> list[Stmt]:
         graph = self.graph
-        folds = [n for n in graph.nodes if n.is_fold and self.when[n] == k and with_folds]
-        maps = [n for n in graph.outputs if not n.is_fold and not graph.is_scalar(n) and self.when[n] == k]
-        kept = [n for n in self._kept if self.when[n] == k]
+        folds = [n for n in graph.nodes if n.is_fold and self.graph.sweeps[n] == k and with_folds]
+        maps = [
+            n for n in graph.outputs if not n.is_fold and not graph.is_scalar(n) and self.graph.sweeps[n] == k
+        ]
+        kept = [n for n in self._kept if self.graph.sweeps[n] == k]
         if not folds and not maps and not kept:
             return []
         for n in kept:

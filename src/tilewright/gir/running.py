@@ -47,7 +47,7 @@ class _Running:
             raise ScheduleError(f"{graph.name}: its rows do not lie side by side, to be taken up in chunks")
         self._length = graph.size(first)
         # Values of folds over elements and results of folds alone.
-        self._values = {n: row.opened(n.value, row.when[n]) for n in self._folds}
+        self._values = {n: row.opened(n.value, row.graph.sweeps[n]) for n in self._folds}
         made = {n.out for n in self._folds}
         self._results = {ld.buffer for v in self._values.values() for ld in loads(v) if ld.buffer in made}
         algebra = Algebra(graph.inner, self._results)
@@ -93,8 +93,8 @@ class _Running:
         for b in self._results:
             summed = row.graph.makers[b].combine is BinaryOp.ADD
             out.append(row.over_rows(self._store(self._old[b], (self._used if summed else self._run)[b])))
-        for k in sorted({row.when[n] for n in self._folds}):
-            folds = [n for n in self._folds if row.when[n] == k]
+        for k in sorted({row.graph.sweeps[n] for n in self._folds}):
+            folds = [n for n in self._folds if row.graph.sweeps[n] == k]
             for n in folds:
                 out += self._repaired(n, before)
             around = [n for n in folds if n in self._around]

@@ -49,9 +49,10 @@ from tilewright.tir.stmt import Block, For, LoopKind, walk_stmts
 
 _MIN_CUT = 128  # elements of a part that is worth code of its own
 _MAX_CUTS = 8  # of one loop: the pieces of a concatenation, say
-# Where so many instructions wait for one another, a core does not see far enough ahead to find the next vector's:
+# Instructions above which two vectors are computed in turn: those of one wait for each other, and a core does not see
+# far enough ahead to find the next. Set so that softmax's powers count as long; other values were not tried.
 _LONG = 11
-SIDE_BY_SIDE = 2  # vectors are computed in turn then; the constants of more would not stay in registers
+SIDE_BY_SIDE = 2  # vectors; the constants of more would not stay in registers
 
 
 def schedule_spatial(s: Draft, name: str, target: Target) -> None:

@@ -22,7 +22,7 @@ from tilewright.schedule.steps.split import Split
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class TransposedNest:
     """A block under loops that reads `sources` along the loop `across`, but stores along the loop `inner`."""
 
     block: str
@@ -31,7 +31,7 @@ class Turned:
     sources: tuple[str, ...]
 
 
-def find_transposed(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> Turned | None:
+def find_transposed(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> TransposedNest | None:
     """The block as such a copy, if what it reads is side by side along another loop in `order` than the last."""
     block = find_block(s.func, name)
     inner = Var(order[-1])
@@ -59,7 +59,7 @@ def find_transposed(s: Draft, name: str, order: tuple[str, ...], lanes: int) -> 
         return None
     if any(_is_bent(ld, v, simplify) for ld in found for v in (Var(loop), inner)):
         return None
-    return Turned(name, loop, inner.name, tuple(sorted(sources)))
+    return TransposedNest(name, loop, inner.name, tuple(sorted(sources)))
 
 
 def _is_bent(load: Load, loop: Var, simplify: Simplifier) -> bool:
@@ -75,7 +75,7 @@ def _steps(load: Load, simplify: Simplifier) -> dict[Var, int]:
     return {atom: k for atom, k in form.terms if isinstance(atom, Var) and atom not in bent}
 
 
-def schedule_transposed(s: Draft, t: Turned, order: tuple[str, ...], lanes: int) -> tuple[str, ...]:
+def schedule_transposed(s: Draft, t: TransposedNest, order: tuple[str, ...], lanes: int) -> tuple[str, ...]:
     """Cut the loops, whose extents are multiples of `lanes`, into tiles that go through registers; the loops around
     them, from the outermost in.
     """

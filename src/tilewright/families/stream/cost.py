@@ -9,7 +9,7 @@ from tilewright.cost.caches import l2_room
 from tilewright.cost.stream import pass_seconds
 from tilewright.cost.work import instructions_of
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
-from tilewright.gir.plan import find_lanes, later_read, memory_accesses, strides, sweep_numbers
+from tilewright.gir.plan import find_lanes, memory_accesses, strides
 from tilewright.ir.expr import Expr, Load, walk
 from tilewright.ir.rewrite import replace_loads
 from tilewright.target.machine import Machine
@@ -37,7 +37,6 @@ class SweepWork:
 class StreamCost:
     def __init__(self, graph: FlowGraph, lanes: int, machine: Machine) -> None:
         self._graph, self._lanes, self._machine = graph, lanes, machine
-        self._when = sweep_numbers(graph)
         self._span = find_lanes(graph)
         self._in_rows = self._span[0] in graph.rows
         self._sweeps = {keep: self._all_sweeps(keep) for keep in (False, True)}
@@ -84,13 +83,13 @@ class StreamCost:
         return passes * in_order * pass_seconds(self._bytes, m)
 
     def _all_sweeps(self, keep: bool) -> list[SweepWork]:
-        kept = set(later_read(self._graph, self._when)) if keep else set[FlowNode]()
+        kept = set(self._graph.read_later) if keep else set[FlowNode]()
         found: list[SweepWork] = []
-        for k in range(max(self._when.values()) + 1):
+        for k in range(max(self._graph.sweeps.values()) + 1):
             made = [
                 n
                 for n in self._graph.nodes
-                if self._when[n] == k and not self._graph.is_scalar(n)
+                if self._graph.sweeps[n] == k and not self._graph.is_scalar(n)
                 and (n.is_fold or n in self._graph.outputs or n in kept)
             ]  # fmt: skip
             if made:
@@ -115,7 +114,7 @@ class StreamCost:
                 node is None
                 or node.is_fold
                 or self._graph.is_scalar(node)
-                or (node in kept and self._when[node] < k)
+                or (node in kept and self._graph.sweeps[node] < k)
             ):
                 return None
             return self._opened(node.value, kept, k)

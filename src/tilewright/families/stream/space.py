@@ -11,7 +11,7 @@ from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.stream.cost import StreamCost
 from tilewright.families.stream.match import try_flow_graph
 from tilewright.gir.flow_graph import FlowGraph
-from tilewright.gir.plan import find_lanes, later_read, sweep_numbers
+from tilewright.gir.plan import find_lanes
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.steps.stream_rows import StreamRows
 from tilewright.target.target import Target
@@ -26,11 +26,11 @@ class StreamSpace(Space):
 
     def __init__(self, start: Draft, graph: FlowGraph, target: Target) -> None:
         self._start, self._graph, self._machine = start, graph, target.machine
-        self._later = tuple(n.name for n in later_read(graph, sweep_numbers(graph)))
+        self._later = tuple(n.name for n in graph.read_later)
         self._lanes = lanes = target.lanes(4)
         self._cost = StreamCost(graph, lanes, target.machine)
         self._is_across = find_lanes(graph)[0] in graph.rows
-        is_one_sweep = all(n == 0 for f, n in sweep_numbers(graph).items() if not graph.is_scalar(f))
+        is_one_sweep = all(n == 0 for f, n in graph.sweeps.items() if not graph.is_scalar(f))
         self.knobs = (
             Knob("width", tuple(lanes * n for n in _VECTORS)),
             Knob("keep", (0, 1) if self._later else (0,)),

@@ -64,7 +64,7 @@ class Transform:
         return min(extent, self.length // 2 + 1 if self.onesided and self.inverse else self.length)
 
     def division(self, extent: int, parts: int) -> ShortTransforms | None:
-        """How a transform of signals of `extent` numbers of so many `parts` is less work as two shorter ones; None if
+        """How a transform of signals of `extent` numbers of `parts` parts is less work as two shorter ones; None if
         it is not.
         """
         if self.onesided and self.inverse:
