@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from assembly import innermost_loops
 from guarded import run_guarded
-from native import HAS_AVX2, arrays_of, bits, check, every_target, program
+from native import HAS_AVX2, arrays_of, bits, check, every_target, kernels_of, program
 
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.codegen.objects import compile_assembly
@@ -99,3 +99,10 @@ def test_turning_a_tile_takes_three_shuffles_a_row() -> None:
     shuffles = [n for n in names if n.startswith(("vunpck", "vperm", "vinsertf128", "vshuf"))]
     assert len(shuffles) == 24
     assert len([n for n in names if n.startswith("vmov")]) <= 16
+
+
+def test_a_processor_for_scheduling_brings_no_instructions_along() -> None:
+    """AMD's own SSE4a moves parts of vectors; a program for any machine with AVX2 must not have it."""
+    (kernel,), _ = kernels_of(program(transposed(9, 8, "u8")), AVX2)
+    text = compile_assembly(kernel_ir(kernel), AVX2)
+    assert AVX2.cpu == "znver3" and "insertq" not in text and "extrq" not in text

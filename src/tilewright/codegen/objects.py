@@ -33,9 +33,11 @@ def _machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_native_asmparser()  # for the inline assembly of the driver
     cpu, features = target.cpu, [f"+{f}" for f in sorted(target.features)]
     if cpu.startswith(HOST):
-        # A name brings all features of the processor along, which a program must not need: only its scheduling counts.
-        cpu, known = host_cpu(), llvm.get_host_cpu_features()
-        features = [f"-{f}" for f in sorted(known.keys() - _V3)] + features
+        cpu = host_cpu()
+    if cpu != "generic" and target.triple.startswith("x86_64"):
+        # A name brings all features of the processor along (SSE4a of a Zen, say), which a program must not need: only
+        # its scheduling counts.
+        features = [f"-{f}" for f in sorted(llvm.get_host_cpu_features().keys() - _V3)] + features
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=cpu, features=",".join(features), opt=2, reloc="pic", codemodel="small"
     )
