@@ -1,9 +1,9 @@
 """Flow graphs: what memory-bound blocks compute, as one dataflow graph over common axes.
 
-    axes r = 1024, j = 1024
-    m[r]    = max over j of x[r, j]
-    e[r, j] = exp(x[r, j] - m[r])
-    s[r]    = sum over j of e[r, j]
+    r, j = axes(1024, 1024)
+    m[r]: f32[1024] = max[j](x[r, j])
+    e[r, j]: f32[1024, 1024] = exp(x[r, j] - m[r])
+    s[r]: f32[1024] = sum[j](e[r, j])
     y[r, j] = e[r, j] / s[r]
 
 A `FlowNode` makes one element for each point of its axes: a map of what it reads, or a fold (a reduction) of it over
@@ -12,7 +12,7 @@ which order elements are computed: that is a `Plan` (`gir/plan.py`). What it rea
 indices over axes: reshapes, transposes and slices of memory are such indices, and cost nothing.
 
 Nodes stand in an order in which each is made before it is read. Axes have one value of a name each: two nodes that
-go over the same elements share an axis.
+go over the same elements share an axis. The text is that of `gir/printer.py`, and is read back (`gir/parser.py`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from tilewright.gir.printer import print_flow_graph, print_flow_node
 from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Fma, Indices, Load, Var, binary, loads
 from tilewright.tir.build import identity
-from tilewright.tir.printer import print_expr
 
 COMBINATIONS = {BinaryOp.ADD: "sum", BinaryOp.MAX: "max", BinaryOp.MIN: "min", BinaryOp.MUL: "prod"}
 
@@ -46,14 +46,15 @@ class FlowNode:
     @property
     def start(self) -> Expr:
         """What a fold of nothing is."""
-        return identity(COMBINATIONS[self.combine], self.out.dtype)
+        return identity(self.combination, self.out.dtype)
+
+    @property
+    def combination(self) -> str:
+        """The word for what a fold does."""
+        return COMBINATIONS[self.combine]
 
     def __str__(self) -> str:
-        made, value = print_expr(Load(self.out, self.indices)), print_expr(self.value)
-        over = ", ".join(a.name for a in self.over)
-        return (
-            f"{made} = {COMBINATIONS[self.combine]} over {over} of {value}" if over else f"{made} = {value}"
-        )
+        return print_flow_node(self)
 
     def combined(self, so_far: Expr, value: Expr) -> Expr:
         """A fold that takes up one value more. A product is added with one rounding, as contractions do."""
@@ -138,5 +139,4 @@ class FlowGraph:
         return not node.is_fold and not set(node.axes) & set(self.inner)
 
     def __str__(self) -> str:
-        axes = [", ".join(f"{a.name} = {self.extents[a]}" for a in of) for of in (self.rows, self.inner)]
-        return "\n".join([f"rows {axes[0] or 'one'}; of {axes[1] or 'one element'}", *map(str, self.nodes)])
+        return print_flow_graph(self)

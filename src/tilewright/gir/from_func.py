@@ -63,7 +63,7 @@ def flow_graph_of(func: Func) -> FlowGraph:
     extents = {axes.of(v): e for o in found for v, e in o.extents.items()}
     graph = _without_unit_axes(FlowGraph(func.name, func.params, extents, nodes))
     _check(graph)
-    return graph if any(n.is_fold for n in nodes) else sweeping(graph)
+    return graph if any(n.is_fold for n in graph.nodes) else sweeping(graph)
 
 
 def _own(nest: Stmt) -> _Own:
@@ -268,6 +268,7 @@ def _without_unit_axes(graph: FlowGraph) -> FlowGraph:
             indices=tuple(substitute(i, zero) for i in n.indices),
             axes=kept(n.axes),
             over=kept(n.over),
+            combine=n.combine if kept(n.over) else BinaryOp.ADD,  # a fold of one value combines nothing
             value=substitute(n.value, zero),
         )
         for n in graph.nodes

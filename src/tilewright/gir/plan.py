@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.gir.flow_graph import FlowGraph
+from tilewright.gir.printer import print_plan
 from tilewright.ir.expr import Buffer, Indices, Var
 from tilewright.ir.simplify import Interval, Simplifier
 
@@ -27,6 +28,9 @@ class Plan:
     chunk: int = 0  # elements of a row that all folds take up before the next; 0: all
     split: int = 1  # parts of a row that are folded apart
     panel: int = 1  # vectors of rows taken together, if lanes are rows: so more of memory is read in order
+
+    def __str__(self) -> str:
+        return print_plan(self)
 
 
 def strides(graph: FlowGraph, buffer: Buffer, indices: Indices) -> dict[Var, int] | None:

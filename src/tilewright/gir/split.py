@@ -23,6 +23,8 @@ def split_folds(graph: FlowGraph, parts: int) -> tuple[FlowGraph, ...]:
 
 class _Splitting:
     def __init__(self, graph: FlowGraph, parts: int) -> None:
+        if not any(n.is_fold for n in graph.nodes):
+            raise ScheduleError(f"{graph.name} folds nothing that could be folded in parts")
         axis = graph.inner[0]
         if graph.extents[axis] % parts:
             raise ScheduleError(f"{graph.name}: {graph.extents[axis]} elements are not {parts} equal parts")

@@ -70,6 +70,8 @@ def parse_expr(text: str, env: Mapping[str, Scoped] | Sequence[Var | Buffer]) ->
 class ExprParser:
     """Python's syntax tree of a text, given meaning; errors show the line."""
 
+    language = "TIR"
+
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines()
         self._text = text
@@ -78,7 +80,7 @@ class ExprParser:
 
     def fail(self, node: ast.AST | None, message: str, hint: str | None = None) -> NoReturn:
         if not isinstance(node, ast.expr | ast.stmt | ast.arg):
-            raise UserError(f"TIR text: {message}", hint=hint)
+            raise UserError(f"{self.language} text: {message}", hint=hint)
         end = node.end_col_offset if node.end_lineno == node.lineno else None
         if end is None:
             end = len(self._lines[node.lineno - 1])
@@ -89,7 +91,7 @@ class ExprParser:
         skip = len(source) - len(source.lstrip())
         caret = " " * max(start - skip, 0) + "^" * max(end - start, 1)
         where = f"line {line}: {source.strip()}\n{' ' * len(f'  at: line {line}: ')}{caret}"
-        raise UserError(f"TIR text: {message}", where=where, hint=hint)
+        raise UserError(f"{self.language} text: {message}", where=where, hint=hint)
 
     def statements(self) -> list[ast.stmt]:
         try:
@@ -97,6 +99,19 @@ class ExprParser:
         except SyntaxError as e:
             start = (e.offset or 1) - 1
             self._raise(f"not Python syntax: {e.msg}", e.lineno or 1, start, start + 1)
+
+    def stand_ins(self, body: list[ast.stmt]) -> tuple[dict[str, str], list[ast.stmt]]:
+        """What `names(…)` in the first line declares, and the other lines."""
+        match body[0]:
+            case ast.Expr(value=ast.Call(func=ast.Name(id="names"), keywords=words) as call):
+                names: dict[str, str] = {}
+                for w in words:
+                    if w.arg is None or not isinstance(w.value, ast.Constant):
+                        self.fail(call, 'names() takes word="name" arguments')
+                    names[w.arg] = str(w.value.value)
+                return names, body[1:]
+            case _:
+                return {}, body
 
     def let(self, s: ast.stmt, scope: dict[str, Scoped]) -> None:
         """`t0 = expr`: from here on the name stands for the expression."""

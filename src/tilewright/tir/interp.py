@@ -228,14 +228,14 @@ class _Machine:
         if len(indices) != len(buffer.shape):
             raise InternalError(f"{self._here()} {verb} {buffer} with {len(indices)} indices")
         for index, extent in zip(indices, buffer.shape, strict=True):
-            if _is_outside(index, extent):
+            if not is_inside(index, extent):
                 bad = _outside(index, extent)
                 raise InternalError(
                     f"{self._here()} {verb} {_spell_access(buffer, indices, bad)}, outside {buffer}"
                 )
 
     def _check_domain(self, var: Var, extent: int, value: Evaluated, mask: Array | None) -> None:
-        if not _is_outside(value, extent):
+        if is_inside(value, extent):
             return
         bad = _outside(value, extent)
         bad = bad if mask is None else np.asarray(bad & mask)
@@ -247,10 +247,11 @@ class _Machine:
         return f"{self._name}: block {self._blocks[-1]}" if self._blocks else self._name
 
 
-def _is_outside(index: Any, extent: int) -> bool:
+def is_inside(index: Any, extent: int) -> bool:
+    """Are all elements of `index` from 0 to `extent`?"""
     if np.ndim(index) == 0:
-        return not 0 <= index < extent
-    return bool(index.min() < 0 or index.max() >= extent)
+        return 0 <= index < extent
+    return bool(index.min() >= 0 and index.max() < extent)
 
 
 def _outside(index: Any, extent: int) -> Array:

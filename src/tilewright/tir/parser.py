@@ -74,7 +74,7 @@ class FuncParser(ExprParser):
     # ------------------------------------------------------------------------------------------ functions, modules
 
     def func(self, d: ast.FunctionDef) -> Func:
-        names, body = self._names(d.body)
+        names, body = self.stand_ins(d.body)
         scope: dict[str, Scoped] = {}
         params: list[Buffer] = []
         outputs: list[Buffer] = []
@@ -105,18 +105,6 @@ class FuncParser(ExprParser):
         stmt = self._body(body, scope, names)
         return Func(names.get(d.name, d.name), tuple(params), tuple(local), stmt, tuple(outputs))
 
-    def _names(self, body: list[ast.stmt]) -> tuple[dict[str, str], list[ast.stmt]]:
-        match body[0]:
-            case ast.Expr(value=ast.Call(func=ast.Name(id="names"), keywords=words) as call):
-                names: dict[str, str] = {}
-                for w in words:
-                    if w.arg is None or not isinstance(w.value, ast.Constant):
-                        self.fail(call, 'names() takes word="name" arguments')
-                    names[w.arg] = str(w.value.value)
-                return names, body[1:]
-            case _:
-                return {}, body
-
     def _buffer(self, a: ast.arg, kind: ast.expr | None, names: Mapping[str, str]) -> Buffer:
         dtype, shape = self.type(kind if kind is not None else a)
         return Buffer(names.get(a.arg, a.arg), shape, dtype, Scope.GLOBAL)
@@ -135,7 +123,7 @@ class FuncParser(ExprParser):
     def module(
         self, d: ast.FunctionDef, funcs: tuple[Func, ...], values: Mapping[str, NDArray[np.generic]]
     ) -> Module:
-        names, body = self._names(d.body)
+        names, body = self.stand_ins(d.body)
         scope: dict[str, Scoped] = {}
         inputs: list[Buffer] = []
         temps: list[Buffer] = []
