@@ -70,7 +70,11 @@ def check_pass(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
 
 def check_lowered(graph: Graph, *regions: ExternalRegion) -> Module:
     """Lower and hold the Module to the graph; names must be unique identifiers."""
-    module = lower_graph(graph, regions)
+    return check_module(graph, lower_graph(graph, regions), *regions)
+
+
+def check_module(graph: Graph, module: Module, *regions: ExternalRegion) -> Module:
+    """The same, of a Module that was lowered already."""
     feeds = feeds_of(graph)
 
     def external(region: ExternalRegion) -> Callable[[list[Array]], list[Array]]:

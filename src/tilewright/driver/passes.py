@@ -16,16 +16,18 @@ from tilewright.driver.trace import SECTIONS, ProgramTrace
 from tilewright.graph import passes as graph_passes
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node
+from tilewright.graph.passes.boundaries import search_boundaries
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.graph.passes.fold_natively import fold_natively
-from tilewright.graph.passes.group import Grouped, Grouping, group
-from tilewright.graph.passes.lower import lower_groups
+from tilewright.graph.passes.group import FusionGroup, Grouped, Grouping
+from tilewright.graph.passes.lower import lower_alone, lower_groups
 from tilewright.ir.expr import Buffer
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.algorithms import Allows, choose_algorithms, drop_alternatives, take_algorithm
 from tilewright.search.database import Choice
 from tilewright.search.default import Spaces, choose_schedule, schedule_as, spaces
+from tilewright.search.fused_seconds import try_fused_seconds
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import Component, choose_layouts
 from tilewright.search.layouts import find_images, lay_out
@@ -144,7 +146,10 @@ def group_nodes(
 ) -> tuple[ProgramState, Decisions]:
     """Nodes that become one Func."""
     graph, regions = state.graph, context.regions(state.graph)
-    groups = group(graph, regions) if given is None else _grouped_as(graph, regions, _only(Group, given))
+    if given is None:
+        groups = search_boundaries(graph, regions, lambda part: _group_seconds(graph, part, context.one_core))
+    else:
+        groups = _grouped_as(graph, regions, _only(Group, given))
     module, names = lower_groups(graph, groups)
     taken = tuple(
         Group(name, tuple(n.outputs[0].name for n in g.own))
@@ -158,6 +163,15 @@ def group_nodes(
             raise _refused(d, f"these nodes make {name}")
     owners = {name: at for at, name in enumerate(names) if name}
     return replace(state, groups=groups, owners=owners, lowered=module, module=module), taken
+
+
+def _group_seconds(graph: Graph, part: FusionGroup, target: Target) -> float | None:
+    """Of its kernel, if it becomes one that memory bounds."""
+    module = lower_alone(graph, part)
+    if len(module.funcs) != 1:
+        return None
+    constants = frozenset(c.buffer.name for c in module.constants)
+    return try_fused_seconds(module.funcs[0], target, constants)
 
 
 def _grouped_as(graph: Graph, regions: Sequence[ExternalRegion], given: Sequence[Group]) -> Grouped:

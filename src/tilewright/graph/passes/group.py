@@ -1,6 +1,7 @@
 """Partition a graph into groups, each of which becomes one Func. How the loops inside fuse is for schedules to decide.
 
-Which nodes share a group
+Which nodes share a group, by rules that know no cost; `boundaries.py` moves the boundaries between what memory bounds
+where an estimate says that it pays
 - Attention, from its first MatMul to its last, is one group, with the epilogue of the last (`attention.py`).
 - A contraction takes its epilogue: the elementwise nodes after it whose output has its shape, as far as exactly one
   value leaves the group. `x * sigmoid(x)` and the many nodes of a GELU are such; a residual is an input.
@@ -53,11 +54,13 @@ Grouped: TypeAlias = tuple[FusionGroup | ExternalRegion, ...]
 
 
 def group(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Grouped:
-    """The groups, and the given external regions between them, in an order in which they can run."""
-    return Grouping(graph, regions).run()
+    """The groups by rules, and the given external regions between them, in an order in which they can run."""
+    grouping = Grouping(graph, regions)
+    grouping.apply_rules()
+    return grouping.ordered()
 
 
-class _Draft:
+class GroupDraft:
     """A group in the making: its nodes without the views that are repeated."""
 
     __slots__ = ("kind", "nodes", "region")
@@ -67,36 +70,35 @@ class _Draft:
 
 
 class Grouping:
-    """Groups in the making: `run` makes all by rules; or `take` some, and `finish` makes the rest."""
+    """Groups in the making: `apply_rules` makes all; or `take` some, and `finish` makes the rest."""
 
     def __init__(self, graph: Graph, regions: Sequence[ExternalRegion]) -> None:
         self._graph = graph
         self._index = {n: i for i, n in enumerate(graph.nodes)}
         self._producer, self._users = producers(graph), users(graph)
         self._results = set(graph.outputs)
-        self._draft: dict[Node, _Draft] = {}
+        self._draft: dict[Node, GroupDraft] = {}
         # Groups with several ends, as spans of node indices: see `_comes_back`.
         self._wide: list[tuple[int, int]] = []
         for region in regions:
-            self._settle(_Draft(Kind.MOVEMENT, region.nodes, region))
+            self.settle(GroupDraft(Kind.MOVEMENT, region.nodes, region))
 
-    def run(self) -> Grouped:
+    def apply_rules(self) -> None:
         for chain in attention_chains(self._graph):
             if all(n not in self._draft for n in chain.nodes):
-                self._settle(self._with_epilogue(_Draft(Kind.CONTRACTION, chain.nodes), chain.matmul))
+                self.settle(self._with_epilogue(GroupDraft(Kind.CONTRACTION, chain.nodes), chain.matmul))
         for n in self._of_kind(Kind.CONTRACTION):
-            self._settle(self._past_views(self._with_epilogue(_Draft(Kind.CONTRACTION, [n]), n)))
+            self.settle(self._past_views(self._with_epilogue(GroupDraft(Kind.CONTRACTION, [n]), n)))
         for n in self._of_kind(Kind.REDUCTION):
-            draft = self._with_epilogue(_Draft(Kind.REDUCTION, [n]), n)
-            self._settle(self._with_prologue(draft, n))
+            draft = self._with_epilogue(GroupDraft(Kind.REDUCTION, [n]), n)
+            self.settle(self._with_prologue(draft, n))
         for n in self._of_kind(Kind.ELEMENTWISE):
             self._join_elementwise(n)
-        for draft in self._drafts():
+        for draft in self.drafts():
             if draft.region is None:
                 self._take_trailing_views(draft)
         for n in reversed(self._of_kind(Kind.MOVEMENT)):
             self._place_movement(n)
-        return self._ordered()
 
     def take(self, nodes: Sequence[Node]) -> None:
         """These nodes are a group."""
@@ -108,7 +110,7 @@ class Grouping:
                 "a value leaves the group and comes back into it",
                 hint="take the nodes on its way into the group, or divide the group there",
             )
-        self._settle(_Draft(Kind.MOVEMENT, nodes))
+        self.settle(GroupDraft(Kind.MOVEMENT, nodes))
 
     def _with_repeated_views(self, nodes: Sequence[Node]) -> set[Node]:
         """The nodes, and the views of their results that are in no group: whoever reads these repeats them, so what
@@ -126,12 +128,12 @@ class Grouping:
         """The groups that were taken. A node in none of them has one of its own, or is a view that readers repeat."""
         for n in reversed(self._graph.nodes):
             if n not in self._draft and not (_is_view(n) and not self._is_in_memory(n, self._readers(n))):
-                self._settle(_Draft(n.op.kind, [n]))
-        return self._ordered()
+                self.settle(GroupDraft(n.op.kind, [n]))
+        return self.ordered()
 
     # ------------------------------------------------------------------------------------------- growing groups
 
-    def _with_epilogue(self, draft: _Draft, head: Node) -> _Draft:
+    def _with_epilogue(self, draft: GroupDraft, head: Node) -> GroupDraft:
         shape = head.outputs[0].shape
         nodes, inside, best = list(draft.nodes), set(draft.nodes), len(draft.nodes)
         queue = self._queue(u for v in head.outputs for u in self._users[v])
@@ -152,17 +154,17 @@ class Grouping:
                     heapq.heappush(queue, self._index[u])
             if len(self._leaving(inside)) == 1:
                 best = len(nodes)
-        return _Draft(draft.kind, nodes[:best])
+        return GroupDraft(draft.kind, nodes[:best])
 
-    def _past_views(self, draft: _Draft) -> _Draft:
+    def _past_views(self, draft: GroupDraft) -> GroupDraft:
         """The draft with elementwise nodes that come only after views, and with these."""
         nodes = list(draft.nodes)
         while (n := self._trailing_view(nodes)) is not None:
             nodes.append(n)
-        wider = self._with_epilogue(_Draft(draft.kind, nodes), nodes[-1])
+        wider = self._with_epilogue(GroupDraft(draft.kind, nodes), nodes[-1])
         return wider if len(wider.nodes) > len(nodes) > len(draft.nodes) else draft
 
-    def _with_prologue(self, draft: _Draft, head: Node) -> _Draft:
+    def _with_prologue(self, draft: GroupDraft, head: Node) -> GroupDraft:
         if not head.inputs:
             return draft
         taken, given = head.inputs[0].shape, head.outputs[0].shape
@@ -187,7 +189,7 @@ class Grouping:
             for v in n.inputs:
                 if v in self._producer:
                     heapq.heappush(queue, -self._index[self._producer[v]])
-        return _Draft(draft.kind, nodes)
+        return GroupDraft(draft.kind, nodes)
 
     def _join_elementwise(self, n: Node) -> None:
         """Start a group, or join and merge the elementwise groups that `n` reads from."""
@@ -202,12 +204,12 @@ class Grouping:
             merged = [*before.nodes, *nodes]
             if same and len(merged) <= _MOST_NODES and not self._comes_back(set(merged)):
                 nodes = merged
-        self._settle(_Draft(Kind.ELEMENTWISE, nodes))
+        self.settle(GroupDraft(Kind.ELEMENTWISE, nodes))
 
-    def _take_trailing_views(self, draft: _Draft) -> None:
+    def _take_trailing_views(self, draft: GroupDraft) -> None:
         while (n := self._trailing_view(draft.nodes)) is not None:
             draft.nodes.append(n)
-            self._settle(draft)
+            self.settle(draft)
 
     def _trailing_view(self, nodes: Sequence[Node]) -> Node | None:
         """The view through which alone the one result of these nodes is read, if it can be stored so."""
@@ -225,28 +227,104 @@ class Grouping:
         if self._is_in_memory(n, readers) or (
             not _is_view(n) and (len(readers) != 1 or readers[0].kind is Kind.CONTRACTION)
         ):
-            self._settle(_Draft(Kind.MOVEMENT, [n]))
+            self.settle(GroupDraft(Kind.MOVEMENT, [n]))
         elif not _is_view(n):
             readers[0].nodes.append(n)
-            self._settle(readers[0])
+            self.settle(readers[0])
 
-    def _is_in_memory(self, n: Node, readers: Sequence[_Draft]) -> bool:
+    def _is_in_memory(self, n: Node, readers: Sequence[GroupDraft]) -> bool:
         """Does somebody outside of native kernels need it?"""
         return any(v in self._results for v in n.outputs) or any(r.region is not None for r in readers)
 
-    def _readers(self, n: Node) -> list[_Draft]:
+    def _readers(self, n: Node) -> list[GroupDraft]:
         """The groups that read `n`, directly or through views."""
-        found: dict[_Draft, None] = {}
-        stack, seen = [n], {n}
+        return list(dict.fromkeys(d for v in n.outputs for d in self._readers_of(v)))
+
+    def _readers_of(self, value: Value) -> list[GroupDraft]:
+        """Likewise, of one value."""
+        found: dict[GroupDraft, None] = {}
+        stack, seen = [value], {value}
         while stack:
-            for v in stack.pop().outputs:
-                for u in self._users[v]:
-                    if u in self._draft:
-                        found[self._draft[u]] = None
-                    elif u not in seen:
-                        seen.add(u)
-                        stack.append(u)
+            for u in self._users[stack.pop()]:
+                if u in self._draft:
+                    found[self._draft[u]] = None
+                    continue
+                more = [v for v in u.outputs if v not in seen]
+                seen.update(more)
+                stack += more
         return list(found)
+
+    # ------------------------------------------------------------------------------------------ moving boundaries
+
+    def try_merge(self, first: GroupDraft, second: GroupDraft) -> GroupDraft | None:
+        """Both as one, with the views between them that nobody else reads; None if that is too large, or a value would
+        leave it and come back.
+        """
+        nodes = [*first.nodes, *second.nodes]
+        nodes += self._views_within(nodes)
+        if len(nodes) > _MOST_NODES or self._comes_back(self._with_repeated_views(nodes)):
+            return None
+        nodes.sort(key=self._index.__getitem__)
+        kinds = (first.kind, second.kind)
+        kind = next(k for k in (Kind.REDUCTION, Kind.ELEMENTWISE, Kind.MOVEMENT) if k in kinds)
+        return GroupDraft(kind, nodes)
+
+    def is_current(self, draft: GroupDraft) -> bool:
+        """Has it not become part of another one?"""
+        return self._draft[draft.nodes[0]] is draft
+
+    def _views_within(self, nodes: Sequence[Node]) -> list[Node]:
+        """Views in no group of what these nodes make, all of whose readers are among the nodes."""
+        inside = set(nodes)
+        found = sorted(self._with_repeated_views(nodes) - inside, key=self._index.__getitem__, reverse=True)
+        taken: list[Node] = []
+        for n in found:  # the last first: its readers are decided on
+            read = [u for v in n.outputs for u in self._users[v]]
+            if read and inside.issuperset(read) and not any(v in self._results for v in n.outputs):
+                inside.add(n)
+                taken.append(n)
+        return taken
+
+    def neighbours(self, draft: GroupDraft) -> dict[GroupDraft, int]:
+        """The groups with which this one has values in common, each with the bytes of these: makers of what it reads,
+        readers of what it makes, and of the other readers of what it reads the next and the last before it.
+        """
+        inside = set(draft.nodes)
+        common: dict[GroupDraft, int] = {}
+
+        def add(others: Iterable[GroupDraft], value: Value) -> None:
+            for d in others:
+                if d is not draft:
+                    common[d] = common.get(d, 0) + value.bytes
+
+        for v in (v for n in draft.nodes for v in n.outputs):
+            add(self._readers_of(v), v)
+        for v in self._read_by(draft):
+            maker = self._producer.get(v)
+            if maker in inside:
+                continue
+            if maker is not None:
+                add([self._draft[maker]], v)
+            readers = sorted(self._readers_of(v), key=self._end)
+            at = readers.index(draft)
+            add([*readers[max(at - 1, 0) : at], *readers[at + 1 : at + 2]], v)
+        return common
+
+    def _read_by(self, draft: GroupDraft) -> list[Value]:
+        """The values in memory that a group reads, directly or through views, but for constants."""
+        stack = [v for n in draft.nodes for v in n.inputs]
+        found: dict[Value, None] = {}
+        while stack:
+            v = stack.pop()
+            maker = self._producer.get(v)
+            if maker is not None and maker not in self._draft:
+                stack += maker.inputs
+            elif v not in self._graph.constants:
+                found[v] = None
+        return list(found)
+
+    def _end(self, draft: GroupDraft) -> int:
+        return self._index[draft.nodes[-1]]
 
     # ---------------------------------------------------------------------------------------------- questions
 
@@ -304,12 +382,12 @@ class Grouping:
         heapq.heapify(queue)
         return queue
 
-    def _drafts(self) -> list[_Draft]:
+    def drafts(self) -> list[GroupDraft]:
         return list(dict.fromkeys(self._draft[n] for n in self._graph.nodes if n in self._draft))
 
     # ---------------------------------------------------------------------------------------------- the result
 
-    def _settle(self, draft: _Draft) -> None:
+    def settle(self, draft: GroupDraft) -> None:
         draft.nodes.sort(key=self._index.__getitem__)
         for n in draft.nodes:
             self._draft[n] = draft
@@ -324,14 +402,14 @@ class Grouping:
         if len(ends) > 1:
             self._wide.append((self._index[draft.nodes[0]], self._index[draft.nodes[-1]]))
 
-    def _ordered(self) -> Grouped:
+    def ordered(self) -> Grouped:
         """Run order: a group as soon as its inputs are there, earlier nodes first."""
-        drafts = self._drafts()
-        made: dict[Value, _Draft] = {v: d for d in drafts for n in d.nodes for v in n.outputs}
-        groups = {d: d.region or self._finished(d) for d in drafts}
+        drafts = self.drafts()
+        made: dict[Value, GroupDraft] = {v: d for d in drafts for n in d.nodes for v in n.outputs}
+        groups = {d: d.region or self.finished(d) for d in drafts}
         position = {d: i for i, d in enumerate(drafts)}
-        waiting: dict[_Draft, int] = {}
-        readers: dict[_Draft, list[_Draft]] = {d: [] for d in drafts}
+        waiting: dict[GroupDraft, int] = {}
+        readers: dict[GroupDraft, list[GroupDraft]] = {d: [] for d in drafts}
         for d, g in groups.items():
             needs = {made[v] for v in g.inputs if v in made}
             waiting[d] = len(needs)
@@ -351,7 +429,7 @@ class Grouping:
             raise InternalError(f"groups depend on each other: {', '.join(map(repr, stuck.nodes))}")
         return tuple(g for g in out if g.outputs)
 
-    def _finished(self, draft: _Draft) -> FusionGroup:
+    def finished(self, draft: GroupDraft) -> FusionGroup:
         inside = set(draft.nodes)
         outputs = self._leaving(inside)
         stack = list(draft.nodes)

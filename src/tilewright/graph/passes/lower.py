@@ -52,6 +52,13 @@ def lower_groups(graph: Graph, groups: Grouped) -> tuple[Module, tuple[str, ...]
     return state.finish(), tuple(names)
 
 
+def lower_alone(graph: Graph, part: FusionGroup) -> Module:
+    """The Module of one group, as if it were all of the graph: to see what becomes of it."""
+    constants = {v: graph.constants[v] for v in part.inputs if v in graph.constants}
+    inputs = tuple(v for v in part.inputs if v not in constants)
+    return lower_groups(Graph(graph.name, inputs, part.outputs, part.nodes, constants), (part,))[0]
+
+
 @dataclass(slots=True)
 class _Lowering:
     graph: Graph
