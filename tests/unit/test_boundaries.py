@@ -1,11 +1,13 @@
 """Boundaries between kernels by estimated time: what merges, what does not, and that programs keep their meaning."""
 
+import numpy as np
 import pytest
 from graph_cases import check_module, f32, floats
 from hypothesis import given, settings
 from native import BEST
 from test_group import graphs
 
+from tilewright.driver.decisions import Kernel
 from tilewright.driver.passes import PassContext, ProgramState, run_passes
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
@@ -16,7 +18,7 @@ from tilewright.ops.core.arithmetic import Add, Div, Mul, Pow, Sub
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.movement import Transpose
 from tilewright.ops.core.norm import LayerNormalization
-from tilewright.ops.core.pointwise import Exp, Log, Sqrt
+from tilewright.ops.core.pointwise import Exp, Log, Reciprocal, Sqrt
 from tilewright.ops.core.reduce import ReduceMax, ReduceMean, ReduceSum
 from tilewright.ops.core.softmax import Softmax
 
@@ -34,12 +36,24 @@ def compiled(graph: Graph) -> ProgramState:
     return run_passes(ProgramState(graph), PassContext(BEST, lambda error: True))
 
 
-def norm_in_pieces(b: GraphBuilder, x: Value) -> Value:
-    """The root is in the way of `fuse_layer_norm`, so that it stays in pieces."""
-    mean = b.apply(ReduceMean((1,), keep=True), x)
-    d = b.apply(Sub(), x, mean)
-    variance = b.apply(ReduceMean((1,), keep=True), b.apply(Pow(2.0), d))
-    return b.apply(Div(), d, b.apply(Sqrt(), b.apply(Exp(), variance)))
+def norm_in_pieces(b: GraphBuilder, x: Value, how: str = "quotient", centred: bool = True) -> Value:
+    """The norm of rows, without weights."""
+    d = b.apply(Sub(), x, b.apply(ReduceMean((1,)), x)) if centred else x
+    variance = b.apply(ReduceMean((1,)), b.apply(Pow(2.0), d))
+    total = b.apply(Add(), variance, b.constant("epsilon", np.array(1e-3, np.float32)))
+    match how:
+        case "quotient":
+            return b.apply(Div(), d, b.apply(Sqrt(), total))
+        case "reciprocal":
+            return b.apply(Mul(), d, b.apply(Reciprocal(), b.apply(Sqrt(), total)))
+        case _:
+            return b.apply(Mul(), b.apply(Pow(-0.5), total), d)
+
+
+def decided(graph: Graph) -> list[tuple[str, tuple[tuple[str, int], ...]]]:
+    """The family and the knobs of each kernel."""
+    kernels = compiled(graph).trace.sections["kernels"]
+    return [(k.family, k.knobs) for k in kernels if isinstance(k, Kernel)]
 
 
 # --------------------------------------------------------------------------------------------------- by an estimate
@@ -115,12 +129,37 @@ def test_merged_groups_mean_what_the_graph_means(graph: Graph) -> None:
 # ------------------------------------------------------------------------------------------ by the cost of families
 
 
-@pytest.mark.parametrize("shape", [(128, 768), (1024, 1024), (17, 33)])
-def test_a_norm_in_pieces_is_one_kernel(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("how", ["quotient", "reciprocal", "power"])
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_norm_in_pieces_gets_the_kernel_of_the_op(how: str, centred: bool) -> None:
+    def graph(is_op: bool) -> Graph:
+        b = GraphBuilder()
+        total = b.apply(Add(), b.input("x", f32(128, 768)), b.input("r", f32(128, 768)))
+        scale, bias = b.constant("scale", floats(768)), b.constant("bias", floats(768))
+        if is_op and centred:
+            return b.finish(b.apply(LayerNormalization(1, 1e-3, centred), total, scale, bias))
+        if is_op:
+            return b.finish(b.apply(LayerNormalization(1, 1e-3, centred), total, scale))
+        scaled = b.apply(Mul(), norm_in_pieces(b, total, how, centred), scale)
+        return b.finish(b.apply(Add(), scaled, bias) if centred else scaled)
+
+    assert decided(graph(is_op=False)) == decided(graph(is_op=True))
+
+
+@pytest.mark.parametrize("shape", [(1024, 1024), (17, 33)])
+def test_a_norm_in_pieces_of_any_size_is_one_kernel(shape: tuple[int, int]) -> None:
     b = GraphBuilder()
-    total = b.apply(Add(), b.input("x", f32(*shape)), b.input("r", f32(*shape)))
-    state = compiled(b.finish(b.apply(Mul(), norm_in_pieces(b, total), b.constant("g", floats(shape[1])))))
-    assert len(state.groups) == 1 and len(state.kernels) == 1
+    assert len(decided(b.finish(norm_in_pieces(b, b.input("x", f32(*shape)))))) == 1
+
+
+@pytest.mark.parametrize("shape", [(128, 768), (1024, 1024), (17, 33)])
+def test_a_logarithm_of_a_sum_of_powers_is_one_kernel(shape: tuple[int, int]) -> None:
+    """None of our patterns knows it."""
+    b = GraphBuilder()
+    x = b.input("x", f32(*shape))
+    top = b.apply(ReduceMax((1,)), x)
+    total = b.apply(ReduceSum((1,)), b.apply(Exp(), b.apply(Sub(), x, top)))
+    assert len(decided(b.finish(b.apply(Add(), b.apply(Log(), total), top)))) == 1
 
 
 def test_two_reductions_of_one_value_read_it_once() -> None:

@@ -5,7 +5,8 @@ import pytest
 from graph_cases import F32, RNG, WINDOW, check_lowered, check_pass, f32, floats, groups, names
 
 from tilewright.graph.build import GraphBuilder
-from tilewright.graph.graph import Value
+from tilewright.graph.graph import Graph, Value
+from tilewright.graph.interp import interpret_graph
 from tilewright.graph.known import Budget
 from tilewright.graph.passes import PIPELINE, prepare
 from tilewright.graph.passes.drop_unread_columns import drop_unread_columns
@@ -13,24 +14,25 @@ from tilewright.graph.passes.eliminate_common import eliminate_common
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_batch_norm import fuse_batch_norm
-from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
 from tilewright.graph.passes.fuse_padding import fuse_padding
+from tilewright.graph.passes.multiply_by_inverse_roots import multiply_by_inverse_roots
 from tilewright.graph.passes.simplify import simplify
 from tilewright.graph.passes.trim_windows import trim_windows
 from tilewright.graph.verify import verify_graph
+from tilewright.ir.dtype import DType
 from tilewright.ops.core.activation import Clip, Relu
-from tilewright.ops.core.arithmetic import Add, Div, Mul, Pow, Sub
+from tilewright.ops.core.arithmetic import Add, Div, Mul, Sub
 from tilewright.ops.core.cast import Cast
 from tilewright.ops.core.contraction import Gemm, MatMul
 from tilewright.ops.core.conv import Conv, ConvTranspose
 from tilewright.ops.core.einsum import Einsum
 from tilewright.ops.core.gather import GatherElements
 from tilewright.ops.core.movement import Expand, Identity, Reshape, Transpose
-from tilewright.ops.core.norm import BatchNormalization, LayerNormalization
+from tilewright.ops.core.norm import BatchNormalization
 from tilewright.ops.core.pieces import Concat, Pad, Slice, Split, Tile
 from tilewright.ops.core.pointwise import Exp, Sqrt
 from tilewright.ops.core.pool import MaxPool
-from tilewright.ops.core.reduce import ReduceMean, ReduceSum
+from tilewright.ops.core.reduce import ReduceSum
 from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import Op, TensorType
 from tilewright.support.arrays import Array
@@ -349,40 +351,34 @@ def test_padding_that_a_window_cannot_have_stays(pad: Pad) -> None:
     assert fuse_padding(graph) is graph
 
 
-def layer_norm(b: GraphBuilder, x: Value, mean: ReduceMean, square: Mul | Pow, flip: bool) -> Value:
-    two, epsilon = b.constant("two", np.array(2, np.float32)), b.constant("eps", np.array(1e-3, np.float32))
-    d = b.apply(Sub(), x, b.apply(mean, x))
-    operands = {Mul(): (d, d), Pow(): (d, two), Pow(2.0): (d,)}
-    squares = b.apply(square, *operands[square])
-    root = b.apply(Sqrt(), b.apply(Add(), b.apply(mean, squares), epsilon))
-    scale, bias = b.constant("scale", floats(4)), b.constant("bias", floats(4))
-    normed = b.apply(Div(), d, root)
-    return b.apply(
-        Add(), *((b.apply(Mul(), normed, scale), bias) if not flip else (bias, b.apply(Mul(), scale, normed)))
-    )
+def over_root(x: Value, b: GraphBuilder, kept: tuple[int, ...] = (2, 3, 1)) -> Graph:
+    return b.finish(b.apply(Div(), x, b.apply(Sqrt(), b.input("s", TensorType(x.type.dtype, kept)))))
 
 
-@pytest.mark.parametrize("square", [Mul(), Pow(), Pow(2.0)])
-@pytest.mark.parametrize("flip", [False, True])
-def test_a_layer_norm_in_pieces_is_one_op(square: Mul | Pow, flip: bool) -> None:
+def test_many_elements_over_one_root_are_multiplied() -> None:
     b = GraphBuilder()
-    graph = b.finish(layer_norm(b, b.input("x", f32(2, 3, 4)), ReduceMean((2,)), square, flip))
-    after = eliminate_dead(check_pass(graph, fuse_layer_norm))
-    assert [n.op for n in after.nodes] == [LayerNormalization(2, float(np.float32(1e-3)))]
+    graph = over_root(b.input("x", f32(2, 3, 4)), b)
+    assert names(check_pass(graph, multiply_by_inverse_roots)) == ["Sqrt", "Reciprocal", "Mul"]
 
 
-@pytest.mark.parametrize("mean", [ReduceMean((1,)), ReduceMean((0, 2))])
-def test_a_norm_over_other_axes_stays_in_pieces(mean: ReduceMean) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "kept"), [(F32, (2, 3, 4)), (DType.F16, (2, 3, 1))], ids=["each its own", "half"]
+)
+def test_other_divisions_by_roots_stay(dtype: DType, kept: tuple[int, ...]) -> None:
     b = GraphBuilder()
-    graph = b.finish(layer_norm(b, b.input("x", f32(2, 3, 4)), mean, Pow(2.0), flip=False))
-    assert fuse_layer_norm(graph) is graph
+    graph = over_root(b.input("x", TensorType(dtype, (2, 3, 4))), b, kept)
+    assert multiply_by_inverse_roots(graph) is graph
 
 
-def test_a_residual_after_a_norm_is_no_bias() -> None:
+def test_inverse_roots_keep_zeros_infinities_and_nans() -> None:
+    ends = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1e-45, 3e38], np.float32)
+    roots = np.array([0.0, -0.0, np.inf, -1.0, np.nan, 1e-45, 3e38], np.float32)[:, None]
     b = GraphBuilder()
-    x = b.input("x", f32(2, 4))
-    graph = b.finish(b.apply(Add(), b.apply(LayerNormalization(1), x, b.constant("scale", floats(4))), x))
-    assert fuse_layer_norm(graph) is graph
+    graph = over_root(b.input("x", f32(7, 8)), b, (7, 1))
+    feeds = {"x": np.tile(ends, (7, 1)), "s": roots}
+    (want,), (got,) = (interpret_graph(g, feeds).values() for g in (graph, multiply_by_inverse_roots(graph)))
+    np.testing.assert_allclose(got, want, rtol=3e-7)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
 
 
 # ------------------------------------------------------------------------------------- drop_unread_columns

@@ -10,15 +10,13 @@ from graph_cases import check_pass, f32, floats, names
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
-from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
 from tilewright.graph.passes.recognise_activations import recognise_activations
 from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.activation import Clip, Gelu, HardSigmoid, HardSwish, Sigmoid, Swish
 from tilewright.ops.core.arithmetic import Add, Div, Mul, Pow, Sub
-from tilewright.ops.core.norm import LayerNormalization
-from tilewright.ops.core.pointwise import Erf, Exp, Log, Neg, Reciprocal, Sqrt, Tanh
-from tilewright.ops.core.reduce import ReduceMax, ReduceMean, ReduceSum
+from tilewright.ops.core.pointwise import Erf, Exp, Log, Neg, Reciprocal, Tanh
+from tilewright.ops.core.reduce import ReduceMax, ReduceSum
 from tilewright.ops.core.softmax import Softmax
 from tilewright.ops.opdef import Op, TensorType
 
@@ -215,65 +213,3 @@ def test_a_sum_over_other_axes_is_no_softmax() -> None:
     e = w(Exp(), w(Sub(), w.x, w(ReduceMax((0,)), w.x)))
     graph = w.b.finish(w(Div(), e, w(ReduceSum((1,)), e)))
     assert recognise_softmax(graph) is graph
-
-
-# ---------------------------------------------------------------------------------------------------------- norms
-
-
-def inverse_root(w: Writer, d: Value, how: str, square: Value) -> Value:
-    total = (
-        w(Add(), 1e-3, w(ReduceMean((1,)), square))
-        if how == "power"
-        else w(Add(), w(ReduceMean((1,)), square), 1e-3)
-    )
-    match how:
-        case "quotient":
-            return w(Div(), d, w(Sqrt(), total))
-        case "reciprocal":
-            return w(Mul(), d, w(Reciprocal(), w(Sqrt(), total)))
-        case "one over":
-            return w(Mul(), w(Div(), 1.0, w(Pow(0.5), total)), d)
-        case _:
-            return w(Mul(), w(Pow(-0.5), total), d)
-
-
-@pytest.mark.parametrize("how", ["quotient", "reciprocal", "one over", "power"])
-@pytest.mark.parametrize("centred", [True, False])
-def test_norms_by_any_spelling_of_the_root(how: str, centred: bool) -> None:
-    w = Writer()
-    d = w(Sub(), w.x, w(ReduceMean((1,)), w.x)) if centred else w.x
-    normed = inverse_root(w, d, how, w(Mul(), d, d))
-    y = w(Mul(), w.b.constant("scale", floats(4)), normed)
-    after = recognised(w, w(Add(), y, w.b.constant("bias", floats(4))), fuse_layer_norm)
-    assert names(after) == ["LayerNormalization"] and len(after.nodes[0].inputs) == 3
-    op = after.nodes[0].op
-    assert isinstance(op, LayerNormalization) and (op.axis, op.centred) == (1, centred)
-
-
-def test_a_norm_without_weights_has_a_scale_of_ones() -> None:
-    w = Writer()
-    d = w(Sub(), w.x, w(ReduceMean((1,)), w.x))
-    after = recognised(w, inverse_root(w, d, "quotient", w(Pow(2.0), d)), fuse_layer_norm)
-    assert names(after) == ["LayerNormalization"]
-    assert (after.constants[after.nodes[0].inputs[1]] == 1).all()
-
-
-def test_a_difference_that_is_written_twice_is_one() -> None:
-    w = Writer()
-    first, second = (w(Sub(), w.x, w(ReduceMean((1,)), w.x)) for _ in range(2))
-    after = recognised(w, inverse_root(w, first, "quotient", w(Mul(), second, second)), fuse_layer_norm)
-    assert names(after) == ["LayerNormalization"]
-
-
-def test_the_root_mean_square_of_something_else_is_no_norm() -> None:
-    w = Writer()
-    y = w.b.input("y", f32(3, 4))
-    graph = w.b.finish(inverse_root(w, w.x, "quotient", w(Mul(), y, y)))
-    assert fuse_layer_norm(graph) is graph
-
-
-def test_a_norm_of_the_first_axis_stays() -> None:
-    w = Writer()
-    total = w(Add(), w(ReduceMean((0,)), w(Mul(), w.x, w.x)), 1e-3)
-    graph = w.b.finish(w(Div(), w.x, w(Sqrt(), total)))
-    assert fuse_layer_norm(graph) is graph

@@ -45,16 +45,6 @@ def root_of(state: Sweep, value: Value) -> Value | None:
     return node.inputs[0]
 
 
-def square_of(state: Sweep, value: Value) -> Value | None:
-    """What `value` is the square of."""
-    node = made_by(state, value, Mul, Pow)
-    if node is None:
-        return None
-    if isinstance(node.op, Pow):
-        return node.inputs[0] if exponent(state, node) == 2 else None
-    return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
-
-
 def quotients(state: Sweep, node: Node) -> list[tuple[Value, Value]]:
     """The pairs of which `node` is the quotient: a / b, and a · (1 / b) in either order."""
     if isinstance(node.op, Div):

@@ -15,9 +15,9 @@ from tilewright.graph.passes.eliminate_common import eliminate_common
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_batch_norm import fuse_batch_norm
-from tilewright.graph.passes.fuse_layer_norm import fuse_layer_norm
 from tilewright.graph.passes.fuse_padding import fuse_padding
 from tilewright.graph.passes.join_contractions import join_contractions
+from tilewright.graph.passes.multiply_by_inverse_roots import multiply_by_inverse_roots
 from tilewright.graph.passes.recognise_activations import recognise_activations
 from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.graph.passes.simplify import simplify
@@ -38,7 +38,7 @@ PIPELINE: tuple[GraphPass, ...] = (
     fuse_batch_norm,
     recognise_activations,
     recognise_softmax,
-    fuse_layer_norm,
+    multiply_by_inverse_roots,
     sink_reshapes,  # after activations are one node each: then all operands follow
     simplify,  # reshapes have met
     join_contractions,
