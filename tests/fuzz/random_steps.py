@@ -238,7 +238,7 @@ WEIGHTS = {
     "Annotate": 1,
     "AddUnitLoop": 2,
     "FoldPadding": 1,
-    "OnlineSoftmax": 1,
+    "RollingUpdate": 1,
     "JoinFuncs": 1,
     "StoreAt": 1,
     "Tensorize": 1,

@@ -5,7 +5,7 @@ import pytest
 from graph_cases import f32
 from native import BEST, run_native
 from test_attention import Mask, attention, causal, feeds, func_of, given, number, scaled, space_of
-from test_online_softmax import check_online, online
+from test_rolling_update import check_online, online
 
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value

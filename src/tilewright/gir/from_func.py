@@ -82,11 +82,11 @@ def _own(nest: Stmt) -> _Own:
     over = tuple(it.var for it in block.iters if it.kind is IterKind.REDUCE)
     if not over:
         return _Own(block.name, store.buffer, store.indices, extents, (), simplify(store.value), BinaryOp.ADD)
-    combine, value = _folded(block)
+    combine, value = folded_value(block)
     return _Own(block.name, store.buffer, store.indices, extents, over, simplify(value), combine)
 
 
-def _folded(block: Block) -> tuple[BinaryOp, Expr]:
+def folded_value(block: Block) -> tuple[BinaryOp, Expr]:
     """How a reduction combines, and what."""
     store, init = block.store, block.init
     so_far = Load(store.buffer, store.indices)

@@ -23,6 +23,7 @@ from tilewright.ir.expr import (
     Binary,
     BinaryOp,
     Buffer,
+    Const,
     Expr,
     Fma,
     Select,
@@ -54,8 +55,11 @@ class Scale:
 
     row: Expr
 
+    def change(self, old: Put, new: Put) -> Expr:
+        return _ratio(old(self.row), new(self.row))
+
     def repaired(self, so_far: Expr, old: Put, new: Put) -> Expr:
-        return so_far * _ratio(old(self.row), new(self.row))
+        return so_far * self.change(old, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,11 @@ class Shift:
 
     row: Expr
 
+    def change(self, old: Put, new: Put) -> Expr:
+        return new(self.row) - old(self.row)
+
     def repaired(self, so_far: Expr, old: Put, new: Put) -> Expr:
-        return so_far + (new(self.row) - old(self.row))
+        return so_far + self.change(old, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,7 @@ class Recentre:
     row: Expr
     around: Expr  # a(x) + b(R)
 
-    def moved(self, old: Put, new: Put) -> Expr:
+    def change(self, old: Put, new: Put) -> Expr:
         return new(self.row) - old(self.row)
 
     @staticmethod
@@ -147,7 +154,7 @@ class Algebra:
                 a, b = self.factors(e.a), self.factors(e.b)
                 if a is None or b is None:
                     return None
-                return Parts(binary(op, a.element, b.element), binary(op, a.row, b.row))
+                return Parts(_scaled(op, a.element, b.element), _scaled(op, a.row, b.row))
             case Unary(op=UnaryOp.EXP | UnaryOp.EXP_NONPOSITIVE):
                 inside = self.terms(e.a)
                 if inside is None:
@@ -155,9 +162,13 @@ class Algebra:
                 return Parts(unary(UnaryOp.EXP, inside.element), unary(UnaryOp.EXP, inside.row))
             case Select() if not self.has_result(e.cond):
                 a, b = self.factors(e.a), self.factors(e.b)
-                if a is None or b is None or a.row is not b.row:
+                if a is None or b is None:
                     return None
-                return Parts(select(e.cond, a.element, b.element), a.row)
+                # Nothing is nothing by any factor.
+                row = b.row if is_zero(e.a) else a.row
+                if row is not b.row and not is_zero(e.b):
+                    return None
+                return Parts(select(e.cond, a.element, b.element), row)
             case _:
                 return None
 
@@ -191,11 +202,30 @@ class Algebra:
                 return None
 
 
+def is_zero(e: Expr) -> bool:
+    return isinstance(e, Const) and e.value == 0
+
+
+def _scaled(op: BinaryOp, a: Expr, b: Expr) -> Expr:
+    """a · b or a / b, of which either may be 1."""
+    if b is const(1, b.dtype):
+        return a
+    return b if op is BinaryOp.MUL and a is const(1, a.dtype) else binary(op, a, b)
+
+
+def _difference(old: Expr, new: Expr) -> Expr:
+    match old, new:
+        case Binary(op=BinaryOp.SUB), Binary(op=BinaryOp.SUB) if is_zero(old.a) and is_zero(new.a):
+            return old.b - new.b
+        case _:
+            return new - old
+
+
 def _ratio(old: Expr, new: Expr) -> Expr:
     """new / old, of exponentials as that of a difference: neither of them need be a number of the type."""
     match old, new:
         case Unary(op=UnaryOp.EXP), Unary(op=UnaryOp.EXP):
-            return unary(UnaryOp.EXP, new.a - old.a)
+            return unary(UnaryOp.EXP, _difference(old.a, new.a))
         case Binary(op=BinaryOp.MUL), Binary(op=BinaryOp.MUL):
             return _ratio(old.a, new.a) * _ratio(old.b, new.b)
         case Binary(op=BinaryOp.DIV), Binary(op=BinaryOp.DIV):

@@ -145,7 +145,7 @@ class _Running:
         moved, place = row.register(f"{node.name}_moved", node.out), self._around[node]
         squares, around = repair.repaired(run, place, moved, cast(run.dtype, before))
         return [
-            row.over_rows(self._store(moved, substitute(repair.moved(old, new), row.at))),
+            row.over_rows(self._store(moved, substitute(repair.change(old, new), row.at))),
             row.over_rows(self._store(run, squares)),
             row.over_rows(self._store(place, around)),
         ]

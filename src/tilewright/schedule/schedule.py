@@ -56,7 +56,6 @@ from tilewright.schedule.steps import (
     JoinFuncs,
     LoopPartition,
     Merge,
-    OnlineSoftmax,
     PadEinsum,
     Parallel,
     Reindex,
@@ -65,6 +64,7 @@ from tilewright.schedule.steps import (
     ReverseComputeInline,
     Rfactor,
     RollingBuffer,
+    RollingUpdate,
     SampleCategorical,
     SampleComputeLocation,
     SamplePerfectTile,
@@ -266,9 +266,9 @@ class Schedule:
         """Returns the new block with the partial results."""
         return self.apply(Rfactor(block, loop)).name
 
-    def online_softmax(self, block: str, size: int, skip: bool = False) -> str:
-        """Returns the loop over blocks of keys."""
-        return self.apply(OnlineSoftmax(block, size, skip)).loop
+    def rolling_update(self, block: str, size: int, skip: bool = False) -> str:
+        """Returns the loop over chunks."""
+        return self.apply(RollingUpdate(block, size, skip)).loop
 
     # ----------------------------------------------------------------------------------------- where a block runs
 

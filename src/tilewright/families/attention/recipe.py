@@ -7,7 +7,7 @@
 
 All of S is never there: a block of rows stays near from the first GEMM to the last. Nothing is computed twice, since
 what a row of the last GEMM needs are rows of its own. Workers share the blocks. Where a block of rows with all keys
-would not stay near, keys are taken up in blocks too (`OnlineSoftmax`).
+would not stay near, keys are taken up in blocks too (`RollingUpdate`).
 """
 
 import itertools
@@ -42,9 +42,9 @@ from tilewright.schedule.steps.fuse import Fuse
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.merge import Merge
-from tilewright.schedule.steps.online_softmax import OnlineSoftmax
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.rolling_update import RollingUpdate
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
@@ -169,7 +169,7 @@ def schedule_chain(s: Draft, chain: AttentionChain, plan: ChainPlan, target: Tar
     keys, has_rest = "", False
     if plan.keys:
         has_rest = chain.first.cols[-1].extent % plan.keys > 0
-        keys, context = _divide_keys(s, context, OnlineSoftmax(two, plan.keys, plan.skip))
+        keys, context = _divide_keys(s, context, RollingUpdate(two, plan.keys, plan.skip))
     else:
         join_epilogue(s, _nest(s, context, ""))
     suffixes = _cut_rest(s, block, chain.second.rows[-1].extent, plan.rows)
@@ -308,7 +308,7 @@ def _nest(s: Draft, p: _Gemm, suffix: str) -> ReductionNest:
 # ------------------------------------------------------------------------------------------------------ blocks of keys
 
 
-def _divide_keys(s: Draft, p: _Gemm, step: OnlineSoftmax) -> tuple[str, _Gemm]:
+def _divide_keys(s: Draft, p: _Gemm, step: RollingUpdate) -> tuple[str, _Gemm]:
     """Take keys up in blocks: the loop over them, and the GEMM with one of them."""
     nest = _nest(s, p, "")
     s.apply(Reorder((*nest.outside, *nest.reduce)))

@@ -32,7 +32,8 @@ from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.schedule.draft import Draft
-from tilewright.schedule.softmax_chain import SoftmaxChain, find_softmax, seen_more
+from tilewright.schedule.hidden import masked_nest, seen_more
+from tilewright.schedule.reduction_chain import ReductionChain, find_chain
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import blocks
@@ -134,31 +135,30 @@ class AttentionSpace(Space):
 
     def _keys(self) -> list[int]:
         """0, for all together; and sizes of blocks, of which there are at least two."""
-        return [0] if self._softmax is None else [0, *(n for n in _KEYS if 2 * n <= self._softmax.keys)]
+        return (
+            [0] if self._reductions is None else [0, *(n for n in _KEYS if 2 * n <= self._reductions.extent)]
+        )
 
     @cached_property
-    def _softmax(self) -> SoftmaxChain | None:
+    def _reductions(self) -> ReductionChain | None:
         """What can be done for blocks of keys, if it can."""
         try:
-            return find_softmax(self._start.func, self._chain.second.block.name)
+            return find_chain(self._start.func, self._chain.second.block.name)
         except ScheduleError:
             return None
 
     @cached_property
     def _hidden(self) -> int | None:
         """How many keys more than its own number a row sees, if it sees none of those that follow."""
-        if self._softmax is None or not self._softmax.producers:
-            return None
-        scores = self._softmax.producers[-1]
-        row = self._chain.second.rows[-1].extent
-        return seen_more(scores, row)
+        scores = None if self._reductions is None else masked_nest(self._reductions)
+        return None if scores is None else seen_more(scores, self._chain.second.rows[-1].extent)
 
     def _seen(self, block: int, keys: int) -> float:
         """The share of blocks of scores of which any is seen."""
-        if not keys or self._hidden is None or self._softmax is None:
+        if not keys or self._hidden is None or self._reductions is None:
             return 1.0
         last = np.arange(block, self._chain.second.rows[-1].extent + block, block) - 1 + self._hidden
-        every = -(-self._softmax.keys // keys)
+        every = -(-self._reductions.extent // keys)
         return float(np.minimum(last // keys + 1, every).mean()) / every
 
     def _tiled(self, block: int, keys: int) -> "tuple[_Tiled, _Tiled]":

@@ -25,7 +25,6 @@ from tilewright.schedule.steps.loop_kind import Unroll as Unroll
 from tilewright.schedule.steps.loop_kind import Vectorize as Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition as LoopPartition
 from tilewright.schedule.steps.merge import Merge as Merge
-from tilewright.schedule.steps.online_softmax import OnlineSoftmax as OnlineSoftmax
 from tilewright.schedule.steps.pad_einsum import PadEinsum as PadEinsum
 from tilewright.schedule.steps.reindex import Reindex as Reindex
 from tilewright.schedule.steps.reorder import Reorder as Reorder
@@ -33,6 +32,7 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt as Rev
 from tilewright.schedule.steps.reverse_compute_inline import ReverseComputeInline as ReverseComputeInline
 from tilewright.schedule.steps.rfactor import Rfactor as Rfactor
 from tilewright.schedule.steps.rolling_buffer import RollingBuffer as RollingBuffer
+from tilewright.schedule.steps.rolling_update import RollingUpdate as RollingUpdate
 from tilewright.schedule.steps.sample_categorical import SampleCategorical as SampleCategorical
 from tilewright.schedule.steps.sample_compute_location import SampleComputeLocation as SampleComputeLocation
 from tilewright.schedule.steps.sample_perfect_tile import SamplePerfectTile as SamplePerfectTile
