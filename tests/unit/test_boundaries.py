@@ -21,6 +21,7 @@ from tilewright.ops.core.norm import LayerNormalization
 from tilewright.ops.core.pointwise import Exp, Log, Reciprocal, Sqrt
 from tilewright.ops.core.reduce import ReduceMax, ReduceMean, ReduceSum
 from tilewright.ops.core.softmax import Softmax
+from tilewright.ops.opdef import Op
 
 
 def one_each(part: FusionGroup) -> float:
@@ -167,6 +168,33 @@ def test_two_reductions_of_one_value_read_it_once() -> None:
     x = b.input("x", f32(64, 1024))
     top, total = (b.apply(op((1,), keep=True), x) for op in (ReduceMax, ReduceSum))
     assert len(compiled(b.finish(b.apply(Mul(), top, total))).groups) == 1
+
+
+def transposed_norm(perm: tuple[int, ...], first: Op | None) -> Graph:
+    b = GraphBuilder()
+    x = b.input("x", f32(2, 512, 500))
+    t = b.apply(Transpose(perm), x if first is None else b.apply(first, x))
+    return b.finish(b.apply(LayerNormalization(2), t, b.constant("g", floats(t.shape[2]))))
+
+
+def test_what_is_folded_across_memory_is_transposed_first() -> None:
+    assert texts(compiled(transposed_norm((0, 2, 1), None)).groups) == ["Transpose", "LayerNormalization"]
+
+
+def test_what_keeps_its_rows_is_read_through_the_transpose() -> None:
+    assert texts(compiled(transposed_norm((1, 0, 2), None)).groups) == ["Transpose LayerNormalization"]
+
+
+def test_channels_that_a_layout_may_put_last_are_read_through_the_transpose() -> None:
+    groups = texts(compiled(transposed_norm((0, 2, 1), Softmax((2,)))).groups)
+    assert groups == ["Softmax", "Transpose LayerNormalization"]
+
+
+def test_a_transpose_that_somebody_needs_is_not_stored_by_a_fold_along_it() -> None:
+    b = GraphBuilder()
+    t = b.apply(Transpose((1, 0)), b.input("x", f32(1000, 1000)))
+    graph = b.finish(t, b.apply(ReduceSum((1,)), t))
+    assert texts(compiled(graph).groups) == ["Transpose", "ReduceSum"]
 
 
 def test_a_reduction_of_columns_does_not_join_one_of_rows() -> None:

@@ -1,11 +1,15 @@
 """What a memory-bound Func takes if it is one kernel, in closed form: what fusion is decided by."""
 
+from math import gcd
+
+from tilewright.cost.caches import SET_BYTES
 from tilewright.families.elementwise.space import elementwise_space
 from tilewright.families.reduce.space import reduce_space
 from tilewright.families.stream.match import try_flow_graph
 from tilewright.families.stream.space import stream_space
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.plan import find_lanes, memory_accesses, strides
+from tilewright.ir.expr import Var
 from tilewright.search.default import make_request
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
@@ -16,6 +20,12 @@ from tilewright.tir.stmt import blocks
 # norm of 512 x 3199 as one kernel took 0.86 of the speed of two, where 1.04 was estimated; powers of 1024 x 1024 and
 # their sums over the first axis 0.92 instead of 1.20.
 _ACROSS = 1.25
+# Cycles of an element whose neighbours in a vector lie elsewhere, beside what is estimated. By layer norms, softmax and
+# sums of transposed 96 x 3136, 768 x 49, 512 x 500 and squares of 64 to 1024 elements.
+_SCATTERED = 2.0
+_EVICTED = 10.0  # likewise, if so many lines do not stay in the first-level cache until their next element
+_LINES = 64  # that are written in turns: of vectors as wide as they are taken
+_WAYS = 8  # lines of a set of a first-level cache
 
 
 def try_fused_seconds(func: Func, target: Target, constants: frozenset[str]) -> float | None:
@@ -35,11 +45,23 @@ def try_fused_seconds(func: Func, target: Target, constants: frozenset[str]) -> 
         return None
     least = min((float(c[0]) for c in costs if len(c)), default=None)
     graph = try_flow_graph(start.func)
-    return least if least is None or graph is None or _is_in_order(graph) else _ACROSS * least
-
-
-def _is_in_order(graph: FlowGraph) -> bool:
-    """Do all accesses go through memory in the order of the lanes?"""
+    if least is None or graph is None:
+        return least
     lane = find_lanes(graph)[-1]
-    steps = [strides(graph, b, indices) for b, indices, _ in memory_accesses(graph)]
-    return lane not in graph.rows and all(s is not None and s.get(lane, 0) in (0, 1) for s in steps)
+    scattered = _scattered_cycles(graph, lane)
+    is_in_order = lane not in graph.rows and not scattered
+    return least if is_in_order else _ACROSS * least + scattered / target.machine.hertz
+
+
+def _scattered_cycles(graph: FlowGraph, lane: Var) -> float:
+    """Of all accesses that do not go through memory in the order of the lanes."""
+    total = 0.0
+    for buffer, indices, axes in memory_accesses(graph):
+        steps = strides(graph, buffer, indices)
+        step = None if steps is None else steps.get(lane, 0)
+        if step is None:
+            total += graph.size(axes) * _SCATTERED
+        elif step not in (0, 1):
+            sets = SET_BYTES // gcd(step * buffer.dtype.bytes, SET_BYTES)
+            total += graph.size(axes) * (_SCATTERED if sets * _WAYS >= _LINES else _EVICTED)
+    return total

@@ -269,6 +269,25 @@ class Grouping:
         kind = next(k for k in (Kind.REDUCTION, Kind.ELEMENTWISE, Kind.MOVEMENT) if k in kinds)
         return GroupDraft(kind, nodes)
 
+    def transposes_read(self, draft: GroupDraft) -> list[Node]:
+        """Transposes in no group that this group alone reads. Not those that put channels last of what another group
+        makes: it may be given that layout (`search/layouts.py`), and then they cost nothing.
+        """
+        stack, found = self._before(draft.nodes), list[Node]()
+        while stack:
+            n = stack.pop()
+            if n in self._draft:
+                continue
+            stack += self._before([n])
+            if n not in found and isinstance(n.op, Transpose) and self._readers(n) == [draft]:
+                found += [n] if n.inputs[0] not in self._producer or not _puts_channels_last(n.op) else []
+        return found
+
+    def dissolve(self, draft: GroupDraft) -> None:
+        """Its nodes are in no group any more."""
+        for n in draft.nodes:
+            del self._draft[n]
+
     def is_current(self, draft: GroupDraft) -> bool:
         """Has it not become part of another one?"""
         return self._draft[draft.nodes[0]] is draft
@@ -449,6 +468,11 @@ class Grouping:
 
 def _is_view(n: Node) -> bool:
     return n.op.kind is Kind.MOVEMENT and len(n.inputs) <= 1
+
+
+def _puts_channels_last(op: Transpose) -> bool:
+    rank = len(op.perm)
+    return rank > 2 and op.perm == (0, *range(2, rank), 1)
 
 
 def _keeps_rows(n: Node) -> bool:
