@@ -17,7 +17,7 @@ from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes import prepare
-from tilewright.graph.passes.attention import attention_chains, prepare_attention
+from tilewright.graph.passes.attention import contraction_chains, prepare_attention
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.lower import lower_graph
 from tilewright.ir.dtype import DType
@@ -27,10 +27,11 @@ from tilewright.ops.core.arithmetic import Add, Div, Mul
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.logic import Equal, Where
 from tilewright.ops.core.movement import Reshape, Transpose
+from tilewright.ops.core.norm import LayerNormalization
 from tilewright.ops.core.reduce import ReduceMax
 from tilewright.ops.core.softmax import Softmax
 from tilewright.ops.core.softmax_parts import SoftmaxParts
-from tilewright.ops.opdef import TensorType
+from tilewright.ops.opdef import Op, TensorType
 from tilewright.schedule.trace import replay
 from tilewright.search.default import schedule_func, spaces
 from tilewright.support.arrays import Array
@@ -148,19 +149,44 @@ def test_weights_that_others_need_are_computed_apart() -> None:
     q, k, v = b.input("q", f32(8, 4)), b.input("k", f32(4, 8)), b.input("v", f32(8, 4))
     weights = b.apply(Softmax((1,)), b.apply(MatMul(), q, k))
     graph = b.finish(b.apply(MatMul(), weights, v), weights)
-    assert not attention_chains(graph)
+    assert not contraction_chains(graph)
     assert prepare_attention(graph) is graph
     assert groups(graph) == ["MatMul", "Softmax", "MatMul"]
 
 
 @pytest.mark.parametrize(
-    ("axis", "log", "rows"), [(0, False, 8), (1, True, 8), (1, False, 1)], ids=["columns", "log", "one row"]
+    ("op", "rows"),
+    [(Softmax((0,)), 8), (Softmax((1,)), 1), (Relu(), 8)],
+    ids=["columns", "one row", "nothing reduced"],
 )
-def test_what_is_no_attention(axis: int, log: bool, rows: int) -> None:
+def test_what_is_no_chain(op: Op, rows: int) -> None:
     b = GraphBuilder()
     q, k, v = b.input("q", f32(rows, 4)), b.input("k", f32(4, 8)), b.input("v", f32(8, 4))
-    weights = b.apply(Softmax((axis,), log), b.apply(MatMul(), q, k))
-    assert not attention_chains(b.finish(b.apply(MatMul(), weights, v)))
+    weights = b.apply(op, b.apply(MatMul(), q, k))
+    assert not contraction_chains(b.finish(b.apply(MatMul(), weights, v)))
+
+
+def divided(b: GraphBuilder, x: Value) -> Value:
+    return b.apply(Div(), x, b.apply(ReduceMax((1,)), x))
+
+
+def normed(b: GraphBuilder, x: Value) -> Value:
+    return b.apply(
+        LayerNormalization(1, 1e-5, True, 1, DType.F32), x, b.input("gain", f32(40)), b.input("bias", f32(40))
+    )
+
+
+def log_weights(b: GraphBuilder, x: Value) -> Value:
+    return b.apply(Softmax((1,), log=True), x)
+
+
+@pytest.mark.parametrize("between", [divided, normed, log_weights])
+def test_rows_of_any_reduction_are_between_contractions(between: Mask) -> None:
+    b = GraphBuilder()
+    q, k, v = b.input("q", f32(24, 4)), b.input("k", f32(4, 40)), b.input("v", f32(40, 12))
+    graph = b.finish(b.apply(MatMul(), between(b, b.apply(MatMul(), q, k)), v))
+    assert len(contraction_chains(graph)) == len(groups(graph)) == 1
+    check(graph)
 
 
 def test_values_made_from_the_scores_are_no_values() -> None:
@@ -168,7 +194,7 @@ def test_values_made_from_the_scores_are_no_values() -> None:
     q, k = b.input("q", f32(8, 4)), b.input("k", f32(4, 8))
     scores = b.apply(MatMul(), q, k)
     graph = b.finish(b.apply(MatMul(), b.apply(Softmax((1,)), scores), b.apply(Relu(), scores)))
-    assert not attention_chains(graph)
+    assert not contraction_chains(graph)
 
 
 def test_half_precision_stays_as_it_is() -> None:

@@ -1,12 +1,12 @@
-"""Attention, as models have it: a MatMul, its softmax along the rows, and a MatMul with that.
+"""Two contractions with rows between them that are reduced and mapped: attention is one of these.
 
     scores = MatMul(q, kᵀ)
-    weights = Softmax(… scores …)       between them, and after them: scaling, masks, limits
+    weights = Softmax(… scores …)       or other reductions of rows; and elementwise nodes: scaling, masks, limits
     y = MatMul(… weights …, v)
 
 No value between the two MatMuls is needed elsewhere, and all are of the shape of the scores, or have one element for
 each row of them. Such a chain becomes one group: a schedule can then keep a block of rows near from the first MatMul
-to the last, instead of writing all scores to memory and reading them again, twice.
+to the last, instead of writing all scores to memory and reading them again for each reduction.
 
 `prepare_attention` brings such chains into the form that costs least, in f32 and f64:
 
@@ -32,6 +32,7 @@ from tilewright.ops.core.causal_mask import CausalMask
 from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.logic import And, Comparison, Not, Where
 from tilewright.ops.core.movement import Reshape, Transpose
+from tilewright.ops.core.norm import LayerNormalization
 from tilewright.ops.core.reduce import Reduction
 from tilewright.ops.core.softmax import Softmax
 from tilewright.ops.core.softmax_parts import SoftmaxParts
@@ -46,7 +47,7 @@ _MOST_COMPARED = 1 << 26  # elements of a comparison that is made at compile tim
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AttentionNodes:
+class ChainNodes:
     """The nodes from the first MatMul to the last, in the order of the graph."""
 
     nodes: tuple[Node, ...]
@@ -60,7 +61,7 @@ class AttentionNodes:
         return self.nodes[-1]
 
 
-def attention_chains(graph: Graph) -> list[AttentionNodes]:
+def contraction_chains(graph: Graph) -> list[ChainNodes]:
     """All such chains; they have no node in common."""
     search = _Search(graph)
     found = [search.try_chain(n) for n in graph.nodes if isinstance(n.op, MatMul)]
@@ -73,7 +74,7 @@ class _Search:
         self._results = set(graph.outputs)
         self._index = {n: i for i, n in enumerate(graph.nodes)}
 
-    def try_chain(self, matmul: Node) -> AttentionNodes | None:
+    def try_chain(self, matmul: Node) -> ChainNodes | None:
         """The chain that ends with this MatMul, if there is one."""
         weights = matmul.inputs[0]
         if weights.type.dtype not in _WIDE or not _are_matrices(matmul):
@@ -83,10 +84,10 @@ class _Search:
         if len(heads) != 1 or not _are_matrices(heads[0]):
             return None
         inside = self._after(heads[0], before)
-        norms = [n for n in inside if isinstance(n.op, Softmax | SoftmaxParts)]
-        if len(norms) != 1 or self._producer[weights] not in inside or not self._is_closed(inside, matmul):
+        is_reduced = any(reduced_axes(n) is not None for n in inside)
+        if not is_reduced or self._producer[weights] not in inside or not self._is_closed(inside, matmul):
             return None
-        return AttentionNodes((*sorted(inside, key=self._index.__getitem__), matmul))
+        return ChainNodes((*sorted(inside, key=self._index.__getitem__), matmul))
 
     def _before(self, weights: Value) -> list[Node]:
         """What may be inside: rows of the same length, and values of whole rows, back to MatMuls."""
@@ -135,24 +136,32 @@ def _is_along_rows(node: Node, shape: tuple[int, ...]) -> bool:
     out = node.outputs[0].shape
     if out != shape and out != (*shape[:-1], 1):
         return False
+    axes = reduced_axes(node)
+    if axes is not None:
+        return axes == (last,) and len(node.inputs[0].shape) == rank
+    return out == shape if isinstance(node.op, MatMul) else node.op.kind is Kind.ELEMENTWISE
+
+
+def reduced_axes(node: Node) -> tuple[int, ...] | None:
+    """The axes along which a node reduces its first input, if it keeps or restores them."""
     match node.op:
-        case MatMul():
-            return out == shape
-        case Softmax(axes=axes, log=log):
-            return axes == (last,) and not log
+        case Softmax(axes=axes):
+            return axes
         case SoftmaxParts(axis=axis):
-            return axis == last
-        case Reduction(axes=axes, keep=keep):
-            return axes == (last,) and keep and len(node.inputs[0].shape) == rank
-        case op:
-            return op.kind is Kind.ELEMENTWISE
+            return (axis,)
+        case LayerNormalization(axis=axis):
+            return tuple(range(axis, len(node.inputs[0].shape)))
+        case Reduction(axes=axes, keep=True):
+            return axes
+        case _:
+            return None
 
 
 # ------------------------------------------------------------------------------------------------------ rewriting
 
 
 def prepare_attention(graph: Graph) -> Graph:
-    chains = attention_chains(graph)
+    chains = contraction_chains(graph)
     # The values of nodes that are kept stay the same while the graph is rewritten.
     scores = {c.scores.outputs[0] for c in chains}
     matmuls = {c.matmul.outputs[0] for c in chains}
@@ -171,7 +180,7 @@ def prepare_attention(graph: Graph) -> Graph:
 
 def _scale_matmul(state: Sweep, node: Node) -> Sequence[Value] | None:
     weights = state.producer(node.inputs[0])
-    if weights is None or not isinstance(weights.op, Softmax):
+    if weights is None or not isinstance(weights.op, Softmax) or weights.op.log:
         return None
     powers, scale = state.add(SoftmaxParts(weights.op.axes[0]), weights.inputs, weights)
     matmul = state.add_piece(node.op, (powers, node.inputs[1]), node)

@@ -2,7 +2,8 @@
 
 Which nodes share a group, by rules that know no cost; `boundaries.py` moves the boundaries between what memory bounds
 where an estimate says that it pays
-- Attention, from its first MatMul to its last, is one group, with the epilogue of the last (`attention.py`).
+- Two contractions with reduced rows between them, such as attention, are one group, with the epilogue of the last
+  (`attention.py`).
 - A contraction takes its epilogue: the elementwise nodes after it whose output has its shape, as far as exactly one
   value leaves the group. `x * sigmoid(x)` and the many nodes of a GELU are such; a residual is an input.
 - A reduction takes its epilogue too, and its prologue: elementwise producers of its input. One of them may also be
@@ -25,7 +26,7 @@ from typing import TypeAlias
 
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node, Value, producers, users
-from tilewright.graph.passes.attention import attention_chains
+from tilewright.graph.passes.attention import contraction_chains
 from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.opdef import Kind
 from tilewright.support.errors import InternalError, UserError
@@ -84,7 +85,7 @@ class Grouping:
             self.settle(GroupDraft(Kind.MOVEMENT, region.nodes, region))
 
     def apply_rules(self) -> None:
-        for chain in attention_chains(self._graph):
+        for chain in contraction_chains(self._graph):
             if all(n not in self._draft for n in chain.nodes):
                 self.settle(self._with_epilogue(GroupDraft(Kind.CONTRACTION, chain.nodes), chain.matmul))
         for n in self._of_kind(Kind.CONTRACTION):
