@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tilewright.gir.flow_graph import COMBINATIONS
 from tilewright.gir.from_func import folded_value
 from tilewright.gir.repair import Algebra, Recentre, Repair, Restart, Scale
 from tilewright.ir.expr import (
@@ -40,6 +41,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block, loops_on, path_to
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
+from tilewright.tir.printer import print_expr
 from tilewright.tir.stmt import Block, For, Iter, IterKind, LoopKind, Seq, Stmt, Store, blocks
 from tilewright.tir.touched import touched
 
@@ -123,6 +125,21 @@ class ReductionChain:
         """The results of folds that values of others depend on."""
         found = dict.fromkeys(ld.buffer for f in self.folds.values() for ld in loads(f.value))
         return [b for b in found if b in self.folds]
+
+    def __str__(self) -> str:
+        """A line for each nest, and for each fold how its result so far follows those of others."""
+        lines: list[str] = []
+        for n in self.nests:
+            fold, made = self.folds.get(n.out), print_expr(Load(n.out, n.store.indices))
+            over = ", ".join(it.var.name for it in n.block.iters if it.kind is IterKind.REDUCE)
+            combine, value = folded_value(n.block) if over else (None, n.store.value)
+            value = value if fold is None else fold.value
+            how = "" if combine is None else f"{COMBINATIONS[combine]} over {over} of "
+            lines.append(f"{made} = {how}{print_expr(value)}")
+            if fold is not None and fold.repair is not None:
+                kind = type(fold.repair).__name__.lower()
+                lines.append(f"    {kind} by the change of {print_expr(fold.repair.row)}")
+        return "\n".join(lines)
 
     def opened(self, e: Expr, kinds: "set[Buffer] | dict[Buffer, Block]") -> Expr:
         """With the values of these blocks in place of what is read of them."""
