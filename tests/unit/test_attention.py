@@ -389,6 +389,15 @@ def test_every_size_of_blocks_means_the_same() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_few_rows_sum_up_values_in_chunks_of_keys() -> None:
+    """Eight heads that share keys: what they mix of them comes from memory once."""
+    graph = attention((1, 8, 128), (1, 8192, 128), (1, 8192, 128))
+    space = space_of(func_of(graph), BEST)
+    block, keys = space.ranked()[0][0][:2]
+    assert not block and 0 < keys < 8192
+    check(graph)
+
+
 def test_costs_are_of_all_points() -> None:
     space = space_of(func_of(attention((12, 128, 64), (12, 128, 64), (12, 128, 64))))
     points, costs = space.ranked()

@@ -2,7 +2,8 @@
 time, and the register tiles of each contraction.
 
 A point with no rows keeps the contractions apart: each is scheduled as if it were alone, and so are the rows between
-them. That is for chains whose blocks cannot be moved, and where a block of rows would cost more than it saves.
+them. That is for chains whose blocks cannot be moved, and where a block of rows would cost more than it saves. Of few
+rows and many keys, as in decoding, values may be summed up in chunks of keys then, so that each comes from memory once.
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +14,10 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost.caches import l2_room
 from tilewright.cost.parallel import evenly, ranked_seconds
-from tilewright.families.attention.cost import Between, panels_seconds, scaling_seconds
+from tilewright.cost.stream import pass_seconds
+from tilewright.families.attention.cost import Between, panels_seconds, scaling_seconds, strips_seconds
 from tilewright.families.attention.recipe import (
     AttentionChain,
     ChainPlan,
@@ -31,6 +34,7 @@ from tilewright.families.gemm.space import gemm_space, tile_sizes
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
+from tilewright.families.split_k.recipe import divide_reduction
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.hidden import masked_nest, seen_more
 from tilewright.schedule.reduction_chain import ReductionChain, find_chain
@@ -43,6 +47,7 @@ _KEYS = (128, 192, 256, 384, 512)
 _UNROLL = 64
 _ACCUMULATORS = 4
 _BEST = 4  # tiles of each contraction that are points
+_FEW_ROWS = 16  # that read values in strips
 _TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
 _KNOBS = ("block", "keys", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
 _TILE_SIZES = [n for n, name in enumerate(_KNOBS) if name.endswith(("rows", "vectors"))]
@@ -55,6 +60,7 @@ class AttentionSpace(Space):
     def __init__(self, start: Draft, chain: AttentionChain, request: ScheduleRequest) -> None:
         self._start, self._chain, self._request = start, chain, request
         self._target, self._constants = request.target, request.constants
+        self._seconds_apart: dict[int, float] = {}
         self._points = self._best_points()
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
@@ -67,7 +73,7 @@ class AttentionSpace(Space):
         """All tiles that fit; `points` are the best of them."""
         block, keys = int(point[0]), int(point[1])
         if not block:
-            return not point.any()
+            return not point[2:].any() and keys in (0, *self._divided())
         if (
             block not in self._blocks()
             or keys not in self._keys()
@@ -86,7 +92,9 @@ class AttentionSpace(Space):
             here = np.flatnonzero(
                 (points[:, 0] == block) & (points[:, 1] == keys) & (is_tiled | (block == 0))
             )
-            out[here] = self._together(int(block), int(keys), points[here]) if block else self._apart
+            out[here] = (
+                self._together(int(block), int(keys), points[here]) if block else self._apart(int(keys))
+            )
         return out
 
     def build(self, decisions: KnobValues) -> Draft:
@@ -98,12 +106,20 @@ class AttentionSpace(Space):
             plan = ChainPlan(decisions["block"], decisions["keys"], skip, first, second, _ACCUMULATORS)
             schedule_chain(s, self._chain, plan, self._target)
         else:
-            for part in self._chain.gemms:
-                for step in self._request.alone(extract_nests(s.func, set(part))).trace:
+            runs = [set(part) for part in self._chain.gemms]
+            if decisions["keys"]:
+                runs.insert(1, {self._divide(s, decisions["keys"])})
+            for run in runs:
+                for step in self._request.alone(extract_nests(s.func, run)).trace:
                     s.apply(step)
             schedule_rows_apart(s, self._chain, _ACCUMULATORS, self._target)
         schedule_rest(s, names, self._target)
         return s
+
+    def _divide(self, s: Draft, keys: int) -> str:
+        """Sum up chunks of keys apart: the block that does. Workers share them, where there are few rows and heads."""
+        c = self._chain.second
+        return divide_reduction(s, c.block.name, c.reduce[-1], c.reduce[-1].extent // keys)
 
     def _tile_plan(self, decisions: KnobValues, which: str) -> ContractionTilePlan:
         rows, vectors, pack, outside = (decisions[f"{which}_{name}"] for name in _TILE_KNOBS)
@@ -114,7 +130,8 @@ class AttentionSpace(Space):
 
     def _best_points(self) -> Points:
         """The best tiles of either contraction for each size of blocks, in all combinations; and both apart."""
-        apart = np.zeros((1, len(_KNOBS)), np.int64)
+        apart = np.zeros((1 + len(self._divided()), len(_KNOBS)), np.int64)
+        apart[1:, 1] = self._divided()
         found: list[Points] = []
         for block, keys in product(self._blocks(), self._keys()):
             one, two = (t.best(_BEST) for t in self._tiled(block, keys))
@@ -193,15 +210,46 @@ class AttentionSpace(Space):
             alone, float(blocks_of_rows * prod(it.extent for it in (*c.batch, *c.rows[:-1]))), m
         )
 
+    def _divided(self) -> list[int]:
+        """Keys of chunks that are summed up apart: equal ones, of values that no near cache holds from one strip of
+        columns to the next, and of few rows, which would read all of them again.
+        """
+        c = self._chain.second
+        if len(c.reduce) != 1 or not c.rows or c.rows[-1].extent > _FEW_ROWS or not self._is_far:
+            return []
+        return [n for n in _KEYS if c.reduce[0].extent % n == 0 and 2 * n <= c.reduce[0].extent]
+
     @cached_property
-    def _apart(self) -> float:
+    def _is_far(self) -> bool:
+        b = self._chain.second.b
+        heads = prod(it.extent for it in self._chain.second.batch)
+        return b.buffer.bytes > heads * l2_room(self._target.machine)
+
+    def _apart(self, keys: int) -> float:
         """The cheapest schedules of both, and all rows written and read between them."""
-        between = self._between(self._chain.first.store.buffer.size, is_apart=True)
-        total = evenly(between, self._target.machine)
-        for part in self._chain.gemms:
-            space = gemm_space(replace(self._request, func=extract_nests(self._start.func, set(part))))
-            total += float(space.ranked()[1][0]) if space is not None else inf
-        return total
+        if keys not in self._seconds_apart:
+            between = self._between(self._chain.first.store.buffer.size, is_apart=True)
+            total = evenly(between, self._target.machine)
+            s, runs = self._start.branch(), [set(part) for part in self._chain.gemms]
+            if keys:
+                runs[1] = {self._divide(s, keys)}
+                total += self._adding(keys)
+            elif self._is_far:
+                total += evenly(
+                    strips_seconds(self._chain.second.b.buffer.bytes, self._target.machine),
+                    self._target.machine,
+                )
+            for run in runs:
+                space = gemm_space(replace(self._request, func=extract_nests(s.func, run)))
+                total += float(space.ranked()[1][0]) if space is not None else inf
+            self._seconds_apart[keys] = total
+        return self._seconds_apart[keys]
+
+    def _adding(self, keys: int) -> float:
+        """Adding up the sums of chunks."""
+        c, m = self._chain.second, self._target.machine
+        count = c.reduce[0].extent // keys
+        return evenly(pass_seconds(2 * count * c.store.buffer.bytes, m), m) + m.meeting_seconds
 
     def _between(self, kept: int, *, is_apart: bool) -> float:
         rows = self._chain.first.store.buffer
