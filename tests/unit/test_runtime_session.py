@@ -362,7 +362,8 @@ def test_sessions_give_their_memory_back() -> None:
 
 
 SIGINT_SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path.insert(0, sys.argv[1])
 from tests.runtime_programs import artifact, inp, KernelCall, Segment, TensorSpec
 from tilewright.runtime.session import Session
@@ -388,7 +389,10 @@ def test_interrupt_ends_a_loop_of_runs() -> None:
         assert child.stdout.readline() == "ready\n"
         time.sleep(0.05)
         child.send_signal(signal.SIGINT)
-        rest, _ = child.communicate(timeout=20)
+        try:
+            rest, _ = child.communicate(timeout=20)
+        finally:
+            child.kill()
         assert (rest, child.returncode) == ("interrupted\n", 0)
 
 
