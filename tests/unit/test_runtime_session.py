@@ -52,6 +52,12 @@ def rss_kib() -> int:
     raise AssertionError("no VmRSS")
 
 
+def test_a_call_by_position_takes_strided_arrays() -> None:
+    with Session(add_program()) as session:
+        (y,) = session.call([np.repeat(A, 2)[::2], B])
+    np.testing.assert_array_equal(y, A + B)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 7])
 def test_any_number_of_threads_gives_the_same_bits(threads: int) -> None:
     x = np.random.default_rng(0).random(N, np.float32)

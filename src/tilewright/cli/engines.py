@@ -3,7 +3,7 @@
 An engine prepares a model, from a file or in memory, and gives a function from inputs to outputs by name.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
@@ -21,6 +21,7 @@ from tilewright.ops.accuracy import Accuracy
 from tilewright.ops.hostop import HostValue, HostValues
 from tilewright.runtime.session import Session
 from tilewright.sessions.staged import Staged
+from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 
 EngineModel: TypeAlias = Path | ModelProto
@@ -107,8 +108,9 @@ class _Interpreted:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
 
-    def run(self, feeds: Any) -> dict[str, Any]:
-        return interpret_graph(self._graph, feeds)
+    def call(self, inputs: Sequence[Array]) -> list[Array]:
+        names = [v.name for v in self._graph.inputs]
+        return list(interpret_graph(self._graph, dict(zip(names, inputs, strict=True))).values())
 
     def close(self) -> None:
         pass

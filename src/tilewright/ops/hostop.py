@@ -64,6 +64,7 @@ class HostOp(ABC):
     __slots__ = ()
     onnx: ClassVar[tuple[str, ...]] = ()
     why: ClassVar[str]  # "the shape of its result depends on data": said to users
+    moves_only: ClassVar[bool] = False  # elements are moved or compared: numpy has nothing to warn of
     is_pure: ClassVar[bool] = True  # equal inputs give equal results, so that constants can be folded
 
     @classmethod

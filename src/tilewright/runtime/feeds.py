@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tilewright.runtime.memory import empty_aligned
+from tilewright.runtime.memory import empty_aligned, maker_of
 from tilewright.runtime.program import dtype_of
 from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import TensorSpec
@@ -68,6 +68,7 @@ class Signature:
         self.output_names = [s.name for s in outputs]
         self._inputs = [(s.name, dtype_of(s), s.shape) for s in inputs]
         self._outputs = [(s.name, dtype_of(s), s.shape) for s in outputs]
+        self._makers = [(maker_of(shape, dtype), shape, dtype) for _, dtype, shape in self._outputs]
 
     def __str__(self) -> str:
         """`x: float32[1, 8] -> y: float32[1, 4]`"""
@@ -126,10 +127,13 @@ class Signature:
             )
         return arrays
 
+    def new_outputs(self) -> list[OpaqueArray]:
+        return [make(shape, dtype) for make, shape, dtype in self._makers]
+
     def outputs(self, buffers: Buffers | None, inputs: Sequence[OpaqueArray]) -> list[OpaqueArray]:
         """The arrays to write to: the caller's where given, otherwise new ones."""
         if buffers is None:
-            return [empty_aligned(shape, dtype) for _, dtype, shape in self._outputs]
+            return self.new_outputs()
         known = set(self.output_names)
         faults = [f"{name}: there is no such output" for name in sorted(map(str, buffers.keys() - known))]
         arrays: list[OpaqueArray] = []

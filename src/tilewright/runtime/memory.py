@@ -8,9 +8,9 @@ import contextlib
 import ctypes
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ _from_buffer = ctypes.c_char.from_buffer
 ALIGN = 64
 HUGE_PAGE = 2 << 20
 _SHELF = 64 << 20
+_SMALL_ARRAY = 4096  # bytes
+
+ArrayMaker: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], NDArray[np.generic]]
 
 
 def address_of(array: NDArray[np.generic]) -> int:
@@ -131,9 +134,16 @@ class Shelf:
 
 def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
     """Like `numpy.empty`, but large arrays start on a cache line, so that vector stores do not straddle two."""
+    return maker_of(shape, dtype)(shape, dtype)
+
+
+def maker_of(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> ArrayMaker:
+    """What makes arrays of this type; for small ones, three more Python calls would cost more than they save."""
+    return np.empty if dtype.itemsize * prod(shape) < _SMALL_ARRAY else _on_a_line
+
+
+def _on_a_line(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
     nbytes = dtype.itemsize * prod(shape)
-    if nbytes < 4096:  # three more Python calls would cost more than they save
-        return np.empty(shape, dtype)
     memory = np.empty(nbytes + ALIGN, np.uint8)
     start = -address_of(memory) % ALIGN
     return memory[start : start + nbytes].view(dtype).reshape(shape)

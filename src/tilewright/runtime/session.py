@@ -74,6 +74,17 @@ class Session(Closing):
     def run(self, feeds: Feeds, outputs: Buffers | None = None) -> dict[str, OpaqueArray]:
         """Run once. The caller owns the arrays returned; those given in `outputs` are written to and returned."""
         inputs, results = self._signature.arrays(feeds, outputs)
+        self._run(inputs, results)
+        return dict(zip(self._signature.output_names, results, strict=True))
+
+    def call(self, inputs: Sequence[OpaqueArray]) -> list[OpaqueArray]:
+        """Run once on arrays of the program's types, in its order; nothing is looked up or checked. Results are new."""
+        arrays = [a if (f := a.flags).c_contiguous and f.aligned else _required(a) for a in inputs]
+        results = self._signature.new_outputs()
+        self._run(arrays, results)
+        return results
+
+    def _run(self, inputs: list[OpaqueArray], results: list[OpaqueArray]) -> None:
         extremes = _extremes(self._checks) if self._checks else None
         pool = self._pool
         context = pool.take()
@@ -85,7 +96,6 @@ class Session(Closing):
             pool.give(context)
         if extremes is not None:
             examine_outputs(self._checks, extremes)
-        return dict(zip(self._signature.output_names, results, strict=True))
 
     def bind(self, feeds: Feeds, outputs: Buffers | None = None) -> "Bound":
         """Fix the arrays that runs read from and write to."""
@@ -105,6 +115,10 @@ class Session(Closing):
         A `Bound` holds what it needs, and goes on working until it is dropped.
         """
         self._pool.close()
+
+
+def _required(array: OpaqueArray) -> OpaqueArray:
+    return np.require(array, requirements=("C", "A"))
 
 
 def _count(n: int, what: str) -> str:

@@ -53,6 +53,9 @@ class DynamicSession(Closing):
         self._model, self._load, self._build, self._limit = model, load, build, variants
         self.inputs: tuple[TensorSpec | InputSpec, ...] = model.specs
         self.outputs = tuple(OutputSpec(n) for n in model.scope.outputs)
+        self._names = [s.name for s in model.specs]
+        self._tensors = [(s.name, s.dtype) for s in model.specs if s.dtype is not None]
+        self._results = model.scope.outputs
         self._variants: OrderedDict[ShapeKey, Session] = OrderedDict()
         self._staged: Staged | None = None
         self._fitting: set[ShapeKey] = set()  # shapes of inputs that the model allows
@@ -97,17 +100,20 @@ class DynamicSession(Closing):
 
     def run(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> dict[str, Any]:
         """Run once. An output is an array, or for a sequence a list, or None for an empty optional."""
-        check_by_name(feeds, outputs, [s.name for s in self._model.specs])
+        staged = self._staged
+        if staged is not None and outputs is None and self._is_ready(feeds):
+            return dict(zip(self._results, _owned(staged.run(feeds), feeds), strict=True))
+        check_by_name(feeds, outputs, self._names)
         values = self._values(feeds)
         found = self._variant(self._shapes(values))
         if isinstance(found, Session):
             return found.run(values, outputs)  # pyright: ignore[reportArgumentType]
-        results = dict(zip(self._model.scope.outputs, _owned(found.run(values), values), strict=True))
+        results = dict(zip(self._results, _owned(found.run(values), values), strict=True))
         return results if outputs is None else _copied(results, outputs)
 
     def bind(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> Bound:
         """Fix the arrays that runs read from and write to; the shapes are those of the feeds."""
-        check_by_name(feeds, outputs, [s.name for s in self._model.specs])
+        check_by_name(feeds, outputs, self._names)
         values = self._values(feeds)
         found = self._variant(self._shapes(values))
         if isinstance(found, Session):
@@ -124,6 +130,18 @@ class DynamicSession(Closing):
                 session.close()
             self._variants.clear()
             self._model.close()
+
+    def _is_ready(self, feeds: Mapping[str, Any]) -> bool:
+        """Are the feeds arrays of the right types, in shapes that were seen before? If not, they get a closer look."""
+        if feeds.__class__ is not dict or not len(feeds) == len(self._tensors) == len(self._names):
+            return False
+        shapes: list[tuple[int, ...]] = []
+        for name, dtype in self._tensors:
+            array = feeds.get(name)
+            if type(array) is not np.ndarray or array.dtype != dtype:
+                return False
+            shapes.append(array.shape)
+        return tuple(shapes) in self._fitting
 
     def _values(self, feeds: Mapping[str, Any]) -> dict[str, HostValue]:
         """The feeds as the host holds them. Their names and element types are checked; shapes when they are used."""
@@ -155,8 +173,7 @@ class DynamicSession(Closing):
         return values
 
     def _shapes(self, values: Mapping[str, HostValue]) -> dict[str, tuple[int, ...]]:
-        tensors = {s.name: values[s.name] for s in self._model.specs if s.dtype is not None}
-        return {n: v.shape for n, v in tensors.items() if isinstance(v, np.ndarray)}
+        return {n: v.shape for n, _ in self._tensors if isinstance(v := values[n], np.ndarray)}
 
     def _variant(self, shapes: Shapes) -> Session | Staged:
         key = tuple(shapes.values())
@@ -211,22 +228,35 @@ def _type_text(spec: TensorSpec | InputSpec) -> str:
 
 def _owned(results: list[HostValue], feeds: Mapping[str, HostValue]) -> list[HostValue]:
     """The results, which are the caller's own: what is a feed, a constant or another result as well is copied."""
-    arrays = [v for v in feeds.values() if isinstance(v, np.ndarray)]
     given: set[int] = set()
+    return [_own(v, feeds, given) for v in results]
 
-    def own(value: Any) -> Any:
-        if isinstance(value, list):
-            return [own(v) for v in cast("list[Any]", value)]
-        if not isinstance(value, np.ndarray):
-            return value
+
+def _own(value: Any, feeds: Mapping[str, HostValue], given: set[int]) -> Any:
+    if isinstance(value, np.ndarray):
         array = cast(Array, value)
-        is_shared = not array.flags.writeable or id(array) in given
-        if is_shared or any(np.may_share_memory(array, a) for a in arrays):
+        if id(array) in given or not array.flags.writeable or _is_fed(array, feeds):
             return array.copy()
         given.add(id(array))
         return array
+    return [_own(v, feeds, given) for v in cast("list[Any]", value)] if isinstance(value, list) else value
 
-    return [own(v) for v in results]
+
+def _is_fed(array: Array, feeds: Mapping[str, HostValue]) -> bool:
+    """May it be a part of a feed? Not if it is a part of memory that numpy has allocated, and no feed is."""
+    whole = _whole(array)
+    is_ours = whole.flags.owndata
+    for v in feeds.values():
+        if isinstance(v, np.ndarray) and (_whole(v) is whole if is_ours else np.may_share_memory(array, v)):
+            return True
+    return False
+
+
+def _whole(array: Array) -> Array:
+    """The array that it is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _copied(results: Mapping[str, HostValue], outputs: Buffers) -> dict[str, Any]:

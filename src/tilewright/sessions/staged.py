@@ -16,7 +16,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 from onnx import ValueInfoProto
@@ -25,12 +26,12 @@ from tilewright.frontend.onnx.file import HOST_TYPES
 from tilewright.frontend.onnx.host import is_native
 from tilewright.frontend.onnx.importer import StageImporter
 from tilewright.frontend.onnx.names import free_names, subgraphs
-from tilewright.frontend.onnx.nodes import NodeSite, nonsense
+from tilewright.frontend.onnx.nodes import NONSENSE, NodeSite, nonsense_error
 from tilewright.frontend.onnx.scope import ModelScope, graph_scope
 from tilewright.frontend.onnx.stage import OPAQUE, Given, HostCall, ModelStage
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret_graph
-from tilewright.ops.hostop import HostValue
+from tilewright.ops.hostop import HostValue, Subgraph
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.ops.outside import Outside
 from tilewright.runtime.session import Session
@@ -48,6 +49,7 @@ _PLANS = 256  # of one stage, interpreted ones included; the least recently used
 _WARM = 32  # runs after which an interpreted stage is compiled
 _SMALL = 1 << 24  # bytes of all values of a graph that is interpreted
 
+_NO_BODIES: Mapping[str, Subgraph] = MappingProxyType({})
 _clock = count()  # when a plan was last used: taking a number is atomic
 
 
@@ -63,7 +65,9 @@ def _key(value: HostValue) -> object:
 class StageProgram(Protocol):
     """A stage's graph made ready to run: a session, or an interpreter."""
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]: ...
+    def call(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of the graph, given its inputs, in order. Their types are those of the graph."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,13 +76,15 @@ class Interpreter:
 
     graph: Graph
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+    def call(self, inputs: Sequence[Array]) -> list[Array]:
+        names = [v.name for v in self.graph.inputs]
         with np.errstate(all="ignore"):
-            results = interpret_graph(self.graph, feeds)
+            results = interpret_graph(self.graph, dict(zip(names, inputs, strict=True)))
+        found = list(results.values())
         checks = self.graph.checks or ()
         if checks:
-            examine_outputs(checks, list(results.values())[-2 * len(checks) :])
-        return results
+            examine_outputs(checks, found[-2 * len(checks) :])
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +106,7 @@ class StagePlan:
     known: Mapping[str, Given | Array]
     calls: tuple[PlannedCall, ...]
     feeds: tuple[str, ...]  # what the program takes
+    made: tuple[tuple[str, int], ...]  # names of what it gives, and the numbers of its outputs
     decisive: tuple[str, ...]  # values whose types decide what the next stage is
     siblings: "Variants"  # that it is one of
     after: "Variants" = field(default_factory=lambda: Variants(may_interpret=True))
@@ -154,18 +161,23 @@ class Staged:
         self.scope, self._build = scope, build
         self._fixed: dict[str, Array] = dict(fixed or {})
         self._captured = tuple(n for n in scope.captured if n not in self._fixed)
+        self._taken = (*scope.inputs, *self._captured)  # their types decide what the first stage is
         self._first = Variants(may_interpret=is_body)
         self._lock = threading.RLock()
 
     def prepare(self, types: Mapping[str, Given]) -> StagePlan:
         """The first stage for these types of inputs; what is not there only the host can hold."""
-        known = {n: types.get(n, OPAQUE) for n in (*self.scope.inputs, *self._captured)}
+        known = {n: types.get(n, OPAQUE) for n in self._taken}
         key = tuple((t.dtype.numpy, t.shape) if isinstance(t, TensorType) else None for t in known.values())
         return self._first.plans.get(key) or self._start(key, known)
 
     def run(self, values: Mapping[str, HostValue]) -> list[HostValue]:
         """The outputs, given what the graph takes."""
-        return self.within(values)(*(values[n] for n in self.scope.inputs))
+        env: dict[str, HostValue] = {n: values[n] for n in self._taken}
+        key = tuple([_key(v) for v in env.values()])
+        if self._fixed:
+            env.update(self._fixed)
+        return self.follow(self.start(key, env), env)
 
     def within(self, values: Mapping[str, HostValue]) -> "StagedBody":
         """The graph, as it is to be called while the values around it are these."""
@@ -178,7 +190,7 @@ class Staged:
         found = self._first.plans.get(key)
         if found is not None:
             return found
-        return self._start(key, {n: given(env[n]) for n in (*self.scope.inputs, *self._captured)})
+        return self._start(key, {n: given(env[n]) for n in self._taken})
 
     def follow(self, plan: StagePlan, env: dict[str, HostValue]) -> list[HostValue]:
         """Run stage after stage; all values end up in `env`."""
@@ -233,7 +245,7 @@ class Staged:
         )
         feeds = tuple(v.name for v in stage.graph.inputs)
         decisive = tuple(n for c in calls for n in c.outputs if n)
-        return StagePlan(stage, program, after, calls, feeds, decisive, siblings)
+        return StagePlan(stage, program, after, calls, feeds, tuple(stage.made.items()), decisive, siblings)
 
     def _bodies(self, call: HostCall, known: Mapping[str, Given | Array]) -> "dict[str, Staged]":
         if call.plugin:
@@ -262,26 +274,39 @@ class Staged:
         stage, program = plan.stage, plan.program
         if stage.known:
             env.update(stage.known)
-        for name, source in stage.aliases.items():
-            env[name] = env[source]
+        if stage.aliases:
+            for name, source in stage.aliases.items():
+                env[name] = env[source]
         if program is not None:
-            results = list(program.run({n: env[n] for n in plan.feeds}).values())
-            for name, i in stage.made.items():
+            inputs = cast("list[Array]", [env[n] for n in plan.feeds])  # their types are what the plan is for
+            results = program.call(inputs)
+            for name, i in plan.made:
                 env[name] = results[i]
-        for name, pieces in stage.lists.items():
-            env[name] = [env[p] for p in pieces]
+        if stage.lists:
+            for name, pieces in stage.lists.items():
+                env[name] = [env[p] for p in pieces]
         for planned in plan.calls:
-            bodies = {name: staged.within(env) for name, staged in planned.bodies}
-            inputs = [env[n] if n else None for n in planned.inputs]
-            step = planned.call.step
-            try:
-                with nonsense(step), np.errstate(all="ignore"):
-                    outputs = planned.call.run(inputs, bodies)
-            except UserError as e:
-                raise step.error(e, []) from e
-            for name, value in zip(planned.outputs, outputs, strict=False):
-                if name:
-                    env[name] = value
+            if planned.call.moves_only:
+                self._run_call(planned, env)
+            else:
+                with np.errstate(all="ignore"):
+                    self._run_call(planned, env)
+
+    def _run_call(self, planned: PlannedCall, env: dict[str, HostValue]) -> None:
+        bodies = (
+            {name: staged.within(env) for name, staged in planned.bodies} if planned.bodies else _NO_BODIES
+        )
+        inputs = [env[n] if n else None for n in planned.inputs]
+        step = planned.call.step
+        try:
+            outputs = planned.call.run(inputs, bodies)
+        except UserError as e:
+            raise step.error(e, []) from e
+        except NONSENSE as e:
+            raise step.error(nonsense_error(step, e), []) from e
+        for name, value in zip(planned.outputs, outputs, strict=False):
+            if name:
+                env[name] = value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

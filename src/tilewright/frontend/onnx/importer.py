@@ -356,7 +356,8 @@ class StageImporter:
                 if n:
                     self._hold(n, value)
             return
-        self._hosts.append(HostCall(step, tuple(sorted(captured)), why, run))
+        is_quiet = hosted is not None and hosted.moves_only and not self._source.custom_ops
+        self._hosts.append(HostCall(step, tuple(sorted(captured)), why, run, moves_only=is_quiet))
         self._late.update(o for o in step.node.output if o)
 
     def _written(

@@ -169,6 +169,10 @@ def composite_function(
         return write.make_function(body_of(cls, seen))
 
 
+# What absurd values break.
+NONSENSE = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+
+
 class nonsense:
     """Attributes have the declared types, but their values may still be absurd: what that breaks is a UserError."""
 
@@ -179,8 +183,12 @@ class nonsense:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: object) -> None:
-        if isinstance(e, ArithmeticError | LookupError | TypeError | ValueError | AttributeError):
-            raise UserError(f"{self._step.node.op_type}: attributes or inputs make no sense ({e})") from e
+        if isinstance(e, NONSENSE):
+            raise nonsense_error(self._step, e) from e
+
+
+def nonsense_error(step: NodeSite, e: BaseException) -> UserError:
+    return UserError(f"{step.node.op_type}: attributes or inputs make no sense ({e})")
 
 
 def _attribute(a: AttributeProto, reader: TensorReader) -> Any:

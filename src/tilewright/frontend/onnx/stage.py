@@ -39,6 +39,7 @@ class HostCall:
     why: str
     run: RunNode
     plugin: str = ""
+    moves_only: bool = False  # of an op that computes nothing numpy could warn of
 
     @property
     def inputs(self) -> Sequence[str]:

@@ -87,6 +87,7 @@ class FirstRows(HostOp):
 
     onnx = ("tilewright.FirstRows",)
     why = "the shape of its result depends on data"
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (tensor(inputs[0], "input 0")[: int(tensor(inputs[1], "the number of rows").item())],)

@@ -16,6 +16,7 @@ _WHY = "native code does not know the type of its input"
 class Shape(HostOp):
     onnx = ("Shape",)
     why = _WHY
+    moves_only = True
     start: int = 0
     end: int | None = None
 
@@ -39,6 +40,7 @@ class Shape(HostOp):
 class Size(HostOp):
     onnx = ("Size",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (np.array(tensor(inputs[0], "input 0").size, np.int64),)

@@ -19,6 +19,7 @@ class Optional(HostOp):
 
     onnx = ("Optional",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (inputs[0] if inputs else None,)
@@ -36,6 +37,7 @@ class OptionalHasElement(HostOp):
 
     onnx = ("OptionalHasElement",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (np.array(bool(inputs) and inputs[0] is not None),)
@@ -53,6 +55,7 @@ class OptionalGetElement(HostOp):
 
     onnx = ("OptionalGetElement",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         if inputs[0] is None:

@@ -17,6 +17,7 @@ class NonZero(HostOp):
 
     onnx = ("NonZero",)
     why = "the shape of its result depends on data"
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         x = tensor(inputs[0], "input 0")
@@ -37,6 +38,7 @@ class Compress(HostOp):
 
     onnx = ("Compress",)
     why = "the shape of its result depends on data"
+    moves_only = True
     axis: int | None = None
 
     @classmethod

@@ -22,6 +22,7 @@ class SequenceConstruct(HostOp):
 
     onnx = ("SequenceConstruct",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return ([tensor(v, "an input") for v in inputs],)
@@ -38,6 +39,7 @@ class SequenceEmpty(HostOp):
 
     onnx = ("SequenceEmpty",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return ([],)
@@ -52,6 +54,7 @@ class SequenceEmpty(HostOp):
 class SequenceAt(HostOp):
     onnx = ("SequenceAt",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         items = sequence(inputs[0], "input 0")
@@ -70,6 +73,7 @@ class SequenceInsert(HostOp):
 
     onnx = ("SequenceInsert",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         items = list(sequence(inputs[0], "input 0"))
@@ -92,6 +96,7 @@ class SequenceErase(HostOp):
 
     onnx = ("SequenceErase",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         items = list(sequence(inputs[0], "input 0"))
@@ -112,6 +117,7 @@ class SequenceErase(HostOp):
 class SequenceLength(HostOp):
     onnx = ("SequenceLength",)
     why = _WHY
+    moves_only = True
 
     def run(self, inputs: Sequence[HostValue], bodies: Mapping[str, Subgraph]) -> tuple[HostValue, ...]:
         return (np.array(len(sequence(inputs[0], "input 0")), np.int64),)
@@ -130,6 +136,7 @@ class SplitToSequence(HostOp):
 
     onnx = ("SplitToSequence",)
     why = _WHY
+    moves_only = True
     axis: int
     keep: bool
 
@@ -170,6 +177,7 @@ class ConcatFromSequence(HostOp):
 
     onnx = ("ConcatFromSequence",)
     why = _WHY
+    moves_only = True
     axis: int
     is_new: bool
 
