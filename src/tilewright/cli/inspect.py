@@ -16,6 +16,7 @@ import click
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import print_json
 from tilewright.cli.summary import print_summary, summary_of
+from tilewright.cli.traffic_table import show_traffic, total_of
 from tilewright.cli.views import Views, pick
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.file import load_artifact as read_program
@@ -30,6 +31,7 @@ def inspect(
     placement: bool,
     svg: Path | None,
     profile: bool,
+    traffic: bool,
     seconds: float,
     threads: int | None,
     files: dict[str, str],
@@ -54,6 +56,19 @@ def inspect(
         raise click.UsageError(
             "--trace shows all decisions: it takes no --ir, --kernel, --profile, --plugin."
         )
+    if traffic:
+        if ir is not None or trace or placement or plugins or (kernel and not svg):
+            raise click.UsageError(
+                "--traffic shows all kernels: it takes no --ir, --trace, --plugin, and --kernel only with --svg."
+            )
+        if model.suffix == PROGRAM:
+            raise UserError(
+                "a compiled program holds machine code only", where=str(model), hint="inspect the .onnx file"
+            )
+        run = (files, seed, seconds) if profile else None
+        views = Views.of(model, shapes, target, accuracy, check_indices)
+        _show_traffic(views, options, threads, run, kernel, svg, as_json)
+        return
     if profile:
         if ir is not None or kernel is not None:
             raise click.UsageError("--profile shows all kernels: it takes no --ir and no --kernel.")
@@ -101,6 +116,27 @@ def _show_summary(views: Views, options: dict[str, Any], as_json: bool) -> None:
         print_json(summary)
     else:
         print_summary(summary)
+
+
+def _show_traffic(
+    views: Views,
+    options: dict[str, Any],
+    threads: int | None,
+    run: tuple[dict[str, str], int, float] | None,
+    kernel: str | None,
+    svg: Path | None,
+    as_json: bool,
+) -> None:
+    """`run`: inputs, seed and seconds, if times are to be measured."""
+    if run is not None or svg is not None:
+        view = _inspection().traffic_of_model(views.model, options, threads, run, kernel, svg)
+    else:
+        name = f"traffic {threads or 1}"
+        view = _view(views, options, name, lambda: partial(_inspection().traffic_view, threads=threads or 1))
+    if as_json:
+        print_json({"model": str(views.model), **view, "total": total_of(view)})
+    else:
+        show_traffic(view)
 
 
 def _show_trace(views: Views, options: dict[str, Any], as_json: bool) -> None:

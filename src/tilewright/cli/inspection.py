@@ -6,13 +6,16 @@ from typing import Any
 
 from tilewright.cli.feeds import make_feeds, read_sample
 from tilewright.cli.flops import count_flops
+from tilewright.cli.flow_view import flow_svg
 from tilewright.cli.machine import check_cores, machine
 from tilewright.cli.options import PROGRAM
-from tilewright.cli.output import note, print_json
+from tilewright.cli.output import note, print_json, write_drawing
 from tilewright.cli.placement_view import show_placement
 from tilewright.cli.profile import profile
 from tilewright.cli.profile_table import show_profile
 from tilewright.cli.summary import summary_of
+from tilewright.cli.traffic_table import with_times
+from tilewright.cli.traffic_view import traffic_view
 from tilewright.cli.views import pick
 from tilewright.compiler import stages
 from tilewright.driver.kernels import NativeKernel
@@ -57,6 +60,35 @@ def text_view(found: Stages, ir: str, kernel: str | None) -> dict[str, Any]:
     kernels = named.values() if kernel is None else (pick(named, kernel),)
     parts = {k.name: KERNELS[ir](found, k) for k in kernels}
     return {"whole": "\n".join(parts.values()), "parts": parts}
+
+
+def traffic_of_model(
+    model: Path,
+    options: Mapping[str, Any],
+    threads: int | None,
+    run: tuple[dict[str, str], int, float] | None,
+    kernel: str | None,
+    svg: Path | None,
+) -> dict[str, Any]:
+    """With times of a run if `run` says how: inputs, seed and seconds; and with a drawing of one kernel."""
+    found = stages(model, **options)
+    view = traffic_view(found, threads or (1 if run is None else default_threads()))
+    if run is not None:
+        files, seed, seconds = run
+        check_cores(view["threads"])
+        feeds = make_feeds(found.artifact.manifest.inputs, files, seed)
+        made = profile(
+            found.artifact, feeds, target=native(), threads=view["threads"], seconds=seconds, stages=found
+        )
+        view = with_times(view, {k.name: k.seconds for k in made.kernels})
+    if svg is not None:
+        name = (
+            view["kernels"][0]["name"]
+            if kernel is None
+            else pick({k.name: k.name for k in found.kernels}, kernel)
+        )
+        write_drawing(svg, flow_svg(next(c for c in found.compiled if name in [k.name for k in c.kernels])))
+    return view
 
 
 def _on_the_host(found: Stages | None) -> dict[str, Any]:

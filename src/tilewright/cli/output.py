@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
@@ -19,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from tilewright.support.errors import UserError
 from tilewright.support.progress import OnProgress
 
 Cell: TypeAlias = str | int
@@ -46,6 +48,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH_IN_A_PIPE)
     console.print(table)
+
+
+def write_drawing(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise UserError(f"cannot write the drawing: {e.strerror or e}", where=str(path)) from e
 
 
 def note(text: str) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 
 import click
 
-from tilewright.cli.output import print_json, print_table
+from tilewright.cli.output import print_json, print_table, write_drawing
 from tilewright.graph.graph import Graph, Node, producers
 from tilewright.graph.passes.partition import name_of
 from tilewright.placement.place import UnitVerdict
 from tilewright.stages import Stages
-from tilewright.support.errors import UserError
 
 NATIVE = "native"
 _COLOURS = ("#f2b35d", "#7fb2e5", "#8fcf8f", "#d9a0d9", "#e58f8f")
@@ -29,7 +28,7 @@ def show_placement(found: Stages, svg: Path | None, as_json: bool) -> None:
     placement, graph = found.placement, found.imported
     owners = {n: p.plugin.name for p in placement.regions for n in p.region.graph.nodes}
     if svg is not None:
-        _write(svg, graph_svg(graph, owners, placement.verdicts))
+        write_drawing(svg, graph_svg(graph, owners, placement.verdicts))
     regions = [
         {
             "region": p.region.key,
@@ -63,13 +62,6 @@ def show_placement(found: Stages, svg: Path | None, as_json: bool) -> None:
         print_table(("plugin", "unit", "node", "why not"), refused)
         click.echo()
     click.echo(f"{len(owners)} nodes are run by plugins, {native} by native code")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise UserError(f"cannot write the drawing: {e.strerror or e}", where=str(path)) from e
 
 
 def graph_svg(graph: Graph, owners: Mapping[Node, str], verdicts: tuple[UnitVerdict, ...]) -> str:

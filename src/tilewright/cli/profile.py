@@ -20,7 +20,7 @@ from tilewright.cli.flops import count_flops
 from tilewright.cli.machine import pinned
 from tilewright.cli.peak import Limits, measure_limits
 from tilewright.cli.summary import kernel_calls
-from tilewright.cli.traffic import count_bytes
+from tilewright.cost.traffic import must_move
 from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.ir.expr import Binary, BinaryOp, Fma, Load, Scope, Unary
 from tilewright.ir.expr import walk as walk_expr
@@ -280,7 +280,7 @@ def _described(
         call.parts,
         seconds,
         count * count_flops(kernel.func.body),
-        count * count_bytes(kernel.func),
+        count * must_move(kernel.func),
         algorithm_of(kernel, compiled),
         layout_of(kernel, call),
     )

@@ -43,9 +43,15 @@ COMMAND = Command(
         click.Option(
             ["--svg"],
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Draw the placement: the graph, coloured by who runs what.",
+            help="Draw the placement: the graph, coloured by who runs what; or, with --traffic, how values flow in a"
+            " kernel (--kernel) before and after it was scheduled.",
         ),
         click.Option(["--profile"], is_flag=True, help="Run the model, and show where its time goes."),
+        click.Option(
+            ["--traffic"],
+            is_flag=True,
+            help="Show what kernels move between levels of memory; with --profile, next to measured times.",
+        ),
         click.Option(
             ["--seconds"],
             default=1.0,
