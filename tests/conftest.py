@@ -1,6 +1,7 @@
 """What all tests share: golden texts, and the checks that every Func in hand should pass."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ["TILEWRIGHT_DB"] = "off"  # what the user has tuned does not decide what tests compile
 os.environ["TILEWRIGHT_FIGURES"] = "off"  # nor what was measured on this host
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background; tests interrupt processes
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GOLDEN = Path(__file__).parent / "golden"
 
