@@ -8,20 +8,22 @@ import numpy as np
 from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
-LINE_BYTES = 64  # of every x86-64 and most aarch64
-SET_BYTES = 4096  # lines this far apart fall into one set of a first-level cache of 64 sets
-PREFETCHED_BYTES = (
-    512  # the prefetcher follows rows up to this far apart: where GEMMs on operands in place become slower
-)
+# Given: by every x86-64 and most aarch64.
+LINE_BYTES = 64  # bytes of a line
+SET_BYTES = 4096  # bytes: lines this far apart fall into one of the 64 sets of a first-level cache
+# Bytes between rows up to which the prefetcher follows: where GEMMs on operands in place become slower. Swept
+# (docs/results/constants.md).
+PREFETCHED_BYTES = 512
 
-# Of its size, what a kernel finds of a cache: where the times of GEMMs and passes of growing size bend.
+# Of its size, what a kernel finds of a cache: where the times of GEMMs and passes of growing size bend. Swept
+# (docs/results/constants.md).
 _OF_L1 = 0.75  # the rest is for what passes by
 _OF_L2 = 0.8  # likewise
 _OF_L3 = 0.5  # shared with neighbours that cannot be seen
 _MOST_OF_L3 = 6 << 20  # bytes: what is left of it to operands that are read again between others
 
 # Of the time that a byte takes to be read in order, what a register tile waits for: the rest passes while it computes.
-# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
+# Swept (docs/results/constants.md).
 _EXPOSED_L2 = 0.04432  # of a byte from the second-level cache
 _EXPOSED_L3 = 0.0909  # from the third
 _EXPOSED_MEMORY = 0.1515  # from memory

@@ -26,10 +26,12 @@ class LaneAccess(Enum):
     __hash__ = object.__hash__
 
 
-_COPIED = 0.25  # cycles to copy an element in order, from the nearest cache and back
-_UNKNOWN = 1.0  # cycles of a step of a reduction that no closed form is for: at least one operation
-# Of the time of a GEMM at most, for rows whose next elements along the reduction are in other lines. Fitted before
-# origins were kept: on which kernels is not known, and the fit was not repeated.
+# Cycles to copy an element in order, from the nearest cache and back. Counted: a vector of 8 takes a store and a load,
+# and the step of a loop. Swept (docs/results/constants.md).
+COPIED = 0.25
+_UNKNOWN = 1.0  # cycles of a step of a reduction that no closed form is for; counted: at least one operation
+# Of the time of a GEMM at most, for rows whose next elements along the reduction are in other lines. Swept
+# (docs/results/constants.md).
 _LOOSE = 0.2
 
 
@@ -37,10 +39,10 @@ def access_seconds(access: LaneAccess, elements: float, m: Machine) -> float:
     return access.value * elements / m.hertz
 
 
-def copy_seconds(elements: float, bytes_each: int, m: Machine) -> float:
-    """A copy in order, which is read again afterwards."""
+def copy_cycles(elements: float, bytes_each: int, m: Machine, cycles_each: float = COPIED) -> float:
+    """A copy that is read again afterwards; in order, unless elements take `cycles_each`."""
     moved = 2.0 * elements * bytes_each
-    return (elements * _COPIED + moved * float(per_byte(m, np.array([moved]))[0])) / m.hertz
+    return elements * cycles_each + moved * float(per_byte(m, np.array([moved]))[0])
 
 
 def unknown_seconds(steps: float, lanes: int, m: Machine) -> float:

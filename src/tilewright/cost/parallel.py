@@ -13,10 +13,14 @@ import numpy as np
 from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
-ENOUGH_PARTS = 16  # so that any small team shares them nearly evenly
-FEW_PARTS = 0.01  # of the time, for each time that there are too few: less than what any other term decides
-TEAMS = (2, 3, 4)
-_WORTH = 5.0  # meetings that a kernel must take on one core: two are done in little more than half of that
+TEAMS = (2, 3, 4)  # threads of the teams that choices for an unknown number are judged by; bound
+# Parts that any of these teams shares nearly evenly. Counted: four for each of the largest, so that whoever has one
+# more takes a quarter longer.
+ENOUGH_PARTS = 4 * max(TEAMS)
+# Of the time, for each time that there are too few: less than what any other term decides. Swept
+# (docs/results/constants.md).
+FEW_PARTS = 0.01
+_WORTH = 5.0  # meetings that a kernel must take on one core. Counted: half of that and a meeting is 0.7 of it
 
 
 def least_shared(m: Machine) -> float:

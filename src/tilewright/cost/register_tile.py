@@ -5,10 +5,11 @@ import numpy as np
 from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 
-# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
+UNROLL = 64  # multiply-adds that a step of a register tile's loop has written out; bound
+# Swept (docs/results/constants.md).
 _NOT_OVERLAPPED = 0.12  # of the time of loads: they and multiply-adds do not overlap perfectly
 _FARTHER = 0.1  # cycles for a vector of B, which comes from farther than an element of A
-_LOOP_UOPS = 2.0  # of a step of the loop, beside: the counter, the jump
+_LOOP_UOPS = 2.0  # instructions of a step of the loop, beside; counted: the counter, the jump
 
 
 def tile_step(

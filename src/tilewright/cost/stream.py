@@ -18,14 +18,15 @@ class Reached(NamedTuple):
     memory: float
 
 
-# Operands of GEMMs, which are asked for between multiply-adds. Fitted before origins were kept: on which kernels
-# is not known, and the fit was not repeated.
+# Operands of GEMMs, which are asked for between multiply-adds. Swept (docs/results/constants.md).
 _OPERANDS = Reached(16 / 13, 0.6, 0.68)
-# Passes that read and write: a fifth less than the reads, for the stores between.
+# Passes that read and write, of what reads reach: a fifth less, for the stores between. Swept
+# (docs/results/constants.md).
 _PASSES = Reached(0.8, 0.8, 0.8)
-# All of a block, whatever it does and however it is scheduled: below what any of the kinds above reaches.
+# All of a block, whatever it does and however it is scheduled: below what any of the kinds above reaches. Swept
+# (docs/results/constants.md).
 _BLOCKS = Reached(0.82, 0.5333, 0.6)
-_HALF_OF_L2 = 0.5  # what a block that reads several buffers finds of it
+_HALF_OF_L2 = 0.5  # of it, what a block finds that reads several buffers; swept
 
 
 def stream_seconds(nbytes: float, footprint: float, m: Machine) -> float:

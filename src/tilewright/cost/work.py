@@ -15,9 +15,12 @@ from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, Select, Unary, Unary
 from tilewright.target.machine import Machine
 from tilewright.tir.stmt import Block, For, LoopKind, Repeat, Stmt, Store, children, stmt_exprs, walk_stmts
 
+# Counted.
 _SHARED = 0.25  # of a load: what many elements share is loaded for a tile of about four of them
 _STEP = 1.0  # cycles of a vector beside: addresses, the loop, the store; as copies take
-_REPEATED = 16  # iterations of a loop whose number depends on data, when nothing is known of it
+# Iterations of a loop whose number depends on data, when nothing is known of it. Swept: only whether a team shares the
+# kernel depends on it.
+_REPEATED = 16
 
 # Instructions of what takes several: counted in the code that `tir/math` makes; of division and roots, cycles.
 _LONG: dict[UnaryOp | BinaryOp, float] = {

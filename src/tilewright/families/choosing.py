@@ -5,7 +5,7 @@ from math import prod
 from tilewright.ir.expr import Binary, BinaryOp, Const, Select, Var, walk
 from tilewright.tir.stmt import Block, Iter
 
-MAX_STATEMENTS = 64  # that are written out
+MAX_STATEMENTS = 64  # statements that are written out; bound
 
 
 def choosing(block: Block) -> tuple[Iter, ...]:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 Two: TypeAlias = tuple[float, float]
 Table: TypeAlias = tuple[Two, Two]
 
-_UNIT = 1e-12  # costs are counted in whole units, so that equal costs are equal
+_UNIT = 1e-12  # seconds, given: costs are whole numbers of it, so that equal costs are equal
 
 
 def cheapest(alone: Sequence[Two], pairs: Mapping[tuple[int, int], Table]) -> list[int]:

@@ -36,7 +36,7 @@ class ChosenSchedule(NamedTuple):
 Spaces: TypeAlias = Callable[[Func, Target, frozenset[str]], Sequence[Space]]
 Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], ChosenSchedule]
 
-_TRIED = 4  # points of a space that may be built, the cheapest of all families first
+_TRIED = 4  # points of a space that may be built, the cheapest of all families first; bound
 
 
 def make_request(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> ScheduleRequest:

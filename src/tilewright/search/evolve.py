@@ -21,11 +21,13 @@ from tilewright.families.space import Costs, KnobValues, Points, Space
 
 PointRow: TypeAlias = tuple[int, ...]
 
+# Of the candidates of a batch, how many are found how; the rest are the cheapest by cost. Measured as they are
+# (docs/results/tuning.md); others were not tried.
 _RANDOM_SHARE = 0.1
 _CHILDREN_SHARE = 0.5
-_ELITE = 12  # that have children
+_ELITE = 12  # candidates that have children
 _BROOD = 8  # children that are predicted for each that is measured
-_POOL_ROUNDS = 4
+_POOL_ROUNDS = 4  # times that children are drawn, for each that is wanted; bound
 
 
 @dataclass(frozen=True, slots=True)

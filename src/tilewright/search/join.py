@@ -20,8 +20,6 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func, Module
 from tilewright.tir.stmt import Block, blocks
 
-_LEAST_GAIN = 0.0  # of the time of the contractions
-
 
 def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[JoinFuncs, ...]]:
     """Join what is worth it; the module and the steps taken."""
@@ -50,7 +48,7 @@ def _try_join(module: Module, step: JoinFuncs, target: Target) -> Module | None:
     except ScheduleError:
         return None
     form = None if chain is None else try_form(chain)
-    return joined if form is not None and gain(form, target) > _LEAST_GAIN else None
+    return joined if form is not None and gain(form, target) > 0.0 else None
 
 
 def _may_pay(module: Module, f: Func, g: Func) -> bool:

@@ -14,7 +14,8 @@ from math import prod
 import numpy as np
 
 from tilewright.cost.caches import LINE_BYTES
-from tilewright.cost.layouts import LaneAccess, access_seconds, copy_seconds, loose_share, unknown_seconds
+from tilewright.cost.layouts import LaneAccess, access_seconds, copy_cycles, loose_share, unknown_seconds
+from tilewright.cost.register_tile import UNROLL
 from tilewright.cost.stream import stream_seconds
 from tilewright.families.choosing import choosing
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
@@ -42,9 +43,9 @@ from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module, single
 from tilewright.tir.stmt import Block, Iter, IterKind, Store, store_blocks
 
-_UNROLL = 64
-_LANE_TILES = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 1), (4, 2))  # rows and vectors
-MUST = 1.0  # seconds: more than any kernel takes
+# Rows and vectors of tiles that are tried; bound.
+_LANE_TILES = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 1), (4, 2))
+MUST = 1.0  # seconds, given: more than any kernel takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,8 @@ def _spatial_terms(func: Func, block: Block, store: Store, around: _Around) -> I
                 access = LaneAccess.SCATTERED if is_short else _access(address, at, extents, lanes, simplify)
                 seconds[x, y] = access_seconds(access, elements * len(found), around.target.machine)
                 if access is not LaneAccess.PLAIN and b in around.temps and _only_moves(store.value):
-                    seconds[x, y] += copy_seconds(elements, b.dtype.bytes, around.target.machine)
+                    m = around.target.machine
+                    seconds[x, y] += copy_cycles(elements, b.dtype.bytes, m) / m.hertz
         yield _term(image, out, seconds)
 
 
@@ -304,7 +306,7 @@ def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -
         return _gemm_seconds(c, constants, target)
     if is_lane_reduction(block):
         space = WindowSpace(Draft(single(Func("estimate", (), (), block))), block.name, target)
-        points = np.array([(*tile, _UNROLL) for tile in _LANE_TILES], dtype=np.int64)
+        points = np.array([(*tile, UNROLL) for tile in _LANE_TILES], dtype=np.int64)
         return float(np.min(space.cost(points)))
     return _rows_seconds(block, target)
 
@@ -348,7 +350,7 @@ def _tiled_seconds(form: Form, target: Target) -> float:
     )
     rows, vectors, pack_a, pack_b, outside = points.T
     none = np.zeros(len(points), np.int64)
-    choices = Choices(rows, vectors, pack_a > 0, pack_b > 0, outside > 0, none, none + _UNROLL)
+    choices = Choices(rows, vectors, pack_a > 0, pack_b > 0, outside > 0, none, none + UNROLL)
     return float(np.min(contraction_seconds(form, choices, target)))
 
 

@@ -22,7 +22,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module, outside_kernels
 from tilewright.tir.stmt import Block, IterKind, blocks, stmt_exprs, store_blocks
 
-_MIN_CHANNELS = 8  # fewer would not fill a vector
+_MIN_CHANNELS = 8  # channels, given: fewer would not fill a vector
 
 
 def channels_last(rank: int, at: int) -> Layout:

@@ -13,9 +13,9 @@ from tilewright.target.intrinsic import (
 )
 from tilewright.target.register_tiles import f32_tiles
 
-_REGISTERS = 32  # vector registers, of 16 bytes
-_LANES = 4  # of 32 bits
-_MAX_ROWS = 8  # taller tiles load more of A per step and save little of B
+_REGISTERS = 32  # vector registers, of 16 bytes; given
+_LANES = 4  # of 32 bits; given
+_MAX_ROWS = 8  # taller tiles load more of A per step and save little of B; bound
 
 # Accumulators, a vector of B per column of them, and as many broadcast elements of A as are in flight.
 F32_TILES: tuple[Intrinsic, ...] = f32_tiles(

@@ -71,5 +71,6 @@ def zen3(l1: int, l2: int, l3: int, name: str = "Zen 3") -> Machine:
     return Machine(name, l1 << 10, l2 << 10, l3 << 10)
 
 
-# By which recipes decide what is no knob: a trace, which has knobs alone, is the same program on every host.
+# By which recipes decide what is no knob: a trace, which has knobs alone, is the same program on every host. Caches in
+# KiB; given, those of a Zen 3.
 SHIPPED = zen3(32, 512, 16384)

@@ -7,7 +7,7 @@ from tilewright.ir.expr import Buffer, Fma, Scope, Var
 from tilewright.target.intrinsic import MEMORY, REGISTERS, BodyLoop, Intrinsic, Operand, state
 from tilewright.tir.stmt import LoopKind
 
-_STEPS = 4  # of the reduction, in the meaning; any number is meant
+_STEPS = 4  # steps of the reduction, in the meaning, which stands for any number; given
 
 
 def f32_tiles(

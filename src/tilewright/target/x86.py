@@ -13,8 +13,8 @@ from tilewright.target.intrinsic import (
 from tilewright.target.register_tiles import f32_tiles
 
 _AVX2 = frozenset({"avx2", "fma"})
-_REGISTERS = 16  # vector registers
-_LANES = 8
+_REGISTERS = 16  # vector registers; given
+_LANES = 8  # of 32 bits; given
 
 # A step of k needs the accumulators, a vector of B per column of them, and one broadcast element of A.
 F32_TILES: tuple[Intrinsic, ...] = f32_tiles(

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.cost.caches import from_l2, per_byte
+from tilewright.cost.layouts import COPIED, copy_cycles
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
-_ROW_CYCLES = 16.0  # cycles for a vector of a row: its maximum, its power (counted: 16 instructions), its sum
-_PASSES = 5.0  # how often a row is written or read, from the first GEMM to the last: counted
+# Swept (docs/results/constants.md).
+_ROW_CYCLES = (
+    16.0  # cycles for a vector of a row, counted: its maximum, its power of 16 instructions, its sum
+)
+_PASSES = 5.0  # times that a row is written or read, from the first GEMM to the last; counted
 _STREAMED = 16.0  # times what a byte costs a register tile: from afar, where there is little else to do
 _KERNELS_START = (
     60000.0  # cycles to start and to end the three more kernels that there are without blocks, cold
@@ -27,10 +30,7 @@ _KERNELS_START = (
 _SCALE_CYCLES = (
     100.0  # cycles for a row: the largest score of a block of keys, by what the row is scaled then, its sum
 )
-_COPY, _TRANSPOSE = (
-    0.25,
-    0.7,
-)  # cycles to copy an element, in order or transposed: as copies of `benchmarks.predicted` take
+_TRANSPOSE = 0.7  # cycles to copy an element transposed, as copies of `benchmarks.predicted` take
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,7 @@ class Between:
 
 def panels_seconds(elements: int, bytes_each: int, is_transposed: bool, m: Machine) -> float:
     """Copying the columns of a contraction into panels."""
-    moved = 2.0 * elements * bytes_each
-    far = moved * per_byte(m, np.array([moved]))[0]
-    return (elements * (_TRANSPOSE if is_transposed else _COPY) + far) / m.hertz
+    return copy_cycles(elements, bytes_each, m, _TRANSPOSE if is_transposed else COPIED) / m.hertz
 
 
 def scaling_seconds(rows: int, blocks: int, m: Machine) -> float:

@@ -15,6 +15,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.cost.caches import LINE_BYTES, SET_BYTES
+from tilewright.cost.parallel import TEAMS
 from tilewright.families.elementwise.recipe import move_near, schedule_own
 from tilewright.families.gemm.recipe import (
     Contraction,
@@ -65,10 +67,9 @@ from tilewright.tir.stmt import (
     walk_stmts,
 )
 
-_LINE_BYTES = 64
-_SET_BYTES = 4096  # addresses this far apart fall into one set of a first-level cache
-# Workers share whole heads, if there are as many: what all rows of one read is then made and kept by one of them.
-_ENOUGH_HEADS = 8
+# Heads from which on workers share whole ones, so that what all rows of a head read is made and kept by one of them.
+# Counted: two for each of the largest team that choices are judged by.
+_ENOUGH_HEADS = 2 * max(TEAMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +233,8 @@ def _schedule_copy(s: Draft, copy: _Copy, target: Target) -> None:
 
 def _part_rows(s: Draft, rows: Buffer) -> None:
     """Rows that would fall into the same sets of the cache go a line apart: a tile reads several at a time."""
-    if rows.shape[-1] * rows.dtype.bytes % _SET_BYTES == 0:
-        pad = PadDim(len(rows.shape) - 1, 0, _LINE_BYTES // rows.dtype.bytes)
+    if rows.shape[-1] * rows.dtype.bytes % SET_BYTES == 0:
+        pad = PadDim(len(rows.shape) - 1, 0, LINE_BYTES // rows.dtype.bytes)
         s.apply(TransformLayout(rows.name, Layout((pad,))))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.cost.caches import l2_room
 from tilewright.cost.parallel import evenly, ranked_seconds
+from tilewright.cost.register_tile import UNROLL
 from tilewright.cost.stream import pass_seconds
 from tilewright.families.attention.cost import Between, panels_seconds, scaling_seconds, strips_seconds
 from tilewright.families.attention.recipe import (
@@ -42,12 +43,12 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import blocks
 
+# Bound: what is tried.
 _BLOCKS = (12, 16, 24, 32, 48, 64, 96, 128)  # rows, about
-_KEYS = (128, 192, 256, 384, 512)
-_UNROLL = 64
-_ACCUMULATORS = 4
+_KEYS = (128, 192, 256, 384, 512)  # keys of a block
+_ACCUMULATORS = 4  # vectors, counted: as many as cover the latency of an addition
 _BEST = 4  # tiles of each contraction that are points
-_FEW_ROWS = 16  # that read values in strips
+_FEW_ROWS = 16  # rows that read values in strips
 _TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
 _KNOBS = ("block", "keys", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
 _TILE_SIZES = [n for n, name in enumerate(_KNOBS) if name.endswith(("rows", "vectors"))]
@@ -124,7 +125,7 @@ class AttentionSpace(Space):
     def _tile_plan(self, decisions: KnobValues, which: str) -> ContractionTilePlan:
         rows, vectors, pack, outside = (decisions[f"{which}_{name}"] for name in _TILE_KNOBS)
         width = vectors * self._target.lanes(self._chain.first.b.dtype.bytes)
-        return ContractionTilePlan(RegisterTile(rows, width), _UNROLL, bool(pack), bool(outside))
+        return ContractionTilePlan(RegisterTile(rows, width), UNROLL, bool(pack), bool(outside))
 
     # ---------------------------------------------------------------------------------------------------------- costs
 
@@ -286,7 +287,7 @@ class _Tiled:
         n = np.zeros(len(points), np.int64)
         for (size, count), (keys, times) in product(_parts(extent, self.block), self._keys()):
             choices = Choices(
-                np.minimum(rows, size), vectors, n > 0, pack > 0, outside > 0, n, np.full_like(n, _UNROLL)
+                np.minimum(rows, size), vectors, n > 0, pack > 0, outside > 0, n, np.full_like(n, UNROLL)
             )
             total += contraction_seconds(self._form(size, count * times, keys), choices, self.target)
         if self.is_first and self.keys:  # panels do not cross from one block into the next

@@ -16,30 +16,33 @@ import numpy as np
 
 from tilewright.cost.caches import l1_room, l2_cycles, l2_room, l3_cycles
 from tilewright.cost.parallel import few_parts
-from tilewright.cost.register_tile import tile_step
-from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.cost.register_tile import UNROLL, tile_step
+from tilewright.families.gemm.cost import TILE_START, Choices, Form, contraction_seconds
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.families.window.cost import Filter, WindowInput, line_cycles
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
-_TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
+# Swept (docs/results/constants.md).
 _STORE = 2.0  # cycles for a vector of a tile, from clearing it to storing it
 _FILL = 2.0  # cycles to fill a vector of the border
-_OUT_AND_BACK = 1.818  # for a byte that is written to the far cache, and read again: by what reading it takes
+_OUT_AND_BACK = (
+    1.818  # for a byte that is written to the far cache, and read again: times what reading it takes
+)
 _BARE_OUT_AND_BACK = 3.636  # likewise for readers that do not hide it behind a filter: pools and projections
 _FROM_SECOND = 0.8864  # for a byte that each row of the windows reads from the second-level cache, likewise
 _NEAR = 0.8  # of the second-level cache: the rest is for what passes by
 _BORDER = 2.273  # for a byte of a border that a kernel of its own fills: by what reading it from the far cache takes
 _KERNEL_MORE = 1.515  # meetings that a kernel more costs
-_MOST_ROWS, _MOST_VECTORS = 6, 3  # of register tiles: larger ones leave too few registers for what is loaded
+_MOST_ROWS, _MOST_VECTORS = (
+    6,
+    3,
+)  # rows and vectors of register tiles; bound: larger ones leave too few registers
 _WIDE = 1.04  # times: tiles of three vectors have so few rows that they wait for loads more often
-_READ_AGAIN = 0.2955  # for a byte that streams from the second-level cache: by what reading it takes
+_READ_AGAIN = 0.2955  # for a byte that streams from the second-level cache: times what reading it takes
 _PART_START = 400.0  # cycles to claim a part, and until the first rows of a band are there
-_LEAST_BANDS = 4  # where they are all that workers can share, and the parts could be shared one by one
+_LEAST_BANDS = 4  # bands where they are all that workers can share, and the parts could be shared one by one
 _UNEVEN = 0.25  # of what two workers wait for each other: there may be only one
-_UNROLL = 64  # multiply-adds written out in a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ def expansion_cycles(f: BandForm, channels: int, tile: tuple[int, int], target: 
             total += (
                 n
                 * times
-                * (f.k * _step(rows, vectors, target.machine) + _TILE_START + _STORE * rows * vectors)
+                * (f.k * _step(rows, vectors, target.machine) + TILE_START + _STORE * rows * vectors)
             )
     return total * _WIDE if tile[1] == _MOST_VECTORS else total
 
@@ -159,7 +162,7 @@ def projection_tile(f: BandForm, lines: int, pixels: int, target: Target) -> Pro
     ]
     p = np.array(sizes, dtype=np.int64)
     none, packed = np.zeros(len(p), np.int64), np.ones(len(p), np.bool_)
-    choices = Choices(p[:, 0], p[:, 1], ~packed, packed, p[:, 2] > 0, none, none + _UNROLL)
+    choices = Choices(p[:, 0], p[:, 1], ~packed, packed, p[:, 2] > 0, none, none + UNROLL)
     seconds = contraction_seconds(form, choices, target)
     best = int(np.argmin(seconds))
     rows, vectors, outside = sizes[best]

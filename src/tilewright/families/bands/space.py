@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 
 from tilewright.cost.parallel import ranked_seconds
+from tilewright.cost.register_tile import UNROLL
 from tilewright.families.bands.cost import (
     BandForm,
     band_cycles,
@@ -30,8 +31,6 @@ from tilewright.schedule.draft import Draft
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
-
-_UNROLL = 64
 
 
 class BandsSpace(Space):
@@ -72,11 +71,11 @@ class BandsSpace(Space):
             found = best_expansion_tile(form, channels, target)
             if found is None:
                 raise ScheduleError(f"no register tile has columns that divide {channels} channels")
-            expansion = BandTilePlan(RegisterTile(found[0], found[1] * lanes), _UNROLL)
+            expansion = BandTilePlan(RegisterTile(found[0], found[1] * lanes), UNROLL)
         if form.projected:
             best = projection_tile(form, *form.lines(rows), target)
             tile = RegisterTile(best.rows, best.vectors * lanes)
-            projection = BandTilePlan(tile, _UNROLL, best.columns_outside, form.is_matrix)
+            projection = BandTilePlan(tile, UNROLL, best.columns_outside, form.is_matrix)
         (height, vectors, unroll), _ = self._windows.best_tile(channels)
         return BandPlan(
             rows, channels, BandTilePlan(RegisterTile(height, vectors * lanes), unroll), expansion, projection

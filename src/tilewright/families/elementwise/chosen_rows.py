@@ -23,7 +23,7 @@ from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
 from tilewright.schedule.steps.split import Split
 from tilewright.tir.stmt import PREFETCH, Block
 
-_LEAST_LINES = 4  # of a row: shorter ones are over before the next is there
+_LEAST_LINES = 4  # lines of a row; bound: shorter ones are over before the next is there
 
 
 def chooses_rows(s: Draft, name: str, outer: Sequence[str], inner: str) -> bool:

@@ -19,7 +19,8 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks, stmt_exprs, walk_stmts
 
-# Cycles an element costs more than in a whole vector, by kernels of `benchmarks.predicted` that do so.
+# Cycles an element costs more than in a whole vector, as measured by `benchmarks.predicted` on kernels that do so.
+# Swept (docs/results/constants.md).
 _TRANSPOSED = 0.9  # side by side along another loop: squares of elements go through registers
 _ONE_SET = 2.0  # times that, if the lines of a square fall into one set of the first-level cache
 _STRIDED = 0.5  # of every few, one

@@ -27,9 +27,9 @@ from tilewright.schedule.steps.split import Split
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block
 
-_ROWS = 4  # at once, along the memory: as long as a sum takes, in stores
-_TOGETHER = 4  # vectors, across the memory
-_STRIP = 512  # elements of a row in a part, at least: shorter ones do not come in time
+_ROWS = 4  # rows at once, along the memory; counted: as long as a sum takes, in stores
+_TOGETHER = 4  # vectors, across the memory; counted likewise
+_STRIP = 512  # elements of a row in a part, at least: shorter ones do not come in time; bound
 
 
 class RunningScan(NamedTuple):

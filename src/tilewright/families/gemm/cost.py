@@ -24,28 +24,31 @@ from tilewright.cost.caches import (
     l2_room,
     per_byte,
 )
+from tilewright.cost.layouts import COPIED, copy_cycles
 from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
 from tilewright.cost.register_tile import tile_step
 from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
-_TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
+# Swept (docs/results/constants.md).
+TILE_START = 14.0  # cycles to set up addresses of a tile and to leave its loop
 _TILE_VECTOR = 0.5  # cycles to clear a vector of a tile, and for each operand of its epilogue
 _MASKED = 2.0  # times what packing takes if panels are not full: lane by lane, with a mask
-_COPIED, _GATHERED = 0.25, 1.6  # cycles to pack an element, that lie side by side or apart
+_GATHERED = 1.6  # cycles to pack an element that is not beside the last one
 _SCATTERED_STORE = 1.2  # cycles to store one lane of a vector
 _TRANSPOSED_STORE = 5.0  # cycles for a vector of a tile whose rows become columns in registers
 _SCATTERED_ROWS = 0.2  # cycles for a vector of a row whose neighbours are stored much later
-_LEAST_TRANSPOSED = 4  # rows that such a tile has
-# Of what a byte takes to be read in order from the second-level cache:
+_LEAST_TRANSPOSED = 4  # rows that such a tile has; counted: four are transposed at once
+# Of what a byte takes to be read in order from the second-level cache. Swept, likewise.
 _LOOSE_LINES = 0.3545  # of lines of which little is used
 _LOOSE_IN_ONE_SET = 5 * _LOOSE_LINES  # if these all fall into one set of the first-level cache
 _FAR_ROWS = 1.241  # of rows that are farther apart than the prefetcher follows
 _FAR_IN_ONE_SET = 2 * _FAR_ROWS  # likewise
 _NEAR_ROWS = 0.1182  # of rows at that distance, and less for nearer ones: they share sets of a cache
-_ROW_START = 30.0  # cycles to find a row of A that is neither near the last one nor in the caches
+# Cycles to find a row of A that is neither near the last one nor in the caches. Measured in turns with none on a Zen 3:
+# ViT 1.04, ResNet-50 1.02, a GEMM of 1024 1.01, MobileNetV2 0.99 times as fast.
+_ROW_START = 30.0
 _PASSING = 1.5  # of its size a cache needs for what passes through it in order, and again
 _FETCHED = 0.4  # of the cost of a byte that was asked for ahead of time
 _ASK = 0.085  # cycles to ask for a line
@@ -167,7 +170,7 @@ def _edges(height: IntArray, vectors: IntArray, lanes: int, f: Form) -> FloatArr
     if f.out_col_step != 1:  # stored lane by lane, or transposed in registers first
         transposed = (height >= _LEAST_TRANSPOSED) & (f.out_row_step == 1)
         store = np.where(transposed, _TRANSPOSED_STORE, _SCATTERED_STORE * lanes)
-    return _TILE_START + work * (_TILE_VECTOR + store + _TILE_VECTOR * f.epilogue_loads)
+    return TILE_START + work * (_TILE_VECTOR + store + _TILE_VECTOR * f.epilogue_loads)
 
 
 def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> FloatArray:
@@ -228,20 +231,16 @@ def _band_bytes(f: Form, c: Choices, m: Machine) -> tuple[FloatArray, FloatArray
 
 def _packing(f: Form, c: Choices, lanes: int, m: Machine) -> FloatArray:
     """Cycles to copy the operands that are packed, where that is done at run time."""
-    each = f.bytes_each
-    b_bytes = np.float64(f.batch * f.k * f.cols * each)
-    a_bytes = np.float64(f.batch * f.other_rows * f.rows * f.k * each)
+    b_elements, a_elements = f.batch * f.k * f.cols, f.batch * f.other_rows * f.rows * f.k
     # A panel that is not full is copied lane by lane, with a mask.
     masked = np.where(f.cols % (c.vectors * lanes) == 0, 1.0, _MASKED)
-    b = masked * (0.0 if f.b_constant else _copy(b_bytes, f.b_col_step == 1, each, m))
-    a = 0.0 if f.a_constant else _copy(a_bytes, f.a_k_step == 1, each, m)
+    b = masked * (0.0 if f.b_constant else _copy(b_elements, f.b_col_step == 1, f.bytes_each, m))
+    a = 0.0 if f.a_constant else _copy(a_elements, f.a_k_step == 1, f.bytes_each, m)
     return c.pack_b * b + c.pack_a * a
 
 
-def _copy(nbytes: np.float64, is_contiguous: bool, each: int, m: Machine) -> float:
-    moved = np.full(1, 2 * nbytes)
-    per_element = _COPIED if is_contiguous else _GATHERED
-    return float(nbytes / each * per_element + (2 * nbytes * per_byte(m, moved))[0])
+def _copy(elements: int, is_contiguous: bool, each: int, m: Machine) -> float:
+    return copy_cycles(float(elements), each, m, COPIED if is_contiguous else _GATHERED)
 
 
 def _is_possible(f: Form, c: Choices, registers: int) -> NDArray[np.bool_]:

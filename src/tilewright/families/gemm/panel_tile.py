@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tilewright.cost.register_tile import UNROLL
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import Contraction
 from tilewright.families.gemm.space import tile_sizes
@@ -12,7 +13,7 @@ from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.space import Costs, Points
 from tilewright.target.target import Target
 
-UNROLLS = (64, 24)  # multiply-adds written out in a step
+UNROLLS = (UNROLL, 24)  # multiply-adds written out in a step; bound
 
 
 class PanelTile(NamedTuple):

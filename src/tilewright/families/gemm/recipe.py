@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tilewright.cost.caches import LINE_BYTES, SET_BYTES
 from tilewright.cost.parallel import ENOUGH_PARTS
 from tilewright.families.elementwise.recipe import schedule_spatial
 from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
@@ -243,18 +244,14 @@ def _write_panels(s: Draft, above: tuple[str, ...], last: str, outer: int, width
     parallel_prefix(s, around)
 
 
-_LINE_BYTES = 64
-_SET_BYTES = 4096  # addresses this far apart fall into one set of a first-level cache
-
-
 def _pack_rows(s: Draft, c: Contraction, reduce: tuple[Iter, ...], target: Target) -> None:
     """Copy A into rows [batch, rows…, k…] that follow each other, a line apart where they would share cache sets."""
     used = _used(c.a)
     order = [it for it in (*c.batch, *c.rows) if it.var in used] + list(reduce)
     copy = s.apply(Reindex(c.block.name, c.a.buffer.name, tuple(it.var.name for it in order)))
     bytes_each = c.a.dtype.bytes
-    if math.prod(it.extent for it in reduce) * bytes_each % _SET_BYTES == 0 and len(reduce) == 1:
-        s.apply(TransformLayout(copy.copy, Layout((PadDim(len(order) - 1, 0, _LINE_BYTES // bytes_each),))))
+    if math.prod(it.extent for it in reduce) * bytes_each % SET_BYTES == 0 and len(reduce) == 1:
+        s.apply(TransformLayout(copy.copy, Layout((PadDim(len(order) - 1, 0, LINE_BYTES // bytes_each),))))
     schedule_spatial(s, copy.copy, target)
 
 

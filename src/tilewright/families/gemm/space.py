@@ -35,11 +35,12 @@ from tilewright.schedule.find import find_block
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, blocks
 
-_MAX_ROWS = 8  # LLVM brings the elements of A of more rows forward until accumulators spill
-_MAX_VECTORS = 6
-_STEPS = ((64, 0), (24, 0), (96, 0), (64, 32))  # multiply-adds written out; prefetch
-_MAX_CHUNKS = 6
-_TILE_COLUMNS = 32  # that follow each other in the result wherever it is divided evenly
+# Bound: what is tried.
+_MAX_ROWS = 8  # rows of a tile: LLVM brings the elements of A of more forward until accumulators spill
+_MAX_VECTORS = 6  # vectors of each
+_STEPS = ((64, 0), (24, 0), (96, 0), (64, 32))  # multiply-adds written out; steps that are prefetched
+_MAX_CHUNKS = 6  # chunks of each kind
+_TILE_COLUMNS = 32  # columns that follow each other in the result wherever it is divided evenly
 _KNOBS = (
     "swap",
     "fuse_rows",

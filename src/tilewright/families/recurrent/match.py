@@ -8,14 +8,15 @@ from tilewright.cost.work import domain
 from tilewright.families.parallel import is_worth_sharing
 from tilewright.ir.expr import Var
 from tilewright.schedule.find import chain, loops_above, top_level
+from tilewright.target.machine import SHIPPED
 from tilewright.target.target import Target
 from tilewright.tir.analysis.independence import dependence
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, IterKind, Seq, blocks
 
-# Multiply-adds of a part of an iteration, at least: several times what claiming it and meeting afterwards cost.
-_COLUMN_STEPS = 16384
-_COLUMN_VECTORS = 4  # of a part, at least: fewer sums than that wait for each other
+_COLUMN_VECTORS = (
+    4  # vectors of a part, at least; counted: fewer sums than the latency of one in cycles wait for it
+)
 
 
 def recurrent_nests(func: Func) -> list[For]:
@@ -99,7 +100,8 @@ class RecurrentNest:
         columns, lanes = self.columns[-1].extent, self.target.lanes(4)
         work = sum(domain(b) for b in self.every if b.is_reduction) // self.iterations
         sizes = _divisors(columns, _COLUMN_VECTORS * lanes, lanes)
-        return tuple(n for n in sizes if work * n // columns >= _COLUMN_STEPS)
+        met = SHIPPED.meeting_seconds * SHIPPED.hertz * SHIPPED.fma_per_cycle * lanes  # in multiply-adds
+        return tuple(n for n in sizes if work * n // columns >= met)
 
     def _column_loop(self, block: Block) -> For | None:
         """The loop of the block's last iterator that is no reduction, if that is one loop of its own."""

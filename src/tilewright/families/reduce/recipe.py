@@ -34,7 +34,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, blocks, store_blocks
 
-_MOST_AGAIN = 8  # times the work, for a row to stay in the nearest cache
+_MOST_AGAIN = 8  # times the work, for a row to stay in the nearest cache; bound
 
 
 def schedule_rows(s: Draft, accumulators: int, target: Target) -> None:

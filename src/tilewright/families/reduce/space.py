@@ -20,7 +20,7 @@ from tilewright.schedule.draft import Draft
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, IterKind, blocks
 
-_ACCUMULATORS = (1, 2, 4, 8)
+_ACCUMULATORS = (1, 2, 4, 8)  # vectors of partial results that are tried; bound
 
 
 class ReduceSpace(Space):

@@ -34,10 +34,11 @@ from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
 _FAMILIES = (gemm_space, window_space, reduce_space)
-_MOST_RESULTS = 2048  # more of them are enough parts
+# Bound: what is tried.
+_MOST_RESULTS = 2048  # results: more of them are enough parts
 _LEAST_SECONDS = 3e-6  # of reductions that are looked at
-_CHUNKS = (4, 8, 16, 32, 64)  # about
-_LEAST_STEPS = 16  # of a chunk
+_CHUNKS = (4, 8, 16, 32, 64)  # chunks, about
+_LEAST_STEPS = 16  # steps of a chunk
 _WHOLE = 32  # steps: a few vectors, where it is these that are summed
 _MOST_ALONE = 1.03  # of what one core needs for the whole
 _MOST_SHARED = 0.85  # of what teams need for the whole

@@ -14,13 +14,14 @@ from tilewright.ir.expr import Expr, Load, walk
 from tilewright.ir.rewrite import replace_loads
 from tilewright.target.machine import Machine
 
+# Swept (docs/results/constants.md).
 _ROW = 4.0  # cycles to come to the next row
 _LOOP = 1.0  # cycles of a step of a sweep beside its arithmetic: addresses and the loop
-# Of the arithmetic of one vector, which every step takes more: what the next step cannot begin before. By softmax of
-# rows of 128 to 4096 elements, which with 8 vectors in a step takes 0.78 to 0.90 of the time with 2.
+# Of the arithmetic of one vector, which every step takes more: what the next step cannot begin before. Measured on
+# softmax of rows of 128 to 4096 elements, which with 8 vectors in a step takes 0.78 to 0.90 of the time with 2.
 _DRAIN = 0.5
-# Times as long as in order: stripes of a vector of rows, each of which begins on another page. By sums over the first
-# axis of 1024 x 1024 and 16384 x 1024.
+# Times as long as in order: stripes of a vector of rows, each of which begins on another page. Measured on sums
+# over the first axis of 1024 x 1024 and 16384 x 1024.
 _STRIPES = 2.0
 
 

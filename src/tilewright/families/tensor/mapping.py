@@ -32,7 +32,7 @@ from tilewright.ir.expr import Expr, Load, Var, free_vars, loads
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.stmt import Block, For, Iter, IterKind
 
-LIMIT = 20_000
+LIMIT = 20_000  # mappings; bound
 
 Character: TypeAlias = tuple[bool, ...]  # of an iterator, over the operands: the output is the first
 

@@ -40,7 +40,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.tir.stmt import Block, blocks
 
-_COPY_LANES = 8
+_COPY_LANES = 8  # elements of a vector of 32 bytes; given
 
 
 def apply_mapping(schedule: Schedule, block: str, mapping: Mapping, intrinsic: Intrinsic) -> None:

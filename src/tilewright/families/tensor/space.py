@@ -28,8 +28,8 @@ from tilewright.target.intrinsics import intrinsics_of
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, blocks
 
-_LEAST_GAIN = 1.02  # of what an intrinsic takes at least, for another family to take longer
-_KEPT = 64  # mappings of one assignment of operands to one intrinsic that are worth ranking against others
+_LEAST_GAIN = 1.02  # of what an intrinsic takes at least, for another family to take longer; bound
+_KEPT = 64  # mappings of one assignment of operands to one intrinsic that are ranked against others; bound
 
 
 class TensorSpace(Space):

@@ -29,7 +29,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block
 
-_SHOWN = 5  # losers in an explanation
+_SHOWN = 5  # candidates in an explanation that are not taken; bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.cost.parallel import ENOUGH_PARTS
-from tilewright.cost.register_tile import tile_step
+from tilewright.cost.register_tile import UNROLL, tile_step
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import is_worth_sharing
 from tilewright.families.tensor.block import RoleAxis, TensorBlock, is_all_free
@@ -31,8 +31,7 @@ from tilewright.schedule.steps.tensorize import Tensorize
 from tilewright.target.machine import SHIPPED
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind
 
-_REGISTERS = 16  # vector registers that every target has
-_UNROLLED = 64  # instructions written out in a reduction loop
+_REGISTERS = 16  # vector registers that every target has; given
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class TensorTile:
             return
         size = math.prod(find_loop(self._b.func, n).extent for n in nest.tile) // self._lanes()
         extent = find_loop(self._b.func, nest.steps[-1]).extent
-        factor = max((u for u in (2, 4, 8) if extent % u == 0 and u * size <= _UNROLLED), default=1)
+        factor = max((u for u in (2, 4, 8) if extent % u == 0 and u * size <= UNROLL), default=1)
         if 1 < factor < extent:
             outer, inner = self._b.schedule.apply(Split(nest.steps[-1], (None, factor))).names
             self._b.schedule.apply(Unroll(inner))

@@ -12,6 +12,7 @@ from itertools import product
 from typing import Protocol
 
 from tilewright.cost.caches import PREFETCHED_BYTES, l1_room
+from tilewright.cost.register_tile import UNROLL
 from tilewright.families.gemm.recipe import load_strides
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.ir.expr import Expr, Load, Var, as_index, loads
@@ -21,28 +22,26 @@ from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, IterKind
 
-# Times what a multiply-add of a window takes, as measured against the gemm family.
+# Times what a multiply-add of a window takes, as measured against the gemm family. Swept (docs/results/constants.md).
 INTEGER_PRODUCT = 2.0  # integers are widened, multiplied and added one by one
 CONTRACTION = 1.45  # an element is loaded for each row and step, where a window has them in registers
-NOT_HIDDEN = (
-    0.5  # of the shorter of what streams and of the arithmetic: as pools and depthwise convolutions take
-)
-_FAR_VECTOR = (
-    1.3  # cycles for a vector of an operand whose rows are farther apart than the prefetcher follows
-)
-ROWS = (1, 2, 3, 4, 6, 8)  # neighbouring outputs of a tile
-VECTORS = (1, 2, 3, 4, 5, 6, 8)
-UNROLLS = (64, 24)  # multiply-adds written out in a step
-# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
-_TOO_MANY = (
-    2  # values beyond the registers that code generation finds a place for: it loads some of them again
-)
+# Of the shorter of what streams and of the arithmetic, what is not hidden by the longer.
+NOT_HIDDEN = 0.5
+# Cycles for a vector of an operand whose rows are farther apart than the prefetcher follows.
+_FAR_VECTOR = 1.3
+# Bound: what is tried.
+ROWS = (1, 2, 3, 4, 6, 8)  # rows of a tile: neighbouring outputs
+VECTORS = (1, 2, 3, 4, 5, 6, 8)  # vectors of each
+UNROLLS = (UNROLL, 24)  # multiply-adds written out in a step
+# Swept (docs/results/constants.md).
+# Vectors beyond the registers that code generation finds a place for: it loads some of them again.
+_TOO_MANY = 2
 _STEP_CYCLES = 0.5  # cycles that a step of a loop costs beside: addresses, the jump
-_FINISH = 8  # operations that finish an accumulator: bias, activation, store
+_FINISH = 8  # operations that finish an accumulator, counted: bias, activation, store
 _FINISH_CYCLES = 1.5  # cycles for them
 _TILE_CYCLES = 2.0  # cycles to get to a tile: addresses, the jump
 _ROW_CYCLES = 0.25  # cycles for each output of it that is apart from the others in memory
-_MOST_TAPS = 128  # steps of the reduction that are ever written out
+_MOST_TAPS = 128  # steps of the reduction that are ever written out; bound
 
 
 class WindowOperand(Protocol):

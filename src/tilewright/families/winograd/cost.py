@@ -14,10 +14,7 @@ from tilewright.cost.stream import stream_seconds
 from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
-# Fitted before origins were kept: on which kernels is not known, and the fit was not repeated.
-_CYCLES_PER_MOVE = 0.75  # of a vector between registers and a near cache; some values are spilled in between
-_NOT_HIDDEN = 0.4  # of the time that weights take to come from memory while others are multiplied
-_STAGE_START = 0.7e-6  # seconds until the first tiles of a stage are there, after all have met
+_NOT_HIDDEN = 0.4  # of the time that weights take to come from memory while others are multiplied; swept
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class StraightLine:
     times: float  # vectors
 
     def seconds(self, m: Machine) -> float:
-        cycles = self.operations / m.fma_per_cycle + (self.loads + self.stores) * _CYCLES_PER_MOVE
+        cycles = self.operations / m.fma_per_cycle + self.loads / m.loads_per_cycle + self.stores
         return cycles * self.times / m.hertz
 
 
@@ -46,8 +43,7 @@ def staged_seconds(
     far = weight_bytes > l3_room(m)
     multiplied = np.maximum(gemm, weights) + _NOT_HIDDEN * np.minimum(gemm, weights) * far
     if blocks == 1:  # every stage is shared by all
-        stages = 3 * (m.meeting_seconds + _STAGE_START)
-        return (transforms + multiplied + between) / m.threads + stages
+        return (transforms + multiplied + between) / m.threads + 3 * m.meeting_seconds
     if m.threads > 1:
         return ranked_seconds(transforms + multiplied + between, blocks, m)
     return transforms + ranked_seconds(multiplied + between, blocks, m)
