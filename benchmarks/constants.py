@@ -42,15 +42,16 @@ from tilewright.tir.printer import print_func
 from tilewright.tuning.candidate import Maker, Task
 from tilewright.tuning.trial import Candidate
 
-SHOWS = """Programs with other values of constants of costs: what is fitted is flat around its value, and what would be
-lost without it is seen."""
+SHOWS = """Half and twice the value of a constant make the same programs in most cases, or others that are nearly as
+fast: choices do not hang on the exact value. What a term is worth shows where it is left out (*none*)."""
 
 METHOD = """Each value decides the programs of the models anew: algorithms, joins, layouts and kernels, for the target
 `x86-64-v3` with the figures that are shipped. Kernels that are not those of today are compiled and timed alone, by one
 thread on random inputs, with warm caches: CPU time, as others may use the machine, the least of {rounds} rounds of 12
 samples of at least 1 ms. A model takes as long as its kernels together. A cell is how many times faster the models are
 whose programs differ, on the geometric mean [least, most]: below 1, today's value is better. *Same*: no program
-differs. *None*: there is no program. Differences of 1 % are noise; with warm caches prefetches do not pay."""
+differs. *None* in a cell: there is no program. Differences of 1 % are noise; with warm caches prefetches do not pay.
+Each table is of the models in its first line (a file of `--keep`)."""
 
 _PACKAGE = ROOT / "src" / "tilewright"
 _FACTORS = (0.0, 0.5, 2.0)

@@ -186,9 +186,9 @@ def rotary(heads: int, tokens: int, size: int) -> Case:
             net.op("Slice", "x", net.ints("from", a), net.ints("to", b), net.ints("axis", 2))
             for a, b in ((0, half), (half, size))
         )
-        turned = net.op("Concat", net.op("Neg", second), first, axis=2)
+        rotated = net.op("Concat", net.op("Neg", second), first, axis=2)
         cos, sin = (net.uniform(n, (1, tokens, size), -1, 1) for n in ("cos", "sin"))
-        return net.op("Add", net.op("Mul", "x", cos), net.op("Mul", turned, sin))
+        return net.op("Add", net.op("Mul", "x", cos), net.op("Mul", rotated, sin))
 
     return one("elementwise", (heads, tokens, size), write)
 

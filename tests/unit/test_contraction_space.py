@@ -24,12 +24,14 @@ from tilewright.tir.verify import verify_func
 F32 = DType.F32
 
 
-def gemm(m: int, n: int, k: int, *, turned: bool = False) -> Func:
+def gemm(m: int, n: int, k: int, *, transposed: bool = False) -> Func:
     """C = A · B, or A · Bᵀ."""
     b = FuncBuilder("gemm")
     x = b.param("A", (m, k), F32)
-    y = b.param("B", (n, k) if turned else (k, n), F32)
-    return b.finish(b.reduce("C", (m, n), (k,), lambda i, j, r: (x[i, r], y[j, r] if turned else y[r, j])))
+    y = b.param("B", (n, k) if transposed else (k, n), F32)
+    return b.finish(
+        b.reduce("C", (m, n), (k,), lambda i, j, r: (x[i, r], y[j, r] if transposed else y[r, j]))
+    )
 
 
 def convolution(c: int, o: int, size: int, kernel: int, stride: int) -> Func:
@@ -56,7 +58,7 @@ def stacked(batch: int, m: int, n: int, k: int) -> Func:
 FUNCS = {
     "gemm": gemm(48, 50, 9),
     "narrow": gemm(5, 7, 3),
-    "turned": gemm(31, 24, 8, turned=True),
+    "transposed": gemm(31, 24, 8, transposed=True),
     "convolution": convolution(5, 12, 9, 3, 2),
     "pointwise": convolution(6, 24, 7, 1, 1),
     "stacked": stacked(3, 24, 48, 5),

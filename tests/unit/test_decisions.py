@@ -8,7 +8,7 @@ from schedule_programs import PROGRAMS, check, conv, elementwise, matmul, outlin
 
 from tilewright.ir import layout
 from tilewright.ir.expr import Scope
-from tilewright.schedule.decisions import choices, decide_trace, mutate, sampling_steps, space_size
+from tilewright.schedule.decisions import choices, draw_trace, sampling_steps
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
@@ -30,7 +30,7 @@ from tilewright.search.trace_space import TraceSpace
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.target.target import BASELINE
 from tilewright.tir.compare import same_func
-from tilewright.tir.func import Func, single
+from tilewright.tir.func import Func, Module, single
 
 TILED: Trace = (
     SamplePerfectTile("C_i", 2, 4),
@@ -47,6 +47,10 @@ MOVED: Trace = (
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def decide_trace(module: Module, trace: Trace, generator: np.random.Generator) -> Trace:
+    return draw_trace(module, trace, generator).trace
 
 
 def decisions(trace: Trace) -> tuple[object, ...]:
@@ -229,66 +233,6 @@ def test_no_way_through_is_refused_with_the_reason() -> None:
     trace = (SamplePerfectTile("C_i", 2, 8), SamplePerfectTile("C_j", 2, 6), Unroll("nowhere"))
     with pytest.raises(ScheduleError, match="no loop or block is named 'nowhere'"):
         decide_trace(single(divisible()), trace, rng())
-
-
-# ------------------------------------------------------------------------------------------------------------ mutation
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_mutation_changes_a_decision_and_keeps_the_meaning(seed: int) -> None:
-    for func, trace in ((divisible(), TILED), (elementwise(), MOVED)):
-        module, generator = single(func), rng(seed)
-        before = decide_trace(module, trace, generator)
-        after = mutate(module, before, generator)
-        assert after is not None
-        assert decisions(after) != decisions(before)
-        check(func, *after)
-
-
-def test_mutation_leaves_the_decisions_before_it() -> None:
-    module = single(divisible())
-    before = decide_trace(module, TILED, rng(5))
-    changed: list[set[int]] = []
-    for seed in range(12):
-        after = mutate(module, before, rng(seed))
-        assert after is not None
-        pairs = enumerate(zip(decisions(before), decisions(after), strict=True))
-        changed.append({n for n, (a, b) in pairs if a != b})
-    assert all(len(c) == 1 for c in changed)  # all combinations are legal here
-    assert set.union(*changed) == {0, 1, 2}
-
-
-def test_mutation_redraws_what_became_illegal() -> None:
-    # The second loop is the inner tile of the first: its factors must follow.
-    trace = (SamplePerfectTile("C_i", 2, 8, (2, 4)), SamplePerfectTile("C_i_1", 2, 4, (1, 4)))
-    module = single(divisible())
-    for seed in range(8):
-        after = mutate(module, trace, rng(seed))
-        assert after is not None
-        first, second = decisions(after)
-        assert isinstance(first, tuple)
-        assert isinstance(second, tuple)
-        assert np.prod(second) == first[1]
-
-
-def test_mutation_with_nothing_to_change() -> None:
-    module = single(divisible())
-    assert mutate(module, (SampleCategorical(((),), 0), Split("C_i", (2, 4))), rng()) is None
-    assert mutate(module, (Split("C_i", (2, 4)),), rng()) is None
-
-
-def test_mutation_of_open_decisions_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="nothing is decided"):
-        mutate(single(divisible()), TILED, rng())
-
-
-def test_space_size_of_independent_decisions_is_exact() -> None:
-    assert space_size(single(divisible()), TILED) == len(all_ways(divisible(), TILED)) == 3 * 6 * 3
-
-
-def test_space_size_is_counted_along_the_decisions() -> None:
-    tile = (SamplePerfectTile("C_i", 2, 8, (2, 4)), SamplePerfectTile("C_i_1", 2, 4))
-    assert space_size(single(divisible()), tile) == 4 * 3
 
 
 # -------------------------------------------------------------------------------------------------------- design space

@@ -13,10 +13,15 @@ from tilewright.ops.core.contraction import MatMul
 from tilewright.ops.core.conv import Conv
 from tilewright.ops.core.pointwise import Exp
 from tilewright.ops.outside import Outside
-from tilewright.placement.estimate import Estimated, native_seconds, node_seconds
+from tilewright.placement.estimate import Estimated, node_seconds
 from tilewright.target.names import resolve_target
+from tilewright.target.target import Target
 
 TARGET = resolve_target("x86-64-v3")
+
+
+def native_seconds(graph: Graph, target: Target, threads: int) -> float:
+    return sum(node_seconds(graph, target, threads).values())
 
 
 def dense(*widths: int, rows: int = 64) -> Graph:

@@ -131,13 +131,13 @@ def test_two_roundings_are_not_one() -> None:
     assert "Y + X * W" in reason(block_of(func, "Y"))
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_casts_and_types_of_operands_decide_which_is_which(turned: bool) -> None:
-    (only,) = found(block_of(quantized(4, 16, 8, DType.U8, DType.I8, turned=turned), "Y"), dot())
+@pytest.mark.parametrize("transposed", [False, True])
+def test_casts_and_types_of_operands_decide_which_is_which(transposed: bool) -> None:
+    (only,) = found(block_of(quantized(4, 16, 8, DType.U8, DType.I8, transposed=transposed), "Y"), dot())
     assert texts(only) == {"j": "j", "q": "k"}
     assert outside(only) == "i"
     # The other way round, rows are the lanes.
-    (other,) = found(block_of(quantized(4, 16, 8, DType.I8, DType.U8, turned=turned), "Y"), dot())
+    (other,) = found(block_of(quantized(4, 16, 8, DType.I8, DType.U8, transposed=transposed), "Y"), dot())
     assert texts(other) == {"j": "i", "q": "k"}
 
 

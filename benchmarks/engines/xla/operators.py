@@ -110,7 +110,7 @@ def swish(x: Any, *, alpha: float = 1.0) -> Array:
 
 
 def gemm(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0) -> Array:
-    """`b` comes turned where `transB` says so."""
+    """`b` comes transposed where `transB` says so."""
     y = (a.T if transA else a) @ b
     y = y if alpha == 1 else alpha * y
     return y if c is None else y + (c if beta == 1 else beta * c)
@@ -238,8 +238,8 @@ def transpose(x: Any, *, perm: Sequence[int] | None = None) -> Array:
 
 def turn(x: Any) -> Array:
     """The last two axes change places, in memory too."""
-    turned = x.swapaxes(-1, -2)
-    return np.ascontiguousarray(turned) if library(x) is np else turned
+    transposed = x.swapaxes(-1, -2)
+    return np.ascontiguousarray(transposed) if library(x) is np else transposed
 
 
 def squeeze(x: Any, axes: Any = None) -> Array:
@@ -436,7 +436,7 @@ OPERATORS: dict[str, Operator] = {
     "Tile": tile,
     "Transpose": transpose,
     "Trilu": trilu,
-    "Turn": turn,  # not of ONNX: see translate
+    "TransposeOperand": turn,  # not of ONNX: see translate
     "Unsqueeze": unsqueeze,
     "Xor": _named("logical_xor"),
 }

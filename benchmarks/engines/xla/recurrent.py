@@ -1,4 +1,4 @@
-"""LSTM and GRU, as loops over time. Their recurrent weights come turned: a row for each element of the state."""
+"""LSTM and GRU, as loops over time. Their recurrent weights come transposed: a row for each element of the state."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def translate(path: str) -> tuple[Function, dict[str, Array]]:
 
 
 def _nodes(proto: Any) -> list[Node]:
-    """The node; a matrix that it multiplies by from the right is turned before, so that XLA reads along its rows. A
-    constant one is turned once, with the other constants.
+    """The node; a matrix that it multiplies by from the right is transposed before, so that XLA reads along its rows. A
+    constant one is transposed once, with the other constants.
     """
     attributes = _attributes(proto)
     if proto.op_type == "Split" and len(proto.input) < 2:
@@ -75,10 +75,10 @@ def _nodes(proto: Any) -> list[Node]:
     at = {"Gemm": 1, "LSTM": 2, "GRU": 2}.get(node.operator)
     if at is None or (node.operator == "Gemm" and not attributes.pop("transB", 0)):
         return [node]
-    turned = f"{node.inputs[at]} turned for {node.outputs}"
-    inputs = (*node.inputs[:at], turned, *node.inputs[at + 1 :])
+    transposed = f"{node.inputs[at]} transposed for {node.outputs}"
+    inputs = (*node.inputs[:at], transposed, *node.inputs[at + 1 :])
     return [
-        Node("Turn", (node.inputs[at],), (turned,), {}),
+        Node("TransposeOperand", (node.inputs[at],), (transposed,), {}),
         Node(node.operator, inputs, node.outputs, attributes),
     ]
 

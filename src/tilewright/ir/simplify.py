@@ -30,7 +30,6 @@ from tilewright.ir.expr import (
     loads,
     mul,
     sub,
-    unary,
 )
 
 Number: TypeAlias = int | float  # an int, or ±inf
@@ -418,20 +417,3 @@ def _spell(e: Expr) -> str:
         case _:
             name = getattr(getattr(e, "buffer", None), "name", "")
             return f"({type(e).__name__} {name} {' '.join(_spell(c) for c in e.children())})"
-
-
-def negate(cond: Expr) -> Expr:
-    """not cond, pushed into integer comparisons."""
-    if isinstance(cond, Binary) and not cond.a.dtype.is_float:
-        match cond.op:
-            case BinaryOp.LT:
-                return binary(BinaryOp.LE, cond.b, cond.a)
-            case BinaryOp.LE:
-                return binary(BinaryOp.LT, cond.b, cond.a)
-            case BinaryOp.EQ:
-                return binary(BinaryOp.NE, cond.a, cond.b)
-            case BinaryOp.NE:
-                return binary(BinaryOp.EQ, cond.a, cond.b)
-            case _:
-                pass
-    return unary(UnaryOp.NOT, cond)

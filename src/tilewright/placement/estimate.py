@@ -58,11 +58,6 @@ class Estimated:
         return sum(self._seconds.get(n, 0.0) for n in nodes)
 
 
-def native_seconds(graph: Graph, target: Target, threads: int, accuracy: Accuracy = DEFAULT) -> float:
-    """Of all nodes that native code knows."""
-    return sum(node_seconds(graph, target, threads, accuracy).values())
-
-
 def node_seconds(
     graph: Graph, target: Target, threads: int, accuracy: Accuracy = DEFAULT
 ) -> dict[Node, float]:

@@ -1,4 +1,4 @@
-"""A trace with sampling steps as a space: drawing decisions, changing them, counting them.
+"""A trace with sampling steps as a space: drawing decisions.
 
 Which decisions a sampling step has depends on the program it meets, and so on all decisions before it. And a decision
 that is legal where it is taken may lead to a step further on that is refused: then the last decisions are taken
@@ -41,13 +41,6 @@ def sampling_steps(trace: Trace) -> tuple[int, ...]:
     return tuple(n for n, step in enumerate(trace) if isinstance(step, OpenDecision))
 
 
-def decide_trace(module: Module, trace: Trace, rng: np.random.Generator) -> Trace:
-    """The trace with all open decisions drawn, each evenly from those that are legal when its step is reached; it
-    applies to `module`. Decisions that are taken already stay. ScheduleError if no way through was found.
-    """
-    return draw_trace(module, trace, rng).trace
-
-
 class DrawnTrace(NamedTuple):
     """A decided trace, and for each step (by its number) that was open, the choices that it had."""
 
@@ -56,7 +49,9 @@ class DrawnTrace(NamedTuple):
 
 
 def draw_trace(module: Module, trace: Trace, rng: np.random.Generator) -> DrawnTrace:
-    """What `decide_trace` gives, with what there was to choose from."""
+    """The trace with all open decisions drawn, each evenly from those that are legal when its step is reached; it
+    applies to `module`. Decisions that are taken already stay. ScheduleError if no way through was found.
+    """
     had: dict[int, tuple[SampledValue, ...]] = {}
 
     def offer(n: int, step: OpenDecision, at: Module) -> Sequence[SampledValue]:
@@ -66,48 +61,6 @@ def draw_trace(module: Module, trace: Trace, rng: np.random.Generator) -> DrawnT
         return _shuffled(had[n], rng)
 
     return DrawnTrace(_complete(module, trace, 0, offer, _Patience()), had)
-
-
-def mutate(module: Module, trace: Trace, rng: np.random.Generator) -> Trace | None:
-    """The decided trace with one decision taken otherwise. Decisions before it stay, and so do those after it that are
-    still legal; the others are drawn anew. None if there is no other trace to be had in this way.
-    """
-    _complete(module, trace, 0, _as_decided, _Patience())  # open decisions and illegal traces are mistakes
-    for n in _shuffled(sampling_steps(trace), rng):
-        try:
-            return _changed_at(module, trace, n, rng)
-        except ScheduleError:  # nothing else works there: change another
-            continue
-    return None
-
-
-def _changed_at(module: Module, trace: Trace, changed: int, rng: np.random.Generator) -> Trace:
-    def offer(n: int, step: OpenDecision, at: Module) -> Sequence[SampledValue]:
-        if n < changed:
-            return _as_decided(n, step, at)
-        legal: Sequence[SampledValue] = step.choices(at)
-        if n == changed:
-            return _shuffled([d for d in legal if d != step.decision], rng)
-        return _as_decided(n, step, at) if step.decision in legal else _shuffled(legal, rng)
-
-    return _complete(module, trace, 0, offer, _Patience())
-
-
-def space_size(module: Module, trace: Trace) -> int:
-    """How many ways there are to decide all sampling steps: the product of the numbers of choices along the trace,
-    where open decisions take the first way that works. Exact if no decision changes the choices of a later one;
-    an estimate otherwise.
-    """
-
-    def offer(_: int, step: OpenDecision, at: Module) -> Sequence[SampledValue]:
-        return (step.decision,) if step.decision is not None else step.choices(at)
-
-    size = 1
-    for step in _complete(module, trace, 0, offer, _Patience()):
-        if isinstance(step, OpenDecision):
-            size *= len(step.choices(module))
-        module = step.apply(module)
-    return size
 
 
 # ------------------------------------------------------------------------------------------------------- ways through
@@ -140,12 +93,6 @@ def _complete(module: Module, trace: Trace, start: int, offer: OfferChoices, pat
                     break
         raise refused
     return trace[start:]
-
-
-def _as_decided(_: int, step: OpenDecision, _at: Module) -> Sequence[SampledValue]:
-    if step.decision is None:
-        raise ScheduleError(f"{step}: nothing is decided", hint="draw the open decisions with decide first")
-    return (step.decision,)
 
 
 def _shuffled(items: Sequence[T], rng: np.random.Generator) -> list[T]:

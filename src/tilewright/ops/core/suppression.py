@@ -83,7 +83,7 @@ def _number(body: CompositeBody, x: Term) -> Term:
 
 @dataclass(frozen=True, slots=True)
 class FirstRows(HostOp):
-    """So many slices along the first axis."""
+    """The first slices along the first axis, as many as data says."""
 
     onnx = ("tilewright.FirstRows",)
     why = "the shape of its result depends on data"

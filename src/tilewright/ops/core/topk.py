@@ -24,7 +24,7 @@ from tilewright.tir.stmt import If, Stmt, Store, seq
 
 def top(x: Array, axis: int, k: int, largest: bool) -> tuple[Array, Array]:
     """Values and places, best first; of equal ones the first."""
-    if largest:  # stable from the back: equal elements keep their order when all is turned around
+    if largest:  # stable from the back: equal elements keep their order when the order is reversed
         order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
     else:
         order = np.argsort(x, axis, kind="stable")
