@@ -84,6 +84,8 @@ def find_constants(names: Sequence[str]) -> Iterator[tuple[str, float]]:
     """Numbers that have a name: those named, and all of the modules and packages named."""
     for path in sorted(_PACKAGE.rglob("*.py")):
         module = ".".join(path.relative_to(_PACKAGE).with_suffix("").parts)
+        if not any(f"{module}.".startswith(f"{n}.") or n.startswith(f"{module}.") for n in names):
+            continue
         for statement in ast.parse(path.read_text()).body:
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             found = (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
