@@ -14,7 +14,7 @@ import click
 from benchmarks.catalogue import ENGINES
 from benchmarks.memory_bound_cases import CASES
 from benchmarks.options import PageOptions, Turns, page_options, results_option, turn_options
-from benchmarks.results import ROOT, table, write
+from benchmarks.results import table
 from benchmarks.stream_engine import STREAMS
 from benchmarks.suite_measure import measure_all
 from benchmarks.suite_results import (
@@ -141,11 +141,8 @@ def main(
     counts = sorted({t for found in results.values() for t in found})
     parts = [part for t in counts for part in section(results, t)]
     parts += [versions_text((results,)), *error_text((results,)), *failures_text((results,))]
-    click.echo("\n\n".join(parts))
-    if page.save:
-        title = "Memory-bound groups against other engines and memory"
-        path = write("memory-bound", title, SHOWS, METHOD, *parts, measured_at=measured_at)
-        click.echo(f"\nwritten to {path.relative_to(ROOT)}")
+    title = "Memory-bound groups against other engines and memory"
+    page.publish("memory-bound", title, SHOWS, METHOD, parts, measured_at)
 
 
 if __name__ == "__main__":

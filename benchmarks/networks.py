@@ -13,7 +13,7 @@ import click
 from benchmarks.batched import write_batched
 from benchmarks.network_tables import METHOD, pages, shows
 from benchmarks.options import PageOptions, Turns, page_options, results_option, turn_options
-from benchmarks.results import FOLDER, ROOT, write
+from benchmarks.results import FOLDER
 from benchmarks.suite_measure import measure_all
 from benchmarks.suite_results import read_results
 from benchmarks.suite_tables import versions_text
@@ -83,13 +83,9 @@ def main(
         results = read_results((*sources, *files))
     parts, charts = pages(results)
     parts.insert(0, versions_text((results,)))
-    click.echo("\n\n".join(parts))
-    if page.save:
-        for file, text in charts.items():
-            (FOLDER / file).write_text(text, encoding="utf-8")
-        title = "Networks against other engines"
-        path = write("networks", title, shows(results), METHOD, *parts, measured_at=measured_at)
-        click.echo(f"\nwritten to {path.relative_to(ROOT)}")
+    for file, text in charts.items() if page.save else ():
+        (FOLDER / file).write_text(text, encoding="utf-8")
+    page.publish("networks", "Networks against other engines", shows(results), METHOD, parts, measured_at)
 
 
 if __name__ == "__main__":

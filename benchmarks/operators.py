@@ -14,7 +14,6 @@ from benchmarks.operator_cases import CASES
 from benchmarks.operator_tables import METHOD, SHOWS, pages
 from benchmarks.options import PageOptions, Turns, page_options, results_option, turn_options
 from benchmarks.peak_engine import GFLOP, PEAK
-from benchmarks.results import ROOT, write
 from benchmarks.suite_measure import Cells, measure_all
 from benchmarks.suite_results import read_results
 from benchmarks.suite_tables import versions_text
@@ -63,12 +62,7 @@ def main(
             sources = (page.stored(measured, folder / "operators.json"),)
         results = read_results(sources), read_results(tuned)
     parts = [versions_text(results), *pages(*results)]
-    click.echo("\n\n".join(parts))
-    if page.save:
-        path = write(
-            "operators", "Operators against other engines", SHOWS, METHOD, *parts, measured_at=measured_at
-        )
-        click.echo(f"\nwritten to {path.relative_to(ROOT)}")
+    page.publish("operators", "Operators against other engines", SHOWS, METHOD, parts, measured_at)
 
 
 if __name__ == "__main__":

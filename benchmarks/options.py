@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from benchmarks.results import current_commit
+from benchmarks.results import ROOT, current_commit, write
 from tilewright.cli.machine import machine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -48,6 +48,15 @@ class PageOptions:
         path = self.keep or path
         path.write_text(json.dumps(measured, indent=1), encoding="utf-8")
         return path
+
+    def publish(
+        self, name: str, title: str, shows: str, method: str, parts: Sequence[str], measured_at: str | None
+    ) -> None:
+        """Print what was found, and write docs/results/NAME.md if that is wanted."""
+        click.echo("\n\n".join(parts))
+        if self.save:
+            path = write(name, title, shows, method, *parts, measured_at=measured_at)
+            click.echo(f"\nwritten to {path.relative_to(ROOT)}")
 
 
 def _packed(name: str, kind: type, options: Sequence[Callable[..., Any]]) -> Callable[[Command], Command]:

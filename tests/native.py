@@ -37,6 +37,11 @@ def target_name(target: Target) -> str:
 
 
 every_target = pytest.mark.parametrize("target", TARGETS, ids=target_name)
+# Where it is long and a shorter test has all targets: the others in long runs only.
+best_target = pytest.mark.parametrize(
+    "target",
+    [pytest.param(t, marks=() if t is BEST else pytest.mark.slow, id=target_name(t)) for t in TARGETS],
+)
 
 
 @lru_cache(maxsize=256)

@@ -119,7 +119,14 @@ def conv(
 
 
 def quantized(
-    m: int, n: int, k: int, x_type: DType, w_type: DType, *, turned: bool = False, zero_points: bool = False
+    m: int,
+    n: int,
+    k: int,
+    x_type: DType,
+    w_type: DType,
+    *,
+    transposed: bool = False,
+    zero_points: bool = False,
 ) -> Func:
     """Sums of products of narrow integers."""
     b = FuncBuilder("quantized")
@@ -133,7 +140,7 @@ def quantized(
         p, q = wide(x[i, k]), wide(w[j, k])
         if x_zero is not None and w_zero is not None:
             p, q = p - wide(x_zero[()]), q - wide(w_zero[j])
-        return q * p if turned else p * q
+        return q * p if transposed else p * q
 
     return b.finish(b.reduce("Y", (m, n), (k,), product))
 

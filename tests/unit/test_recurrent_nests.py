@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from native import BEST, every_target, run_native
+from native import BEST, best_target, every_target, run_native
 
 from tilewright.codegen.kernel import parts
 from tilewright.codegen.kernel import steps as steps_of
@@ -104,7 +104,7 @@ def test_only_loops_with_a_dependence_are_carried() -> None:
     [(1, 3, 1, 8), (1, 2, 1, 1), (2, 3, 2, 20), (1, 3, 7, 17), (1, 4, 13, 50), (2, 1, 2, 24)],
     ids=str,
 )
-@every_target
+@best_target
 def test_scheduled_and_native_as_written(extents: Sequence[int], target: Target) -> None:
     func = recurrence(*extents)
     s = schedule_func(func, target)

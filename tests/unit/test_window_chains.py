@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native import every_target, run_native
+from native import best_target, run_native
 
 from tilewright.families.bands import space as bands_rule
 from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, best_bands, gain
@@ -194,7 +194,7 @@ def integers(func: Func) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", CHAINS)
-@every_target
+@best_target
 def test_bands_mean_the_same(name: str, target: Target) -> None:
     func = CHAINS[name]
     space = bands_space(make_request(func, target, frozenset()))
