@@ -407,10 +407,20 @@ class _Chunk:
             change = type(repair)(row).change(
                 self._old(chunk, is_scaled=isinstance(repair, Scale)), self._new(chunk)
             )
-            store = Store(made, (chunk, *nest.store.indices), change)
+            store = Store(made, (chunk, *nest.store.indices), transform(change, self._falling))
             before = [rename(wrap(nest.row_loops, self._row_block(nest, store)), f"_change{number}")]
         place = (self._chunk(fold.nest), *read.indices)
         return Load(self._changes[key], place), before
+
+    def _falling(self, e: Expr) -> Expr | None:
+        """A maximum only grows, so powers of what it was over what it is are at most 1."""
+        match e:
+            case Unary(op=UnaryOp.EXP, a=Binary(op=BinaryOp.SUB, a=Load(buffer=old), b=Load(buffer=new))):
+                tops = [b for b in self._chain.results if self._chain.folds[b].combine is BinaryOp.MAX]
+                is_falling = (old, new) in [(self._made(b, "run"), self._made(b, "used")) for b in tops]
+                return unary(UnaryOp.EXP_NONPOSITIVE, e.a) if is_falling else None
+            case _:
+                return None
 
     def _new(self, chunk: Expr) -> Callable[[Expr], Expr]:
         return lambda e: replace_loads(e, lambda ld: self._used(ld, chunk), {})
