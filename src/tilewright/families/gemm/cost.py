@@ -192,10 +192,11 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> FloatArray:
     b_again, a_again = np.maximum(b_again, panel_floor), np.maximum(a_again, band_floor)
     b_new = np.maximum(per_byte(m, np.full_like(panel, all_b)) - b_again, 0.0)
     a_new = np.maximum(a_far - a_again, 0.0)
-    # Requests for rows that are far apart would push each other out of the cache. Rows that nothing is between when
-    # all columns have passed come as well in panels as they are.
-    is_whole = f.b_col_step == 1 and f.b_k_step == f.cols and f.b_k_step * f.bytes_each <= PREFETCHED_BYTES
-    fetched = np.where(_is_fetched(f, c) & (c.pack_b | is_whole), _FETCHED, 1.0)
+    # Requests for rows that are far apart would push each other out of the cache. Near ones that come from afar, with
+    # nothing between them but other columns, are as good as panels.
+    is_near = f.b_col_step == 1 and f.b_k_step == f.cols and f.b_k_step * f.bytes_each <= PREFETCHED_BYTES
+    is_asked = c.pack_b | (is_near and all_b > l2_room(m))
+    fetched = np.where(_is_fetched(f, c) & is_asked, _FETCHED, 1.0)
     again = outer * t.n_rows * t.n_cols * (panel * b_again * fetched + band * a_again)
     # The first time both come from farther away: what is outside in each chunk, what is inside once.
     b_times = np.where(c.columns_outside & (c.chunk > 0), outer, np.float64(f.batch))
