@@ -190,6 +190,15 @@ def test_what_is_no_flow_graph_is_refused() -> None:
         flow_graph_of(func)
 
 
+def test_what_a_growing_maximum_moves_was_computed_with_a_number() -> None:
+    f = FuncBuilder("spread")
+    x = f.param("x", (3, 19), F32)
+    m = f.reduce("m", (3,), (19,), lambda i, k: x[i, k], "max")
+    func = f.finish(f.reduce("y", (3,), (19,), lambda i, k: m[i] - x[i, k], "max"))
+    args = inputs(func)
+    np.testing.assert_allclose(run(streamed(func, 4, 1, chunk=4), args), run(func, args), rtol=1e-5)
+
+
 def test_a_fold_that_cannot_be_repaired_is_refused() -> None:
     f = FuncBuilder("above_mean")
     x = f.param("x", (4, 8), F32)

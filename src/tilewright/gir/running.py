@@ -12,7 +12,7 @@ up to the length of the row, so that a mean is the mean of what was seen.
 """
 
 from tilewright.gir.flow_graph import FlowNode
-from tilewright.gir.repair import Algebra, Recentre, Repair
+from tilewright.gir.repair import Algebra, Recentre, Repair, Shift
 from tilewright.gir.row import Row
 from tilewright.ir.expr import (
     BinaryOp,
@@ -61,6 +61,10 @@ class _Running:
         self._run = {n.out: row.register(f"{n.name}_row", n.out) for n in self._folds}
         self._old = {b: row.register(f"{graph.makers[b].name}_old", b) for b in self._results}
         self._used = {b: row.register(f"{graph.makers[b].name}_used", b) for b in self._results}
+        # What is moved was computed with a number, though there was no extreme yet.
+        moving = [n for n, r in self._repairs.items() if isinstance(r, Shift | Recentre)]
+        moved_by = {ld.buffer for n in moving for ld in loads(self._values[n])} & self._results
+        self._prior = {b: row.register(f"{graph.makers[b].name}_prior", b) for b in moved_by}
         self._around = {
             n: row.register(f"{n.name}_around", n.out)
             for n, r in self._repairs.items()
@@ -93,6 +97,8 @@ class _Running:
         for b in self._results:
             summed = row.graph.makers[b].combine is BinaryOp.ADD
             out.append(row.over_rows(self._store(self._old[b], (self._used if summed else self._run)[b])))
+            if b in self._prior:
+                out.append(row.over_rows(self._store(self._prior[b], self._used[b])))
         for k in sorted({row.graph.sweeps[n] for n in self._folds}):
             folds = [n for n in self._folds if row.graph.sweeps[n] == k]
             for n in folds:
@@ -135,7 +141,7 @@ class _Running:
             return []
 
         def old(e: Expr) -> Expr:
-            return _put(e, self._old)
+            return _put(e, self._prior if isinstance(repair, Shift | Recentre) else self._old)
 
         def new(e: Expr) -> Expr:
             return _put(e, self._used)
