@@ -221,6 +221,13 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "chunk": lambda d: d.rng.choice((0, 0, 2, 3)),
     "split": lambda d: d.rng.choice((1, 1, 2, 3)),
     "panel": lambda d: d.rng.choice((1, 2, 3)),
+    "lanes": lambda d: d.rng.choice((1, 2, 4, 8)),
+    "vectors": lambda d: d.rng.choice((1, 2, 3)),
+    "across": lambda d: d.rng.choice((1, 4, 8)),
+    "along": lambda d: d.rng.choice((1, 4, 8)),
+    "squares": lambda d: d.rng.choice((1, 2)),
+    "sources_first": lambda d: d.rng.choice((False, True)),
+    "streams": lambda d: d.rng.choice((False, True)),
     "dtype": lambda d: d.rng.choice((None, None, *DType)),
 }
 

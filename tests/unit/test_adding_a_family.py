@@ -39,7 +39,7 @@ def doubled(rows: int, cols: int) -> Func:
 
 def test_the_family_is_asked_with_all_others_and_taken_where_it_is_the_cheapest() -> None:
     func = doubled(8, 64)
-    assert [s.family for s in spaces(func, AVX2)] == ["elementwise", "written_out"]
+    assert [s.family for s in spaces(func, AVX2)] == ["stream", "written_out"]
     chosen = choose_schedule(func, AVX2)
     assert (chosen.family, chosen.decisions) == ("written_out", {"vectors": 4})
 
@@ -67,4 +67,4 @@ def test_after_a_refusal_the_next_cheapest_point_of_all_families_has_its_turn(
     monkeypatch.setattr(example["WrittenOutSpace"], "build", refusing)
     assert choose_schedule(doubled(8, 64), AVX2).decisions == {"vectors": 2}
     refused |= {1, 2}
-    assert choose_schedule(doubled(8, 64), AVX2).family == "elementwise"
+    assert choose_schedule(doubled(8, 64), AVX2).family == "stream"

@@ -16,7 +16,7 @@ from tilewright.ir.expr import Expr, UnaryOp, unary
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.trace import replay
-from tilewright.search.default import schedule_func, spaces
+from tilewright.search.default import choose_schedule, schedule_func, spaces
 from tilewright.target.machine import SHIPPED
 from tilewright.target.target import AVX2, Target
 from tilewright.tir.build import FuncBuilder
@@ -108,16 +108,27 @@ def test_chunks_are_those_of_the_farthest_steps() -> None:
     [
         gemm(8, 8192, 8),
         gemm(1, 16384, 16),
+        softmax(1 << 16),
+    ],
+    ids=["gemm", "one row", "softmax"],
+)
+def test_few_results_of_many_steps_are_divided(func: Func) -> None:
+    assert rule_of(func) == "split_k"
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
         reduction((1 << 19,), (0,)),
         reduction((32768, 16), (0,)),
         reduction((2, 512, 512), (1, 2)),
         reduction((1 << 19,), (0,), "max"),
-        softmax(1 << 16),
     ],
-    ids=["gemm", "one row", "everything", "columns", "two channels", "max", "softmax"],
+    ids=["everything", "columns", "two channels", "max"],
 )
-def test_few_results_of_many_steps_are_divided(func: Func) -> None:
-    assert rule_of(func) == "split_k"
+def test_what_one_sweep_sums_is_divided_by_its_own_family(func: Func) -> None:
+    chosen = choose_schedule(func, AVX2)
+    assert chosen.family == "stream" and chosen.decisions["split"] >= 16
 
 
 @pytest.mark.parametrize(

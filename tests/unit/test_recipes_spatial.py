@@ -106,7 +106,7 @@ def test_what_depends_on_elements_is_no_reason_to_cut() -> None:
         return select(v < 0, const(0, F32), v)
 
     scheduled = check(b.finish(b.compute("Z", (7, 7, 32), value)))
-    assert len(list(blocks(scheduled.body))) == 2, "one for each source, not one for each pixel"
+    assert len(vectors(scheduled)) == 2, "one for each source, not one for each pixel"
 
 
 def test_few_elements_are_not_worth_a_cut() -> None:
@@ -140,9 +140,11 @@ def depthwise(channels: int, size: int, stride: int) -> Func:
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [9, 30])
 def test_a_border_is_made_where_it_is_read(size: int, stride: int) -> None:
-    """One nest: a part pads its channel and convolves it."""
+    """One nest: a part pads its channel and convolves it. With a stride no lanes lie side by side, and no family of
+    windows takes it.
+    """
     func = check(depthwise(32, size, stride))
-    if size == 30:  # enough to share
+    if size == 30 and stride == 1:  # enough to share
         (top,) = [n for n in loops(func.body) if n.kind is LoopKind.PARALLEL]
         assert {b.name[0] for b in blocks(top)} >= {"P", "C"}
 
@@ -178,11 +180,11 @@ def test_channels_are_put_last_through_registers() -> None:
     assert {s.buffer.scope for s in stores} == {Scope.REGISTER, Scope.GLOBAL}
 
 
-def test_what_is_read_twice_is_not_turned() -> None:
+def test_of_what_is_read_twice_the_transposed_half_goes_through_registers() -> None:
     b = FuncBuilder("twice")
     x = b.param("X", (24, 24), F32)
     func = check(b.finish(b.compute("Z", (24, 24), lambda i, j: x[j, i] + x[i, j])))
-    assert not any(b.scope is Scope.REGISTER for b in func.locals)
+    assert [b.shape for b in func.locals if b.scope is Scope.REGISTER] == [(8, 8)]
 
 
 @pytest.mark.parametrize("rows", [3, 6, 24, 25])

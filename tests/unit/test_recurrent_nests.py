@@ -153,15 +153,15 @@ def test_contraction_is_in_registers_and_its_weights_in_panels(steps: int) -> No
     assert len(of["turned"].shape) == 4  # group, panel, k, column
     assert recurrent_nests(func), "the loop over steps is still one"
     lanes = {n.extent for n in loops(func.body) if n.kind is LoopKind.VECTORIZED}
-    assert lanes == {8}
+    assert lanes == {8, 16}  # of the product, and of what follows it
 
 
 def test_every_block_in_the_loop_is_vectorized() -> None:
     func = schedule_func(recurrence(1, 5, 3, 40), AVX2).func
     for block in (b for n in recurrent_nests(func) for b in blocks(n)):
         around = [n for n in loops(func.body) if any(b is block for b in blocks(n))]
-        assert around[0].kind is LoopKind.SERIAL and around[1].kind is LoopKind.SERIAL
-        assert any(n.kind is LoopKind.VECTORIZED for n in around), block.name
+        assert around[0].kind is LoopKind.SERIAL
+        assert any(n.kind is LoopKind.VECTORIZED for n in (*around, *loops(block))), block.name
 
 
 def test_groups_without_a_dependence_are_divided_among_workers() -> None:

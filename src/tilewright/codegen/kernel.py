@@ -5,6 +5,9 @@ unrolled loops left. An outermost PARALLEL loop is the part, with the serial loo
 any; all other loops are serial. So is a VECTORIZED loop around another loop, an allocation or a tensor intrinsic:
 vectors are straight-line code. Loops are do-while with constant extents of at least one, and carry the register slots
 that they change as phis.
+
+A loop that streams is there twice: its first version stores whole vectors past the caches, which needs them aligned;
+the other runs if a buffer that the caller gave is not. What went past the caches is seen by all when the kernel ends.
 """
 
 import math
@@ -17,7 +20,7 @@ from tilewright.codegen.registers import RegisterFile, register_width, stored_sl
 from tilewright.codegen.values import Val, intrinsic_type, llvm_type, memory_type
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Scope, free_vars
-from tilewright.ir.simplify import Simplifier
+from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.support.errors import InternalError, UserError
 from tilewright.tir.func import Func
 from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES, part_loops
@@ -25,6 +28,7 @@ from tilewright.tir.printer import print_head
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
     PREFETCH,
+    STREAM,
     Alloc,
     Block,
     Emit,
@@ -39,6 +43,8 @@ from tilewright.tir.stmt import (
     walk_stmts,
 )
 
+_STREAM_BYTES = 32  # of a store past the caches, and what it must be a multiple of
+_PAST_CACHES = "!0"  # the name of LLVM's metadata that says so
 MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such code is faster as a loop
 
 
@@ -64,6 +70,8 @@ class _KernelEmitter:
         self.e = ExprEmitter(self.b, Simplifier(ranges(func.body)))
         self.e.fixed = frozenset(func.params) - stored_buffers(func.body)
         self._local_bytes = 0
+        self._streams: frozenset[Buffer] = frozenset()  # what is stored past the caches at this place
+        self._needs_fence = False
 
     def module(self) -> str:
         b, func = self.b, self.func
@@ -80,6 +88,8 @@ class _KernelEmitter:
                 at = b.op(f"getelementptr ptr, ptr %args, i64 {n}", INDEX)
                 self.e.pointers[p] = b.op(f"load ptr, ptr {at.name}, align 8", INDEX)
         self.stmt(self._part(func.body))
+        if self._needs_fence:
+            b.line("fence seq_cst")
         b.line("ret void")
         if b.instructions > MAX_INSTRUCTIONS:
             raise InternalError(
@@ -88,7 +98,8 @@ class _KernelEmitter:
             )
         declarations = "\n".join(sorted(b.intrinsics))
         head = f"define void @{func.name}(ptr noalias nocapture readonly %args, i64 %part) nounwind"
-        return f"{head} {{\nentry:\n{b.text()}\n}}\n{declarations}\n"
+        past_caches = f"{_PAST_CACHES} = !{{i32 1}}\n" if self._needs_fence else ""
+        return f"{head} {{\nentry:\n{b.text()}\n}}\n{declarations}\n{past_caches}"
 
     def _part(self, body: Stmt) -> Stmt:
         """What is inside of the loops that number the parts; their variables get values."""
@@ -130,6 +141,9 @@ class _KernelEmitter:
 
     def _for(self, s: For) -> None:
         if s.extent == 0:
+            return
+        if STREAM in dict(s.annotations) and not self._streams and self.e.mask is None:
+            self._stream(s)
             return
         if s.extent == 1:
             self.b.env[s.var], self.b.depth[s.var] = Val("0", INDEX), 0
@@ -176,6 +190,36 @@ class _KernelEmitter:
             t = llvm_type(buffer.dtype, file.width)
             phis.append(f"  {name} = phi {t} [ {start}, %{before} ], [ {file.slots[n]}, %{b.label} ]")
         b.start_block(exit_label)
+
+    def _stream(self, s: For) -> None:
+        """The loop, twice: with stores past the caches if what it stores to is aligned, and as it is."""
+        b, e = self.b, self.e
+        plain = For(s.var, s.extent, s.body, s.kind, tuple(n for n in s.annotations if n[0] != STREAM))
+        targets = sorted(stored_buffers(s.body) & set(self.func.params), key=lambda p: p.name)
+        if not targets or stored_slots(s.body, e.registers, e.offsets):
+            self._for(plain)
+            return
+        with b.at(0):
+            bits = [b.op(f"ptrtoint ptr {e.pointers[p].name} to i64", INDEX) for p in targets]
+            every = bits[0]
+            for n in bits[1:]:
+                every = b.op(f"or i64 {every.name}, {n.name}", INDEX)
+            low = b.op(f"and i64 {every.name}, {_STREAM_BYTES - 1}", INDEX)
+            aligned = b.op(f"icmp eq i64 {low.name}, 0", DType.BOOL)
+        label = b.fresh("stream")[1:]
+        b.line(f"br {aligned}, label %{label}, label %{label}.plain")
+        outer = e.known.copy()
+        for name, streams in ((label, frozenset(targets)), (f"{label}.plain", frozenset[Buffer]())):
+            b.start_block(name)
+            e.known = outer.copy()
+            self._streams = streams
+            self._for(plain)
+            self._streams = frozenset()
+            b.line(f"br label %{label}.end")
+        b.start_block(f"{label}.end")
+        e.known = outer
+        for buffer in stored_buffers(s.body):
+            e.known.forget(buffer)
 
     def _repeat(self, s: Repeat) -> None:
         """The condition is at the head, so what holds after the loop are the phis."""
@@ -269,7 +313,11 @@ class _KernelEmitter:
             return
         split = e.lane_form(e.flat_index(s.buffer, s.indices))
         if split is not None and e.lane is not None and split[1] == 1:
-            self._write(s.buffer, e.address(s.buffer, split[0]), e.ops.widen(value, e.lanes))
+            wide = e.ops.widen(value, e.lanes)
+            if s.buffer in self._streams and _is_aligned(split[0], s.buffer.dtype.bytes, e.lanes):
+                self._write_past_caches(s.buffer, e.address(s.buffer, split[0]), wide)
+            else:
+                self._write(s.buffer, e.address(s.buffer, split[0]), wide)
         elif e.lane is None or (split is not None and split[1] == 0):
             assert split is not None
             if value.lanes > 1:
@@ -283,6 +331,16 @@ class _KernelEmitter:
                     form = e.flat_index(s.buffer, indices)
                     self._write(s.buffer, e.address(s.buffer, form), one)
         e.known.forget(s.buffer)
+
+    def _write_past_caches(self, buffer: Buffer, pointer: Val, value: Val) -> None:
+        if self.e.mask is not None or buffer.dtype is DType.BOOL:
+            self._write(buffer, pointer, value)
+            return
+        self._needs_fence = True
+        t = memory_type(buffer.dtype, value.lanes)
+        self.b.line(
+            f"store {t} {value.name}, ptr {pointer.name}, align {_STREAM_BYTES}, !nontemporal {_PAST_CACHES}"
+        )
 
     def _write(self, buffer: Buffer, pointer: Val, value: Val) -> None:
         b, mask, lanes = self.b, self.e.mask, value.lanes
@@ -305,6 +363,11 @@ class _KernelEmitter:
             b.line(f"store {t} {name}, ptr {pointer.name}, align {align}")
             b.line(f"br label %{label}.end")
             b.start_block(f"{label}.end")
+
+
+def _is_aligned(form: Linear, nbytes: int, lanes: int) -> bool:
+    """Is every vector at this index whole and aligned, if the buffer is?"""
+    return all(k * nbytes % _STREAM_BYTES == 0 for k in (form.const, lanes, *(k for _, k in form.terms)))
 
 
 def stored_buffers(s: Stmt) -> set[Buffer]:

@@ -6,13 +6,12 @@ Families whose space takes long to span come after those that may leave them not
 from tilewright.families.attention.space import attention_space
 from tilewright.families.bands.apart import apart_space
 from tilewright.families.bands.space import bands_space
-from tilewright.families.elementwise.space import elementwise_space
 from tilewright.families.family import Family
 from tilewright.families.gemm.space import gemm_space
 from tilewright.families.ordered.space import ordered_space
 from tilewright.families.recurrent.space import recurrent_space
-from tilewright.families.reduce.space import reduce_space
 from tilewright.families.split_k.space import split_k_space
+from tilewright.families.stream.map_space import map_space
 from tilewright.families.stream.space import stream_space
 from tilewright.families.tensor.space import tensor_space
 from tilewright.families.window.space import window_space
@@ -30,8 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     gemm_space,
     window_space,
     stream_space,
-    reduce_space,
-    elementwise_space,
+    map_space,
     tensor_space,
 )
 ADDED: Additions[Family] = Additions("kernel family")

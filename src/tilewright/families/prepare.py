@@ -1,7 +1,7 @@
 """What every rule does before it looks at a Func, and with what it leaves over."""
 
-from tilewright.families.elementwise.recipe import bring_near, schedule_spatial
 from tilewright.families.inline import inline_moved, inline_spatial
+from tilewright.families.stream.elements import bring_near, schedule_elements
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.steps.drop_unit_iters import DropUnitIters
 from tilewright.target.target import Target
@@ -25,4 +25,4 @@ def schedule_rest(s: Draft, names: set[str], target: Target) -> None:
         if block is None or block.is_reduction or not s.is_untouched(block) or inline_moved(s, block):
             continue
         if not bring_near(s, name, target):
-            schedule_spatial(s, name, target)
+            schedule_elements(s, name, target)

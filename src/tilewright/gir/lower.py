@@ -28,7 +28,7 @@ _BLOCK = Var("vector_of_rows")
 
 
 def lower_flow_graph(graph: FlowGraph, plan: Plan) -> Func:
-    names = Names(graph)
+    names = Names(graph.nodes[-1].name, graph.extents)
     graphs = (graph,) if plan.split == 1 else split_folds(graph, plan.split)
     nests: list[Stmt] = []
     for g in graphs:

@@ -1,6 +1,6 @@
 """One row of a graph, or one vector of rows, as statements."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
@@ -22,10 +22,10 @@ Others: TypeAlias = Callable[[Values], Iterator[Stmt]]
 class Names:
     """The loops and buffers of a kernel, as they are made."""
 
-    def __init__(self, graph: FlowGraph) -> None:
-        self._prefix, self._count = graph.nodes[-1].name, 0
+    def __init__(self, prefix: str, extents: Mapping[Var, int]) -> None:
+        self._prefix, self._count, self._parts = prefix, 0, 0
         self.locals: dict[Buffer, None] = {}
-        self.simplify = Simplifier({a: Interval(0, e - 1) for a, e in graph.extents.items()})
+        self.simplify = Simplifier({a: Interval(0, e - 1) for a, e in extents.items()})
 
     def var(self, name: str, extent: int) -> Var:
         self._count += 1
@@ -36,6 +36,11 @@ class Names:
     def block(self, name: str) -> str:
         self._count += 1
         return f"{self._prefix}_{name}{self._count}"
+
+    def part(self) -> str:
+        """The name of a block that is a part of the whole: the first has that of the whole."""
+        self._parts += 1
+        return self._prefix if self._parts == 1 else f"{self._prefix}_p{self._parts - 1}"
 
     def local(self, name: str, shape: tuple[int, ...], like: Buffer, scope: Scope) -> Buffer:
         made = Buffer(name, shape, like.dtype, scope)

@@ -36,13 +36,16 @@ class _Splitting:
         self._extents[self._own] = size
         self._folds = [n for n in graph.nodes if n.is_fold]
         self._values = {n: self._opened(n.value) for n in self._folds}
+        self._read_later: set[Buffer] = set()  # of what all parts fold: what the rest reads
         self._partial = {
             n.out: Buffer(f"{n.name}_parts", (parts, *n.out.shape), n.out.dtype, n.out.scope)
             for n in self._folds
         }
 
     def graphs(self) -> tuple[FlowGraph, ...]:
-        made = (self._of_parts(), self._of_all(), self._rest())
+        rest = self._rest()
+        self._read_later = {ld.buffer for n in rest.nodes for ld in loads(n.value)}
+        made = (self._of_parts(), self._of_all(), rest)
         return tuple(g for g in made if g.nodes)
 
     def _opened(self, e: Expr) -> Expr:
@@ -61,7 +64,7 @@ class _Splitting:
         made = {n.out for n in nodes}
         memory = [ld.buffer for n in nodes for ld in loads(n.value) if ld.buffer not in made]
         results = [
-            b for b in made if b in self._graph.params or b in self._partial or b in self._partial.values()
+            b for b in made if b in self._graph.params or b in self._read_later or b in self._partial.values()
         ]
         params = tuple(dict.fromkeys((*memory, *results)))
         return FlowGraph(f"{self._graph.name}_{name}", params, extents, tuple(nodes))

@@ -13,14 +13,16 @@ import numpy as np
 
 from tilewright.families.families import all_families
 from tilewright.families.family import ScheduleRequest
-from tilewright.families.ordered.recipe import schedule_each
+from tilewright.families.ordered.recipe import is_ordered, schedule_each
 from tilewright.families.prepare import prepared
 from tilewright.families.space import KnobValues, Space
+from tilewright.families.stream.space import schedule_fold
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
+from tilewright.tir.stmt import blocks
 
 _log = logging.getLogger(__name__)
 
@@ -122,9 +124,19 @@ def by_family(func: Func, target: Target, constants: frozenset[str]) -> ChosenSc
 
 
 def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:
-    """Every block stays in its own nest: without a reduction in memory order, with one nearly as it is written."""
+    """Every block stays in its own nest: a reduction as a flow graph of its own, if it is one, and otherwise as it is
+    written.
+    """
     s = prepared(func)
-    schedule_each(s, target)
+    every = list(blocks(s.func.body))
+    folds = [b.name for b in every if b.is_reduction and not is_ordered(b)]
+    for name in folds:
+        try:
+            with s.transaction():
+                schedule_fold(s, name, target)
+        except ScheduleError as e:
+            _log.debug("%s stays as it is written: %s", name, e)
+    schedule_each(s, [b.name for b in every if b.name not in folds], target)
     return ChosenSchedule("block_by_block", {}, s)
 
 

@@ -3,8 +3,7 @@
 from math import gcd
 
 from tilewright.cost.caches import SET_BYTES
-from tilewright.families.elementwise.space import elementwise_space
-from tilewright.families.reduce.space import reduce_space
+from tilewright.families.stream.map_space import map_space
 from tilewright.families.stream.match import try_flow_graph
 from tilewright.families.stream.space import stream_space
 from tilewright.gir.flow_graph import FlowGraph
@@ -37,14 +36,15 @@ def try_fused_seconds(func: Func, target: Target, constants: frozenset[str]) -> 
         start = request.plain
         if start is None:
             return None
-        found = [stream_space(request)]
-        if len(list(blocks(start.func.body))) == 1:  # nothing is left between kernels
-            found += [reduce_space(request), elementwise_space(request)]
+        graph = try_flow_graph(start.func)
+        is_one = len(list(blocks(start.func.body))) == 1  # nothing is left between kernels
+        found = [stream_space(request)] if is_one or graph is not None else []
+        if is_one:
+            found.append(map_space(request))
         costs = [space.ranked()[1] for space in found if space is not None]
     except ScheduleError:
         return None
     least = min((float(c[0]) for c in costs if len(c)), default=None)
-    graph = try_flow_graph(start.func)
     if least is None or graph is None:
         return least
     lane = find_lanes(graph)[-1]

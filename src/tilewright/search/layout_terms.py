@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.cost.caches import LINE_BYTES
 from tilewright.cost.layouts import LaneAccess, access_seconds, copy_cycles, loose_share, unknown_seconds
 from tilewright.cost.register_tile import UNROLL
+from tilewright.cost.rows import RowReduction, row_seconds
 from tilewright.cost.stream import stream_seconds
 from tilewright.families.choosing import choosing
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
@@ -27,11 +28,9 @@ from tilewright.families.gemm.recipe import (
     try_contraction,
 )
 from tilewright.families.gemm.space import form_of, tile_sizes
-from tilewright.families.reduce.cost import row_seconds
-from tilewright.families.reduce.space import row_reduction
 from tilewright.families.window.recipe import is_lane_reduction, operand_loads
 from tilewright.families.window.space import WindowSpace
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads, walk
 from tilewright.ir.layout import Layout
 from tilewright.ir.rewrite import transform
 from tilewright.ir.simplify import Interval, Simplifier
@@ -356,10 +355,20 @@ def _tiled_seconds(form: Form, target: Target) -> float:
 
 def _rows_seconds(block: Block, target: Target) -> float:
     m = target.machine
-    reduction = row_reduction(block)
+    reduction = _row_reduction(block)
     seconds = float(row_seconds((reduction,), np.array([4]), target.lanes(4), m)[0])
     # A window of one element has nothing to reduce over.
     inner = [it.var for it in block.iters if it.kind is IterKind.REDUCE][-1:]
     if any(load_strides(ld, block).get(v, 0) not in (0, 1) for v in inner for ld in operand_loads(block)):
         seconds += access_seconds(LaneAccess.SCATTERED, reduction.rows * reduction.k, m)
     return seconds
+
+
+def _row_reduction(block: Block) -> RowReduction:
+    extents = {kind: prod(it.extent for it in block.iters if it.kind is kind) for kind in IterKind}
+    nodes = [] if block.try_store is None else list(walk(block.store.value))
+    loads = [e for e in nodes if isinstance(e, Load)]
+    operations = [e for e in nodes if not isinstance(e, Load | Const | Var) and e.dtype.is_float]
+    return RowReduction(
+        extents[IterKind.SPATIAL], extents[IterKind.REDUCE], max(len(operations), 1), max(len(loads) - 1, 1)
+    )

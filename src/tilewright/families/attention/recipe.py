@@ -17,7 +17,7 @@ from math import prod
 
 from tilewright.cost.caches import LINE_BYTES, SET_BYTES
 from tilewright.cost.parallel import TEAMS
-from tilewright.families.elementwise.recipe import move_near, schedule_own
+from tilewright.families.attention.row_lanes import vectorize_row
 from tilewright.families.gemm.recipe import (
     Contraction,
     reduction_order,
@@ -32,7 +32,7 @@ from tilewright.families.parallel import (
     parallel_prefix,
     part_size,
 )
-from tilewright.families.reduce.recipe import vectorize_row
+from tilewright.families.stream.elements import move_near, schedule_elements
 from tilewright.ir.expr import Buffer, Expr, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, PadDim, ReorderDims, SplitDim
 from tilewright.schedule.draft import Draft
@@ -217,18 +217,9 @@ def _schedule_copy(s: Draft, copy: _Copy, target: Target) -> None:
     """Make panels inside the parts that read them, if each has its own; what is left of a panel apart, so that the
     others need no mask.
     """
-    near = move_near(s, copy.block, target)
-    loops = copy.loops if near is None else near
-    extent = s.loop(loops[-1]).extent
-    is_shared = near is None and is_worth_sharing(target.lanes(4), find_block(s.func, copy.block))
-    if extent % copy.width == 0:
-        schedule_own(s, copy.block, list(loops), target, is_shared=is_shared)
-        return
-    s.apply(Reorder((loops[-1], *loops[:-1])))
-    s.apply(LoopPartition(loops[-1], (extent // copy.width * copy.width,)))
-    for suffix in ("_p0", "_p1"):
-        own = [f"{n}{suffix}" for n in loops]
-        schedule_own(s, f"{copy.block}{suffix}", own, target, is_shared=is_shared)
+    is_near = move_near(s, copy.block, target)
+    is_shared = not is_near and is_worth_sharing(target.lanes(4), find_block(s.func, copy.block))
+    schedule_elements(s, copy.block, target, is_shared=is_shared)
 
 
 def _part_rows(s: Draft, rows: Buffer) -> None:
@@ -357,7 +348,7 @@ def _schedule_rows(s: Draft, run: list[str], accumulators: int, target: Target) 
         if shared or block.is_reduction:
             vectorize_row(s, name, accumulators, target)
         else:
-            schedule_own(s, name, [n.var.name for n in _own_loops(s, block)], target, is_shared=False)
+            schedule_elements(s, name, target, is_shared=False)
 
 
 def _own_loops(s: Draft, block: Block) -> list[For]:

@@ -15,7 +15,6 @@ all there is.
 from dataclasses import dataclass
 
 from tilewright.families.bands.match import BandChain, stored
-from tilewright.families.elementwise.recipe import schedule_spatial
 from tilewright.families.gemm.recipe import (
     Contraction,
     fuse_group,
@@ -26,6 +25,7 @@ from tilewright.families.gemm.recipe import (
 from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.parallel import parallel_prefix
+from tilewright.families.stream.elements import schedule_elements
 from tilewright.families.window.recipe import gather_lanes
 from tilewright.ir.expr import Scope, Var, free_vars
 from tilewright.ir.layout import Layout, ReorderDims, SplitDim
@@ -159,7 +159,7 @@ def _lay_out(s: Draft, c: Contraction, width: int, target: Target) -> None:
     copy = s.apply(Reindex(c.block.name, c.b.buffer.name, tuple(it.var.name for it in order)))
     at = len(order) - 1
     s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, width), ReorderDims((at, *range(at), at + 1))))))
-    schedule_spatial(s, copy.copy, target)
+    schedule_elements(s, copy.copy, target)
 
 
 def _tile_contraction(

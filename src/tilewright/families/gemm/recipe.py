@@ -15,10 +15,10 @@ from functools import lru_cache
 
 from tilewright.cost.caches import LINE_BYTES, SET_BYTES
 from tilewright.cost.parallel import ENOUGH_PARTS
-from tilewright.families.elementwise.recipe import schedule_spatial
 from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.parallel import parallel_prefix, part_size
+from tilewright.families.stream.elements import schedule_elements
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Fma, Load, Var, free_vars
 from tilewright.ir.layout import FuseDims, Layout, PadDim, ReorderDims, SplitDim
@@ -252,7 +252,7 @@ def _pack_rows(s: Draft, c: Contraction, reduce: tuple[Iter, ...], target: Targe
     bytes_each = c.a.dtype.bytes
     if math.prod(it.extent for it in reduce) * bytes_each % SET_BYTES == 0 and len(reduce) == 1:
         s.apply(TransformLayout(copy.copy, Layout((PadDim(len(order) - 1, 0, LINE_BYTES // bytes_each),))))
-    schedule_spatial(s, copy.copy, target)
+    schedule_elements(s, copy.copy, target)
 
 
 # ------------------------------------------------------------------------------------------------------------ loops

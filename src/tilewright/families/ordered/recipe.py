@@ -5,10 +5,11 @@ one is divided among workers, an innermost one becomes vectors where lanes are n
 """
 
 import logging
+from collections.abc import Sequence
 
-from tilewright.families.elementwise.recipe import schedule_spatial
 from tilewright.families.gemm.register_tile import loops_of
 from tilewright.families.parallel import is_worth_sharing, parallel_prefix
+from tilewright.families.stream.elements import schedule_elements
 from tilewright.ir.expr import Indices, Var, free_vars, loads
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.draft import Draft
@@ -19,7 +20,7 @@ from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, IterKind, blocks
+from tilewright.tir.stmt import Block, IterKind
 
 _log = logging.getLogger(__name__)
 
@@ -43,17 +44,17 @@ def schedule_ordered(s: Draft, name: str, target: Target) -> None:
         parallel_prefix(s, tuple(loops[:first]))
 
 
-def schedule_each(s: Draft, target: Target) -> None:
-    """Every block of the Func stays in its own nest: without a reduction in memory order, an ordered one as above, and
-    any other reduction as it is written.
+def schedule_each(s: Draft, names: Sequence[str], target: Target) -> None:
+    """Every one of these blocks stays in its own nest: without a reduction in memory order, an ordered one as above.
+    What a step refuses stays as it is.
     """
-    for block in list(blocks(s.func.body)):
-        if not block.is_reduction or is_ordered(block):
-            try:
-                with s.transaction():
-                    (schedule_ordered if is_ordered(block) else schedule_spatial)(s, block.name, target)
-            except ScheduleError as e:
-                _log.debug("%s stays as it is: %s", block.name, e)
+    for name in names:
+        try:
+            with s.transaction():
+                is_in_order = is_ordered(find_block(s.func, name))
+                (schedule_ordered if is_in_order else schedule_elements)(s, name, target)
+        except ScheduleError as e:
+            _log.debug("%s stays as it is: %s", name, e)
 
 
 def _has_neighbour_lanes(block: Block) -> bool:

@@ -24,7 +24,9 @@ class OrderedSpace(OnePoint):
 
     def schedule(self) -> Draft:
         s = self._start.branch()
-        schedule_each(s, self._target)
+        schedule_each(
+            s, [b.name for b in blocks(s.func.body) if not b.is_reduction or is_ordered(b)], self._target
+        )
         return s
 
 

@@ -15,7 +15,6 @@ iteration, and meet after it: each has its part of all blocks, and so its part o
 from contextlib import suppress
 from typing import NamedTuple
 
-from tilewright.families.elementwise.recipe import schedule_own
 from tilewright.families.gemm.panels import lay_out_panels
 from tilewright.families.gemm.recipe import (
     Contraction,
@@ -27,6 +26,7 @@ from tilewright.families.gemm.register_tile import ReductionNest, tile_nest
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
 from tilewright.families.recurrent.match import RecurrentNest
+from tilewright.families.stream.elements import schedule_elements
 from tilewright.ir.expr import Scope, Var, free_vars
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import contains_block, find_block, find_loop, loops_above
@@ -69,7 +69,7 @@ def schedule_recurrent(s: Draft, nest: RecurrentNest, plan: RecurrentPlan, targe
     for block in nest.every:
         if not block.is_reduction and block.name not in followers:
             with suppress(ScheduleError), s.transaction():
-                schedule_own(s, block.name, _own(s, block.name, shared), target, is_shared=False)
+                schedule_elements(s, block.name, target, is_shared=False)
     if columns:
         s.attempt(Parallel(columns))
     elif nest.is_long:

@@ -1,9 +1,8 @@
 """The rule for long reductions with few results, of which a team would have too few parts: their steps are divided.
 
-GEMMs of few rows and columns, sums of everything, means over the pixels of a few channels, a softmax of one long
-row. The sums of chunks, and the sum of these, are Funcs of their own as far as schedules are concerned: the rules that
-know one reduction apply to each. There is such a space only where it pays: teams gain much, and one core loses next to
-nothing.
+GEMMs of few rows and columns, a softmax of one long row; what one sweep over memory sums is divided by `stream`. The
+sums of chunks, and the sum of these, are Funcs of their own as far as schedules are concerned: the rules that know one
+reduction apply to each. There is such a space only where it pays: teams gain much, and one core loses next to nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +21,10 @@ from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.space import gemm_space
 from tilewright.families.parallel import parts_of
 from tilewright.families.prepare import schedule_rest
-from tilewright.families.reduce.space import reduce_space
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.split_k.recipe import divide_reduction, divided_iter
+from tilewright.families.stream.match import try_flow_graph, try_row_products
+from tilewright.families.stream.space import stream_space
 from tilewright.families.window.space import window_space
 from tilewright.ir.expr import loads
 from tilewright.schedule.draft import Draft
@@ -33,7 +33,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
-_FAMILIES = (gemm_space, window_space, reduce_space)
+_FAMILIES = (gemm_space, window_space, stream_space)
 # Bound: what is tried.
 _MOST_RESULTS = 2048  # results: more of them are enough parts
 _LEAST_SECONDS = 3e-6  # of reductions that are looked at
@@ -157,6 +157,8 @@ def split_k_space(request: ScheduleRequest) -> Space | None:
             return None
     if not sums or (len(sums) > 1 and min(one.results for one in sums) >= ENOUGH_PARTS):
         return None  # several are computed row by row, and a row is a part
+    if len(sums) == 1 and (try_flow_graph(start.func) or try_row_products(start.func)) is not None:
+        return None  # the family `stream` divides it itself
     ask = _Estimate(start, sums, request)
     if ask.roughly < _LEAST_SECONDS:
         return None

@@ -1,19 +1,24 @@
 """Funcs that stream rows: how wide vectors are, and what stays near from one sweep over a row to the next."""
 
+from dataclasses import replace
 from itertools import product
+from math import inf
 
 import numpy as np
 
 from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
+from tilewright.families.extract import extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.stream.cost import StreamCost
-from tilewright.families.stream.match import try_flow_graph
+from tilewright.families.stream.match import try_any_fold, try_flow_graph, try_row_products
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.plan import find_lanes
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.steps.stream_rows import StreamRows
+from tilewright.support.errors import ScheduleError
+from tilewright.target.machine import SHIPPED
 from tilewright.target.target import Target
 from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES, MAX_SHARED_SCRATCH
 from tilewright.tir.stmt import blocks
@@ -31,10 +36,11 @@ class StreamSpace(Space):
         self._cost = StreamCost(graph, lanes, target.machine)
         self._is_across = find_lanes(graph)[0] in graph.rows
         is_one_sweep = all(n == 0 for f, n in graph.sweeps.items() if not graph.is_scalar(f))
+        is_split = is_one_sweep and (self._is_across or graph.size(graph.rows) < ENOUGH_PARTS)
         self.knobs = (
             Knob("width", tuple(lanes * n for n in _VECTORS)),
             Knob("keep", (0, 1) if self._later else (0,)),
-            Knob("split", (1, *_parts(graph)) if self._is_across and is_one_sweep else (1,)),
+            Knob("split", (1, *_parts(graph)) if is_split else (1,)),
             Knob("panel", (0, 1) if self._is_across and is_one_sweep else (0,)),
         )
 
@@ -67,25 +73,19 @@ class StreamSpace(Space):
             g.extents[span[0]] // min(width, g.extents[span[0]]) if self._is_across and not panel else 1
         )
 
-    def build(self, decisions: KnobValues) -> Draft:
-        s = self._start.branch()
+    def step(self, decisions: KnobValues) -> StreamRows:
         width, panel, split = decisions["width"], bool(decisions["panel"]), decisions["split"]
         kept = self._later if decisions["keep"] else ()
         rows = self._rows(width, panel=panel)
-        grain = (
-            part_size(rows * split) if is_worth_sharing(self._lanes, *blocks(s.func.body)) else rows * split
-        )
+        is_shared = is_worth_sharing(self._lanes, *blocks(self._start.func.body))
+        grain = part_size(rows * split) if is_shared else rows * split
         vectors = self._graph.size(find_lanes(self._graph)) // width if panel else 1
-        s.apply(
-            StreamRows(
-                tuple(n.name for n in self._graph.nodes),
-                width,
-                grain,
-                kept,
-                split=split,
-                panel=max(vectors, 1),
-            )
-        )
+        names = tuple(n.name for n in self._graph.nodes)
+        return StreamRows(names, width, grain, kept, split=split, panel=max(vectors, 1))
+
+    def build(self, decisions: KnobValues) -> Draft:
+        s = self._start.branch()
+        s.apply(self.step(decisions))
         return s
 
 
@@ -98,6 +98,22 @@ def _parts(graph: FlowGraph) -> tuple[int, ...]:
 
 
 def stream_space(request: ScheduleRequest) -> Space | None:
+    """Of what is read once; and of a window or contraction that no other family has taken so far."""
     start = request.plain
-    graph = None if start is None else try_flow_graph(start.func)
-    return None if start is None or graph is None else StreamSpace(start, graph, request.target)
+    if start is None:
+        return None
+    graph = try_flow_graph(start.func) or try_row_products(start.func)
+    if graph is None and request.limit == inf:
+        graph = try_any_fold(start.func)
+    return None if graph is None else StreamSpace(start, graph, request.target)
+
+
+def schedule_fold(s: Draft, name: str, target: Target) -> None:
+    """Schedule a reduction by itself, with nothing around it; ScheduleError if it is none of a flow graph."""
+    alone = Draft(extract_nests(s.func, {name}))
+    graph = try_any_fold(alone.func)
+    if graph is None:
+        raise ScheduleError(f"{name} is no fold of a flow graph")
+    space = StreamSpace(alone, graph, replace(target, machine=SHIPPED))
+    points, _ = space.ranked()
+    s.apply(space.step(space.decisions(points[0])))

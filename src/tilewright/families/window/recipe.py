@@ -6,10 +6,11 @@ registers, and the reduction runs inside. Windows of neighbours overlap, so a ti
 would one by one.
 """
 
-from tilewright.families.elementwise.recipe import memory_order, schedule_spatial
 from tilewright.families.gemm.recipe import load_strides
 from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
 from tilewright.families.gemm.tiles import RegisterTile
+from tilewright.families.memory_order import memory_order
+from tilewright.families.stream.elements import schedule_elements
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, free_vars, loads
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
@@ -101,7 +102,7 @@ def gather_lanes(s: Draft, name: str, target: Target) -> None:
         if inner.var in used and _step(ld, inner.var, block) != 1:
             order = [it.var.name for it in block.iters if it.var in used and it.var is not inner.var]
             copy = s.apply(Reindex(name, ld.buffer.name, (*order, inner.var.name)))
-            schedule_spatial(s, copy.copy, target)
+            schedule_elements(s, copy.copy, target)
 
 
 def _reduce_loops(block: Block) -> list[str]:

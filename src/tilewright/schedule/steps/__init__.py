@@ -40,6 +40,7 @@ from tilewright.schedule.steps.set_scope import SetScope as SetScope
 from tilewright.schedule.steps.split import Split as Split
 from tilewright.schedule.steps.stage import Stage as Stage
 from tilewright.schedule.steps.store_at import StoreAt as StoreAt
+from tilewright.schedule.steps.stream_elements import StreamElements as StreamElements
 from tilewright.schedule.steps.stream_rows import StreamRows as StreamRows
 from tilewright.schedule.steps.tensorize import Tensorize as Tensorize
 from tilewright.schedule.steps.transform_block_layout import TransformBlockLayout as TransformBlockLayout

@@ -32,7 +32,7 @@ from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, region
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, seq, walk_stmts
+from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, blocks, seq, walk_stmts
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,9 @@ def _domains(block: Block, readers: Stmt, simplify: Simplifier) -> list[Span | N
 
 
 def _holding(body: Stmt, block: Block) -> Stmt:
-    """The statement of a loop's body that holds `block`."""
-    return next(s for s in (body.stmts if isinstance(body, Seq) else (body,)) if contains_block(s, block))
+    """The statement of a loop's body that holds `block`, which may have been rebuilt since."""
+    stmts = body.stmts if isinstance(body, Seq) else (body,)
+    return next(s for s in stmts if any(b.name == block.name for b in blocks(s)))
 
 
 def _insert(body: Stmt, nest: Stmt, before: Block) -> Stmt:

@@ -64,7 +64,8 @@ class StreamRows(FuncStep):
         )
         body = seq(*nests[:first], made.body, *nests[last:])
         used = touched(body)
-        return replace(func, body=body, locals=(*(b for b in func.locals if used.any_of((b,))), *made.locals))
+        kept = [b for b in func.locals if used.any_of((b,))]
+        return replace(func, body=body, locals=tuple(dict.fromkeys((*kept, *made.locals))))
 
 
 def _apart(func: Func, nests: Sequence[Stmt], others: Sequence[Stmt]) -> Func:

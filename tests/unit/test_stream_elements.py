@@ -1,0 +1,126 @@
+"""Blocks without a reduction: whatever plan runs them, they compute what they say, interpreted and natively."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from native import run_native
+
+from tilewright.build import build
+from tilewright.codegen.kernel import kernel_ir
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Expr, const, select
+from tilewright.runtime.memory import empty_aligned
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.steps.stream_elements import StreamElements
+from tilewright.support.errors import ScheduleError
+from tilewright.tir.build import FuncBuilder
+from tilewright.tir.func import Func
+from tilewright.tir.interp import run_func
+from tilewright.tir.pipeline import lower_func
+from tilewright.tir.stmt import STREAM, loops
+from tilewright.tir.verify import verify_func
+
+F32 = DType.F32
+PLANS = (
+    StreamElements("Y", 8),
+    StreamElements("Y", 4, 2, parts=3),
+    StreamElements("Y", 8, 2, squares=2, streams=True, parts=16),
+    StreamElements("Y", 4, across=4, along=8, sources_first=True, streams=True),
+)
+
+
+def random_func(seed: int) -> Func:
+    """A sum of operands, each with its own axes missing or in another order, some of them behind a condition."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.choice([1, 3, 8, 13, 16, 24], rng.integers(1, 4)))
+    b = FuncBuilder("random")
+    operands: list[tuple[Buffer, list[int]]] = []
+    for k in range(rng.integers(1, 4)):
+        axes = [int(a) for a in rng.permutation(len(shape)) if rng.random() < 0.8]
+        operands.append((b.param(f"X{k}", tuple(shape[a] for a in axes), F32), axes))
+    cut, at = int(rng.integers(len(shape))), int(rng.integers(1, 20))
+    is_cut = rng.random() < 0.5
+
+    def value(*i: Expr) -> Expr:
+        total: Expr = const(1, F32)
+        for n, (x, axes) in enumerate(operands):
+            read = x[tuple(i[a] for a in axes)]
+            total = total + (select(i[cut] < at, read, const(2, F32)) if is_cut and not n else read)
+        return total
+
+    return b.finish(b.compute("Y", shape, value))
+
+
+def integers(func: Func) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(-9, 9, p.shape).astype(p.dtype.numpy) for p in func.params if p not in func.outputs]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_plan_computes_the_same(seed: int) -> None:
+    func = random_func(seed)
+    plan = PLANS[seed % len(PLANS)]
+    made = Schedule(func)
+    made.apply(plan)
+    verify_func(made.func)
+    arrays = integers(func)
+    (want,) = run_func(func, *arrays)
+    np.testing.assert_array_equal(run_func(made.func, *arrays)[0], want)
+    np.testing.assert_array_equal(run_native(made.func, arrays)[0], want)
+
+
+def transposed(rows: int, columns: int) -> Func:
+    b = FuncBuilder("transposed")
+    x = b.param("X", (rows, columns), F32)
+    return b.finish(b.compute("Y", (columns, rows), lambda i, j: x[j, i]))
+
+
+def streamed(func: Func, **knobs: int) -> Func:
+    s = Schedule(func)
+    s.apply(replace(StreamElements("Y", 8, squares=2, streams=True), **knobs))
+    return s.func
+
+
+def code(func: Func) -> str:
+    phases, _ = lower_func(func)
+    return kernel_ir(phases[0].func)
+
+
+def test_stores_past_the_caches_are_aligned_and_fenced() -> None:
+    text = code(streamed(transposed(64, 64)))
+    stores = re.findall(r"store <8 x float> .*!nontemporal.*", text)
+    assert len(stores) == 16 and all("align 32" in s for s in stores)
+    assert "fence seq_cst" in text
+
+
+def test_of_rows_that_are_not_whole_vectors_only_every_eighth_is_aligned() -> None:
+    assert code(streamed(transposed(61, 64))).count("!nontemporal") == 1
+
+
+def test_an_output_that_is_not_aligned_is_stored_as_usual() -> None:
+    func = streamed(transposed(64, 64))
+    x = integers(func)[0]
+    room = empty_aligned((64 * 64 + 1,), np.dtype(np.float32))
+    for start in (0, 1):
+        y = room[start : start + 64 * 64].reshape(64, 64)
+        build(func)(x, out=y)
+        np.testing.assert_array_equal(y, x.T)
+
+
+def test_a_loop_says_that_it_streams() -> None:
+    assert any(STREAM in dict(n.annotations) for n in loops(streamed(transposed(64, 64)).body))
+
+
+def test_a_sum_is_refused() -> None:
+    b = FuncBuilder("sum")
+    x = b.param("X", (4, 8), F32)
+    s = Schedule(b.finish(b.reduce("Y", (4,), (8,), lambda i, k: x[i, k])))
+    with pytest.raises(ScheduleError, match="not one store of elements"):
+        s.apply(StreamElements("Y", 8))
+
+
+def test_numbers_below_one_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="at least one"):
+        Schedule(transposed(8, 8)).apply(StreamElements("Y", 0))
