@@ -14,6 +14,7 @@ from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.from_func import flow_graph_of
 from tilewright.gir.interp import run_flow_graph
 from tilewright.gir.lower import lower_flow_graph
+from tilewright.gir.movement import added_movement
 from tilewright.gir.parser import parse_flow
 from tilewright.gir.plan import Plan, find_lanes
 from tilewright.gir.printer import print_flow_graph
@@ -94,3 +95,17 @@ def test_any_plan_means_what_the_graph_does(data: st.DataObject) -> None:
     args = feeds(func)
     for got, want in zip(results(made, args), run_flow_graph(graph, *args), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@given(st.data())
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_no_plan_moves_more_than_the_blocks_did(data: st.DataObject) -> None:
+    func, graph = data.draw(flow_graphs())
+    assume(find_lanes(graph))
+    plan = data.draw(plans(graph))
+    try:
+        made = lower_flow_graph(graph, plan)
+    except ScheduleError:
+        assume(False)
+        raise
+    assert added_movement(func, made, is_divided=plan.split > 1) is None

@@ -5,14 +5,18 @@ from dataclasses import dataclass, replace
 import pytest
 from schedule_programs import elementwise, matmul
 
-from tilewright.ir.expr import as_index
+from tilewright.gir.movement import Movement
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Var, as_index
 from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import FuncStep
+from tilewright.schedule.steps.stream_rows import StreamRows
 from tilewright.support.errors import InternalError, ScheduleError
+from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import LoopKind
+from tilewright.tir.stmt import Block, For, Iter, LoopKind, Store, seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +103,40 @@ def test_the_environment_turns_it_on(setting: str, is_on: bool, monkeypatch: pyt
             s.apply(Shorten("Z_j"))
     else:
         s.apply(Shorten("Z_j"))
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughMemory(StreamRows):
+    """A rewrite that is wrong though it computes the same: the result goes through memory once more."""
+
+    def rewrite(self, func: Func) -> Func:
+        made = StreamRows.rewrite(self, func)
+        (out,) = made.outputs
+        again = Buffer(f"{out.name}_again", out.shape, out.dtype)
+        copies = copied(out, again, "there"), copied(again, out, "back")
+        return replace(made, body=seq(made.body, *copies), locals=(*made.locals, again))
+
+
+def copied(source: Buffer, target: Buffer, name: str) -> For:
+    i, v = Var(f"{name}_i"), Var(f"{name}_v")
+    block = Block(name, (Iter(v, source.shape[0]),), (i,), Store(target, (v,), source[v]))
+    return For(i, source.shape[0], block)
+
+
+def sums() -> Func:
+    b = FuncBuilder("sums")
+    x = b.param("X", (64, 32), DType.F32)
+    return b.finish(b.reduce("Y", (64,), (32,), lambda i, k: x[i, k]))
+
+
+def test_a_rewrite_of_a_flow_graph_that_moves_more_is_named() -> None:
+    Schedule(sums(), debug=True).apply(StreamRows(("Y",), 8, 16))
+    with pytest.raises(
+        InternalError, match=r"ThroughMemory.*moves more than the blocks did: 9216 B of memory"
+    ):
+        Schedule(sums(), debug=True).apply(ThroughMemory(("Y",), 8, 16))
+
+
+def test_a_value_kept_in_scratch_pays_for_one_in_memory() -> None:
+    blocks, kept = Movement(100, 0, 0), Movement(90, 10, 0)
+    assert kept < blocks

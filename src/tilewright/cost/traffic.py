@@ -16,17 +16,15 @@ away but what is named `cold`, such as the weights of a network that no cache ho
 a line that is written is not read first, conditions hold, and a `while` runs once.
 """
 
-import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from tilewright.cost.caches import LINE_BYTES, l1_room, l2_room, l3_room
 from tilewright.cost.work import instructions
-from tilewright.ir.expr import Buffer, Indices, Scope, Var, loads
-from tilewright.ir.rewrite import substitute
-from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.ir.expr import Buffer
 from tilewright.target.machine import Machine
+from tilewright.tir.analysis.footprints import Footprints, Use, own_accesses
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import (
     Alloc,
@@ -40,20 +38,12 @@ from tilewright.tir.stmt import (
     Stmt,
     Store,
     children,
-    stmt_exprs,
     walk_stmts,
 )
 
 _STRAIGHT = (LoopKind.VECTORIZED, LoopKind.UNROLLED)  # loops of which no loop is left
 
 LEVELS = ("L1", "L2", "L3", "memory")  # where bytes come from, or go to
-
-
-class Use(NamedTuple):
-    """A buffer that is read, or written."""
-
-    buffer: Buffer
-    is_write: bool
 
 
 Volumes: TypeAlias = dict[Use, float]  # bytes
@@ -83,7 +73,7 @@ class Traffic:
 
 def traffic_of(func: Func, m: Machine, vector_bytes: int, cold: Collection[Buffer] = ()) -> Traffic:
     """Of a kernel, or of any Func: its loops as they are. `cold`: params that are in no cache when it begins."""
-    tree = _Tree(func)
+    tree = Footprints(func, LINE_BYTES)
     whole = tree.footprint(func.body)
     moved = [sum(_loaded(tree, func.body).values())]
     for room in (l1_room(m), l2_room(m), l3_room(m)):
@@ -99,7 +89,7 @@ def must_move(func: Func) -> int:
     that is less: a gather reaches everything and takes little. Conditions are taken to hold, and a
     `while` to run once.
     """
-    boxes = _Tree(func).boxes(func.body)
+    boxes = Footprints(func).boxes(func.body)
     return sum(
         b.elements(use.buffer) * use.buffer.dtype.bytes
         for use, b in boxes.items()
@@ -107,124 +97,10 @@ def must_move(func: Func) -> int:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- footprints
-
-
-@dataclass(slots=True)
-class _Box:
-    """The box around the accesses of one kind to a buffer, and how many there are."""
-
-    low: list[int | float]
-    high: list[int | float]
-    times: int
-
-    def extents(self, buffer: Buffer) -> list[int]:
-        """A guarded access may leave the buffer."""
-        spans = zip(self.low, self.high, buffer.shape, strict=True)
-        return [max(0, int(min(high, n - 1)) - int(max(low, 0)) + 1) for low, high, n in spans]
-
-    def elements(self, buffer: Buffer) -> int:
-        return min(math.prod(self.extents(buffer)), self.times)
-
-    def line_bytes(self, buffer: Buffer) -> float:
-        """Bytes of the lines that it touches: what lies side by side shares them."""
-        extents = self.extents(buffer)
-        run = 1
-        while extents:
-            run *= extents[-1]
-            if extents.pop() < buffer.shape[len(extents)]:
-                break
-        lines = -(-run * buffer.dtype.bytes // LINE_BYTES)
-        return min(math.prod(extents) * lines, self.times) * LINE_BYTES
-
-
-class _Access(NamedTuple):
-    use: Use
-    indices: Indices
-    times: int
-
-
-class _Tree:
-    """The statements of a Func and what they touch, found once each."""
-
-    def __init__(self, func: Func) -> None:
-        self._still: dict[Var, Interval] = {}  # loops and iterators, where they are not moved
-        for s in walk_stmts(func.body):
-            if isinstance(s, For):
-                self._still[s.var] = Interval(0, 0)
-            elif isinstance(s, Block):
-                self._still |= {it.var: Interval(0, 0) for it in s.iters}
-        # By identity: statements compare, and hash, by all that is in them.
-        self._accesses: dict[int, list[_Access]] = {}
-        self._boxes: dict[int, dict[Use, _Box]] = {}
-        self._footprints: dict[int, float] = {}
-
-    def accesses(self, s: Stmt) -> list[_Access]:
-        """What is read and written outside of registers, and how often; equal accesses together."""
-        found = self._accesses.get(id(s))
-        if found is None:
-            counted: dict[tuple[Use, Indices], int] = {}
-            for a in (*_own(s), *self._inside(s)):
-                counted[a.use, a.indices] = counted.get((a.use, a.indices), 0) + a.times
-            found = self._accesses[id(s)] = [_Access(*key, times) for key, times in counted.items()]
-        return found
-
-    def _inside(self, s: Stmt) -> Iterator[_Access]:
-        times = s.extent if isinstance(s, For) else 1
-        values = (
-            {it.var: b for it, b in zip(s.iters, s.bindings, strict=True)} if isinstance(s, Block) else None
-        )
-        for c in children(s):
-            for use, indices, n in self.accesses(c):
-                at = indices if values is None else tuple(substitute(i, values) for i in indices)
-                yield _Access(use, at, n * times)
-
-    def boxes(self, s: Stmt) -> dict[Use, _Box]:
-        """Around what `s` touches while the loops around it stand still."""
-        found = self._boxes.get(id(s))
-        if found is None:
-            inside = {n.var: Interval(0, n.extent - 1) for n in walk_stmts(s) if isinstance(n, For)}
-            simplify = Simplifier({**self._still, **inside})
-            found = self._boxes[id(s)] = {}
-            for use, indices, times in self.accesses(s):
-                bounds = [simplify.bounds(i) for i in indices]
-                box = found.get(use)
-                if box is None:
-                    found[use] = _Box([b.lo for b in bounds], [b.hi for b in bounds], times)
-                else:
-                    box.low = [min(x, b.lo) for x, b in zip(box.low, bounds, strict=True)]
-                    box.high = [max(x, b.hi) for x, b in zip(box.high, bounds, strict=True)]
-                    box.times += times
-        return found
-
-    def footprint(self, s: Stmt) -> float:
-        """Bytes of the lines that `s` touches."""
-        found = self._footprints.get(id(s))
-        if found is None:
-            most: dict[Buffer, float] = {}
-            for use, volume in self.touched(s).items():
-                most[use.buffer] = max(most.get(use.buffer, 0.0), volume)
-            found = self._footprints[id(s)] = sum(most.values())
-        return found
-
-    def touched(self, s: Stmt) -> Volumes:
-        return {use: box.line_bytes(use.buffer) for use, box in self.boxes(s).items()}
-
-
-def _own(s: Stmt) -> Iterator[_Access]:
-    """What the expressions of a statement load and what it stores, without what is in it."""
-    for e in stmt_exprs(s):
-        for ld in loads(e):
-            if ld.buffer.scope is not Scope.REGISTER:
-                yield _Access(Use(ld.buffer, False), ld.indices, 1)
-    if isinstance(s, Store) and s.buffer.scope is not Scope.REGISTER:
-        yield _Access(Use(s.buffer, True), s.indices, 1)
-
-
 # ------------------------------------------------------------------------------------------------------------- volumes
 
 
-def _moved(tree: _Tree, s: Stmt, room: float) -> Volumes:
+def _moved(tree: Footprints, s: Stmt, room: float) -> Volumes:
     """Bytes that come to a cache, or go from it."""
     match s:
         case For():
@@ -242,7 +118,7 @@ def _moved(tree: _Tree, s: Stmt, room: float) -> Volumes:
             assert_never(s)
 
 
-def _loaded(tree: _Tree, s: Stmt) -> Volumes:
+def _loaded(tree: Footprints, s: Stmt) -> Volumes:
     """Bytes that are loaded to registers and stored from them: by straight code, which loads nothing twice."""
     if not any(isinstance(n, For) and n.kind not in _STRAIGHT for n in walk_stmts(s)):
         return {
@@ -254,7 +130,7 @@ def _loaded(tree: _Tree, s: Stmt) -> Volumes:
 
 def _once(s: Stmt, least: int) -> Volumes:
     """Bytes of the elements, or of the lines that have `least` bytes, that a statement itself takes."""
-    return _sum({a.use: float(max(a.use.buffer.dtype.bytes, least))} for a in _own(s))
+    return _sum({a.use: float(max(a.use.buffer.dtype.bytes, least))} for a in own_accesses(s))
 
 
 def _times(volumes: Volumes, n: int) -> Volumes:

@@ -4,9 +4,10 @@
     TILEWRIGHT_DEBUG=1                      all of them, those of the default recipes and of the search too
 
 After each step the rules of programs are checked (`tir/verify.py`), all conditions of the Funcs that changed are found
-out from nothing (`validate.py`), and compared with what is found with the help of memory. A step that breaks a rule,
-or makes a valid program invalid, is a defect of the step: an `InternalError` names it and shows where the program is
-wrong. A program that was wrong before the first step is not blamed on one.
+out from nothing (`validate.py`), and compared with what is found with the help of memory; and the step is held to its
+own promise (`Step.broken_promise`), such as that streaming rows moves no more than the blocks did. A step that breaks a
+rule, or makes a valid program invalid, is a defect of the step: an `InternalError` names it and shows where the program
+is wrong. A program that was wrong before the first step is not blamed on one.
 """
 
 import os
@@ -42,6 +43,9 @@ class Watch:
                 self._check_func(step, old.get(func.name), func)
 
     def _check_func(self, step: Step, before: Func | None, after: Func) -> None:
+        broken = None if before is None else step.broken_promise(before, after)
+        if broken is not None:
+            raise InternalError(f"{step} {broken}")
         fresh = validate(after)
         remembered = self._known.validate(after)
         if not fresh.same_as(remembered):

@@ -25,6 +25,10 @@ class Step(ABC):
     @abstractmethod
     def apply(self, module: Module) -> Module: ...
 
+    def broken_promise(self, before: Func, after: Func) -> str | None:
+        """What is wrong with a Func that it made of another, beyond the rules of all programs: debug mode asks."""
+        return None
+
     def __str__(self) -> str:
         return value_text(self)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.gir.from_func import flow_graph_of
 from tilewright.gir.lower import lower_flow_graph
+from tilewright.gir.movement import added_movement
 from tilewright.gir.plan import Plan, find_lanes
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
@@ -66,6 +67,9 @@ class StreamRows(FuncStep):
         used = touched(body)
         kept = [b for b in func.locals if used.any_of((b,))]
         return replace(func, body=body, locals=tuple(dict.fromkeys((*kept, *made.locals))))
+
+    def broken_promise(self, before: Func, after: Func) -> str | None:
+        return added_movement(before, after, is_divided=self.split > 1)
 
 
 def _apart(func: Func, nests: Sequence[Stmt], others: Sequence[Stmt]) -> Func:

@@ -1,0 +1,73 @@
+"""Monotone rewrites: what a flow graph and its plan make of blocks moves no more than the blocks did.
+
+    memory      bytes of memory that nests read, and bytes that they write: each buffer once for each nest that has it,
+                but once for all nests of a graph, whose last rows may be a nest of their own
+    scratch     bytes that wait near, in buffers of a worker; of a block that reduces, its results so far
+    registers   elements that are loaded and stored, wherever they are
+
+compared in this order: less of one pays for any of the next. Blocks move every value through memory, so bringing them
+together can only take bytes away; a rewrite that adds some has lost what it was for. Partial results, which a division
+of rows adds so that workers find parts, are the one exception: then only what was in memory before is compared.
+"""
+
+from math import prod
+from typing import NamedTuple
+
+from tilewright.ir.expr import Buffer, Scope, loads
+from tilewright.tir.analysis.footprints import Footprints
+from tilewright.tir.func import Func
+from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, blocks, children, stmt_exprs, walk_stmts
+
+
+class Movement(NamedTuple):
+    """Compares as the module says."""
+
+    memory: int
+    scratch: int
+    registers: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.memory} B of memory, {self.scratch} B of scratch, {self.registers} elements in registers"
+        )
+
+
+def movement_of(func: Func, but: frozenset[Buffer] = frozenset(), *, is_one_pass: bool = False) -> Movement:
+    """What a Func moves, without the buffers `but`. `is_one_pass`: its nests count as one."""
+    found = Footprints(func)
+    memory = scratch = 0
+    body = func.body
+    for nest in body.stmts if isinstance(body, Seq) and not is_one_pass else (body,):
+        waiting: dict[Buffer, int] = {}
+        for use, box in found.boxes(nest).items():
+            nbytes = prod(box.extents(use.buffer)) * use.buffer.dtype.bytes
+            if use.buffer in but:
+                continue
+            if use.buffer.scope is Scope.GLOBAL:
+                memory += nbytes
+            else:
+                waiting[use.buffer] = max(waiting.get(use.buffer, 0), nbytes)
+        scratch += sum(waiting.values()) + sum(map(_so_far, blocks(nest)))
+    return Movement(memory, scratch, _elements(func.body))
+
+
+def added_movement(before: Func, after: Func, *, is_divided: bool = False) -> str | None:
+    """How a Func moves more than the one that it was made of, if it does. `is_divided`: rows are folded in parts."""
+    new = frozenset(b for b in after.locals if b not in before.locals and b.scope is Scope.GLOBAL)
+    old = movement_of(before)
+    now = movement_of(after, new if is_divided else frozenset(), is_one_pass=True)
+    if now.memory > old.memory or (now > old and not is_divided):
+        return f"moves more than the blocks did: {now}; not {old}"
+    return None
+
+
+def _so_far(block: Block) -> int:
+    """Bytes of the results of a reduction, which are in memory until it is done."""
+    stored = {s.buffer for s in walk_stmts(block.body) if isinstance(s, Store)}
+    return sum(b.bytes for b in stored) if block.is_reduction else 0
+
+
+def _elements(s: Stmt) -> int:
+    """Loads and stores, of registers too."""
+    own = sum(len(loads(e)) for e in stmt_exprs(s)) + isinstance(s, Store)
+    return (s.extent if isinstance(s, For) else 1) * (own + sum(map(_elements, children(s))))
