@@ -67,6 +67,14 @@ def test_values_that_stayed_near_are_drawn_so(model: Path, tmp_path: Path) -> No
     assert any("registers" in b for b in after)
 
 
+def test_a_model_that_the_host_runs_has_nothing_to_draw(model: Path, tmp_path: Path) -> None:
+    x, y = (helper.make_tensor_value_info(n, t, s) for n, t, s in (("x", 1, [4]), ("y", 7, [1, None])))
+    graph = helper.make_graph([helper.make_node("NonZero", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), model)
+    assert found(model)["kernels"] == []
+    call(model, "--traffic", "--svg", tmp_path / "flow.svg", status=ExitStatus.USER_ERROR)
+
+
 @pytest.mark.parametrize("other", [["--ir", "tir"], ["--trace"], ["--kernel", "y"]], ids=str)
 def test_other_views_are_refused_beside_it(model: Path, other: list[str]) -> None:
     call(model, "--traffic", *other, status=ExitStatus.USAGE)

@@ -18,12 +18,13 @@ from tilewright.cli.traffic_table import with_times
 from tilewright.cli.traffic_view import traffic_view
 from tilewright.cli.views import pick
 from tilewright.compiler import stages
-from tilewright.driver.kernels import NativeKernel
+from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.graph.printer import print_graph
 from tilewright.placement.options import PluginOptions
 from tilewright.runtime.file import load_artifact as read_program
 from tilewright.runtime.machine import default_threads
 from tilewright.stages import Stages
+from tilewright.support.errors import UserError
 from tilewright.target.target import native
 from tilewright.tir.func import Module
 from tilewright.tir.printer import print_func, print_module
@@ -82,13 +83,17 @@ def traffic_of_model(
         )
         view = with_times(view, {k.name: k.seconds for k in made.kernels})
     if svg is not None:
-        name = (
-            view["kernels"][0]["name"]
-            if kernel is None
-            else pick({k.name: k.name for k in found.kernels}, kernel)
-        )
-        write_drawing(svg, flow_svg(next(c for c in found.compiled if name in [k.name for k in c.kernels])))
+        write_drawing(svg, flow_svg(_drawn(found, view, kernel)))
     return view
+
+
+def _drawn(found: Stages, view: Mapping[str, Any], kernel: str | None) -> Compiled:
+    """What the named kernel was made from, or the first of the view."""
+    names = {k["name"]: k["name"] for k in view["kernels"]}
+    if not names:
+        raise UserError("no kernel of the model runs before the host does", hint="there is nothing to draw")
+    name = next(iter(names)) if kernel is None else pick(names, kernel)
+    return next(c for c in found.compiled if name in [k.name for k in c.kernels])
 
 
 def _on_the_host(found: Stages | None) -> dict[str, Any]:

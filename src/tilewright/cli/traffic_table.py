@@ -24,7 +24,7 @@ def total_of(view: Mapping[str, Any]) -> dict[str, Any]:
         "must_move_bytes": sum(k["must_move_bytes"] for k in kernels),
         "moved_bytes": {level: sum(k["moved_bytes"][level] for k in kernels) for level in view["levels"]},
         "estimated_seconds": sum(k["estimated_seconds"] for k in kernels),
-        "measured_seconds": None if None in measured else sum(measured),
+        "measured_seconds": None if not measured or None in measured else sum(measured),
     }
 
 
