@@ -332,6 +332,23 @@ def test_each_nest_is_a_kernel_and_what_flows_between_them_is_shared() -> None:
     assert [[b.name for b in p.writes] for p in phases] == [["T"], ["Y"]]
 
 
+def test_fills_that_follow_each_other_are_one_kernel() -> None:
+    func = parse_func("""
+@func
+def f(X: f32[4], A: out(f32[8]), Y: out(f32[4])):
+    for i in range(2):
+        A[i] = 0.0
+    for j in range(2):
+        A[j + 6] = 1.0
+    for k in range(4):
+        A[k + 2] = X[k]
+    for m in parallel(4):
+        Y[m] = 2.0
+""")
+    phases, _ = lower_func(func)
+    assert [[b.name for b in p.writes] for p in phases] == [["A"], ["A"], ["Y"]]
+
+
 def test_registers_used_by_two_nests_are_refused() -> None:
     func = parse_func("""
 @func

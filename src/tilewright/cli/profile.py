@@ -41,6 +41,7 @@ from tilewright.support.artifact import (
 from tilewright.support.driver_abi import CallRow, Job
 from tilewright.support.program import map_program
 from tilewright.target.target import Target
+from tilewright.tir.passes.split_phases import with_joined_fills
 from tilewright.tir.stmt import Alloc, Block, Emit, Seq, Stmt, Store, blocks, walk_stmts
 
 MIN_RUNS = 5
@@ -310,7 +311,7 @@ def algorithm_of(kernel: NativeKernel, compiled: Compiled) -> str:
 def _nest(kernel: NativeKernel, compiled: Compiled) -> Stmt:
     """The part of the scheduled Func that became this kernel; all of it where that is not one to one."""
     body = compiled.scheduled.body
-    nests = body.stmts if isinstance(body, Seq) else (body,)
+    nests = with_joined_fills(body.stmts) if isinstance(body, Seq) else [body]
     names = [k.name for k in compiled.kernels]
     return nests[names.index(kernel.name)] if len(nests) == len(names) else body
 

@@ -13,7 +13,12 @@ from tilewright.tir.passes.carry_stored import carry_stored
 from tilewright.tir.passes.compact_buffers import compact_buffers
 from tilewright.tir.passes.lower_blocks import lower_blocks
 from tilewright.tir.passes.simplify import simplify_func
-from tilewright.tir.passes.split_phases import Phase, share_large_buffers, split_phases
+from tilewright.tir.passes.split_phases import (
+    Phase,
+    share_large_buffers,
+    split_phases,
+    with_joined_fills,
+)
 from tilewright.tir.passes.unroll_loops import unroll_loops
 from tilewright.tir.stmt import Seq, Stmt
 
@@ -43,7 +48,7 @@ def lower_func(func: Func, extra: tuple[FuncPass, ...] = ()) -> tuple[tuple[Phas
         for p in BEFORE_SPLIT:
             part = p(part)
         lowered.append(part.body)
-    phases, shared = split_phases(func.with_body(Seq(tuple(lowered))))
+    phases, shared = split_phases(func.with_body(Seq(tuple(with_joined_fills(lowered)))))
     done: list[Phase] = []
     for phase in phases:
         # Allocations shrink to what an iteration touches; what is still too large for a stack is shared memory.

@@ -1,5 +1,8 @@
 """split_phases: a Func whose body is a sequence of nests becomes one kernel per nest.
 
+Nests of one part that read nothing, such as the sides of a border, are one nest if they follow each other: each of them
+takes less than a barrier (`with_joined_fills`). Others stay apart: what reads constants alone runs at compile time.
+
 Workers meet at a barrier between kernels, so each kernel has a static number of parts: the extent of its
 outermost loop if that is PARALLEL, else one. A PARALLEL loop that is all there is in serial ones (the steps of a
 recurrence) makes parts in steps: workers meet after each step. Local buffers that flow from one phase to another, or
@@ -8,15 +11,16 @@ one part becomes memory of one worker, unless it is too large for that (`share_l
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
-from tilewright.ir.expr import Buffer, Indices, Scope
+from tilewright.ir.expr import Buffer, Indices, Scope, loads
 from tilewright.support.errors import InternalError, ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_allocations import indices_by_buffer, place_allocations, separate_buffers
 from tilewright.tir.rewrite import redirect, transform_stmt
-from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, walk_stmts
+from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, seq, stmt_exprs, walk_stmts
 
 MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
 MAX_SHARED_SCRATCH = 1 << 28  # of all parts of a kernel together
@@ -45,6 +49,20 @@ def part_loops(body: Stmt) -> tuple[For, ...]:
     if found and (body.extent == 1 or math.prod(n.extent for n in found) > MAX_STEPS):
         return ()
     return (*found, body)
+
+
+def with_joined_fills(nests: Sequence[Stmt]) -> list[Stmt]:
+    """The nests, in which those that only fill memory, in one part, are one where they follow each other."""
+    out: list[Stmt] = []
+    for is_fill, run in groupby(nests, _is_fill):
+        found = list(run)
+        out += [seq(*found)] if is_fill else found
+    return out
+
+
+def _is_fill(nest: Stmt) -> bool:
+    reads = (e for s in walk_stmts(nest) for root in stmt_exprs(s) for e in loads(root))
+    return not part_loops(nest) and next(reads, None) is None
 
 
 def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
