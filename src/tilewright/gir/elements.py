@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, prod
 
-from tilewright.gir.pieces import Piece, find_cut, steps_of
+from tilewright.gir.pieces import ElementBox, find_cut, steps_of
 from tilewright.gir.row import Names
 from tilewright.gir.tiles import Squares, TileShape, find_transposed
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var, as_index, equal, free_vars, loads
@@ -52,7 +52,7 @@ class ElementPlan:
     parts: int = 1  # at least as many are wanted; 1: nobody shares the work
 
 
-def lower_elements(piece: Piece, around: Mapping[Var, int], plan: ElementPlan, names: Names) -> Stmt:
+def lower_elements(piece: ElementBox, around: Mapping[Var, int], plan: ElementPlan, names: Names) -> Stmt:
     """All of a piece; `around` are the loops that it is inside of, which nothing here divides."""
     nests = _Elements(plan, names).nest(piece, plan.parts > 1)
     if plan.parts > 1:
@@ -67,7 +67,7 @@ class _Elements:
     def __init__(self, plan: ElementPlan, names: Names) -> None:
         self._plan, self._names = plan, names
 
-    def nest(self, piece: Piece, is_shared: bool) -> list[Stmt]:
+    def nest(self, piece: ElementBox, is_shared: bool) -> list[Stmt]:
         """The nests of a piece; if they are shared, each is one of blocks."""
         found = find_transposed(piece, self._plan.lanes, self._names.simplify)
         cut = find_cut(piece, () if found is None else (found.across, found.inner), self._plan.lanes)
@@ -102,7 +102,7 @@ class _Elements:
 
     # -------------------------------------------------------------------------------------------------------- vectors
 
-    def _vectors(self, piece: Piece, is_shared: bool) -> Stmt:
+    def _vectors(self, piece: ElementBox, is_shared: bool) -> Stmt:
         plan, names = self._plan, self._names
         depth = fused_axes(piece, plan.lanes, names.simplify)[0]
         order = list(piece.axes.items())
@@ -132,13 +132,13 @@ class _Elements:
         body = seq(self._streamed(For(step, each, vector)), *last)
         return self._loops({**outer, chunk: chunks}, body, is_shared)
 
-    def _steps(self, piece: Piece, fused: Mapping[Var, int], start: int, steps: int, width: int) -> Stmt:
+    def _steps(self, piece: ElementBox, fused: Mapping[Var, int], start: int, steps: int, width: int) -> Stmt:
         if not fused or steps == 1:
             return self._vector(piece, fused, as_index(start), width)
         step = self._names.var("step", steps)
         return self._streamed(For(step, steps, self._vector(piece, fused, start + step * width, width)))
 
-    def _vector(self, piece: Piece, fused: Mapping[Var, int], first: Expr, width: int) -> Stmt:
+    def _vector(self, piece: ElementBox, fused: Mapping[Var, int], first: Expr, width: int) -> Stmt:
         names = self._names
         lane = names.var("lane", width)
         at = spread(fused, first + lane, names.simplify)
@@ -208,7 +208,7 @@ def spread(axes: Mapping[Var, int], number: Expr, simplify: Callable[[Expr], Exp
     return out
 
 
-def fused_axes(piece: Piece, lanes: int, simplify: Simplifier) -> tuple[int, float]:
+def fused_axes(piece: ElementBox, lanes: int, simplify: Simplifier) -> tuple[int, float]:
     """How many of the innermost axes to fuse before taking vectors off, and the loads and stores that an element costs
     then.
     """
@@ -220,7 +220,7 @@ def fused_axes(piece: Piece, lanes: int, simplify: Simplifier) -> tuple[int, flo
     return best
 
 
-def _access_cost(piece: Piece, depth: int, lanes: int, simplify: Simplifier) -> float:
+def _access_cost(piece: ElementBox, depth: int, lanes: int, simplify: Simplifier) -> float:
     axes = dict(list(piece.axes.items())[len(piece.axes) - depth :])
     size = prod(axes.values())
     lane, vector = Var("lane"), Var("vector")
@@ -247,7 +247,7 @@ def _is_plain(terms: Sequence[tuple[Expr, int]], lane: Var) -> bool:
 
 
 def _chooses_rows(
-    piece: Piece, outer: Mapping[Var, int], fused: Mapping[Var, int], simplify: Simplifier
+    piece: ElementBox, outer: Mapping[Var, int], fused: Mapping[Var, int], simplify: Simplifier
 ) -> bool:
     """Does data choose what is read in each iteration of the last of `outer`, and the fused axes run along it?"""
     if not outer or not fused:
@@ -269,7 +269,7 @@ def _is_row(buffer: Buffer, indices: Indices, row: Var, inner: Var, simplify: Si
 
 def piece_of(
     stores: Sequence[Store], axes: Mapping[Var, int], condition: Expr, simplify: Simplifier
-) -> Piece:
+) -> ElementBox:
     """With axes in the order of the first output's memory, the outermost first."""
     out = stores[0]
     steps: dict[Var, int] = {}
@@ -280,5 +280,5 @@ def piece_of(
     kept = {a: e for a, e in axes.items() if e > 1}
     order = sorted(kept, key=lambda a: -steps.get(a, 0))
     zero: dict[Var, Expr] = {a: as_index(0) for a, e in axes.items() if e == 1}
-    whole = Piece(tuple(stores), {a: kept[a] for a in order}, condition)
+    whole = ElementBox(tuple(stores), {a: kept[a] for a in order}, condition)
     return whole.moved(zero, whole.axes, simplify)

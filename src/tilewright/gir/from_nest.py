@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.gir.elements import fused_axes, piece_of
-from tilewright.gir.pieces import Piece
+from tilewright.gir.pieces import ElementBox
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, free_vars, loads, walk
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
@@ -23,7 +23,7 @@ _MOST_SPLITS = 8
 @dataclass(frozen=True, slots=True)
 class ElementNest:
     nest: Stmt  # what it was made of
-    piece: Piece
+    piece: ElementBox
     around: Mapping[Var, int]  # the loops around it that it depends on
 
     @property
@@ -78,7 +78,7 @@ def _extents(path: tuple[Stmt, ...]) -> dict[Var, int]:
     return found
 
 
-def _split(piece: Piece, lanes: int, simplify: Simplifier) -> Piece:
+def _split(piece: ElementBox, lanes: int, simplify: Simplifier) -> ElementBox:
     best, cost = piece, fused_axes(piece, lanes, simplify)[1]
     for _ in range(_MOST_SPLITS):
         found = _quotient(piece)
@@ -99,7 +99,7 @@ def _split(piece: Piece, lanes: int, simplify: Simplifier) -> Piece:
     return best
 
 
-def _quotient(piece: Piece) -> tuple[Var, int] | None:
+def _quotient(piece: ElementBox) -> tuple[Var, int] | None:
     """An axis, and what some access divides it by."""
     for _, indices in piece.accesses():
         for e in (e for i in indices for e in walk(i)):

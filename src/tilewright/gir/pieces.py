@@ -34,7 +34,7 @@ _MAX_CUTS = 8  # of one axis, such as the parts of a concatenation; bound
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ElementBox:
     """What is stored for each point of `axes` (with their extents, from the outermost in) where `condition` holds."""
 
     stores: tuple[Store, ...]
@@ -56,18 +56,20 @@ class Piece:
         for s in self.stores:
             yield from dict.fromkeys(loads(s.value))
 
-    def within(self, axes: Mapping[Var, int]) -> "Piece":
+    def within(self, axes: Mapping[Var, int]) -> "ElementBox":
         """Of these axes alone; others have loops around it."""
-        return Piece(self.stores, axes, self.condition)
+        return ElementBox(self.stores, axes, self.condition)
 
-    def moved(self, values: Mapping[Var, Expr], axes: Mapping[Var, int], simplify: Simplifier) -> "Piece":
+    def moved(
+        self, values: Mapping[Var, Expr], axes: Mapping[Var, int], simplify: Simplifier
+    ) -> "ElementBox":
         """With other axes, over which the old ones are `values`."""
 
         def at(e: Expr) -> Expr:
             return simplify(substitute(e, values))
 
         stores = tuple(Store(s.buffer, tuple(map(at, s.indices)), at(s.value)) for s in self.stores)
-        return Piece(stores, axes, at(self.condition))
+        return ElementBox(stores, axes, at(self.condition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Cut:
     own: int  # the first of the axes that every piece has for itself
 
 
-def find_cut(piece: Piece, tiled: tuple[Var, ...], lanes: int) -> Cut | None:
+def find_cut(piece: ElementBox, tiled: tuple[Var, ...], lanes: int) -> Cut | None:
     """The outermost cut. Axes that are `tiled` are cut where their whole tiles end."""
     conditions = set(conjuncts(piece.condition))
     if piece.size >= _MIN_CUT:

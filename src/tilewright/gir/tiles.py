@@ -11,7 +11,7 @@ Squares are taken in blocks, so that lines are read, and written, as a whole bef
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.gir.pieces import Piece, steps_of
+from tilewright.gir.pieces import ElementBox, steps_of
 from tilewright.gir.row import Names
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var, free_vars, loads
@@ -41,7 +41,7 @@ class TransposedReads:
     reads: tuple[Load, ...]
 
 
-def find_transposed(piece: Piece, lanes: int, simplify: Simplifier) -> TransposedReads | None:
+def find_transposed(piece: ElementBox, lanes: int, simplify: Simplifier) -> TransposedReads | None:
     """The reads of a piece that are side by side along another axis than its results."""
     axes = piece.axes
     if not axes or piece.condition is not TRUE:
@@ -83,7 +83,7 @@ class Squares:
     """The blocks of a piece: `loops` over them, and the statements of one."""
 
     def __init__(
-        self, piece: Piece, found: TransposedReads, shape: TileShape, lanes: int, names: Names
+        self, piece: ElementBox, found: TransposedReads, shape: TileShape, lanes: int, names: Names
     ) -> None:
         self._piece, self._found, self._lanes, self._names = piece, found, lanes, names
         rows, columns = (piece.axes[a] // lanes for a in (found.across, found.inner))

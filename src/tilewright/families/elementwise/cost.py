@@ -17,7 +17,7 @@ from tilewright.schedule.find import find_block
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, Iter, IterKind, Store, blocks, stmt_exprs, walk_stmts
+from tilewright.tir.stmt import Block, Iter, Store, blocks, stmt_exprs, walk_stmts
 
 # Cycles an element costs more than in a whole vector, as measured by `benchmarks.predicted` on kernels that do so.
 # Swept (docs/results/constants.md).
@@ -93,16 +93,6 @@ def spatial_seconds(block: Block, lanes: int, m: Machine, *, is_cut: bool = True
         cycles += sum(_access_cycles(ld, block, inner, is_cut=is_cut) for ld in read)
         cycles += _SCATTERED if not is_cut and _chooses(store.value, inner.var) else 0.0
     return (domain(block) * cycles + runs * _RUN) / m.hertz
-
-
-def scattered_seconds(block: Block, m: Machine) -> float:
-    """What the operands of a reduction cost that do not lie side by side along its innermost loop."""
-    inner = next((it for it in reversed(block.iters) if it.kind is IterKind.REDUCE), None)
-    if block.try_store is None or inner is None:
-        return domain(block) * _SCATTERED / m.hertz
-    made = block.store.buffer
-    read = [ld for ld in loads(block.store.value) if ld.buffer is not made and _varies(ld, inner)]
-    return domain(block) * sum(_access_cycles(ld, block, inner, is_cut=False) for ld in read) / m.hertz
 
 
 def _side_by_side(block: Block) -> Iter | None:
