@@ -20,7 +20,7 @@ from tilewright.ir.expr import Buffer
 from tilewright.runtime.loader import Code
 from tilewright.support.arrays import Array
 from tilewright.support.processor import cpu_features
-from tilewright.target.target import AVX2, BASELINE, X86_V3, Target
+from tilewright.target.target import AVX2, AVX512, BASELINE, X86_V3, X86_V4, Target
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func, poisoned_array
 from tilewright.tir.parser import parse_func
@@ -28,12 +28,13 @@ from tilewright.tir.pipeline import lower_func
 from tilewright.tir.verify import verify_func
 
 HAS_AVX2 = cpu_features() >= X86_V3
-TARGETS = [t for t, present in ((AVX2, HAS_AVX2), (BASELINE, True)) if present]
+HAS_AVX512 = cpu_features() >= X86_V4
+TARGETS = [t for t, present in ((AVX2, HAS_AVX2), (BASELINE, True), (AVX512, HAS_AVX512)) if present]
 BEST = TARGETS[0]
 
 
 def target_name(target: Target) -> str:
-    return "avx2" if target.has_fma else "baseline"
+    return {64: "avx512", 32: "avx2", 16: "baseline"}[target.vector_bytes]
 
 
 every_target = pytest.mark.parametrize("target", TARGETS, ids=target_name)

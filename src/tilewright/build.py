@@ -56,7 +56,8 @@ _MAX_CALLS = 1 << 14  # kernel calls in one measurement
 def build(
     program: TensorProgram, target: str | Target = "native", threads: int | None = None
 ) -> "Executable":
-    """Compile a Func, or a Schedule as it stands, for `target` ("native", "x86-64", "x86-64-v3", or a Target).
+    """Compile a Func, or a Schedule as it stands, for `target` ("native", "x86-64", "x86-64-v3", "x86-64-v4", or a
+    Target).
 
     `threads` run the parallel loops, the caller's included; one for each physical core unless given.
     """

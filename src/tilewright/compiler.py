@@ -109,9 +109,9 @@ def compile(
     progress: OnProgress | None = None,
     trace: "ProgramTrace | str | Path | None" = None,
 ) -> CompiledModel:
-    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), or a Target. Kernels are
-    ranked by one core's time; with `threads`, by the time of that many: the program still runs with any number. What
-    `trace`, or the file of that name, decides is not decided again. The rest is as for `load`.
+    """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), "x86-64-v4" (and AVX-512), or
+    a Target. Kernels are ranked by one core's time; with `threads`, by the time of that many: the program still runs
+    with any number. What `trace`, or the file of that name, decides is not decided again. The rest is as for `load`.
     """
     cache = default_cache()
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)

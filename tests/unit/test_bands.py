@@ -37,7 +37,7 @@ from tilewright.search.join import join_funcs
 from tilewright.search.layouts import find_images, lay_out
 from tilewright.support.errors import ScheduleError
 from tilewright.support.program import leaves
-from tilewright.target.target import AVX2, Target
+from tilewright.target.target import AVX2, AVX512, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Call, Func, Module, single
@@ -124,6 +124,8 @@ def test_bands_mean_the_same(shape: tuple[int, ...], target: Target) -> None:
     arrays = integers(func)
     (want,) = run_func(func, *arrays)
     points, _ = space.ranked()
+    if not len(points) and target is AVX512:
+        pytest.skip("channels are no whole vectors of 64 bytes")
     for point in {0, len(points) - 1}:
         scheduled = space.build(space.decisions(points[point]))
         built = scheduled.module.funcs[0]

@@ -20,7 +20,7 @@ from tilewright.support.errors import UserError
 from tilewright.support.processor import cache_kib, cpu_model
 from tilewright.target.figures import Figures, calibrated, figures_path, save_figures
 from tilewright.target.machine import SHIPPED, Machine
-from tilewright.target.target import AVX2, HOST, Target, native, unused_features
+from tilewright.target.target import AVX2, AVX512, BASELINE, HOST, Target, native, unused_features
 from tilewright.tir.build import FuncBuilder
 
 MODEL = "GenuineIntel 6 143 Some CPU 8"
@@ -114,9 +114,32 @@ def test_a_last_cache_that_is_not_told_is_not_smaller_than_the_second(
 
 @pytest.mark.parametrize("has", [True, False])
 def test_what_is_not_used_yet_is_told(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    features = AVX2.features | ({"avx512f"} if has else set[str]())
+    features = AVX2.features | ({"amx-tile"} if has else set[str]())
     monkeypatch.setattr("tilewright.target.target.cpu_features", lambda: features)
-    assert ["AVX-512" in text for text in unused_features()] == [True] * has
+    assert ["AMX" in text for text in unused_features()] == [True] * has
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2, BASELINE], ids=lambda t: f"{t.vector_bytes} bytes")
+def test_the_widest_vectors_that_the_host_has_are_used(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.target.target.cpu_features", lambda: target.features)
+    here = native()
+    assert here.features == target.features
+    assert (here.vector_bytes, here.vector_registers) == (target.vector_bytes, target.vector_registers)
+
+
+WIDE = """define <16 x float> @wide(<16 x float> %x, <16 x float> %y) {
+  %sum = fadd <16 x float> %x, %y
+  ret <16 x float> %sum
+}
+"""
+
+
+def test_vectors_of_avx512_are_not_halved() -> None:
+    """LLVM would, for processors that clock down where vectors are wide."""
+    assert "%zmm0" in compile_assembly(WIDE, AVX512)
+    assert "%ymm1" in compile_assembly(WIDE, AVX2)
 
 
 MASKED = """define <8 x float> @masked(<8 x float> %x, <8 x float> %y, ptr %p) {

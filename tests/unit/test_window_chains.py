@@ -26,7 +26,7 @@ from tilewright.schedule.trace import replay
 from tilewright.search.default import make_request, schedule_as, schedule_func, spaces
 from tilewright.search.join import join_funcs
 from tilewright.support.errors import ScheduleError
-from tilewright.target.target import AVX2, Target
+from tilewright.target.target import AVX2, AVX512, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Call, Func, Module, single
@@ -202,6 +202,8 @@ def test_bands_mean_the_same(name: str, target: Target) -> None:
     arrays = integers(func)
     (want,) = run_func(func, *arrays)
     points, _ = space.ranked()
+    if not len(points) and target is AVX512:
+        pytest.skip("channels are no whole vectors of 64 bytes")
     built = func
     for point in {0, len(points) // 2, len(points) - 1}:
         built = space.build(space.decisions(points[point])).module.funcs[0]

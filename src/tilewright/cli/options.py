@@ -85,7 +85,7 @@ TARGET = click.Option(
     ["--target"],
     default="native",
     show_default=True,
-    help="Machine to compile for: native, x86-64 or x86-64-v3.",
+    help="Machine to compile for: native, x86-64, x86-64-v3 or x86-64-v4.",
 )
 
 ACCURACY = click.Option(

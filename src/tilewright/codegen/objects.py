@@ -13,7 +13,7 @@ from tilewright.target.target import HOST, Target
 LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
 
 
-# What LLVM may use beside the features of a target: x86-64-v3, as a whole.
+# What LLVM may use beside the features of a target that has AVX2: x86-64-v3, as a whole.
 _V3 = frozenset(
     {"64bit", "cmov", "cx8", "cx16", "fxsr", "mmx", "sahf", "sse", "sse2"}
     | {"crc32", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"}
@@ -37,7 +37,9 @@ def _machine(target: Target) -> llvm.TargetMachine:
     if cpu != "generic" and target.triple.startswith("x86_64"):
         # A name brings all features of the processor along (SSE4a of a Zen, say), which a program must not need: only
         # its scheduling counts.
-        features = [f"-{f}" for f in sorted(llvm.get_host_cpu_features().keys() - _V3)] + features
+        foreign = llvm.get_host_cpu_features().keys() - _V3 - target.features
+        # Schedules are for the widest vectors; LLVM would halve them on processors that clock down.
+        features = [*(f"-{f}" for f in sorted(foreign)), *features, "-prefer-256-bit"]
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=cpu, features=",".join(features), opt=2, reloc="pic", codemodel="small"
     )

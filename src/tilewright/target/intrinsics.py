@@ -11,6 +11,7 @@ from tilewright.target.target import Target
 
 INTRINSICS: tuple[Intrinsic, ...] = (
     *x86.F32_TILES,
+    *x86.F32_WIDE_TILES,
     *x86.DOT_PRODUCTS,
     *arm.F32_TILES,
     *arm.DOT_PRODUCTS,

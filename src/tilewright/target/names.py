@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from tilewright.support.errors import UserError
 from tilewright.support.extensions import Additions
-from tilewright.target.target import AVX2, BASELINE, Target, native
+from tilewright.target.target import AVX2, AVX512, BASELINE, Target, native
 
 MakeTarget: TypeAlias = Callable[[], Target]
 
@@ -13,6 +13,7 @@ TARGETS: Mapping[str, MakeTarget] = {
     "native": native,
     "x86-64": lambda: BASELINE,  # any
     "x86-64-v3": lambda: AVX2,  # with AVX2 and FMA
+    "x86-64-v4": lambda: AVX512,  # and AVX-512
 }
 ADDED: Additions[MakeTarget] = Additions("target")
 

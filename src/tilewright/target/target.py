@@ -14,9 +14,14 @@ from tilewright.target.machine import Machine, zen3
 
 # Features that our code generator makes use of; the ISA floor of an artifact is the subset it was built with.
 X86_V3 = frozenset({"avx2", "fma", "avx", "sse4.2", "popcnt", "bmi", "bmi2", "f16c"})
+X86_V4 = X86_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
 HOST = "host"
+_UNUSED = {
+    "avx512vnni": "AVX-512 VNNI: dot products of bytes",
+    "amx-tile": "AMX: tiles of matrices of bytes and bf16",
+}
 _L3_KIB = 16384  # KiB of the third-level cache where the kernel does not tell; given: that of SHIPPED
 
 
@@ -61,8 +66,8 @@ def x86_64(
 
 
 def x86_64_with(machine: Machine, features: frozenset[str], cpu: str) -> Target:
-    wide = "avx2" in features
-    return Target("x86_64-unknown-linux-gnu", features, 32 if wide else 16, 16, machine, cpu)
+    vector_bytes, registers = (64, 32) if features >= X86_V4 else (32, 16) if "avx2" in features else (16, 16)
+    return Target("x86_64-unknown-linux-gnu", features, vector_bytes, registers, machine, cpu)
 
 
 def aarch64(features: frozenset[str], *, l1: int = 64, l2: int = 1024, l3: int = 32768) -> Target:
@@ -72,13 +77,14 @@ def aarch64(features: frozenset[str], *, l1: int = 64, l2: int = 1024, l3: int =
 
 BASELINE = x86_64(frozenset())  # any x86-64
 AVX2 = x86_64(X86_V3, cpu="znver3")
+AVX512 = x86_64(X86_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768)
 AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
 
 
 def unused_features() -> tuple[str, ...]:
     """What the machine we are on could do that programs do not make use of yet."""
-    has_wide = "avx512f" in cpu_features()
-    return ("AVX-512: programs have vectors of 32 bytes, in 16 registers",) if has_wide else ()
+    here = cpu_features()
+    return tuple(text for feature, text in _UNUSED.items() if feature in here)
 
 
 def native() -> Target:
@@ -89,7 +95,7 @@ def native() -> Target:
             f"programs are for Linux on x86-64; this machine is {here.sysname} on {here.machine}",
             hint="run on a machine that is, or on an emulated one",
         )
-    features = X86_V3 if cpu_features() >= X86_V3 else frozenset[str]()
+    features = next((level for level in (X86_V4, X86_V3) if cpu_features() >= level), frozenset[str]())
     model, caches = cpu_model(), cache_kib()
     shipped = zen3(caches.get(1, 32), caches.get(2, 512), caches.get(3, max(caches.get(2, 0), _L3_KIB)))
     return x86_64_with(calibrated(shipped, model), features, f"{HOST} {model}" if features else "generic")

@@ -1,4 +1,7 @@
-"""Tensor intrinsics of x86-64 with AVX2."""
+"""Tensor intrinsics of x86-64 with AVX2 or AVX-512."""
+
+import itertools
+from collections.abc import Iterator
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Scope, Var, cast
@@ -13,21 +16,22 @@ from tilewright.target.intrinsic import (
 from tilewright.target.register_tiles import f32_tiles
 
 _AVX2 = frozenset({"avx2", "fma"})
-_REGISTERS = 16  # vector registers; given
+_AVX512 = frozenset({"avx512f", "fma"})
 _LANES = 8  # of 32 bits; given
 
-# A step of k needs the accumulators, a vector of B per column of them, and one broadcast element of A.
-F32_TILES: tuple[Intrinsic, ...] = f32_tiles(
-    "x86",
-    _LANES,
-    _AVX2,
-    (
-        (rows, vectors)
-        for vectors in range(1, _REGISTERS)
-        for rows in range(1, _REGISTERS)
-        if rows * vectors + vectors + 1 <= _REGISTERS
-    ),
-)
+
+def _tile_sizes(registers: int) -> Iterator[tuple[int, int]]:
+    """Rows and vectors. A step of k needs the accumulators, a vector of B per column of them, and one broadcast element
+    of A.
+    """
+    for vectors, rows in itertools.product(range(1, registers), repeat=2):
+        if rows * vectors + vectors + 1 <= registers:
+            yield rows, vectors
+
+
+F32_TILES: tuple[Intrinsic, ...] = f32_tiles("x86", _LANES, _AVX2, _tile_sizes(16))
+# After those of AVX2, which a target with both has for columns that are fewer.
+F32_WIDE_TILES: tuple[Intrinsic, ...] = f32_tiles("avx512", 16, _AVX512, _tile_sizes(32))
 
 
 # ---------------------------------------------------------------------------------------------------- dot products
