@@ -29,7 +29,7 @@ from tilewright.tir.verify import verify_func
 
 HAS_AVX2 = cpu_features() >= X86_V3
 HAS_AVX512 = cpu_features() >= X86_V4
-TARGETS = [t for t, present in ((AVX2, HAS_AVX2), (BASELINE, True), (AVX512, HAS_AVX512)) if present]
+TARGETS = [t for t, present in ((AVX2, HAS_AVX2), (AVX512, HAS_AVX512), (BASELINE, True)) if present]
 BEST = TARGETS[0]
 
 

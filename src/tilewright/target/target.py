@@ -77,7 +77,9 @@ def aarch64(features: frozenset[str], *, l1: int = 64, l2: int = 1024, l3: int =
 
 BASELINE = x86_64(frozenset())  # any x86-64
 AVX2 = x86_64(X86_V3, cpu="znver3")
-AVX512 = x86_64(X86_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768)
+AVX512 = x86_64(
+    X86_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
+)  # KiB; given: as servers have had them
 AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
 
 
