@@ -177,7 +177,7 @@ def test_a_plugin_that_takes_every_second_node_gets_few_regions_or_none(
 
 def test_greedy_keeps_what_has_more_work_than_its_border_costs() -> None:
     register_plugin(Hinting(lambda n: None, "Conv"))
-    found = looked_at(mobile(6, 96, 28), "hinting", policy="greedy")
+    found = looked_at(mobile(6, 192, 28), "hinting", policy="greedy")
     check_few(found, least=6)
     kernels = [p.region.graph.nodes[0].inputs[1].shape[2:] for p in found.placement.regions]
     assert kernels == [(1, 1)] * 6

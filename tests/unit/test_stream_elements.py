@@ -10,7 +10,7 @@ from native import run_native
 from tilewright.build import build
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, const, select
+from tilewright.ir.expr import Buffer, Expr, const, free_vars, loads, maximum, select
 from tilewright.runtime.memory import empty_aligned
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.stream_elements import StreamElements
@@ -19,7 +19,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import run_func
 from tilewright.tir.pipeline import lower_func
-from tilewright.tir.stmt import STREAM, loops
+from tilewright.tir.stmt import STREAM, LoopKind, Store, loops
 from tilewright.tir.verify import verify_func
 
 F32 = DType.F32
@@ -124,3 +124,22 @@ def test_a_sum_is_refused() -> None:
 def test_numbers_below_one_are_refused() -> None:
     with pytest.raises(ScheduleError, match="at least one"):
         Schedule(transposed(8, 8)).apply(StreamElements("Y", 0))
+
+
+@pytest.mark.parametrize("columns", [24, 32])
+def test_vectors_taken_together_stay_in_one_row(columns: int) -> None:
+    """Otherwise lanes are of two rows, and each has to find out which row it reads."""
+    b = FuncBuilder("moved")
+    x = b.param("X", (16, columns), F32)
+
+    def value(i: Expr, j: Expr) -> Expr:
+        return x[maximum(i - 1, 0), maximum(j - 1, 0)]
+
+    made = Schedule(b.finish(b.compute("Y", (16, columns), value)))
+    made.apply(StreamElements("Y", 8, 2))
+    vectors = [n for n in loops(made.func.body) if n.kind is LoopKind.VECTORIZED]
+    assert vectors
+    for n in vectors:
+        assert isinstance(n.body, Store)
+        (read,) = loads(n.body.value)
+        assert n.var in free_vars(read.indices[1]) and n.var not in free_vars(read.indices[0])

@@ -104,11 +104,14 @@ class _Elements:
 
     def _vectors(self, piece: ElementBox, is_shared: bool) -> Stmt:
         plan, names = self._plan, self._names
-        depth = fused_axes(piece, plan.lanes, names.simplify)[0]
+        depth = fused_axes(piece, plan.lanes)[0]
+        most = plan.lanes * plan.vectors
+        if _divisions_by_lane(piece, depth, most) > _divisions_by_lane(piece, depth, plan.lanes):
+            most = plan.lanes  # a vector lies along a row; several would go on in the next
         order = list(piece.axes.items())
         outer, fused = dict(order[:-depth] if depth else order), dict(order[len(order) - depth :])
         total, start, parts = prod(fused.values()), 0, list[tuple[int, int, int]]()
-        for width in (plan.lanes * plan.vectors, plan.lanes):
+        for width in (most, plan.lanes):
             if total - start >= width and width != (parts[-1][2] if parts else 0):
                 parts.append((start, (total - start) // width, width))
                 start += parts[-1][1] * width
@@ -208,37 +211,52 @@ def spread(axes: Mapping[Var, int], number: Expr, simplify: Callable[[Expr], Exp
     return out
 
 
-def fused_axes(piece: ElementBox, lanes: int, simplify: Simplifier) -> tuple[int, float]:
+def fused_axes(piece: ElementBox, lanes: int) -> tuple[int, float]:
     """How many of the innermost axes to fuse before taking vectors off, and the loads and stores that an element costs
     then.
     """
-    best = (min(len(piece.axes), 1), _access_cost(piece, min(len(piece.axes), 1), lanes, simplify))
+    best = (min(len(piece.axes), 1), _access_cost(piece, min(len(piece.axes), 1), lanes))
     for depth in range(2, len(piece.axes) + 1):
-        cost = _access_cost(piece, depth, lanes, simplify)
+        cost = _access_cost(piece, depth, lanes)
         if cost <= best[1]:
             best = depth, cost
     return best
 
 
-def _access_cost(piece: ElementBox, depth: int, lanes: int, simplify: Simplifier) -> float:
-    axes = dict(list(piece.axes.items())[len(piece.axes) - depth :])
+def _access_cost(piece: ElementBox, depth: int, lanes: int) -> float:
+    axes, lane, addresses = _addresses(piece, depth, lanes)
+    cost = _VECTOR
+    for terms in addresses:
+        cost += 1.0 if _is_plain(terms, lane) else lanes
+        cost += _DIVISION * sum(not isinstance(atom, Var | Load) for atom, _ in terms)
     size = prod(axes.values())
+    full, rest = divmod(size, lanes)
+    return cost * (full + (rest > 0)) / size
+
+
+def _divisions_by_lane(piece: ElementBox, depth: int, lanes: int) -> int:
+    """How many divisions of indices differ from lane to lane."""
+    _, lane, addresses = _addresses(piece, depth, lanes)
+    return sum(atom is not lane and lane in free_vars(atom) for terms in addresses for atom, _ in terms)
+
+
+def _addresses(
+    piece: ElementBox, depth: int, lanes: int
+) -> tuple[Mapping[Var, int], Var, list[Sequence[tuple[Expr, int]]]]:
+    """The innermost axes, and the addresses of all accesses as sums of terms, if these axes become vectors; over the
+    lane that is returned too.
+    """
+    axes = dict(list(piece.axes.items())[len(piece.axes) - depth :])
     lane, vector = Var("lane"), Var("vector")
     inside = Simplifier(
         {
             **{a: Interval(0, e - 1) for a, e in piece.axes.items()},
             lane: Interval(0, lanes - 1),
-            vector: Interval(0, max(size // lanes - 1, 0)),
+            vector: Interval(0, max(prod(axes.values()) // lanes - 1, 0)),
         }
     )
     moved = piece.moved(spread(axes, vector * lanes + lane, inside), {}, inside)
-    cost = _VECTOR
-    for buffer, at in moved.accesses():
-        form = inside.weighted(at, buffer.strides)
-        cost += 1.0 if _is_plain(form.terms, lane) else lanes
-        cost += _DIVISION * sum(not isinstance(atom, Var | Load) for atom, _ in form.terms)
-    full, rest = divmod(size, lanes)
-    return cost * (full + (rest > 0)) / size
+    return axes, lane, [inside.weighted(at, buffer.strides).terms for buffer, at in moved.accesses()]
 
 
 def _is_plain(terms: Sequence[tuple[Expr, int]], lane: Var) -> bool:

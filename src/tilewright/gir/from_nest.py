@@ -79,7 +79,7 @@ def _extents(path: tuple[Stmt, ...]) -> dict[Var, int]:
 
 
 def _split(piece: ElementBox, lanes: int, simplify: Simplifier) -> ElementBox:
-    best, cost = piece, fused_axes(piece, lanes, simplify)[1]
+    best, cost = piece, fused_axes(piece, lanes)[1]
     for _ in range(_MOST_SPLITS):
         found = _quotient(piece)
         if found is None:
@@ -93,7 +93,7 @@ def _split(piece: ElementBox, lanes: int, simplify: Simplifier) -> ElementBox:
             axes |= {high: extent // factor, low: factor} if a is axis else {a: e}
         moved = piece.moved({axis: high * factor + low}, axes, simplify)
         piece = piece_of(moved.stores, axes, moved.condition, simplify)
-        now = fused_axes(piece, lanes, simplify)[1]
+        now = fused_axes(piece, lanes)[1]
         if now < cost:
             best, cost = piece, now
     return best

@@ -40,7 +40,7 @@ class ElementCost:
         )
         self._stores = len(piece.stores)
         self.is_transposed = find_transposed(piece, lanes, simplify) is not None
-        cost = fused_axes(piece, lanes, simplify)[1] * lanes - _STEP_ACCESSES
+        cost = fused_axes(piece, lanes)[1] * lanes - _STEP_ACCESSES
         self._scattered = 0.0 if self.is_transposed else max(cost - len(reads) - self._stores, 0.0)
         size = self._size
         read = {ld.buffer: min(ld.buffer.bytes, size * ld.dtype.bytes) for ld in reads}
