@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from native import best_target, run_native
 
+from tilewright.families.attention.space import attention_space
 from tilewright.families.bands import space as bands_rule
 from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, best_bands, gain
 from tilewright.families.bands.match import try_band_chain
@@ -424,3 +425,8 @@ def test_a_pool_is_joined_to_the_convolution_before_it() -> None:
     assert join_funcs(module, AVX2)[1] == (JoinFuncs("c", "p"),)
     staged = replace(module, funcs=(replace(first, algorithm="by other products"), second))
     assert join_funcs(staged, AVX2)[1] == ()
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_windows_between_contractions_are_not_taken_for_rows_of_attention(name: str) -> None:
+    assert attention_space(make_request(CHAINS[name], AVX512, frozenset())) is None

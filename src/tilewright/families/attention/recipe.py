@@ -120,10 +120,19 @@ def try_attention_chain(func: Func) -> AttentionChain | None:
     if second.a.buffer not in made & set(func.locals) or second.b.buffer in made:
         return None
     at = names.index(second.block.name)
+    if any(_reads_windows(b) for b in after[1:at]):  # depthwise, not rows: bands are for these
+        return None
     follower = single_consumer(func, first.store.buffer)
     taken = (follower.name,) if follower is not None and not follower.is_reduction else ()
     between = tuple(n for n in names[:at] if n not in taken)
     return AttentionChain(first, second, ((first.block.name, *taken), tuple(names[at:])), between)
+
+
+def _reads_windows(block: Block) -> bool:
+    """Is it a reduction over neighbours?"""
+    over = {it.var for it in block.iters if it.kind is IterKind.REDUCE}
+    read = [i for n in walk_stmts(block) for e in stmt_exprs(n) for ld in loads(e) for i in ld.indices]
+    return any(len(free_vars(i)) > 1 and free_vars(i) & over for i in read)
 
 
 def _after(func: Func, name: str) -> list[Block]:
