@@ -22,7 +22,7 @@ _ACROSS = 1.25
 # Cycles of an element whose neighbours in a vector lie elsewhere, beside what is estimated. By layer norms, softmax and
 # sums of transposed 96 x 3136, 768 x 49, 512 x 500 and squares of 64 to 1024 elements.
 _SCATTERED = 2.0
-_EVICTED = 10.0  # likewise, if so many lines do not stay in the first-level cache until their next element
+_EVICTED = 10.0  # likewise, if its line leaves the first-level cache before the next element
 _LINES = 64  # that are written in turns: of vectors as wide as they are taken
 _WAYS = 8  # lines of a set of a first-level cache
 

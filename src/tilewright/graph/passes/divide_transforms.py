@@ -62,8 +62,8 @@ class _Divided:
         apart = self._add(Reshape((signals, d.second, 2, d.first)), once)
         swapped = self._add(Slice((0, 0, 1, 0), (1, 1, -1, 1), apart.type.shape), apart)
         cos, sin = (self._constant(n, a) for n, a in zip(("cos", "sin"), self._between(), strict=True))
-        turned = self._add(Add(), self._add(Mul(), apart, cos), self._add(Mul(), swapped, sin))
-        columns = self._add(Reshape((signals, d.second * 2, d.first)), turned)
+        rotated = self._add(Add(), self._add(Mul(), apart, cos), self._add(Mul(), swapped, sin))
+        columns = self._add(Reshape((signals, d.second * 2, d.first)), rotated)
         second = self._constant("second", self._second())
         twice = self._add(MatMul(), second, columns)
         kept = second.type.shape[0] // 2
