@@ -18,13 +18,13 @@ class Reached(NamedTuple):
     memory: float
 
 
-# Operands of GEMMs, which are asked for between multiply-adds. Swept (docs/results/constants.md).
+# Operands of GEMMs, which are asked for between multiply-adds. Not swept; how it was measured is not known.
 _OPERANDS = Reached(16 / 13, 0.6, 0.68)
-# Passes that read and write, of what reads reach: a fifth less, for the stores between. Swept
-# (docs/results/constants.md).
+# Passes that read and write, of what reads reach: a fifth less, for the stores between. Not swept; how it
+# was measured is not known.
 _PASSES = Reached(0.8, 0.8, 0.8)
-# All of a block, whatever it does and however it is scheduled: below what any of the kinds above reaches. Swept
-# (docs/results/constants.md).
+# All of a block, whatever it does and however it is scheduled: below what any of the kinds above reaches. Not swept;
+# how it was measured is not known.
 _BLOCKS = Reached(0.82, 0.5333, 0.6)
 _HALF_OF_L2 = 0.5  # of it, what a block finds that reads several buffers; swept
 
