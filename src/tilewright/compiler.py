@@ -8,7 +8,7 @@ artifact = kernels + constants + a memory plan + the program + the trace of what
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,8 +19,8 @@ import numpy as np
 from onnx import ModelProto
 
 from tilewright.codegen.objects import LLVM_VERSION
-from tilewright.driver.assembly import Assembly, Item, buffers_by_call, placed, specs_of
-from tilewright.driver.kernels import Compiled, ConstantFolder, KernelCompiler
+from tilewright.driver.assembly import Assembly, assembled, buffers_by_call, placed, specs_of
+from tilewright.driver.kernels import Compiled, ConstantFolder, Item, KernelCompiler
 from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
 from tilewright.driver.trace import ProgramTrace
@@ -57,11 +57,11 @@ from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Plac
 from tilewright.support.compiling import compiling
 from tilewright.support.errors import UserError
 from tilewright.support.indices import are_checked
-from tilewright.support.program import leaves, map_program
+from tilewright.support.program import leaves
 from tilewright.support.progress import OnProgress
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.tir.func import Call, External, Func, Module, Program
+from tilewright.tir.func import Call, Func, Module
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.program import rename_calls
 from tilewright.version import __version__
@@ -322,7 +322,7 @@ class _Compilation:
         self.scheduled = _scheduled(module, {name: c.scheduled for name, c in compiled.items()})
         self.seconds |= self.compiler.seconds
         start = time.perf_counter()
-        nodes = self._nodes(module.program, compiled)
+        nodes = assembled(module.program, lambda call: self._call(call, compiled[call.func]), state.beside)
         stage("constants")
         artifact = self._artifact(state, nodes, digest)
         stage("link")
@@ -424,14 +424,7 @@ class _Compilation:
 
     # ------------------------------------------------------------------------------------------- the program
 
-    def _nodes(self, program: Program, compiled: Mapping[str, Compiled]) -> Assembly:
-        def items(run: list[Call | External]) -> Iterator[Item | External]:
-            for step in run:
-                yield from self._call(step, compiled[step.func]) if isinstance(step, Call) else (step,)
-
-        return map_program(program, items, lambda cond: cond)
-
-    def _call(self, call: Call, compiled: Compiled) -> list["Item"]:
+    def _call(self, call: Call, compiled: Compiled) -> list[Item]:
         """The kernels of one call, over the buffers of the Module; what needs only constants is computed now."""
         actual = dict(zip(compiled.func.params, call.args, strict=True))
         known = {p: np.ascontiguousarray(self.values[b]) for p, b in actual.items() if b in self.values}

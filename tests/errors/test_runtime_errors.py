@@ -221,6 +221,10 @@ def test_external_code_that_fails_is_named() -> None:
         (Segment((KernelCall("nothing", 0, ()),)), "with 0 parts"),
         (Segment((KernelCall("nothing", 5, (), steps=2),)), "with 5 parts in 2 steps"),
         (Segment((KernelCall("nothing", 1 << 25, (), steps=1 << 25),)), "too many calls"),
+        (
+            Segment((KernelCall("nothing", 1, ()), KernelCall("nothing", 2, (), beside=True))),
+            "beside each other",
+        ),
         (Segment((KernelCall("nothing", 1, (inp(2),)),)), "no input 2"),
         (Segment((KernelCall("nothing", 1, (out(1),)),)), "no output 1"),
         (Segment((KernelCall("nothing", 1, (const(0),)),)), "no constant 0"),

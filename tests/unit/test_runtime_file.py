@@ -30,7 +30,9 @@ A = np.arange(N, dtype=np.float32)
 
 def rich_program() -> Artifact:
     """One of everything a file can hold."""
-    segment = Segment((KernelCall("add", 4, (inp(0), const(0), arena(64)), barrier=False, steps=2),))
+    segment = Segment(
+        (KernelCall("add", 4, (inp(0), const(0), arena(64)), barrier=False, steps=2, beside=True),)
+    )
     view = (arena(64), vector("t"))
     steps = (
         segment,

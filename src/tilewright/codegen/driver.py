@@ -5,6 +5,7 @@ Exported, and called by `runtime`:
     i64  tw_start(ptr job)        run a job as worker 0 with the team (the caller's thread takes part)
     ptr  tw_worker(ptr record)    the pthread entry of workers 1 … W-1: wait, run, repeat until asked to quit
     void tw_run(ptr calls, i64 n) run all parts of all calls here
+    void tw_each(ptr rows, i64 n) run the kernel of row n: calls beside each other, as the parts of one
     void tw_stop(ptr team)        wait for the job that runs, then tell the workers to quit
     void tw_pause(i64 n)          n rounds of the waiting loop, so that the runtime can turn time into rounds
 

@@ -140,6 +140,20 @@ done:
   ret void
 }}
 
+; A kernel whose parts are calls of others, of one part each.
+define void @tw_each(ptr %rows, i64 %n) {{
+  %at = mul i64 %n, {call_bytes}
+  %record = getelementptr i8, ptr %rows, i64 %at
+  %fn_at = getelementptr i8, ptr %record, i64 {call_fn}
+  %args_at = getelementptr i8, ptr %record, i64 {call_args}
+  %first_at = getelementptr i8, ptr %record, i64 {call_first}
+  %fn = load ptr, ptr %fn_at, align 8
+  %args = load ptr, ptr %args_at, align 8
+  %first = load i64, ptr %first_at, align 8
+  call void %fn(ptr %args, i64 %first)
+  ret void
+}}
+
 define void @tw_run(ptr %calls, i64 %n) {{
 entry:
   br label %next

@@ -6,6 +6,7 @@ weigh a little. Where a choice makes one core a little slower and several much f
 is made by the time that these need.
 """
 
+from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
@@ -44,6 +45,19 @@ def shared_seconds(alone: float, parts: int, threads: int, m: Machine) -> float:
 def team_seconds(alone: float, parts: int, m: Machine) -> float:
     """What teams need on average."""
     return sum(shared_seconds(alone, parts, n, m) for n in TEAMS) / len(TEAMS)
+
+
+def saved_beside(alone: Sequence[float], meanwhile: float, m: Machine) -> float:
+    """What teams save on average if they share kernels of one part that take so long each, which the caller's thread
+    would run one after the other. Before the next meeting, the team shares work of `meanwhile` seconds as well.
+    """
+    teams = TEAMS if m.threads == 1 else (m.threads,)
+    total, saved = sum(alone), 0.0
+    for n in teams:
+        evenly_shared = (total + meanwhile) / n
+        after = max(*alone, evenly_shared) + ceil(len(alone) / n) * m.part_seconds + m.meeting_seconds
+        saved += max(total, evenly_shared) - after
+    return saved / len(teams)
 
 
 def ranked_seconds(alone: FloatArray, parts: FloatArray | float, m: Machine) -> FloatArray:

@@ -1,25 +1,40 @@
 """The program of an artifact: what is called in which order, before and after its buffers have places."""
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeAlias, assert_never
 
-from tilewright.driver.kernels import NativeKernel, calls_of
+from tilewright.driver.kernels import Item, calls_of
 from tilewright.ir.expr import Buffer
 from tilewright.support.artifact import ArtifactProgram, ExternalCall, Segment, Slot, TensorSpec
 from tilewright.support.program import Branch, ProgramTree, While, map_program
-from tilewright.tir.func import External
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Item:
-    """A kernel call before its buffers have places."""
-
-    kernel: NativeKernel
-    buffers: tuple[Buffer, ...]
-
+from tilewright.tir.func import Call, External, Program
 
 Assembly: TypeAlias = ProgramTree[Item | External, Buffer]
+
+
+def assembled(
+    program: Program, kernels: Callable[[Call], list[Item]], beside: Iterable[tuple[str, ...]]
+) -> Assembly:
+    """Calls of Funcs become calls of their kernels. Funcs `beside` each other follow each other in the program."""
+    later = {name for calls in beside for name in calls[1:]}
+
+    def items(run: list[Call | External]) -> Iterator[Item | External]:
+        last: Item | External | None = None
+        for step in run:
+            made = kernels(step) if isinstance(step, Call) else [step]
+            match last, made:
+                case Item(), [Item() as only] if isinstance(step, Call) and step.func in later:
+                    is_one_part = (
+                        last.kernel.parts == only.kernel.parts == 1
+                    )  # unless its schedule was given up
+                    made = [replace(only, beside=is_one_part)]
+                case _:
+                    pass
+            yield from made
+            last = made[-1] if made else None  # those of constants have run already
+
+    return map_program(program, items, lambda cond: cond)
 
 
 def buffers_by_call(program: Assembly, in_place: Collection[str] = ()) -> list[tuple[Buffer, ...]]:
@@ -30,7 +45,10 @@ def buffers_by_call(program: Assembly, in_place: Collection[str] = ()) -> list[t
     for n in program:
         match n:
             case Item():
-                out.append(n.buffers)
+                if n.beside and out:  # all of what runs at the same time is alive
+                    out[-1] += n.buffers
+                else:
+                    out.append(n.buffers)
             case External():
                 out += [n.inputs, n.outputs] if n.key in in_place else [(*n.inputs, *n.outputs)]
             case Branch():
@@ -56,7 +74,7 @@ def placed(program: Assembly, slots: Mapping[Buffer, Slot]) -> ArtifactProgram:
                 items.append(n)
                 continue
             if items:
-                yield Segment(calls_of([(i.kernel, i.buffers) for i in items], slots))
+                yield Segment(calls_of(items, slots))
                 items = []
             if n is not None:
                 inputs, outputs = (

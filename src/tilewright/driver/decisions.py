@@ -6,6 +6,7 @@
     ChannelsLast(group='relu_1', buffers=('conv0', 'relu1')) the layout of what a group makes
     Kernel(calls=('relu_1', 'relu_5'), family='gemm', rows=6, vectors=2)
                                                              the schedule of a Func, for all calls of equal Funcs
+    Beside(calls=('mul_3', 'mul_8'))                         kernels of one part that a team shares together
 
 Passes that always pay are no decisions, and leave nothing here. Nor do estimates: the same choices are the same text.
 """
@@ -90,4 +91,14 @@ class Kernel:
         return f"Kernel({', '.join(items)})"
 
 
-Decision: TypeAlias = Group | Algorithm | Join | ChannelsLast | Kernel
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Calls of kernels of one part that a team shares as if they were parts of one (`search/beside.py`)."""
+
+    calls: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return value_text(self)
+
+
+Decision: TypeAlias = Group | Algorithm | Join | ChannelsLast | Kernel | Beside

@@ -7,9 +7,8 @@ its LLVM IR before it is compiled, by worker processes. Kernels that read only c
 import ctypes
 import hashlib
 import logging
-import sys
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -202,24 +201,52 @@ class KernelCompiler:
 _Span: TypeAlias = tuple[Place, int, int]  # where memory is: from, to
 
 
-def calls_of(
-    kernels: Sequence[tuple[NativeKernel, tuple[Buffer, ...]]], slots: Mapping[Buffer, Slot]
-) -> tuple[KernelCall, ...]:
-    """Calls of kernels with these buffers, in order. Workers meet where a call touches what one since the last meeting
-    writes, or writes what one touches.
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """A kernel call before its buffers have places. `beside`: a team may share it and the one before, as parts of one
+    call.
+    """
+
+    kernel: NativeKernel
+    buffers: tuple[Buffer, ...]
+    beside: bool = False
+
+
+def bundled(items: Iterable[Item]) -> list[list[Item]]:
+    """The items in order, those beside each other together."""
+    out: list[list[Item]] = []
+    for item in items:
+        if item.beside and out:
+            out[-1].append(item)
+        else:
+            out.append([item])
+    return out
+
+
+def calls_of(items: Iterable[Item], slots: Mapping[Buffer, Slot]) -> tuple[KernelCall, ...]:
+    """Calls of kernels, in order. Workers meet where a call touches what one since the last meeting writes, or writes
+    what one touches.
     """
     calls: list[KernelCall] = []
     touched, written = list[_Span](), list[_Span]()
-    for kernel, buffers in kernels:
-        here = [_span(b, slots[b]) for b in buffers]
-        stores = [s for s, p in zip(here, kernel.func.params, strict=True) if p in kernel.func.outputs]
-        is_needed = _overlap(here, written) or _overlap(stores, touched)
-        if is_needed:
+    for together in bundled(items):
+        here, stores = list[_Span](), list[_Span]()
+        for item in together:
+            spans = [_span(b, slots[b]) for b in item.buffers]
+            func = item.kernel.func
+            own = [s for s, p in zip(spans, func.params, strict=True) if p in func.outputs]
+            if _overlap(spans, stores) or _overlap(own, here):
+                raise InternalError(f"{item.kernel.name} depends on what runs beside it")
+            here += spans
+            stores += own
+        if _overlap(here, written) or _overlap(stores, touched):
             calls[-1] = replace(calls[-1], barrier=True)
             touched, written = [], []
         touched += here
         written += stores
-        calls.append(replace(kernel.call(tuple(slots[b] for b in buffers)), barrier=False))
+        for n, item in enumerate(together):
+            call = item.kernel.call(tuple(slots[b] for b in item.buffers))
+            calls.append(replace(call, barrier=False, beside=n > 0))
     return tuple(calls)
 
 
@@ -227,9 +254,9 @@ def _span(b: Buffer, slot: Slot) -> _Span:
     match slot.place:
         case Place.ARENA:
             return slot.place, slot.at, slot.at + b.bytes
-        case Place.INPUT:  # the caller may have given one array for an input and for an output
-            return Place.OUTPUT, 0, sys.maxsize
-        case Place.OUTPUT | Place.CONSTANT:
+        case (
+            Place.INPUT | Place.OUTPUT | Place.CONSTANT
+        ):  # arrays of their own: `runtime/feeds.py` sees to it
             return slot.place, slot.at, slot.at + 1
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from tilewright.driver.decisions import Algorithm, ChannelsLast, Decision, Group, Join, Kernel
+from tilewright.driver.decisions import Algorithm, Beside, ChannelsLast, Decision, Group, Join, Kernel
 from tilewright.driver.trace import SECTIONS, ProgramTrace
 from tilewright.graph import passes as graph_passes
 from tilewright.graph.external import ExternalRegion
@@ -25,6 +25,7 @@ from tilewright.ir.expr import Buffer
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.algorithms import Allows, choose_algorithms, drop_alternatives, take_algorithm
+from tilewright.search.beside import find_beside, is_one_part, part_seconds, put_beside
 from tilewright.search.database import Choice
 from tilewright.search.default import Spaces, choose_schedule, schedule_as, spaces
 from tilewright.search.fused_seconds import try_fused_seconds
@@ -38,7 +39,7 @@ from tilewright.tir.func import Func, Module
 
 _log = logging.getLogger(__name__)
 
-D = TypeVar("D", Group, Algorithm, Join, ChannelsLast, Kernel)
+D = TypeVar("D", Group, Algorithm, Join, ChannelsLast, Kernel, Beside)
 Decisions: TypeAlias = tuple[Decision, ...]
 FindTuned: TypeAlias = Callable[[str], Choice | None]  # what tuning found for the Func of a key
 FindRegions: TypeAlias = Callable[[Graph], Sequence[ExternalRegion]]
@@ -84,6 +85,7 @@ class ProgramState:
     module: Module | None = None
     layouts: tuple[Component, ...] = ()  # why layouts were chosen, if they were chosen here
     kernels: tuple[Scheduled, ...] = ()
+    beside: tuple[tuple[str, ...], ...] = ()  # calls that a team shares together; they follow each other
     trace: ProgramTrace = field(default_factory=ProgramTrace)
 
     @property
@@ -319,6 +321,33 @@ def _kernels_by_key(given: Sequence[Kernel], keys: Mapping[str, str]) -> dict[st
     return found
 
 
+def share_together(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
+    """Kernels of one part that have nothing to do with each other."""
+    module = state.current
+    parts = {
+        name: k.func
+        for k, d in zip(state.kernels, _only(Kernel, state.trace.sections["kernels"]), strict=True)
+        if is_one_part(k.schedule.func)
+        for name in d.calls
+    }
+    if given is None:
+        target = context.one_core
+        seconds = {func: part_seconds(func, target) for func in dict.fromkeys(parts.values())}
+        short = {name: seconds[func] for name, func in parts.items()}
+        taken = tuple(map(Beside, find_beside(module, short, target)))
+    else:
+        taken = _only(Beside, given)
+    for d in taken:
+        with _naming(d):
+            wrong = next((name for name in d.calls if name not in parts), None)
+            if wrong is not None:
+                raise _refused(d, f"{wrong} is no kernel of one part")
+            module = put_beside(module, d.calls)
+    return replace(state, module=module, beside=tuple(d.calls for d in taken)), taken
+
+
 def task_key(func: Func, constants: Container[Buffer]) -> str:
     """The same for Funcs that are equal up to renaming and have the same params constant."""
     return func_digest(func, [f"constant {n}" for n, p in enumerate(func.params) if p in constants])
@@ -332,6 +361,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("joins", join_kernels),  # before layouts: what stays inside a Func needs none
     Pass("layouts", lay_out_buffers),  # of all buffers between kernels, together
     Pass("kernels", schedule_kernels),  # each distinct Func once
+    Pass("beside", share_together),  # once it is known which kernels have one part
 )
 
 

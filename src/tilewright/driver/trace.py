@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import cast
 
-from tilewright.driver.decisions import Algorithm, ChannelsLast, Decision, Group, Join, Kernel
+from tilewright.driver.decisions import Algorithm, Beside, ChannelsLast, Decision, Group, Join, Kernel
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import step_classes
 from tilewright.schedule.trace import bad_trace, parse_value
@@ -34,6 +34,7 @@ SECTIONS: Mapping[str, type[Decision]] = {
     "joins": Join,
     "layouts": ChannelsLast,
     "kernels": Kernel,
+    "beside": Beside,
 }
 _MACHINE = "# machine: "
 _FORMAT = TraceFormat("# tilewright program trace, version 1", "a saved plan of a program")

@@ -172,7 +172,7 @@ def _step_to_json(step: _Step) -> Json:
         case Segment(calls):
             return [
                 "segment",
-                [[c.kernel, c.parts, [_slot_to_json(s) for s in c.args], c.barrier, c.steps] for c in calls],
+                [_call_to_json(c) for c in calls],
             ]
         case ExternalCall(key, inputs, outputs):
             views = [[[_slot_to_json(s), _spec_to_json(t)] for s, t in group] for group in (inputs, outputs)]
@@ -210,14 +210,19 @@ def _step_from_json(entry: Entry, depth: int) -> _Step:
             raise entry.bad("a step of a program")
 
 
+def _call_to_json(c: KernelCall) -> Json:
+    return [c.kernel, c.parts, [_slot_to_json(s) for s in c.args], c.barrier, c.steps, c.beside]
+
+
 def _call_from_json(entry: Entry) -> KernelCall:
-    kernel, parts, args, barrier, steps = entry.items(5)
+    kernel, parts, args, barrier, steps, beside = entry.items(6)
     return KernelCall(
         kernel.text(),
         parts.count(),
         tuple(_slot_from_json(a) for a in args.items()),
         barrier.flag(),
         steps.count(),
+        beside.flag(),
     )
 
 

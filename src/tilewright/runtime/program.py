@@ -8,6 +8,7 @@ moment.
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple, TypeAlias, assert_never
 
@@ -52,12 +53,15 @@ PlanProgram: TypeAlias = ProgramTree[NativeSegment | ExternalCall, Slot]
 
 
 class CallStep(NamedTuple):
-    """A step of a call: `parts` of its parts, from `first` on."""
+    """A step of a call: `parts` of its parts, from `first` on. If `is_each`, these are not parts of one call but this
+    call and those beside it.
+    """
 
     call: int
     first: int
     parts: int
     barrier: bool
+    is_each: bool = False
 
 
 _MOST_CLAIMS = 1024  # of a call: more are no better balanced, and that many parts are short
@@ -67,6 +71,10 @@ def rows(calls: Sequence[KernelCall]) -> list[CallStep]:
     """The steps of all calls. There is a barrier after each but the last of a call, and after that if it says so."""
     found: list[CallStep] = []
     for n, call in enumerate(calls):
+        if n and call.beside:  # the last of them says whether there is a barrier
+            first = found[-1].call
+            found[-1] = CallStep(first, 0, n + 1 - first, call.barrier, is_each=True)
+            continue
         parts = call.parts // call.steps
         found += [CallStep(n, i * parts, parts, True) for i in range(call.steps - 1)]
         found.append(CallStep(n, (call.steps - 1) * parts, parts, call.barrier))
@@ -93,7 +101,7 @@ def merge_barriers(calls: Sequence[KernelCall | CallStep]) -> list[bool]:
 
 def is_shared(segment: Segment) -> bool:
     """Is there something for several workers to do?"""
-    return any(call.parts > call.steps for call in segment.calls)
+    return any(call.parts > call.steps or (n and call.beside) for n, call in enumerate(segment.calls))
 
 
 class ExecutionPlan:
@@ -125,6 +133,11 @@ class ExecutionPlan:
                 case Segment(calls):
                     for call in calls:
                         self._check_call(call)
+                    if any(b.beside and not a.parts == b.parts == 1 for a, b in pairwise(calls)):
+                        raise UserError(
+                            "the program has calls of several parts beside each other",
+                            hint="compile it again",
+                        )
                     if sum(call.steps for call in calls) > MAX_CALLS:
                         raise UserError("the program has too many calls", hint="compile it again")
                     if calls:
@@ -218,6 +231,7 @@ class RunContext:
         calls = [c for s in plan.segments for c in s.calls]
         self._pointers = (ctypes.c_uint64 * max(1, sum(len(c.args) for c in calls)))()
         self._calls = (CallRow * max(1, sum(c.steps for c in calls)))()
+        self._each = (CallRow * max(1, 2 * sum(c.beside for c in calls)))()  # calls that are parts of a row
         self._jobs = (Job * max(1, len(plan.segments)))()
         # where in `_pointers` the address of each input and output goes
         self._input_uses: list[list[int]] = [[] for _ in plan.inputs]
@@ -228,7 +242,7 @@ class RunContext:
         self.only_job = self._addresses[0] if is_native else 0
 
     def _fill(self) -> None:
-        n_rows = n_pointers = 0
+        n_rows = n_each = n_pointers = 0
         for segment, job in zip(self._plan.segments, self._jobs, strict=False):
             arguments: list[int] = []
             for call in segment.calls:
@@ -253,7 +267,13 @@ class RunContext:
             functions = [self._plan.code.address(call.kernel) for call in segment.calls]
             for step, meet in zip(steps, merge_barriers(steps), strict=True):
                 row = self._calls[n_rows]
-                row.fn, row.args = functions[step.call], arguments[step.call]
+                if step.is_each:
+                    row.fn, row.args = self._plan.team.each, ctypes.addressof(self._each[n_each])
+                    for n in range(step.call, step.call + step.parts):
+                        self._each[n_each].fn, self._each[n_each].args = functions[n], arguments[n]
+                        n_each += 1
+                else:
+                    row.fn, row.args = functions[step.call], arguments[step.call]
                 row.first, row.parts, row.barrier = step.first, step.parts, meet
                 row.chunk = -(-step.parts // _MOST_CLAIMS)
                 row.claims = -(-step.parts // row.chunk)

@@ -134,13 +134,15 @@ class Team:
     """`threads` threads, the caller's included.
 
     `run_job` is the driver's `tw_start`: it takes the address of a `Job`, and returns 1 if the job named a team that is
-    not running. `address` is what a job's `team` field takes, if it may run in parallel.
+    not running. `address` is what a job's `team` field takes, if it may run in parallel. `each` is the address of the
+    driver's `tw_each`.
     """
 
     def __init__(self, driver: Code, threads: int) -> None:
         self._crew = _Crew(driver, threads)
         self.run_job: Callable[[int], int] = _RUN_JOB(driver.address("tw_start"))
         self.address = self._crew.region.address
+        self.each = driver.address("tw_each")
         self.threads = threads
         _crews.add(self._crew)
         # also at exit, before the interpreter unmaps the code that the workers run

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tilewright.support.indices import IndexCheck
 from tilewright.support.program import ProgramTree
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,9 @@ class KernelCall:
 
     If there are several `steps`, the parts are those of the first, then as many of the second, …: parts of a step may
     run at the same time, and all of them are over before the next begins.
+
+    A call `beside` the one before it, of one part as that is, has nothing to do with it: any worker may run each of the
+    two, as if they were parts of one kernel.
     """
 
     kernel: str  # symbol
@@ -57,6 +60,7 @@ class KernelCall:
     args: tuple[Slot, ...]
     barrier: bool = True
     steps: int = 1
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
