@@ -12,7 +12,7 @@ def _engine(name: str, title: str, source: str, packages: tuple[str, ...], insta
     return Peer(name, title, f"benchmarks.engines.{source}", packages, f"pip install {install}", ROOT)
 
 
-TORCH = ("torch", "onnx2torch")
+TORCH = ("torch", "onnx")
 
 ENGINES: Mapping[str, Peer] = {
     "ort": PEERS["ort"],
@@ -22,8 +22,14 @@ ENGINES: Mapping[str, Peer] = {
             _engine("openvino", "OpenVINO", "openvino:OpenVino", ("openvino",), "openvino"),
             _engine("mnn", "MNN", "mnn:Mnn", ("MNN",), "MNN"),
             _engine("ncnn", "ncnn", "ncnn:Ncnn", ("ncnn",), "ncnn pnnx"),
-            _engine("torch", "PyTorch", "pytorch:Torch", TORCH, "torch onnx2torch"),
-            _engine("inductor", "PyTorch Inductor", "pytorch:Inductor", TORCH, "torch onnx2torch"),
+            _engine("torch", "PyTorch", "pytorch.engine:Torch", TORCH, "torch onnx"),
+            _engine(
+                "inductor",
+                "PyTorch Inductor",
+                "pytorch.engine:Inductor",
+                TORCH,
+                "torch onnx",
+            ),
             _engine("xla", "XLA", "xla.engine:Xla", ("jax", "onnx"), "jax onnx"),
             _engine("tvm", "TVM", "tvm:Tvm", ("tvm", "onnx"), "apache-tvm onnx"),
         )

@@ -4,6 +4,7 @@ An engine's interpreter is found as `tilewright bench` finds it (`TILEWRIGHT_PYT
 """
 
 import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from benchmarks.catalogue import ENGINES
-from examples.models import mlp, resnet18, transformer_encoder
+from benchmarks.catalogue import ENGINES, ROOT
+from examples.models import Net, mlp, resnet18, transformer_encoder
 from tilewright.cli.catalogue import interpreter
 from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.engine_process import EngineFailure, EngineProcess
@@ -85,6 +86,8 @@ INPUTS = {
     "line": (1, 4, 17),
     "rows": (3, 6),
     "steps": (5, 2, 4),
+    "signal": (2, 15, 1),
+    "grid": (1, 5, 4, 2),
 }
 WEIGHTS: Arrays = {
     "kernel": (8, 8, 3, 3),
@@ -122,6 +125,9 @@ NUMBERS = {
     "picked": [2, -1, 0],
     "pairs": [[0, 1], [2, 5]],
     "each": [[3], [0], [5]],
+    "each_row": [[2], [0], [1]],
+    "own": [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [-1, 0, 2, 1, 3, -2]],
+    "which": [0, 0],
 }
 SAME = {"kernel_shape": [3, 3], "pads": [1] * 4}
 NODES: list[tuple[str, str, dict[str, Any]]] = [
@@ -175,35 +181,82 @@ NODES: list[tuple[str, str, dict[str, Any]]] = [
     ("Trilu", "rows", {"upper": 0}),
     ("CumSum", "rows first", {}),
     ("Clip", "x  ", {}),
+    ("Pow", "two x", {}),
+    ("Sub", "two x", {}),
+    ("GatherElements", "rows own", {"axis": 1}),
+    ("ScatterElements", "rows own rows", {"axis": 1}),
+    ("ScatterND", "rows each_row rows", {}),
+    ("TopK", "rows three", {"axis": 0, "largest": 0}),
+    ("DFT", "signal", {"onesided": 1}),
+    ("QuantizeLinear", "x two", {}),
+    ("GridSample", "x grid", {}),
+    ("RoiAlign", "x regions which", {"output_height": 3, "output_width": 2, "sampling_ratio": 2}),
 ]
+# Its gates are other ones in PyTorch.
+NOT_IN_PYTORCH = ("GRU", "steps gru_w gru_r", {"hidden_size": 3, "direction": "reverse"})
 
 
-def node_model() -> ModelProto:
+def node_model(table: list[tuple[str, str, dict[str, Any]]]) -> ModelProto:
     """Every node of the table, each with an output (or two) of its own."""
     rng = np.random.default_rng(1)
     weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in WEIGHTS.items()}
     weights["variance"] = abs(weights["variance"]) + 0.5
+    weights["two"] = np.array(2, np.float32)
+    weights["regions"] = np.array(
+        [[0.5, 1, 6, 7.5], [-3, -2, 4, 30]], np.float32
+    )  # one goes beyond the image
     constants = {**weights, **{n: np.array(v, np.int64) for n, v in NUMBERS.items()}}
     nodes: list[Any] = []
-    for number, (op, inputs, attributes) in enumerate(NODES):
-        outputs = [f"{op}_{number}", f"{op}_{number}_more"][: 2 if op in ("Split", "LSTM", "GRU") else 1]
+    for number, (op, inputs, attributes) in enumerate(table):
+        outputs = [f"{op}_{number}", f"{op}_{number}_more"][
+            : 2 if op in ("Split", "LSTM", "GRU", "TopK") else 1
+        ]
         nodes.append(helper.make_node(op, inputs.split(" "), outputs, **attributes))
-    kinds = {"ArgMax": TensorProto.INT64}
+    kinds = {
+        ("ArgMax", 0): TensorProto.INT64,
+        ("QuantizeLinear", 0): TensorProto.UINT8,
+        ("TopK", 1): TensorProto.INT64,
+    }
     graph = helper.make_graph(
         nodes,
         "nodes",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in INPUTS.items()],
         [
-            helper.make_tensor_value_info(o, kinds.get(n.op_type, TensorProto.FLOAT), None)
+            helper.make_tensor_value_info(o, kinds.get((n.op_type, at), TensorProto.FLOAT), None)
             for n in nodes
-            for o in n.output
+            for at, o in enumerate(n.output)
         ],
         [numpy_helper.from_array(v, n) for n, v in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
-def test_operators_mean_the_same_in_jax(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["xla", "torch"])
+def test_operators_mean_the_same_in_another_framework(engine: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in INPUTS.items()}
-    check("xla", node_model(), feeds, tmp_path)
+    table = [n for n in NODES if engine != "torch" or n != NOT_IN_PYTORCH]
+    check(engine, node_model(table), feeds, tmp_path)
+
+
+IS_MOVED = """
+import sys, torch
+from benchmarks.engines.pytorch.translate import translate
+inputs = [torch.zeros(2, 3)]
+(y,) = translate(sys.argv[1], inputs)(*inputs)
+sys.exit(0 if y.shape == (3, 2) and y.is_contiguous() else 3)
+"""
+
+
+def test_eager_pytorch_moves_the_elements_of_a_transpose(tmp_path: Path) -> None:
+    """A view would be an answer without work."""
+    python = interpreter("torch", {})
+    found = subprocess.run([python, "-c", "import torch, onnx"], capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip("torch is not installed")
+    net = Net(0)
+    net.op("Transpose", "x", perm=[1, 0])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(net.model("transpose", {"x": (2, 3)}, {"y": (3, 2)}).SerializeToString())
+    ran = subprocess.run([python, "-c", IS_MOVED, str(path)], cwd=ROOT, check=False)
+    assert ran.returncode == 0

@@ -12,6 +12,16 @@ import numpy as np
 
 from .arrays import Array, jnp, library, numbers
 from .recurrent import gru, lstm
+from .sampling import (
+    dequantize,
+    fourier,
+    grid_sample,
+    quantize,
+    roi_align,
+    scatter_elements,
+    scatter_nd,
+    top_k,
+)
 from .windows import average_pool, conv, conv_transpose, max_pool, resize
 
 jax: Any = import_module("jax")
@@ -372,7 +382,9 @@ OPERATORS: dict[str, Operator] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "CumSum": cumulative_sum,
+    "DFT": fourier,
     "DepthToSpace": depth_to_space,
+    "DequantizeLinear": dequantize,
     "Div": divide,
     "Dropout": dropout,
     "Einsum": einsum,
@@ -389,6 +401,7 @@ OPERATORS: dict[str, Operator] = {
     "GlobalAveragePool": global_average_pool,
     "GlobalMaxPool": global_max_pool,
     "GreaterOrEqual": _named("greater_equal"),
+    "GridSample": grid_sample,
     "HardSigmoid": hard_sigmoid,
     "HardSwish": hard_swish,
     "Identity": identity,
@@ -410,6 +423,7 @@ OPERATORS: dict[str, Operator] = {
     "PRelu": parametric_relu,
     "Pad": pad,
     "Pow": power,
+    "QuantizeLinear": quantize,
     "Range": range_,
     "ReduceL2": _reduction(_length),
     "ReduceMax": _plain("max"),
@@ -421,6 +435,9 @@ OPERATORS: dict[str, Operator] = {
     "Relu": relu,
     "Reshape": reshape,
     "Resize": resize,
+    "RoiAlign": roi_align,
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
     "Shape": shape_of,
     "Sigmoid": nn.sigmoid,
     "Size": size_of,
@@ -434,6 +451,7 @@ OPERATORS: dict[str, Operator] = {
     "Sum": _joined("add"),
     "Swish": swish,
     "Tile": tile,
+    "TopK": top_k,
     "Transpose": transpose,
     "Trilu": trilu,
     "TransposeOperand": turn,  # not of ONNX: see translate

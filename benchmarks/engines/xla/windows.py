@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ..geometry import Margins, nearest_positions, place_windows, source_positions
 from .arrays import Array, jnp
 
 lax: Any = import_module("jax.lax")
 
-Margins = list[tuple[int, int]]  # what is added before and after each axis of an image
-
 
 def conv(x: Any, w: Any, b: Any = None, *, group: int = 1, **window: Any) -> Array:
-    strides, dilations, margins = _window(x, w.shape[2:], **window)
+    strides, dilations, margins = place_windows(x.shape[2:], w.shape[2:], **window)
     return _convolution(x, w, b, strides, margins, [1] * len(strides), dilations, group)
 
 
@@ -25,7 +24,7 @@ def conv_transpose(
 ) -> Array:
     """A convolution of the input with gaps, by the mirrored filters."""
     c_in, c_out, *kernel = w.shape
-    strides, dilations, margins = _window(x, kernel, **window)
+    strides, dilations, margins = place_windows(x.shape[2:], kernel, **window)
     more = output_padding or [0] * len(kernel)
     filters = w.reshape(group, c_in // group, c_out, *kernel).swapaxes(1, 2)
     filters = filters.reshape(group * c_out, c_in // group, *kernel)
@@ -59,50 +58,18 @@ def _convolution(
     return y if b is None else y + b.reshape(-1, *[1] * len(image))
 
 
-def _window(
-    x: Any,
-    kernel: Sequence[int],
-    *,
-    strides: Sequence[int] = (),
-    dilations: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    kernel_shape: Sequence[int] = (),
-) -> tuple[Sequence[int], Sequence[int], Margins]:
-    """Strides, dilations and margins, from the attributes that convolutions and pooling share."""
-    n = len(kernel)
-    strides, dilations = strides or [1] * n, dilations or [1] * n
-    margins: Margins = []
-    for i, extent in enumerate(x.shape[2:]):
-        stride, span = strides[i], dilations[i] * (kernel[i] - 1) + 1
-        if auto_pad.startswith("SAME"):
-            missing = max((-(-extent // stride) - 1) * stride + span - extent, 0)
-            before = missing // 2 if auto_pad == "SAME_UPPER" else missing - missing // 2
-            margins.append((before, missing - before))
-            continue
-        before, after = (pads[i], pads[i + n]) if pads and auto_pad == "NOTSET" else (0, 0)
-        free = extent + before + after - span
-        rest = free % stride
-        # A last window that is not whole counts if it begins before the padding at the end.
-        if ceil_mode and rest and free - rest + stride < extent + before:
-            after += stride - rest
-        margins.append((before, after))
-    return strides, dilations, margins
-
-
 def max_pool(x: Any, *, kernel_shape: Sequence[int], **window: Any) -> Array:
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return _pool(x, lowest, lax.max, kernel_shape, *_window(x, kernel_shape, **window))
+    return _pool(x, lowest, lax.max, kernel_shape, *place_windows(x.shape[2:], kernel_shape, **window))
 
 
 def average_pool(
     x: Any, *, kernel_shape: Sequence[int], count_include_pad: int = 0, ceil_mode: int = 0, **window: Any
 ) -> Array:
-    strides, dilations, margins = _window(x, kernel_shape, ceil_mode=ceil_mode, **window)
+    strides, dilations, margins = place_windows(x.shape[2:], kernel_shape, ceil_mode=ceil_mode, **window)
     ones, outside = np.ones((1, 1, *x.shape[2:]), x.dtype), margins
     if count_include_pad:  # but not what `ceil_mode` has added
-        given = _window(x, kernel_shape, **window)[2]
+        given = place_windows(x.shape[2:], kernel_shape, **window)[2]
         ones = np.pad(ones, [(0, 0), (0, 0), *given], constant_values=1)
         outside = [(0, m[1] - g[1]) for m, g in zip(margins, given, strict=True)]
     total = _pool(x, 0.0, lax.add, kernel_shape, strides, dilations, margins)
@@ -143,9 +110,9 @@ def resize(
         out = int(extent * scale) if sizes is None else int(sizes[number])
         if out == extent:
             continue
-        at = _source(np.arange(out), extent, out, scale, coordinate_transformation_mode)
+        at = source_positions(extent, out, scale, coordinate_transformation_mode)
         if mode == "nearest":
-            x = _take_nearest(x, axis, _rounded(at, nearest_mode).clip(0, extent - 1))
+            x = _take_nearest(x, axis, nearest_positions(at, extent, nearest_mode))
         elif mode == "linear":
             at = at.clip(0, extent - 1)
             low = np.floor(at).astype(np.int64)
@@ -155,28 +122,6 @@ def resize(
         else:
             raise LookupError(f"Resize with mode {mode!r} has no translation to JAX")
     return x
-
-
-def _source(at: Array, extent: int, out: int, scale: float, mode: str) -> Array:
-    if mode == "asymmetric":
-        return at / scale
-    if mode == "align_corners":
-        return at * (extent - 1) / max(out - 1, 1)
-    if mode == "pytorch_half_pixel" and out == 1:
-        return np.zeros(1)
-    if mode in ("half_pixel", "pytorch_half_pixel"):
-        return (at + 0.5) / scale - 0.5
-    raise LookupError(f"Resize with {mode!r} has no translation to JAX")
-
-
-def _rounded(at: Array, mode: str) -> Array:
-    kinds = {
-        "floor": np.floor(at),
-        "ceil": np.ceil(at),
-        "round_prefer_floor": np.ceil(at - 0.5),
-        "round_prefer_ceil": np.floor(at + 0.5),
-    }
-    return kinds[mode].astype(np.int64)
 
 
 def _take_nearest(x: Any, axis: int, at: Array) -> Array:
