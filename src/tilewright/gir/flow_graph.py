@@ -11,6 +11,13 @@ further axes. What it reads of other nodes it reads at its own axes, so nothing 
 which order elements are computed: that is a `Plan` (`gir/plan.py`). What it reads of memory it may read anywhere, at
 indices over axes: reshapes, transposes and slices of memory are such indices, and cost nothing.
 
+    t[r, q]: f32[16, 20] = max[k](x[r + k - 2, q - 2], where=2 <= r + k and r + k < 18 and 2 <= q and q < 18)
+    y[r, j] = max[l](t[r, j + l])
+
+A fold may move a *window* over what it reads, memory or another node: it reads at `j * stride + l * dilation`, of a
+position and an axis that it folds. `where` is a predicate: what it takes up, and a fold of nothing is the neutral
+element; so what lies outside of an image is never read. Graphs with either are lowered in stages (`gir/stages.py`).
+
 Nodes stand in an order in which each is made before it is read. Axes have one value of a name each: two nodes that
 go over the same elements share an axis. The text is that of `gir/printer.py`, and is read back (`gir/parser.py`).
 """
@@ -21,7 +28,20 @@ from functools import cached_property
 from math import prod
 
 from tilewright.gir.printer import print_flow_graph, print_flow_node
-from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Fma, Indices, Load, Var, binary, loads
+from tilewright.ir.expr import (
+    TRUE,
+    Binary,
+    BinaryOp,
+    Buffer,
+    Expr,
+    Fma,
+    Indices,
+    Load,
+    Var,
+    binary,
+    loads,
+    select,
+)
 from tilewright.tir.build import identity
 
 COMBINATIONS = {BinaryOp.ADD: "sum", BinaryOp.MAX: "max", BinaryOp.MIN: "min", BinaryOp.MUL: "prod"}
@@ -38,6 +58,7 @@ class FlowNode:
     value: Expr  # over `axes` and `over`
     over: tuple[Var, ...] = ()
     combine: BinaryOp = BinaryOp.ADD  # what a fold does
+    where: Expr = TRUE  # over `axes` and `over`: what a fold takes up
 
     @property
     def is_fold(self) -> bool:
@@ -57,7 +78,9 @@ class FlowNode:
         return print_flow_node(self)
 
     def combined(self, so_far: Expr, value: Expr) -> Expr:
-        """A fold that takes up one value more. A product is added with one rounding, as contractions do."""
+        """A fold that takes up one value more, whatever `where` says. A product is added with one rounding, as
+        contractions do.
+        """
         if self.combine is BinaryOp.ADD and value.dtype.is_float:
             match value:
                 case Binary(op=BinaryOp.MUL):
@@ -65,6 +88,11 @@ class FlowNode:
                 case _:
                     pass
         return binary(self.combine, so_far, value)
+
+    def taken_up(self, so_far: Expr) -> Expr:
+        """A fold that takes up its value, where it does."""
+        taken = self.combined(so_far, self.value)
+        return taken if self.where is TRUE else select(self.where, taken, so_far)
 
 
 @dataclass(frozen=True, eq=False)

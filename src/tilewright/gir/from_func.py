@@ -38,8 +38,8 @@ from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Seq, Stmt, Store
 
 
-class _Own(NamedTuple):
-    """A block over its own iterators."""
+class OwnBlock(NamedTuple):
+    """A block over its own iterators. `over`, `combine` and `where` are those of a `FlowNode`."""
 
     name: str
     out: Buffer
@@ -48,16 +48,27 @@ class _Own(NamedTuple):
     over: tuple[Var, ...]
     value: Expr
     combine: BinaryOp
+    where: Expr = TRUE
 
 
 def flow_graph_of(func: Func) -> FlowGraph:
     """ScheduleError if it is no graph."""
+    return graph_of_blocks(func, own_blocks(func))
+
+
+def own_blocks(func: Func) -> list[OwnBlock]:
+    """ScheduleError if some nest is not one block over all of its domain."""
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
-    found = [_own(nest) for nest in nests]
+    found = [_own_block(nest) for nest in nests]
     made = [o.out for o in found]
     if len(set(made)) < len(made):
         raise ScheduleError(f"{func.name}: several blocks write one buffer")
-    found = _refined(found)
+    return found
+
+
+def graph_of_blocks(func: Func, blocks: Sequence[OwnBlock]) -> FlowGraph:
+    """Of blocks that do what `func` does."""
+    found = _refined(blocks)
     axes = _Axes(found)
     nodes = tuple(_node(o, axes) for o in found)
     extents = {axes.of(v): e for o in found for v, e in o.extents.items()}
@@ -66,7 +77,7 @@ def flow_graph_of(func: Func) -> FlowGraph:
     return graph if any(n.is_fold for n in graph.nodes) else sweeping(graph)
 
 
-def _own(nest: Stmt) -> _Own:
+def _own_block(nest: Stmt) -> OwnBlock:
     block, around = nest, dict[Expr, int]()
     while isinstance(block, For) and block.kind is LoopKind.SERIAL:
         around[block.var] = block.extent
@@ -81,9 +92,11 @@ def _own(nest: Stmt) -> _Own:
     simplify = Simplifier({v: Interval(0, e - 1) for v, e in extents.items()})
     over = tuple(it.var for it in block.iters if it.kind is IterKind.REDUCE)
     if not over:
-        return _Own(block.name, store.buffer, store.indices, extents, (), simplify(store.value), BinaryOp.ADD)
+        return OwnBlock(
+            block.name, store.buffer, store.indices, extents, (), simplify(store.value), BinaryOp.ADD
+        )
     combine, value = folded_value(block)
-    return _Own(block.name, store.buffer, store.indices, extents, over, simplify(value), combine)
+    return OwnBlock(block.name, store.buffer, store.indices, extents, over, simplify(value), combine)
 
 
 def folded_value(block: Block) -> tuple[BinaryOp, Expr]:
@@ -109,7 +122,7 @@ def folded_value(block: Block) -> tuple[BinaryOp, Expr]:
 # ---------------------------------------------------------------------------------------------------------- refinement
 
 
-def _refined(found: Sequence[_Own]) -> list[_Own]:
+def _refined(found: Sequence[OwnBlock]) -> list[OwnBlock]:
     """With iterators split where a block reads at quotients of them, and where what it reads at several of its own is
     one of the block that makes it: then both go over tiles of the same size.
     """
@@ -122,7 +135,7 @@ def _refined(found: Sequence[_Own]) -> list[_Own]:
         out[n] = _split(out[n], var, factor)
 
 
-def _cut(n: int, o: _Own, found: Sequence[_Own]) -> tuple[int, Var, int] | None:
+def _cut(n: int, o: OwnBlock, found: Sequence[OwnBlock]) -> tuple[int, Var, int] | None:
     """The number of a block, an iterator of it and a factor to split it by."""
     numbers = {other.out: k for k, other in enumerate(found)}
     simplify = Simplifier({v: Interval(0, e - 1) for v, e in o.extents.items()})
@@ -150,7 +163,7 @@ def _divides(steps: Sequence[int], extent: int) -> bool:
     return 1 == steps[0] < steps[1] < extent and extent % steps[1] == 0
 
 
-def _split(o: _Own, var: Var, factor: int) -> _Own:
+def _split(o: OwnBlock, var: Var, factor: int) -> OwnBlock:
     high, low = Var(f"{var.name}_q"), Var(f"{var.name}_r")
     extents = dict[Var, int]()
     for v, e in o.extents.items():
@@ -162,6 +175,7 @@ def _split(o: _Own, var: Var, factor: int) -> _Own:
         indices=tuple(simplify(substitute(i, values)) for i in o.indices),
         over=tuple(v for u in o.over for v in ((high, low) if u is var else (u,))),
         value=simplify(substitute(o.value, values)),
+        where=simplify(substitute(o.where, values)),
     )
 
 
@@ -171,7 +185,7 @@ def _split(o: _Own, var: Var, factor: int) -> _Own:
 class _Axes:
     """Which iterators go over the same elements."""
 
-    def __init__(self, found: Sequence[_Own]) -> None:
+    def __init__(self, found: Sequence[OwnBlock]) -> None:
         self._parent: dict[Var, Var] = {v: v for o in found for v in o.extents}
         self._extents = {v: e for o in found for v, e in o.extents.items()}
         self._simplify = Simplifier({v: Interval(0, e - 1) for v, e in self._extents.items()})
@@ -187,7 +201,7 @@ class _Axes:
             v = self._parent[v]
         return v
 
-    def _share_reads(self, found: Sequence[_Own], made: set[Buffer]) -> None:
+    def _share_reads(self, found: Sequence[OwnBlock], made: set[Buffer]) -> None:
         """Blocks that read one buffer in the same order go over the same elements, if nothing speaks against it."""
         first: dict[Buffer, Load] = {}
         for o in found:
@@ -205,13 +219,13 @@ class _Axes:
         both = [(p[k], q[k]) for k in p if k in q]
         return [(a, b) for a, b in both if isinstance(a, Var) and isinstance(b, Var)]
 
-    def _try_join(self, found: Sequence[_Own], a: Var, b: Var) -> None:
+    def _try_join(self, found: Sequence[OwnBlock], a: Var, b: Var) -> None:
         if a is b or self._extents.get(a) != self._extents.get(b):
             return
         if not any({a, b} <= {self.of(v) for v in o.extents} for o in found):
             self._parent[a] = b
 
-    def _meet(self, maker: _Own, read: Load, reader: _Own) -> None:
+    def _meet(self, maker: OwnBlock, read: Load, reader: OwnBlock) -> None:
         for at, index in zip(maker.indices, read.indices, strict=True):
             p, q = self._simplify.linear(at), self._simplify.linear(index)
             mine = {k: v for v, k in p.terms if not isinstance(v, Var) or self._extents[v] > 1}
@@ -221,7 +235,7 @@ class _Axes:
             for k, v in mine.items():
                 self._join(v, theirs[k], reader, read)
 
-    def _join(self, of_maker: Expr, of_reader: Expr, reader: _Own, read: Load) -> None:
+    def _join(self, of_maker: Expr, of_reader: Expr, reader: OwnBlock, read: Load) -> None:
         if not isinstance(of_maker, Var) or not isinstance(of_reader, Var) or of_reader not in reader.extents:
             raise ScheduleError(f"{reader.name} reads {read.buffer.name} at other elements than its own")
         a, b = self.of(of_maker), self.of(of_reader)
@@ -230,7 +244,7 @@ class _Axes:
         self._parent[a] = b
 
 
-def _node(o: _Own, axes: _Axes) -> FlowNode:
+def _node(o: OwnBlock, axes: _Axes) -> FlowNode:
     values: dict[Var, Expr] = {v: axes.of(v) for v in o.extents}
     own = [axes.of(v) for v in o.extents]
     if len(set(own)) < len(own):
@@ -238,7 +252,8 @@ def _node(o: _Own, axes: _Axes) -> FlowNode:
     over = tuple(axes.of(v) for v in o.over)
     indices = tuple(substitute(i, values) for i in o.indices)
     spatial = tuple(a for a in own if a not in over)
-    return FlowNode(o.name, o.out, indices, spatial, substitute(o.value, values), over, o.combine)
+    value, where = substitute(o.value, values), substitute(o.where, values)
+    return FlowNode(o.name, o.out, indices, spatial, value, over, o.combine, where)
 
 
 def _check(graph: FlowGraph) -> None:
@@ -270,6 +285,7 @@ def _without_unit_axes(graph: FlowGraph) -> FlowGraph:
             over=kept(n.over),
             combine=n.combine if kept(n.over) else BinaryOp.ADD,  # a fold of one value combines nothing
             value=substitute(n.value, zero),
+            where=substitute(n.where, zero),
         )
         for n in graph.nodes
     )

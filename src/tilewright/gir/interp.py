@@ -1,7 +1,7 @@
 """The interpreter of flow graphs: what a graph means, whatever plan runs it.
 
 Nodes are computed one after the other, each for all points of its axes at once. A fold takes up the points of `over`
-one by one, the last axis fastest, with the operation that `FlowNode.combined` gives: as the blocks do that the graph
+one by one, the last axis fastest, with the operation that `FlowNode.taken_up` gives: as the blocks do that the graph
 was made of. The two agree to the bit, but for sums of products, which a graph rounds once. A plan may put sums
 together in another order, and agrees as far as that allows.
 
@@ -54,7 +54,7 @@ class _FlowMachine:
         if not node.is_fold:
             return self._store(node, node.value, points)
         self._store(node, node.start, points)
-        so_far = node.combined(Load(node.out, node.indices), node.value)
+        so_far = node.taken_up(Load(node.out, node.indices))
         for at in product(*(range(self._graph.extents[a]) for a in node.over)):
             taken = {a: np.int64(i) for a, i in zip(node.over, at, strict=True)}
             self._store(node, so_far, {**points, **taken})

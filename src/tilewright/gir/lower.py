@@ -20,7 +20,8 @@ from tilewright.gir.plan import Plan, find_lanes
 from tilewright.gir.row import Names, Row, Values
 from tilewright.gir.running import running_folds
 from tilewright.gir.split import split_folds
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.expr import TRUE, Expr, Var, loads
+from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, Iter, LoopKind, Stmt, seq
 
@@ -28,6 +29,9 @@ _BLOCK = Var("vector_of_rows")
 
 
 def lower_flow_graph(graph: FlowGraph, plan: Plan) -> Func:
+    """ScheduleError if nodes move windows over each other, or have predicates: that is done in stages."""
+    if any(n.where is not TRUE for n in graph.nodes) or not _reads_its_own(graph):
+        raise ScheduleError(f"{graph.name} has windows or predicates: see gir/stages.py")
     names = Names(graph.nodes[-1].name, graph.extents)
     graphs = (graph,) if plan.split == 1 else split_folds(graph, plan.split)
     nests: list[Stmt] = []
@@ -97,6 +101,13 @@ class _Rows:
         loop = names.var("part", total // grain)
         block = Block(names.block("rows"), (Iter(part, total // grain),), (loop,), inside)
         return For(loop, total // grain, block, LoopKind.PARALLEL if total > grain else LoopKind.SERIAL)
+
+
+def _reads_its_own(graph: FlowGraph) -> bool:
+    """Do nodes read each other at their own elements alone?"""
+    makers = graph.makers
+    inside = [ld for n in graph.nodes for ld in loads(n.value) if ld.buffer in makers]
+    return all(ld.indices == makers[ld.buffer].indices for ld in inside)
 
 
 def _row(row: Row) -> Stmt:

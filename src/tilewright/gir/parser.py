@@ -13,7 +13,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from tilewright.gir.flow_graph import COMBINATIONS, FlowGraph, FlowNode
 from tilewright.gir.plan import Plan
 from tilewright.gir.printer import IN_LINE, indexed_axes
-from tilewright.ir.expr import BinaryOp, Buffer, Expr, Scope, Var
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import TRUE, BinaryOp, Buffer, Expr, Scope, Var
 from tilewright.tir.expr_parser import ExprParser, Scoped, near, number_of
 
 _FOLDS = {word: op for op, word in COMBINATIONS.items()}
@@ -140,22 +141,35 @@ class _FlowParser(ExprParser):
             case _:
                 self.fail(s, "a node is expected", "write it as m[r]: f32[8] = max[j](x[r, j])")
         out, indices = self.access(target, inside)
-        over, combine, value = self._folded(e, inside, out)
+        over, combine, value, where = self._folded(e, inside, out)
         name, given = self._notes(call, inside) if call else (out.name, {})
         axes = given.pop("axes", indexed_axes(indices))
-        return FlowNode(name, out, indices, axes, value, over, combine, **given)
+        return FlowNode(name, out, indices, axes, value, over, combine, where, **given)
 
     def _folded(
         self, e: ast.expr, scope: Mapping[str, Scoped], out: Buffer
-    ) -> tuple[tuple[Var, ...], BinaryOp, Expr]:
+    ) -> tuple[tuple[Var, ...], BinaryOp, Expr, Expr]:
+        """The axes, what combines, the value, and where it is taken up."""
         match e:
-            case ast.Call(func=ast.Subscript(value=ast.Name(id=word), slice=axes), args=[value]):
+            case ast.Call(
+                func=ast.Subscript(value=ast.Name(id=word), slice=axes), args=[value], keywords=words
+            ):
                 if word not in _FOLDS:
                     self.fail(e, f"there is no fold {word!r}", near(word, _FOLDS))
+                where: Expr = TRUE
+                match words:
+                    case []:
+                        pass
+                    case [ast.keyword(arg="where", value=cond)]:
+                        where = self.expr(cond, scope, DType.BOOL)
+                    case _:
+                        self.fail(
+                            e, "a fold takes a value and `where`", "write it as max[k](x[k], where=k < 3)"
+                        )
                 over = self._axes(_listed(axes), scope)
-                return over, _FOLDS[word], self.expr(value, scope, out.dtype)
+                return over, _FOLDS[word], self.expr(value, scope, out.dtype), where
             case _:
-                return (), BinaryOp.ADD, self.expr(e, scope, out.dtype)
+                return (), BinaryOp.ADD, self.expr(e, scope, out.dtype), TRUE
 
     def _notes(self, call: ast.Call, scope: Mapping[str, Scoped]) -> tuple[str, dict[str, Any]]:
         match call.args:

@@ -87,7 +87,7 @@ def find_cut(piece: ElementBox, tiled: tuple[Var, ...], lanes: int) -> Cut | Non
             conditions.update(c for e in walk(s.value) if isinstance(e, Select) for c in conjuncts(e.cond))
     order = list(piece.axes)
     for at, (axis, extent) in enumerate(piece.axes.items()):
-        points = sorted({p for c in conditions for p in _turning_points(c, axis, extent)})
+        points = sorted({p for c in conditions for p in turning_points(c, axis, extent)})
         own = at
         if not points and axis in tiled and extent % lanes:
             points = [extent // lanes * lanes]
@@ -97,7 +97,7 @@ def find_cut(piece: ElementBox, tiled: tuple[Var, ...], lanes: int) -> Cut | Non
     return None
 
 
-def _turning_points(cond: Expr, axis: Var, extent: int) -> range:
+def turning_points(cond: Expr, axis: Var, extent: int) -> range:
     """The iterations of `axis` before which a comparison changes. One that depends on other axes as well may do so
     before each; one of elements of a buffer is not known before they are read.
     """

@@ -12,6 +12,7 @@
 
 - `max[j](…)` is a fold over j; `sum`, `min` and `prod` are the others. What follows `:` is the type of the buffer that
   a node makes, unless it is one of the parameters; `f32[8] @ "register"` is one of another scope than memory.
+- `max[k](x[i + k - 1], where=1 <= i + k)` takes up only what the predicate holds for.
 - `rows` is derived from the nodes and there for the reader; the parser skips it. `swept` is not: it names the inner
   axes of a graph without folds.
 - `with node("name", axes=[r, j]):` around a node says what does not follow from its line: a name that is not its
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Any, cast
 
-from tilewright.ir.expr import Buffer, Expr, Indices, Scope, Var
+from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Scope, Var
 from tilewright.support.errors import InternalError
 from tilewright.tir.expr_printer import ExprPrinter, TextNames, expr_names, quoted, type_text
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:  # graphs and plans print themselves, with what is here
     from tilewright.gir.plan import Plan
 
 IN_LINE = frozenset(
-    {"name", "out", "indices", "axes", "value", "over", "combine"}
+    {"name", "out", "indices", "axes", "value", "over", "combine", "where"}
 )  # fields with a place of their own
 
 
@@ -71,7 +72,7 @@ def _graph_names(graph: "FlowGraph", plan: "Plan | None") -> list[Var | Buffer]:
 
 
 def _node_names(node: "FlowNode") -> list[Var | Buffer]:
-    return [node.out, *node.axes, *node.over, *expr_names([*node.indices, node.value])]
+    return [node.out, *node.axes, *node.over, *expr_names([*node.indices, node.value, node.where])]
 
 
 def _plan_names(plan: "Plan") -> list[Var]:
@@ -113,10 +114,11 @@ class _FlowPrinter(ExprPrinter):
         if notes or node.name != node.out.name:
             self.line(depth, f"with node({', '.join([quoted(node.name), *notes])}):")
             depth += 1
-        shared = self.share([*node.indices, node.value], depth)
+        shared = self.share([*node.indices, node.value, node.where], depth)
         made, value = self.access(node.out, node.indices, shared), self.expr(node.value, shared)
         kind = "" if declared else f": {_scoped(node.out)}"
-        folded = f"{node.combination}[{self._listed(node.over)}]({value})" if node.over else value
+        where = "" if node.where is TRUE else f", where={self.expr(node.where, shared)}"
+        folded = f"{node.combination}[{self._listed(node.over)}]({value}{where})" if node.over else value
         self.line(depth, f"{made}{kind} = {folded}")
 
     def plan(self, plan: "Plan") -> str:

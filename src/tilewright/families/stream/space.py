@@ -13,6 +13,7 @@ from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.stream.cost import StreamCost
 from tilewright.families.stream.match import try_any_fold, try_flow_graph, try_row_products
+from tilewright.families.stream.window_space import WindowStageSpace, try_windows
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.plan import find_lanes
 from tilewright.schedule.draft import Draft
@@ -98,10 +99,13 @@ def _parts(graph: FlowGraph) -> tuple[int, ...]:
 
 
 def stream_space(request: ScheduleRequest) -> Space | None:
-    """Of what is read once; and of a window or contraction that no other family has taken so far."""
+    """Of what is read once, and of windows; and of a contraction that no other family has taken so far."""
     start = request.plain
     if start is None:
         return None
+    windows = try_windows(start.func)
+    if windows is not None:
+        return WindowStageSpace(start, windows, request.target)
     graph = try_flow_graph(start.func) or try_row_products(start.func)
     if graph is None and request.limit == inf:
         graph = try_any_fold(start.func)

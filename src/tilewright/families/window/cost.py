@@ -25,6 +25,7 @@ from tilewright.tir.stmt import Block, IterKind
 # Times what a multiply-add of a window takes, as measured against the gemm family. Swept (docs/results/constants.md).
 INTEGER_PRODUCT = 2.0  # integers are widened, multiplied and added one by one
 CONTRACTION = 1.45  # an element is loaded for each row and step, where a window has them in registers
+MAXIMUM = 3.0  # a maximum of floats that keeps NaN; counted: instructions
 # Of the shorter of what streams and of the arithmetic, what is not hidden by the longer.
 NOT_HIDDEN = 0.5
 # Cycles for a vector of an operand whose rows are farther apart than the prefetcher follows.

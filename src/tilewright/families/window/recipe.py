@@ -1,5 +1,5 @@
-"""Reductions that leave the innermost dimension of their output alone: pooling, depthwise convolution,
-means over pixels.
+"""Reductions that leave the innermost dimension of their output alone: depthwise convolution, means over pixels, pools
+that are not quicker one axis after the other (`gir/windows.py`).
 
 The output's innermost dimension goes into vector lanes, a few neighbouring outputs share a tile in
 registers, and the reduction runs inside. Windows of neighbours overlap, so a tile loads less than its outputs

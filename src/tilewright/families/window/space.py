@@ -1,4 +1,6 @@
-"""The rule for reductions that leave the innermost dimension of their output alone: pooling, depthwise convolution."""
+"""The rule for reductions that leave the innermost dimension of their output alone: depthwise convolution, means over
+pixels.
+"""
 
 from functools import cached_property
 from math import inf, prod
@@ -16,6 +18,7 @@ from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.cost import (
     CONTRACTION,
     INTEGER_PRODUCT,
+    MAXIMUM,
     NOT_HIDDEN,
     ROWS,
     UNROLLS,
@@ -70,6 +73,8 @@ class WindowSpace(Space):
         value = block.store.value
         if not value.dtype.is_float and any(_is_multiplication(e) for e in walk(value)):
             return INTEGER_PRODUCT
+        if value.dtype.is_float and isinstance(value, Binary) and value.op in (BinaryOp.MAX, BinaryOp.MIN):
+            return MAXIMUM
         return CONTRACTION if try_contraction(block) is not None else 1.0
 
     @cached_property

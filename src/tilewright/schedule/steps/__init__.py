@@ -42,6 +42,7 @@ from tilewright.schedule.steps.stage import Stage as Stage
 from tilewright.schedule.steps.store_at import StoreAt as StoreAt
 from tilewright.schedule.steps.stream_elements import StreamElements as StreamElements
 from tilewright.schedule.steps.stream_rows import StreamRows as StreamRows
+from tilewright.schedule.steps.stream_windows import StreamWindows as StreamWindows
 from tilewright.schedule.steps.tensorize import Tensorize as Tensorize
 from tilewright.schedule.steps.transform_block_layout import TransformBlockLayout as TransformBlockLayout
 from tilewright.schedule.steps.transform_layout import TransformLayout as TransformLayout
