@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +26,9 @@ class Case:
     is_open: bool = (
         False  # is the output i64, with as many rows as data says? Then `output` is the most there may be
     )
+    # Of ONNX Runtime, which results are compared with, against float64, over the largest output: it is not held
+    # against others.
+    reference_error: float = 0.0
 
     @property
     def read_bytes(self) -> int:
@@ -212,15 +215,21 @@ def cumulative_sum(shape: Shape, axis: int) -> Case:
     return one("reduction", shape, lambda net: net.op("CumSum", "x", net.constant("axis", np.array(axis))))
 
 
+# ONNX Runtime 1.31 takes Bluestein's algorithm in float32 for lengths that are no powers of two: 0.9e-4 to 1.2e-4 were
+# measured for 400, where ours and numpy's in float64 differ by 2e-7.
+_BLUESTEIN_ERROR = 2e-4
+
+
 def fourier(signals: int, length: int, onesided: bool = False) -> Case:
     """Of real signals: all frequencies, or the half that the other mirrors."""
     results = length // 2 + 1 if onesided else length
-    return one(
+    case = one(
         "reduction",
         (signals, length, 1),
         lambda net: net.op("DFT", "x", axis=1, onesided=int(onesided)),
         (signals, results, 2),
     )
+    return case if length.bit_count() == 1 else replace(case, reference_error=_BLUESTEIN_ERROR)
 
 
 def pool(op: str, channels: int, size: int, window: int, stride: int) -> Case:
