@@ -19,11 +19,12 @@ from tilewright.ops.core.window import Window
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.stream_windows import StreamWindows
 from tilewright.search.default import choose_schedule
+from tilewright.search.layouts import lay_out
 from tilewright.support.arrays import Array
 from tilewright.support.errors import ScheduleError, UserError
 from tilewright.target.names import resolve_target
 from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Func
+from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
 
 F32 = DType.F32
@@ -148,6 +149,13 @@ def test_windows_are_separated_by_cost_and_long_ones_halved(window: int, halve: 
     assert chosen.family == "stream"
     assert chosen.decisions["separate"] == 1
     assert chosen.decisions["halve"] == halve
+
+
+def test_strides_of_windows_need_no_layout_of_their_own() -> None:
+    """What a convolution has: every other pixel side by side, in a copy with a padding."""
+    func = pooled(MaxPool, 20, 3, 2)
+    assert lay_out(single(func), {})[1] == ()
+    assert choose_schedule(func, resolve_target("x86-64-v3")).family == "stream"
 
 
 def test_rows_that_do_not_divide_are_refused() -> None:

@@ -28,6 +28,7 @@ from tilewright.families.gemm.recipe import (
     try_contraction,
 )
 from tilewright.families.gemm.space import form_of, tile_sizes
+from tilewright.families.stream.window_space import WindowStageSpace, try_windows
 from tilewright.families.window.recipe import is_lane_reduction, operand_loads
 from tilewright.families.window.space import WindowSpace
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads, walk
@@ -40,7 +41,7 @@ from tilewright.search.layouts import channels_last, phases, strided_images
 from tilewright.target.target import Target
 from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module, single
-from tilewright.tir.stmt import Block, Iter, IterKind, Store, store_blocks
+from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, store_blocks
 
 # Rows and vectors of tiles that are tried; bound.
 _LANE_TILES = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 1), (4, 2))
@@ -233,7 +234,7 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
                 layouts = {b: around.layout(b) for b in read if x}
                 if y and out is not None:
                     layouts[out] = around.layout(out)
-                if not layouts:  # as `lay_out` does it then
+                if not layouts and try_windows(func) is None:  # as `lay_out` does it then
                     layouts = {b: phases(len(b.shape), n) for b, n in strided_images(func, plain)}
                 if _is_widened(plain):  # for the instructions that multiply narrow numbers, along channels
                     steps = prod(it.extent for it in plain.iters)
@@ -303,11 +304,31 @@ def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -
     c = try_contraction(block)
     if c is not None:
         return _gemm_seconds(c, constants, target)
+    alone = _alone(block)
+    windows = None if alone is None else try_windows(alone)
+    if alone is not None and windows is not None:
+        stages = WindowStageSpace(Draft(single(alone)), windows, target)
+        return float(np.min(stages.cost(stages.points())))
     if is_lane_reduction(block):
         space = WindowSpace(Draft(single(Func("estimate", (), (), block))), block.name, target)
         points = np.array([(*tile, UNROLL) for tile in _LANE_TILES], dtype=np.int64)
         return float(np.min(space.cost(points)))
     return _rows_seconds(block, target)
+
+
+def _alone(block: Block) -> Func | None:
+    """The Func that does nothing else, if the block reduces over plain loops."""
+    store, init = block.store, block.init
+    if not isinstance(init, Store):
+        return None
+    # What it begins with is stored where the block is laid out now.
+    body: Stmt = replace(block, init=Store(store.buffer, store.indices, init.value))
+    for it, loop in zip(reversed(block.iters), reversed(block.bindings), strict=True):
+        if not isinstance(loop, Var):
+            return None
+        body = For(loop, it.extent, body)
+    read = dict.fromkeys(ld.buffer for ld in loads(store.value) if ld.buffer is not store.buffer)
+    return Func("estimate", (*read, store.buffer), (), body, (store.buffer,))
 
 
 def _gemm_seconds(c: Contraction, constants: frozenset[str], target: Target) -> float:

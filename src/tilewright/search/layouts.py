@@ -11,6 +11,7 @@ Which of the images have their channels last is not decided here: `search/layout
 
 from collections.abc import Collection, Iterator, Mapping
 
+from tilewright.families.stream.window_space import try_windows
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, ReorderDims, SplitDim
 from tilewright.ir.simplify import Interval, Simplifier
@@ -107,12 +108,13 @@ def _phases(module: Module, last: Collection[Buffer]) -> list[TransformLayout]:
     """A step for each buffer inside a Func that windows walk along its innermost dimension in strides.
 
     Every stride-th element goes side by side. So pixels in neighbouring lanes are neighbours in memory, and what the
-    strides skip is sorted out once, where the buffer is written, instead of at every tap.
+    strides skip is sorted out once, where the buffer is written, instead of at every tap. Windows that can be folded
+    axis by axis need no such buffer.
     """
     found: dict[str, TransformLayout] = {}
     for func in module.funcs:
         for block, store in store_blocks(func.body):
-            if block.is_reduction and store.buffer not in last:
+            if block.is_reduction and store.buffer not in last and try_windows(func) is None:
                 for b, stride in strided_images(func, block):
                     if b not in last:
                         found[b.name] = TransformLayout(b.name, phases(len(b.shape), stride))
