@@ -7,21 +7,26 @@ from hypothesis import given, settings
 from native import BEST
 from test_group import graphs
 
-from tilewright.driver.decisions import Kernel
+from tilewright.driver.decisions import Group, Kernel
 from tilewright.driver.passes import PassContext, ProgramState, run_passes
+from tilewright.driver.trace import ProgramTrace
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes.boundaries import search_boundaries
 from tilewright.graph.passes.group import FusionGroup, Grouped
 from tilewright.graph.passes.lower import lower_groups
+from tilewright.ir.dtype import DType
+from tilewright.ops.core.activation import Relu
 from tilewright.ops.core.arithmetic import Add, Div, Mul, Pow, Sub
 from tilewright.ops.core.contraction import MatMul
-from tilewright.ops.core.movement import Transpose
+from tilewright.ops.core.gather import Gather
+from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.core.norm import LayerNormalization
+from tilewright.ops.core.pieces import Concat
 from tilewright.ops.core.pointwise import Exp, Log, Reciprocal, Sqrt
 from tilewright.ops.core.reduce import ReduceMax, ReduceMean, ReduceSum
 from tilewright.ops.core.softmax import Softmax
-from tilewright.ops.opdef import Op
+from tilewright.ops.opdef import Op, TensorType
 
 
 def one_each(part: FusionGroup) -> float:
@@ -72,7 +77,7 @@ def test_a_merge_that_costs_no_more_is_taken() -> None:
 
 def test_a_merge_that_costs_more_is_not() -> None:
     rules = ["Softmax", "ReduceMax Log"]
-    assert texts(search_boundaries(chain(), (), lambda part: float(len(part.nodes) ** 2))) == rules
+    assert texts(search_boundaries(chain(), (), lambda part: 9.0 if len(part.nodes) > 2 else 1.0)) == rules
 
 
 def test_a_group_of_which_nothing_is_known_stays_as_it_is() -> None:
@@ -213,3 +218,103 @@ def test_what_was_searched_is_replayed() -> None:
     state = compiled(graph)
     again = run_passes(ProgramState(graph), PassContext(BEST, lambda error: True), state.trace)
     assert str(again.trace) == str(state.trace)
+
+
+# --------------------------------------------------------------------------------------------- computed by each reader
+
+
+def fanned(size: int = 512) -> Graph:
+    """A cheap value that is summed along both axes: no kernel can do both."""
+    b = GraphBuilder()
+    x = b.input("x", f32(size, size))
+    t = b.apply(Relu(), b.apply(Add(), x, b.constant("one", np.array(1, np.float32))))
+    return b.finish(*(b.apply(ReduceSum((axis,)), t) for axis in (0, 1)))
+
+
+def test_a_cheap_value_is_computed_by_each_of_its_readers() -> None:
+    state = compiled(fanned())
+    assert texts(state.groups) == ["Add Relu ReduceSum", "Add Relu ReduceSum"]
+    repeated = [d.repeated for d in state.trace.sections["groups"] if isinstance(d, Group)]
+    assert len(repeated[0]) == 2 and repeated[0] == repeated[1]
+
+
+def test_what_is_computed_by_each_reader_is_replayed() -> None:
+    graph = fanned(64)
+    groups = search_boundaries(graph, (), by_size)
+    assert texts(groups) == ["Add Relu ReduceSum", "Add Relu ReduceSum"]
+    check_module(graph, lower_groups(graph, groups)[0])
+    state = compiled(fanned())
+    again = run_passes(
+        ProgramState(fanned()), PassContext(BEST, lambda error: True), ProgramTrace.parse(str(state.trace))
+    )
+    assert str(again.trace) == str(state.trace)
+
+
+def by_size(part: FusionGroup) -> float | None:
+    """What is stored counts; folds of several directions are no kernel."""
+    if len({n.op for n in part.nodes if isinstance(n.op, ReduceSum)}) > 1:
+        return None
+    return float(sum(v.size for v in part.outputs))
+
+
+def test_a_root_of_a_channel_is_not_computed_for_each_of_its_pixels() -> None:
+    b = GraphBuilder()
+    variance = b.input("variance", f32(1, 64, 1, 1))
+    root = b.apply(Sqrt(), b.apply(Add(), variance, b.constant("e", np.array(1e-3, np.float32))))
+    images = [b.apply(Exp(), b.input(f"x{i}", f32(1, 64, 28, 28))) for i in range(3)]
+    groups = texts(compiled(b.finish(*(b.apply(Div(), x, root) for x in images))).groups)
+    assert sum("Sqrt" in g for g in groups) == 1
+
+
+def test_a_dear_value_is_not_computed_for_each_row() -> None:
+    b = GraphBuilder()
+    scale = b.apply(Pow(1.7), b.input("v", f32(1024)))
+    sums = [b.apply(ReduceSum((1,)), b.apply(Mul(), b.input(n, f32(512, 1024)), scale)) for n in "xy"]
+    groups = texts(compiled(b.finish(*sums)).groups)
+    assert sum("Pow" in g for g in groups) == 1
+
+
+def test_a_result_of_the_graph_is_stored() -> None:
+    b = GraphBuilder()
+    t = b.apply(Relu(), b.input("x", f32(512, 512)))
+    graph = b.finish(t, *(b.apply(ReduceSum((axis,)), t) for axis in (0, 1)))
+    assert not any(g.repeated for g in search_boundaries(graph, (), by_size) if isinstance(g, FusionGroup))
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(14))
+def test_groups_that_repeat_what_they_read_mean_what_the_graph_means(graph: Graph) -> None:
+    groups = search_boundaries(graph, (), lambda part: float(sum(v.size for v in part.outputs)))
+    check_module(graph, lower_groups(graph, groups)[0])
+
+
+# ------------------------------------------------------------------------------------------------------------- cutting
+
+
+def test_a_group_of_the_rules_is_cut_where_two_kernels_are_quicker() -> None:
+    """A norm of rows that are gathered across memory: they are put together first."""
+    b = GraphBuilder()
+    pixels = b.apply(Reshape((1, 768, 196)), b.input("x", f32(1, 768, 14, 14)))
+    t = b.apply(Transpose((0, 2, 1)), pixels)
+    token = b.constant("token", floats(1, 1, 768))
+    y = b.apply(Add(), b.apply(Concat(1), token, t), b.constant("p", floats(1, 197, 768)))
+    graph = b.finish(y, b.apply(LayerNormalization(2), y, b.constant("g", floats(768))))
+    assert texts(compiled(graph).groups) == ["Reshape Transpose Concat Add", "LayerNormalization"]
+
+
+def test_rows_of_a_table_are_normed_where_they_are_chosen() -> None:
+    b = GraphBuilder()
+    rows = b.apply(Gather(0), b.constant("t", floats(30000, 128)), b.input("i", TensorType(DType.I64, (64,))))
+    total = b.apply(Add(), rows, b.constant("p", floats(64, 128)))
+    graph = b.finish(b.apply(LayerNormalization(1), total, b.constant("g", floats(128))))
+    assert texts(compiled(graph).groups) == ["Gather Add LayerNormalization"]
+
+
+def test_the_cut_that_saves_most_is_taken() -> None:
+    def estimate(part: FusionGroup) -> float:
+        return {1: 1.0, 2: 2.0}.get(len(part.nodes), 9.0)
+
+    b = GraphBuilder()
+    x = b.apply(Exp(), b.apply(Sqrt(), b.input("x", f32(4, 8))))
+    graph = b.finish(b.apply(Softmax((1,)), x))
+    assert texts(search_boundaries(graph, (), estimate)) == ["Sqrt Exp", "Softmax"]

@@ -12,6 +12,7 @@ from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.find import find_block, find_loop
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import FuncStep
+from tilewright.schedule.steps.stream_elements import StreamElements
 from tilewright.schedule.steps.stream_rows import StreamRows
 from tilewright.support.errors import InternalError, ScheduleError
 from tilewright.tir.build import FuncBuilder
@@ -117,6 +118,15 @@ class ThroughMemory(StreamRows):
         return replace(made, body=seq(made.body, *copies), locals=(*made.locals, again))
 
 
+@dataclass(frozen=True, slots=True)
+class Twice(StreamElements):
+    """Likewise: each element is made twice."""
+
+    def rewrite(self, func: Func) -> Func:
+        made = StreamElements.rewrite(self, func)
+        return made.with_body(For(Var("again"), 2, made.body))
+
+
 def copied(source: Buffer, target: Buffer, name: str) -> For:
     i, v = Var(f"{name}_i"), Var(f"{name}_v")
     block = Block(name, (Iter(v, source.shape[0]),), (i,), Store(target, (v,), source[v]))
@@ -135,6 +145,20 @@ def test_a_rewrite_of_a_flow_graph_that_moves_more_is_named() -> None:
         InternalError, match=r"ThroughMemory.*moves more than the blocks did: 9216 B of memory"
     ):
         Schedule(sums(), debug=True).apply(ThroughMemory(("Y",), 8, 16))
+
+
+def turned() -> Func:
+    b = FuncBuilder("turned")
+    x = b.param("X", (32, 64), DType.F32)
+    return b.finish(b.compute("Y", (64, 32), lambda i, j: x[j, i]))
+
+
+def test_a_rewrite_of_elements_that_moves_more_is_named() -> None:
+    Schedule(turned(), debug=True).apply(StreamElements("Y", 8, parts=4))
+    with pytest.raises(
+        InternalError, match=r"Twice.*moves more than the block did: 16384 B of memory in 8192"
+    ):
+        Schedule(turned(), debug=True).apply(Twice("Y", 8))
 
 
 def test_a_value_kept_in_scratch_pays_for_one_in_memory() -> None:

@@ -20,14 +20,16 @@ from tilewright.schedule.step import Step, value_text
 @dataclass(frozen=True, slots=True)
 class Group:
     """Nodes that become one Func, by the first value that each makes. The Func is named after the last value that
-    others need.
+    others need. `repeated` are nodes that it computes for itself, as all others do that read them.
     """
 
     func: str
     values: tuple[str, ...]
+    repeated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return value_text(self)
+        text = f"Group(func={self.func!r}, values={value_text(self.values)}"
+        return f"{text}, repeated={value_text(self.repeated)})" if self.repeated else f"{text})"
 
 
 @dataclass(frozen=True, slots=True)

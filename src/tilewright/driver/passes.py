@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from tilewright.driver.decisions import Algorithm, Beside, ChannelsLast, Decision, Group, Join, Kernel
@@ -149,12 +150,13 @@ def group_nodes(
     """Nodes that become one Func."""
     graph, regions = state.graph, context.regions(state.graph)
     if given is None:
-        groups = search_boundaries(graph, regions, lambda part: _group_seconds(graph, part, context.one_core))
+        seconds = partial(_group_seconds, graph, context.one_core)
+        groups = search_boundaries(graph, regions, seconds, partial(seconds, several=True))
     else:
         groups = _grouped_as(graph, regions, _only(Group, given))
     module, names = lower_groups(graph, groups)
     taken = tuple(
-        Group(name, tuple(n.outputs[0].name for n in g.own))
+        Group(name, *(tuple(n.outputs[0].name for n in nodes) for nodes in (g.own, g.repeated)))
         for g, name in zip(groups, names, strict=True)
         if name and not isinstance(g, ExternalRegion)
     )
@@ -167,24 +169,25 @@ def group_nodes(
     return replace(state, groups=groups, owners=owners, lowered=module, module=module), taken
 
 
-def _group_seconds(graph: Graph, part: FusionGroup, target: Target) -> float | None:
-    """Of its kernel, if it becomes one that memory bounds."""
+def _group_seconds(graph: Graph, target: Target, part: FusionGroup, *, several: bool = False) -> float | None:
+    """Of its kernel, if it becomes one that memory bounds; or of all of them, if it may become `several`."""
     module = lower_alone(graph, part)
     if len(module.funcs) != 1:
         return None
     constants = frozenset(c.buffer.name for c in module.constants)
-    return try_fused_seconds(module.funcs[0], target, constants)
+    return try_fused_seconds(module.funcs[0], target, constants, several=several)
 
 
 def _grouped_as(graph: Graph, regions: Sequence[ExternalRegion], given: Sequence[Group]) -> Grouped:
     made = {n.outputs[0].name: n for n in graph.nodes}
     wanted: list[list[Node]] = []
     for d in given:
-        unknown = next((v for v in d.values if v not in made), None)
+        unknown = next((v for v in (*d.values, *d.repeated) if v not in made), None)
         if unknown is not None:
             raise _refused(d, f"no node of this model makes {unknown!r}")
         wanted.append([made[v] for v in d.values])
     grouping = Grouping(graph, regions)
+    grouping.repeat(made[v] for d in given for v in d.repeated)
     for d, nodes in zip(given, wanted, strict=True):
         with _naming(d):
             grouping.take(nodes)

@@ -124,6 +124,8 @@ def _has_kind(name: str, value: object) -> bool:
     match name:
         case "values" | "funcs" | "buffers" | "calls":
             return _are(value, str) and value != ()
+        case "repeated":
+            return _are(value, str)
         case "steps":
             return _are(value, Step)
         case "knobs":

@@ -1,18 +1,18 @@
 """Inlining: what need not be stored is computed where it is used.
 
-A block that only moves data is inlined wherever it is read. A block that computes is inlined into blocks
-that run over no more elements than it has itself, and that are not reductions: there each element would be
-computed once per reduction step.
+A block that only moves data is inlined wherever it is read. A block that computes is inlined into blocks that are not
+reductions, where each element would be computed once per reduction step; and where that costs no more than to store it
+and to load it: into blocks of no more elements than it has itself, or few more if it takes few operations.
 
 The two operands of a contraction may be moved parts of one buffer, as queries and keys that were computed together are.
 Then one of them stays: a step that packs an operand names its buffer. Once it is packed, what it is packed from
 can be read in place (`inline_moved`).
 """
 
-from tilewright.cost.work import domain
+from tilewright.cost.work import domain, instructions
 from tilewright.families.choosing import choosing
 from tilewright.families.laid_out import is_laid_out, keeps_rows
-from tilewright.ir.expr import Buffer, Fma, Load, loads, walk
+from tilewright.ir.expr import Buffer, Fma, Load, loads
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.compute_inline import ComputeInline
@@ -86,5 +86,8 @@ def is_movement(block: Block) -> bool:
 def _pays(producer: Block, user: Block) -> bool:
     if user.is_reduction:
         return False
-    cheap = sum(1 for _ in walk(producer.store.value)) <= 4
-    return domain(user) <= domain(producer) or (cheap and domain(user) <= 4 * domain(producer))
+    # Once for each element of the user, against once and a store, and then a load for each: the inverse root of a
+    # channel is not computed for each of its pixels, but a negated half may be where both halves are put together.
+    value = producer.store.value
+    once = instructions(value) + len(loads(value))
+    return domain(user) * once <= domain(producer) * (once + 1) + domain(user)

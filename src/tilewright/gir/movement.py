@@ -10,13 +10,14 @@ together can only take bytes away; a rewrite that adds some has lost what it was
 of rows adds so that workers find parts, are the one exception: then only what was in memory before is compared.
 """
 
+from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
 from tilewright.ir.expr import Buffer, Scope, loads
 from tilewright.tir.analysis.footprints import Footprints
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, blocks, children, stmt_exprs, walk_stmts
+from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, blocks, children, seq, stmt_exprs, walk_stmts
 
 
 class Movement(NamedTuple):
@@ -36,8 +37,7 @@ def movement_of(func: Func, but: frozenset[Buffer] = frozenset(), *, is_one_pass
     """What a Func moves, without the buffers `but`. `is_one_pass`: its nests count as one."""
     found = Footprints(func)
     memory = scratch = 0
-    body = func.body
-    for nest in body.stmts if isinstance(body, Seq) and not is_one_pass else (body,):
+    for nest in (func.body,) if is_one_pass else _nests(func):
         waiting: dict[Buffer, int] = {}
         for use, box in found.boxes(nest).items():
             nbytes = prod(box.extents(use.buffer)) * use.buffer.dtype.bytes
@@ -61,13 +61,42 @@ def added_movement(before: Func, after: Func, *, is_divided: bool = False) -> st
     return None
 
 
+def added_accesses(before: Func, after: Func) -> str | None:
+    """How the nests of a Func that are others than those it was made of move more than these, if they do: bytes of
+    memory, or elements that are loaded from it and stored to it. Squares that are transposed wait in registers, which
+    is what they are for.
+    """
+    old, new = (
+        [n for n in _nests(f) if all(n is not m for m in _nests(g))]
+        for f, g in ((before, after), (after, before))
+    )
+    was = movement_of(before.with_body(seq(*old))).memory, _elements(seq(*old), _is_memory)
+    now = movement_of(after.with_body(seq(*new)), is_one_pass=True).memory, _elements(seq(*new), _is_memory)
+    if now[0] > was[0] or now[1] > was[1]:
+        return f"moves more than the block did: {_text(now)}; not {_text(was)}"
+    return None
+
+
+def _is_memory(b: Buffer) -> bool:
+    return b.scope is Scope.GLOBAL
+
+
+def _text(moved: tuple[int, int]) -> str:
+    return f"{moved[0]} B of memory in {moved[1]} elements"
+
+
+def _nests(func: Func) -> tuple[Stmt, ...]:
+    return func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+
+
 def _so_far(block: Block) -> int:
     """Bytes of the results of a reduction, which are in memory until it is done."""
     stored = {s.buffer for s in walk_stmts(block.body) if isinstance(s, Store)}
     return sum(b.bytes for b in stored) if block.is_reduction else 0
 
 
-def _elements(s: Stmt) -> int:
-    """Loads and stores, of registers too."""
-    own = sum(len(loads(e)) for e in stmt_exprs(s)) + isinstance(s, Store)
-    return (s.extent if isinstance(s, For) else 1) * (own + sum(map(_elements, children(s))))
+def _elements(s: Stmt, counts: Callable[[Buffer], bool] = lambda b: True) -> int:
+    """Loads and stores, of registers too unless they are not to count."""
+    own = sum(counts(ld.buffer) for e in stmt_exprs(s) for ld in loads(e))
+    own += isinstance(s, Store) and counts(s.buffer)
+    return (s.extent if isinstance(s, For) else 1) * (own + sum(_elements(c, counts) for c in children(s)))

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.printer import print_plan
-from tilewright.ir.expr import Buffer, Indices, Var
+from tilewright.ir.expr import Buffer, Indices, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
 
 
@@ -42,6 +42,18 @@ def strides(graph: FlowGraph, buffer: Buffer, indices: Indices) -> dict[Var, int
             return None
         found[atom] = k
     return found
+
+
+def stride_along(graph: FlowGraph, buffer: Buffer, indices: Indices, axis: Var) -> int | None:
+    """How far it moves with one axis, whatever chooses the place along others, as data does for rows of a table."""
+    simplify = _simplifier(tuple(graph.extents.items()))
+    step = 0
+    for atom, k in simplify.weighted(indices, buffer.strides).terms:
+        if atom is axis:
+            step = k
+        elif axis in free_vars(atom):
+            return None
+    return step
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from tilewright.families.stream.map_space import map_space
 from tilewright.families.stream.match import try_flow_graph
 from tilewright.families.stream.space import stream_space
 from tilewright.gir.flow_graph import FlowGraph
-from tilewright.gir.plan import find_lanes, memory_accesses, strides
+from tilewright.gir.plan import find_lanes, memory_accesses, stride_along
 from tilewright.ir.expr import Var
 from tilewright.search.default import make_request
 from tilewright.support.errors import ScheduleError
@@ -27,9 +27,11 @@ _LINES = 64  # that are written in turns: of vectors as wide as they are taken
 _WAYS = 8  # lines of a set of a first-level cache
 
 
-def try_fused_seconds(func: Func, target: Target, constants: frozenset[str]) -> float | None:
+def try_fused_seconds(
+    func: Func, target: Target, constants: frozenset[str], *, several: bool = False
+) -> float | None:
     """Seconds on one core; None if its blocks do not become one kernel, or no family of ours knows them. `constants`
-    names the params whose values are known at compile time.
+    names the params whose values are known at compile time. `several`: they may become several kernels.
     """
     try:
         request = make_request(func, target, constants)
@@ -39,7 +41,7 @@ def try_fused_seconds(func: Func, target: Target, constants: frozenset[str]) -> 
         graph = try_flow_graph(start.func)
         is_one = len(list(blocks(start.func.body))) == 1  # nothing is left between kernels
         found = [stream_space(request)] if is_one or graph is not None else []
-        if is_one:
+        if is_one or several:
             found.append(map_space(request))
         costs = [space.ranked()[1] for space in found if space is not None]
     except ScheduleError:
@@ -57,8 +59,7 @@ def _scattered_cycles(graph: FlowGraph, lane: Var) -> float:
     """Of all accesses that do not go through memory in the order of the lanes."""
     total = 0.0
     for buffer, indices, axes in memory_accesses(graph):
-        steps = strides(graph, buffer, indices)
-        step = None if steps is None else steps.get(lane, 0)
+        step = stride_along(graph, buffer, indices, lane)
         if step is None:
             total += graph.size(axes) * _SCATTERED
         elif step not in (0, 1):

@@ -10,7 +10,7 @@ from tilewright.cost.stream import pass_seconds
 from tilewright.cost.work import instructions_of
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
 from tilewright.gir.plan import find_lanes, memory_accesses, strides
-from tilewright.ir.expr import Expr, Load, walk
+from tilewright.ir.expr import Buffer, Expr, Load, walk
 from tilewright.ir.rewrite import replace_loads
 from tilewright.target.machine import Machine
 
@@ -35,13 +35,21 @@ class SweepWork:
     folds: int
 
 
+def _bytes_touched(graph: FlowGraph) -> int:
+    """Of memory: of a table from which rows are chosen, no more than these."""
+    touched: dict[Buffer, int] = {}
+    for buffer, _, axes in memory_accesses(graph):
+        touched[buffer] = touched.get(buffer, 0) + graph.size(axes) * buffer.dtype.bytes
+    return sum(min(b.bytes, n) for b, n in touched.items())
+
+
 class StreamCost:
     def __init__(self, graph: FlowGraph, lanes: int, machine: Machine) -> None:
         self._graph, self._lanes, self._machine = graph, lanes, machine
         self._span = find_lanes(graph)
         self._in_rows = self._span[0] in graph.rows
         self._sweeps = {keep: self._all_sweeps(keep) for keep in (False, True)}
-        self._bytes = sum(b.bytes for b in dict.fromkeys(b for b, _, _ in memory_accesses(graph)))
+        self._bytes = _bytes_touched(graph)
 
     def seconds(self, width: int, *, keep: bool, split: int = 1, panel: bool = False) -> float:
         """Of vectors of `width` elements. `panel`: all vectors of rows together; `split`: rows in as many parts."""

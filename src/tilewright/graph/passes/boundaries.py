@@ -2,45 +2,58 @@
 
 It starts from the groups of the rules (`group.py`), so the result is never slower than these, by the estimate. First,
 a transpose that a group reads through becomes a group of its own where that pays: what is folded in the order of memory
-may gain more than a copy costs. Then two groups become one: a group and a reader of what it makes, or two readers of
-the same value. Those with more bytes in common are tried first, as they have more to save; they are merged where the
-whole is estimated to take no longer than the parts. There is no margin for errors: an estimate is the longer of
-arithmetic and traffic, as if they overlapped perfectly, so what a merge saves of the shorter one comes on top. (Softmax
-in pieces, 128 x 768 and 4096 x 1024: estimated at 1.02 times the speed of two kernels, measured at 1.06 and 1.7.)
-Groups that are equal but for their values are estimated once, so that a network of many equal layers costs no more than
-one layer.
+may gain more than a copy costs; and a group is cut before or behind a fold. Then two groups become one: a group and a
+reader of what it makes, or two readers of the same value. Those with more bytes in common are tried first, as they have
+more to save; they are merged where the whole is estimated to take no longer than the parts. There is no margin for
+errors: an estimate is the longer of arithmetic and traffic, as if they overlapped perfectly, so what a merge saves of
+the shorter one comes on top. (Softmax in pieces, 128 x 768 and 4096 x 1024: estimated at 1.02 times the speed of two
+kernels, measured at 1.06 and 1.7.) Groups that are equal but for their values are estimated once, so that a network of
+many equal layers costs no more than one layer.
+
+At last, a value that several groups read is computed by each of them and stored no more, where all of them are
+estimated to take less time so. How often it is computed then counts: in a group of more elements than it has, as often
+as these (the inverse root of a channel for each of its pixels), unless the family keeps it for a row. What is dear or
+repeated often stays in memory; what a few operations make of something that is read anyway does not.
 
 Contractions are left alone: their epilogues are rules, and what joins them is decided by the cost of bands.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from math import inf
 from typing import TypeAlias
 
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Value
-from tilewright.graph.passes.group import FusionGroup, GroupDraft, Grouped, Grouping
+from tilewright.graph.passes.group import FusionGroup, GroupDraft, Grouped
+from tilewright.graph.passes.regroup import Regrouping, Repeat
 from tilewright.ops.opdef import Kind
 
 Estimate: TypeAlias = Callable[[FusionGroup], float | None]  # seconds; None: of such a group nothing is known
 
-# Of the time of a group that reads through a transpose, what a copy must save: families of different kinds are
-# compared, whose estimates do not err alike. Nine of ten are right within a fifth (`docs/results/predicted.md`).
+# Of the time of a group that is one kernel, what two must save (a copy of what it reads through a transpose; a fold
+# apart from what is around it): families of different kinds are compared, whose estimates do not err alike. Nine of ten
+# are right within a fifth (`docs/results/predicted.md`).
 _LEAST_SAVED = 0.2
 
 
-def search_boundaries(graph: Graph, regions: Sequence[ExternalRegion], estimate: Estimate) -> Grouped:
-    """The groups by rules, and then by `estimate`, in an order in which they can run."""
-    grouping = Grouping(graph, regions)
+def search_boundaries(
+    graph: Graph, regions: Sequence[ExternalRegion], estimate: Estimate, whole: Estimate | None = None
+) -> Grouped:
+    """The groups by rules, and then by `estimate`, in an order in which they can run. It knows groups that become one
+    kernel; `whole`, unless it is the same, those that become several too.
+    """
+    grouping = Regrouping(graph, regions)
     grouping.apply_rules()
-    BoundarySearch(grouping, _once_for_equals(graph, estimate)).run()
+    known = _once_for_equals(graph, estimate)
+    BoundarySearch(grouping, known, known if whole is None else _once_for_equals(graph, whole)).run()
     return grouping.ordered()
 
 
 class BoundarySearch:
-    def __init__(self, grouping: Grouping, estimate: Estimate) -> None:
-        self._grouping, self._estimate = grouping, estimate
+    def __init__(self, grouping: Regrouping, estimate: Estimate, whole: Estimate) -> None:
+        self._grouping, self._estimate, self._whole = grouping, estimate, whole
         self._seconds: dict[GroupDraft, float | None] = {}
         self._waiting: list[tuple[int, int, GroupDraft, GroupDraft]] = []  # most bytes in common first
         self._tie = count()
@@ -49,8 +62,15 @@ class BoundarySearch:
         for draft in self._grouping.drafts():
             if is_memory_bound(draft):
                 self._store_transposes(draft)
+                self._cut(draft)
         for draft in self._grouping.drafts():
             self._await(draft)
+        self._merge()
+        for draft in self._grouping.drafts():
+            if is_memory_bound(draft) and self._grouping.is_current(draft):
+                self._repeat(draft)
+
+    def _merge(self) -> None:
         while self._waiting:
             _, _, first, second = heapq.heappop(self._waiting)
             if not (self._grouping.is_current(first) and self._grouping.is_current(second)):
@@ -77,6 +97,47 @@ class BoundarySearch:
             else:
                 self._seconds[draft] = reader
 
+    def _cut(self, draft: GroupDraft) -> None:
+        """Make two groups of one, where that saves most, if it pays."""
+        before = self._seconds_of(draft)
+        best, parts = inf if before is None else (1 - _LEAST_SAVED) * before, None
+        for cut in self._grouping.cuts(draft) if before is not None else ():
+            for part in cut:
+                self._grouping.settle(part)
+            seconds = _total(map(self._asked, cut))
+            if seconds is not None and seconds <= best:
+                best, parts = seconds, cut
+        for part in parts or (draft,):
+            self._grouping.settle(part)
+
+    def _repeat(self, draft: GroupDraft) -> None:
+        """What others read of the group, they compute themselves, as far as that pays."""
+        for move in list(self._grouping.repeats(draft)):
+            if not all(map(is_memory_bound, move.readers)) or not self._pays(move):
+                continue
+            for d in (draft, *move.readers):
+                self._seconds.pop(d, None)
+            for d in move.readers:
+                self._await(d)
+            self._merge()
+            if self._grouping.is_current(draft):
+                self._repeat(draft)
+            return
+
+    def _pays(self, move: Repeat) -> bool:
+        """Take the move if all groups in it take less time than before."""
+        others = [d for d in move.readers if d is not move.of]
+        before = _total(map(self._asked_whole, (move.of, *others)))
+        if before is None:
+            return False
+        self._grouping.take_repeat(move)
+        left = (move.of, *others) if move.of.nodes else others
+        after = _total(map(self._asked_whole, left))
+        if after is None or after >= before:
+            self._grouping.undo_repeat(move)
+            return False
+        return True
+
     def _await(self, draft: GroupDraft) -> None:
         """Put the moves of a new group in order."""
         if not is_memory_bound(draft):
@@ -100,6 +161,16 @@ class BoundarySearch:
 
     def _asked(self, draft: GroupDraft) -> float | None:
         return self._estimate(self._grouping.finished(draft))
+
+    def _asked_whole(self, draft: GroupDraft) -> float | None:
+        return self._whole(self._grouping.finished(draft))
+
+
+def _total(seconds: Iterable[float | None]) -> float | None:
+    """Of all; None if one of them is not known."""
+    found = list(seconds)
+    known = [t for t in found if t is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def is_memory_bound(draft: GroupDraft) -> bool:

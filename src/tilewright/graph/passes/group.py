@@ -31,19 +31,20 @@ from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.opdef import Kind
 from tilewright.support.errors import InternalError, UserError
 
-_MOST_NODES = 64  # of one group; keeps kernels small and grouping linear
+MOST_NODES = 64  # of one group; keeps kernels small and grouping linear
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusionGroup:
     """`nodes` in graph order, repeated views included; `own` are those that no other group repeats. `outputs` are the
-    values that others need.
+    values that others need. `repeated` are nodes beside views that others repeat too.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     own: tuple[Node, ...]
+    repeated: tuple[Node, ...] = ()
 
     @property
     def value(self) -> Value:
@@ -79,6 +80,7 @@ class Grouping:
         self._producer, self._users = producers(graph), users(graph)
         self._results = set(graph.outputs)
         self._draft: dict[Node, GroupDraft] = {}
+        self._repeated: set[Node] = set()
         # Groups with several ends, as spans of node indices: see `_comes_back`.
         self._wide: list[tuple[int, int]] = []
         for region in regions:
@@ -101,11 +103,15 @@ class Grouping:
         for n in reversed(self._of_kind(Kind.MOVEMENT)):
             self._place_movement(n)
 
+    def repeat(self, nodes: Iterable[Node]) -> None:
+        """These nodes are in no group, as views are: whoever reads them computes them again."""
+        self._repeated.update(nodes)
+
     def take(self, nodes: Sequence[Node]) -> None:
         """These nodes are a group."""
-        taken = next((n for n in nodes if n in self._draft), None)
+        taken = next((n for n in nodes if n in self._draft or n in self._repeated), None)
         if taken is not None:
-            raise UserError(f"{taken!r} is in another group already")
+            raise UserError(f"{taken!r} is in another group already, or repeated by its readers")
         if self._comes_back(self._with_repeated_views(nodes)):
             raise UserError(
                 "a value leaves the group and comes back into it",
@@ -120,15 +126,17 @@ class Grouping:
         found, stack = set(nodes), list(nodes)
         while stack:
             for u in (u for v in stack.pop().outputs for u in self._users[v]):
-                if u not in found and u not in self._draft and _is_view(u):
+                if u not in found and u not in self._draft and self._is_repeated(u):
                     found.add(u)
                     stack.append(u)
         return found
 
     def finish(self) -> Grouped:
-        """The groups that were taken. A node in none of them has one of its own, or is a view that readers repeat."""
+        """The groups that were taken. A node in none of them has one of its own, or is repeated by its readers."""
         for n in reversed(self._graph.nodes):
-            if n not in self._draft and not (_is_view(n) and not self._is_in_memory(n, self._readers(n))):
+            if n not in self._draft and not (
+                self._is_repeated(n) and not self._is_in_memory(n, self._readers(n))
+            ):
                 self.settle(GroupDraft(n.op.kind, [n]))
         return self.ordered()
 
@@ -138,7 +146,7 @@ class Grouping:
         shape = head.outputs[0].shape
         nodes, inside, best = list(draft.nodes), set(draft.nodes), len(draft.nodes)
         queue = self._queue(u for v in head.outputs for u in self._users[v])
-        while queue and len(nodes) < _MOST_NODES:
+        while queue and len(nodes) < MOST_NODES:
             n = self._graph.nodes[heapq.heappop(queue)]
             if (
                 n in inside
@@ -172,7 +180,7 @@ class Grouping:
         nodes, inside, shared = list(draft.nodes), set(draft.nodes), False
         # Latest first, so that all users of a node have been decided on before it is.
         queue = self._queue((self._producer[v] for v in head.inputs if v in self._producer), sign=-1)
-        while queue and len(nodes) < _MOST_NODES:
+        while queue and len(nodes) < MOST_NODES:
             n = self._graph.nodes[-heapq.heappop(queue)]
             if (
                 n in inside
@@ -203,7 +211,7 @@ class Grouping:
                 continue
             same = p.outputs[0].shape == n.outputs[0].shape
             merged = [*before.nodes, *nodes]
-            if same and len(merged) <= _MOST_NODES and not self._comes_back(set(merged)):
+            if same and len(merged) <= MOST_NODES and not self._comes_back(set(merged)):
                 nodes = merged
         self.settle(GroupDraft(Kind.ELEMENTWISE, nodes))
 
@@ -226,10 +234,10 @@ class Grouping:
             return
         readers = self._readers(n)
         if self._is_in_memory(n, readers) or (
-            not _is_view(n) and (len(readers) != 1 or readers[0].kind is Kind.CONTRACTION)
+            not is_view(n) and (len(readers) != 1 or readers[0].kind is Kind.CONTRACTION)
         ):
             self.settle(GroupDraft(Kind.MOVEMENT, [n]))
-        elif not _is_view(n):
+        elif not is_view(n):
             readers[0].nodes.append(n)
             self.settle(readers[0])
 
@@ -255,101 +263,14 @@ class Grouping:
                 stack += more
         return list(found)
 
-    # ------------------------------------------------------------------------------------------ moving boundaries
-
-    def try_merge(self, first: GroupDraft, second: GroupDraft) -> GroupDraft | None:
-        """Both as one, with the views between them that nobody else reads; None if that is too large, or a value would
-        leave it and come back.
-        """
-        nodes = [*first.nodes, *second.nodes]
-        nodes += self._views_within(nodes)
-        if len(nodes) > _MOST_NODES or self._comes_back(self._with_repeated_views(nodes)):
-            return None
-        nodes.sort(key=self._index.__getitem__)
-        kinds = (first.kind, second.kind)
-        kind = next(k for k in (Kind.REDUCTION, Kind.ELEMENTWISE, Kind.MOVEMENT) if k in kinds)
-        return GroupDraft(kind, nodes)
-
-    def transposes_read(self, draft: GroupDraft) -> list[Node]:
-        """Transposes in no group that this group alone reads. Not those that put channels last of what another group
-        makes: it may be given that layout (`search/layouts.py`), and then they cost nothing.
-        """
-        stack, found = self._before(draft.nodes), list[Node]()
-        while stack:
-            n = stack.pop()
-            if n in self._draft:
-                continue
-            stack += self._before([n])
-            if n not in found and isinstance(n.op, Transpose) and self._readers(n) == [draft]:
-                found += [n] if n.inputs[0] not in self._producer or not _puts_channels_last(n.op) else []
-        return found
-
-    def dissolve(self, draft: GroupDraft) -> None:
-        """Its nodes are in no group any more."""
-        for n in draft.nodes:
-            del self._draft[n]
-
-    def is_current(self, draft: GroupDraft) -> bool:
-        """Has it not become part of another one?"""
-        return self._draft[draft.nodes[0]] is draft
-
-    def _views_within(self, nodes: Sequence[Node]) -> list[Node]:
-        """Views in no group of what these nodes make, all of whose readers are among the nodes."""
-        inside = set(nodes)
-        found = sorted(self._with_repeated_views(nodes) - inside, key=self._index.__getitem__, reverse=True)
-        taken: list[Node] = []
-        for n in found:  # the last first: its readers are decided on
-            read = [u for v in n.outputs for u in self._users[v]]
-            if read and inside.issuperset(read) and not any(v in self._results for v in n.outputs):
-                inside.add(n)
-                taken.append(n)
-        return taken
-
-    def neighbours(self, draft: GroupDraft) -> dict[GroupDraft, int]:
-        """The groups with which this one has values in common, each with the bytes of these: makers of what it reads,
-        readers of what it makes, and of the other readers of what it reads the next and the last before it.
-        """
-        inside = set(draft.nodes)
-        common: dict[GroupDraft, int] = {}
-
-        def add(others: Iterable[GroupDraft], value: Value) -> None:
-            for d in others:
-                if d is not draft:
-                    common[d] = common.get(d, 0) + value.bytes
-
-        for v in (v for n in draft.nodes for v in n.outputs):
-            add(self._readers_of(v), v)
-        for v in self._read_by(draft):
-            maker = self._producer.get(v)
-            if maker in inside:
-                continue
-            if maker is not None:
-                add([self._draft[maker]], v)
-            readers = sorted(self._readers_of(v), key=self._end)
-            at = readers.index(draft)
-            add([*readers[max(at - 1, 0) : at], *readers[at + 1 : at + 2]], v)
-        return common
-
-    def _read_by(self, draft: GroupDraft) -> list[Value]:
-        """The values in memory that a group reads, directly or through views, but for constants."""
-        stack = [v for n in draft.nodes for v in n.inputs]
-        found: dict[Value, None] = {}
-        while stack:
-            v = stack.pop()
-            maker = self._producer.get(v)
-            if maker is not None and maker not in self._draft:
-                stack += maker.inputs
-            elif v not in self._graph.constants:
-                found[v] = None
-        return list(found)
-
-    def _end(self, draft: GroupDraft) -> int:
-        return self._index[draft.nodes[-1]]
-
     # ---------------------------------------------------------------------------------------------- questions
 
     def _of_kind(self, kind: Kind) -> list[Node]:
         return [n for n in self._graph.nodes if self._is_free(n, kind)]
+
+    def _is_repeated(self, n: Node) -> bool:
+        """Is it computed by whoever reads it, unless it is in a group?"""
+        return is_view(n) or n in self._repeated
 
     def _is_free(self, n: Node, kind: Kind) -> bool:
         return n.op.kind is kind and n not in self._draft
@@ -463,17 +384,16 @@ class Grouping:
         inputs = dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
         order = {v: i for i, v in enumerate(v for n in nodes for v in n.outputs)}
         return FusionGroup(
-            nodes, tuple(inputs), tuple(sorted(outputs, key=order.__getitem__)), tuple(draft.nodes)
+            nodes,
+            tuple(inputs),
+            tuple(sorted(outputs, key=order.__getitem__)),
+            tuple(draft.nodes),
+            tuple(n for n in nodes if n in self._repeated and n not in self._draft),
         )
 
 
-def _is_view(n: Node) -> bool:
+def is_view(n: Node) -> bool:
     return n.op.kind is Kind.MOVEMENT and len(n.inputs) <= 1
-
-
-def _puts_channels_last(op: Transpose) -> bool:
-    rank = len(op.perm)
-    return rank > 2 and op.perm == (0, *range(2, rank), 1)
 
 
 def _keeps_rows(n: Node) -> bool:

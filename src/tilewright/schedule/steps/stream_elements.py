@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.gir.elements import ElementPlan, lower_elements
 from tilewright.gir.from_nest import element_nest
+from tilewright.gir.movement import added_accesses
 from tilewright.gir.row import Names
 from tilewright.gir.tiles import TileShape
 from tilewright.schedule.edit import replace_stmt
@@ -54,3 +55,6 @@ class StreamElements(BlockStep):
         names = Names(self.block, found.extents)
         made = lower_elements(found.piece, found.around, self.plan, names)
         return replace(replace_stmt(func, found.nest, made), locals=(*func.locals, *names.locals))
+
+    def broken_promise(self, before: Func, after: Func) -> str | None:
+        return added_accesses(before, after)
