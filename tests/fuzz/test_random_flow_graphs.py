@@ -48,6 +48,9 @@ def plans(draw: st.DrawFn, graph: FlowGraph) -> Plan:
         chunk=draw(st.sampled_from([0, 0, 3])),
         split=draw(st.sampled_from([1, 1, 2])),
         panel=draw(st.integers(1, 3)),
+        in_place=draw(st.booleans()),
+        ahead=draw(st.integers(0, 2)),
+        streams=draw(st.booleans()),
     )
 
 

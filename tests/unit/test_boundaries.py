@@ -151,7 +151,12 @@ def test_a_norm_in_pieces_gets_the_kernel_of_the_op(how: str, centred: bool) -> 
         scaled = b.apply(Mul(), norm_in_pieces(b, total, how, centred), scale)
         return b.finish(b.apply(Add(), scaled, bias) if centred else scaled)
 
-    assert decided(graph(is_op=False)) == decided(graph(is_op=True))
+    pieces, op = decided(graph(is_op=False)), decided(graph(is_op=True))
+    if centred:
+        assert pieces == op
+    else:
+        # In pieces, the sum of both inputs is no block of its own, which could be kept from sweep to sweep.
+        assert [family for family, _ in pieces] == [family for family, _ in op] == ["stream"]
 
 
 @pytest.mark.parametrize("shape", [(1024, 1024), (17, 33)])

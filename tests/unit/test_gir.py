@@ -7,13 +7,14 @@ import pytest
 
 from tilewright.gir.from_func import flow_graph_of
 from tilewright.gir.lower import lower_flow_graph
-from tilewright.gir.plan import Plan, find_lanes
+from tilewright.gir.plan import Plan, find_lanes, result_place
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import UnaryOp, as_index, cast, const, equal, select, unary
+from tilewright.ir.expr import Scope, UnaryOp, as_index, cast, const, equal, select, unary
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func, poisoned_array
+from tilewright.tir.stmt import PREFETCH, PREFETCH_ROW, loops
 
 F32 = DType.F32
 
@@ -134,6 +135,49 @@ def test_any_plan_computes_the_same(
     np.testing.assert_allclose(
         run(streamed(func, width, 2, keep=keep), args), run(func, args), rtol=1e-5, atol=3e-6
     )
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("shape", [(8, 16), (4, 13), (12, 3)])
+def test_values_may_wait_in_the_place_of_the_result(
+    make: Callable[[int, int], Func], shape: tuple[int, int]
+) -> None:
+    func = make(*shape)
+    graph, args = flow_graph_of(func), inputs(func)
+    kept = frozenset(n.name for n in graph.read_later)
+    plan = Plan(find_lanes(graph), 4, 2, kept, in_place=True, ahead=1, streams=True)
+    np.testing.assert_allclose(
+        run(lower_flow_graph(graph, plan), args), run(func, args), rtol=1e-5, atol=3e-6
+    )
+
+
+def test_what_waits_in_the_place_of_the_result_needs_no_scratch() -> None:
+    graph = flow_graph_of(softmax(8, 16))
+    plans = [Plan(find_lanes(graph), 8, 2, frozenset({"e"}), in_place=p) for p in (False, True)]
+    scratch = [[b.name for b in lower_flow_graph(graph, p).locals if b.scope is Scope.LOCAL] for p in plans]
+    assert scratch == [["e_kept"], []]
+
+
+def test_nothing_waits_where_a_result_is_not_the_last() -> None:
+    f = FuncBuilder("moments")
+    x = f.param("x", (4, 8), F32)
+    m = f.reduce("m", (4,), (8,), lambda i, k: x[i, k], "max")
+    e = f.compute("e", (4, 8), lambda i, j: unary(UnaryOp.EXP, x[i, j] - m[i]))
+    s = f.reduce("s", (4,), (8,), lambda i, k: e[i, k], "sum")
+    y = f.compute("y", (4, 8), lambda i, j: e[i, j] / s[i])
+    t = f.reduce("t", (4,), (8,), lambda i, k: y[i, k] * y[i, k], "sum")
+    z = f.reduce("z", (4,), (8,), lambda i, k: e[i, k] * t[i], "sum")
+    graph = flow_graph_of(f.finish(y, z))
+    assert result_place(graph) is None
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_the_next_row_is_asked_for_in_one_sweep(ahead: int) -> None:
+    graph = flow_graph_of(softmax(8, 16))
+    lowered = lower_flow_graph(graph, Plan(find_lanes(graph), 8, 2, ahead=ahead))
+    noted = [n for n in loops(lowered.body) if PREFETCH_ROW in dict(n.annotations)]
+    outer = [n for n in loops(lowered.body) if PREFETCH in dict(n.annotations)]
+    assert len(noted) == len(outer) == (ahead > 0)
 
 
 @pytest.mark.parametrize("make", [sum_columns, softmax_columns], ids=lambda m: m.__name__)

@@ -121,6 +121,21 @@ def f(Y: f32[4, 16, 8], Z: out(f32[4, 16, 8])):
     assert requests(kernel_ir(func)) == 0
 
 
+def test_a_loop_inside_may_ask_for_the_next_row() -> None:
+    """Both vectors of a step, and nothing of what all rows share."""
+    func = program(
+        """
+def f(X: f32[64], Y: f32[16, 64], Z: out(f32[16, 64])):
+    for i in range(16, prefetch=1):
+        for k in range(4, prefetch_row=1):
+            for j in vectorized(32):
+                Z[i, k * 32 + j] = X[k * 32 + j] + Y[i, k * 32 + j]
+""".replace("64", "128")
+    )
+    assert requests(kernel_ir(func)) == 2
+    check_same_bits(func, arrays_of(func))
+
+
 def test_results_stay_the_same() -> None:
     func = gemm(7, 17, 40)
     rng = np.random.default_rng(2)

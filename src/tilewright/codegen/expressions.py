@@ -101,14 +101,17 @@ class ExprEmitter:
             self.mask = outer
 
     @contextmanager
-    def fetching(self, var: Var, ahead: int) -> Generator[None]:
+    def fetching(self, var: Var, ahead: int, *, of_row: bool = False) -> Generator[None]:
         """In the loop over `var`: vectors that it reads `ahead` iterations later are brought near, if that is not 0.
         Loops inside do so for themselves, but for rows that data chooses by `var`: no hardware foresees these.
+        `of_row`: what is brought near is what such an outer loop reads later.
         """
         outer = self._fetching, self._fetching_rows
         self._fetching = _Fetching(var, ahead) if ahead else None
         if self._fetching is not None:
             self._fetching_rows = self._fetching
+        elif of_row and self._fetching_rows is not None:
+            self._fetching = _Fetching(self._fetching_rows.var, self._fetching_rows.ahead)
         try:
             yield
         finally:
@@ -307,7 +310,7 @@ class ExprEmitter:
         return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
 
     def _fetch_ahead(self, buffer: Buffer, form: Linear, fetching: "_Fetching") -> None:
-        """Ask for the line that this load reads some iterations later, once for all loads of the line. It may be behind
+        """Ask for the lines that this load reads some iterations later, once for all loads of a line. It may be behind
         the end of the buffer: the instruction does not fault.
         """
         step = sum(k for atom, k in form.terms if atom is fetching.var)
@@ -328,13 +331,13 @@ class ExprEmitter:
         self._fetch(buffer, form, Linear(later.const + form.const, later.terms), fetching)
 
     def _fetch(self, buffer: Buffer, form: Linear, later: Linear, fetching: "_Fetching") -> None:
-        line = (buffer, form.terms, form.const * buffer.dtype.bytes // _LINE_BYTES)
-        if line in fetching.lines:
-            return
-        fetching.lines.add(line)
-        place = self.address(buffer, later)
         f = self.b.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
-        self.b.line(f"{f}(ptr {place.name}, i32 0, i32 3, i32 1)")  # to read, into all caches, data
+        for n in range(0, self.lanes, _LINE_BYTES // buffer.dtype.bytes):
+            line = (buffer, form.terms, (form.const + n) * buffer.dtype.bytes // _LINE_BYTES)
+            if line not in fetching.lines:
+                fetching.lines.add(line)
+                place = self.address(buffer, Linear(later.const + n, later.terms))
+                self.b.line(f"{f}(ptr {place.name}, i32 0, i32 3, i32 1)")  # to read, into all caches, data
 
     def _read(self, buffer: Buffer, pointer: Val, lanes: int) -> Val:
         b, t, align = self.b, memory_type(buffer.dtype, lanes), buffer.dtype.bytes

@@ -28,6 +28,7 @@ from tilewright.tir.printer import print_head
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
     PREFETCH,
+    PREFETCH_ROW,
     STREAM,
     Alloc,
     Block,
@@ -176,8 +177,8 @@ class _KernelEmitter:
                 file.slots[n] = name
         b.regions.append(CodeRegion(b.place()))
         self.e.forget_all()
-        ahead = dict(s.annotations).get(PREFETCH, 0)
-        with self.e.fetching(s.var, int(ahead)):
+        notes = dict(s.annotations)
+        with self.e.fetching(s.var, int(notes.get(PREFETCH, 0)), of_row=bool(notes.get(PREFETCH_ROW))):
             self.stmt(s.body)
         self.e.forget_all()
         b.regions.pop()

@@ -23,7 +23,7 @@ from tilewright.gir.split import split_folds
 from tilewright.ir.expr import TRUE, Expr, Var, loads
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Iter, LoopKind, Stmt, seq
+from tilewright.tir.stmt import PREFETCH, Annotations, Block, For, Iter, LoopKind, Stmt, seq
 
 _BLOCK = Var("vector_of_rows")
 
@@ -96,7 +96,9 @@ class _Rows:
         for a, e in reversed(extents.items()):
             at[a] = names.simplify(number % e)
             number = names.simplify(number // e)
-        inside = For(own, grain, body(at, {part: total // grain, own: grain}))
+        notes: Annotations = ((PREFETCH, 1),) if self._plan.ahead else ()
+        row = body(at, {part: total // grain, own: grain})
+        inside = For(own, grain, row, LoopKind.SERIAL, notes)
         # Steps and analyses know what a block reads and writes, whatever it does inside.
         loop = names.var("part", total // grain)
         block = Block(names.block("rows"), (Iter(part, total // grain),), (loop,), inside)

@@ -13,7 +13,7 @@ from memory once for all of them, and results so far are repaired when what they
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tilewright.gir.flow_graph import FlowGraph
+from tilewright.gir.flow_graph import FlowGraph, FlowNode
 from tilewright.gir.printer import print_plan
 from tilewright.ir.expr import Buffer, Indices, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
@@ -28,9 +28,28 @@ class Plan:
     chunk: int = 0  # elements of a row that all folds take up before the next; 0: all
     split: int = 1  # parts of a row that are folded apart
     panel: int = 1  # vectors of rows taken together, if lanes are rows: so more of memory is read in order
+    in_place: bool = False  # are kept values where the result will be (`result_place`), not in scratch?
+    ahead: int = 0  # the sweep in which what the next row reads is asked for; 0: none
+    streams: bool = False  # do results that no later sweep reads go to memory past the caches?
 
     def __str__(self) -> str:
         return print_plan(self)
+
+
+def result_place(graph: FlowGraph) -> tuple[FlowNode, FlowNode] | None:
+    """A value that may wait where a result is stored at the same element in the last sweep, and that result: the only
+    one, so that nothing overwrites what another is still to be computed from.
+    """
+    maps = [n for n in graph.outputs if not n.is_fold and not graph.is_scalar(n)]
+    if len(maps) != 1 or graph.sweeps[maps[0]] < max(graph.sweeps.values()):
+        return None
+    (result,) = maps
+    found = [
+        n for n in graph.read_later
+        if n.out.dtype is result.out.dtype and set(n.axes) == set(result.axes)
+        and graph.sweeps[n] < graph.sweeps[result]
+    ]  # fmt: skip
+    return (found[-1], result) if found else None
 
 
 def strides(graph: FlowGraph, buffer: Buffer, indices: Indices) -> dict[Var, int] | None:

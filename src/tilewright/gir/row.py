@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
-from tilewright.gir.plan import Plan
+from tilewright.gir.plan import Plan, result_place
 from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope, Var, as_index, binary
 from tilewright.ir.rewrite import replace_loads, substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.tir.rewrite import substitute_stmt
-from tilewright.tir.stmt import For, If, LoopKind, Stmt, Store, seq
+from tilewright.tir.stmt import PREFETCH_ROW, STREAM, Annotations, For, If, LoopKind, Stmt, Store, seq
 
 ZERO = as_index(0)
 Values: TypeAlias = dict[Var, Expr]  # of axes
@@ -74,7 +74,9 @@ class Row:
         self._here, self._suffix = here, suffix
         self._kept = [n for n in graph.read_later if n.name in plan.kept]
         self._scratch: dict[Buffer, Buffer] = {}
+        self._in_place = dict([found]) if plan.in_place and (found := result_place(graph)) else {}
         self._partial: dict[Buffer, Buffer] = {}
+        self._notes: Annotations = ()  # of the innermost loop of the sweep
 
     # ----------------------------------------------------------------------------------------- one value for each row
 
@@ -156,7 +158,9 @@ class Row:
         return replace_loads(e, inside, {})
 
     def _kept_at(self, node: FlowNode) -> Indices:
-        """Where scratch has a value: by row, inner axes, and by lane if these are rows."""
+        """Where scratch has a value: by row, inner axes, and by lane if these are rows; or where its result will be."""
+        if node in self._in_place:
+            return self._in_place[node].indices
         inner = tuple(a for a in node.axes if a in self.graph.inner)
         return (*self._here, *inner, *(() if self.lane is None else (self._own_row,)))
 
@@ -175,6 +179,9 @@ class Row:
         if not folds and not maps and not kept:
             return []
         for n in kept:
+            if n in self._in_place:
+                self._scratch[n.out] = self._in_place[n].out
+                continue
             inner = tuple(graph.extents[a] for a in n.axes if a in graph.inner)
             rows = () if self.lane is None else (self._steps * self.width,)
             shape = (*self._here.values(), *inner, *rows)
@@ -188,6 +195,9 @@ class Row:
             for n in maps:
                 yield Store(n.out, self._indices(n.indices, at), self.value(n.value, k, at))
 
+        fetches: Annotations = ((PREFETCH_ROW, 1),) if k and k == self.plan.ahead else ()
+        past: Annotations = ((STREAM, 1),) if self.plan.streams and maps and not folds else ()
+        self._notes = (*fetches, *past)
         out = self.fold(folds, lambda n, at: self.value(n.value, k, at), others if maps or kept else None)
         return [*out, *(self.written(n, self.folded(n)) for n in folds)]
 
@@ -228,7 +238,8 @@ class Row:
             extent = extent if n or count is None else count
             loops.append((self.names.var(a.name, extent), extent))
             at[a] = loops[-1][0] if n else start + loops[-1][0]
-        return _wrapped(self.over_rows(seq(*combined(at, self._own_place), *others(at))), loops)
+        body = self.over_rows(seq(*combined(at, self._own_place), *others(at)))
+        return _wrapped(body, loops, self._notes)
 
     def _over_elements(self, combined: Combined, others: Others, start: Expr, count: int | None) -> Stmt:
         graph, span = self.graph, self.plan.lanes
@@ -241,7 +252,8 @@ class Row:
             step, lane = self.names.var("step", full), self.names.var("lane", width)
             here = self._spread(at, start + step * width + lane)
             both = seq(*combined(here, (lane,)), *others(here))
-            parts.append(For(step, full, For(lane, width, both, LoopKind.VECTORIZED)))
+            vector = For(lane, width, both, LoopKind.VECTORIZED)
+            parts.append(For(step, full, vector, LoopKind.SERIAL, self._notes))
         if rest:
             # Partial results are whole vectors: the lanes that have no element leave theirs as it is.
             lane = self.names.var("lane", width)
@@ -304,7 +316,9 @@ class Row:
         return value
 
 
-def _wrapped(body: Stmt, loops: Sequence[tuple[Var, int]]) -> Stmt:
+def _wrapped(body: Stmt, loops: Sequence[tuple[Var, int]], notes: Annotations = ()) -> Stmt:
+    """`notes` are those of the innermost loop."""
     for var, extent in reversed(loops):
-        body = For(var, extent, body)
+        body = For(var, extent, body, LoopKind.SERIAL, notes)
+        notes = ()
     return body

@@ -13,8 +13,9 @@ Meaning
   the intrinsic's operands are; nothing else looks at those.
 - `Alloc` gives a LOCAL or REGISTER buffer its extent; it appears only after `place_allocations`.
 - Annotations of loops and blocks are remarks for steps, the search and tools. They mean nothing. Code generation sees
-  two of them, on loops: `prefetch` = n asks for what vectors read n iterations later to be brought near; `stream` = 1
-  lets whole vectors that are stored go to memory past the caches, where nobody reads them soon.
+  three of them, on loops: `prefetch` = n asks for what vectors read n iterations later to be brought near, and
+  `prefetch_row` = 1, on a loop inside of that one, for what its vectors read n iterations later of the outer one;
+  `stream` = 1 lets whole vectors that are stored go to memory past the caches, where nobody reads them soon.
 - Statements are frozen and compared by value where a test needs it; they are not interned.
 
 Names: loop variables and block iterators are unique within a Module, block names too. Steps refer to them by name.
@@ -88,6 +89,7 @@ class Compound:
 AnnotationValue: TypeAlias = str | int | float | bool
 Annotations: TypeAlias = tuple[tuple[str, AnnotationValue], ...]  # sorted by key, each key once
 PREFETCH = "prefetch"
+PREFETCH_ROW = "prefetch_row"
 STREAM = "stream"
 
 

@@ -1,15 +1,16 @@
-"""The time of a graph by its plan, in closed form: what its sweeps compute, or what memory brings, whichever is
-longer.
+"""The time of a graph by its plan, in closed form: of each sweep, what it computes, or what memory brings and takes
+meanwhile, whichever is longer.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum, unique
 from math import ceil, log2
 
-from tilewright.cost.caches import l2_room
+from tilewright.cost.caches import l2_room, result_room
 from tilewright.cost.stream import pass_seconds
 from tilewright.cost.work import instructions_of
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
-from tilewright.gir.plan import find_lanes, memory_accesses, strides
+from tilewright.gir.plan import find_lanes, memory_accesses, result_place, strides
 from tilewright.ir.expr import Buffer, Expr, Load, walk
 from tilewright.ir.rewrite import replace_loads
 from tilewright.target.machine import Machine
@@ -23,16 +24,49 @@ _DRAIN = 0.5
 # Times as long as in order: stripes of a vector of rows, each of which begins on another page. Measured on sums
 # over the first axis of 1024 x 1024 and 16384 x 1024.
 _STRIPES = 2.0
+_LONG = 10.0  # instructions of an element, from which on a sweep is long; measured, on what follows
+# Times as long as counted: a long step of more than so many bytes of vectors. Measured with AVX-512: 128 elements take
+# 1.38 (GroupNorm with GELU) and 1.05 to 1.16 times (softmax) as long as 64; in the short sweeps of norms 0.96 times.
+_CROWDED = 1.2  # of the cycles
+_CROWDED_BYTES = 256  # bytes; measured, likewise
+_ELEMENT = 4  # bytes; given: lanes are counted for such elements
+# Of a long sweep that takes less time than what is moved meanwhile, what that does not hide. Measured on softmax of
+# 4096 x 4096: computing powers again while memory took the results made it 1.05 to 1.07 times as long.
+_EXPOSED = 0.1  # of its cycles
+
+
+@unique
+class Kept(IntEnum):
+    """Where values are from one sweep to the next."""
+
+    NOWHERE = 0  # they are computed again
+    IN_SCRATCH = 1
+    IN_PLACE = 2  # of the result, the one that may be there; others are computed again
 
 
 @dataclass(frozen=True, slots=True)
 class SweepWork:
     """What happens to an element."""
 
+    number: int  # of the sweep
     instructions: float
     loads: int  # of vectors
     stores: int
     folds: int
+    memory: frozenset[Buffer]  # that is read
+    is_stored: bool  # are results stored, or what is kept in their place?
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """The knobs that the time depends on; words as those of `gir.plan.Plan`."""
+
+    width: int
+    keep: Kept = Kept.NOWHERE
+    split: int = 1
+    panel: bool = False  # are all vectors of rows taken together?
+    ahead: int = 0
+    streams: bool = False
 
 
 def _bytes_touched(graph: FlowGraph) -> int:
@@ -48,51 +82,87 @@ class StreamCost:
         self._graph, self._lanes, self._machine = graph, lanes, machine
         self._span = find_lanes(graph)
         self._in_rows = self._span[0] in graph.rows
-        self._sweeps = {keep: self._all_sweeps(keep) for keep in (False, True)}
-        self._bytes = _bytes_touched(graph)
+        self._sweeps = {keep: self._all_sweeps(keep) for keep in Kept}
+        self._written = float(sum(n.out.bytes for n in graph.outputs))
+        self._read = max(_bytes_touched(graph) - self._written, 0.0)
 
-    def seconds(self, width: int, *, keep: bool, split: int = 1, panel: bool = False) -> float:
-        """Of vectors of `width` elements. `panel`: all vectors of rows together; `split`: rows in as many parts."""
+    @property
+    def later_sweeps(self) -> tuple[int, ...]:
+        """Those that read again what the first did, as it lies in memory."""
+        first, *others = self._sweeps[Kept.NOWHERE]
+        return () if self._in_rows else tuple(s.number for s in others if s.memory >= first.memory)
+
+    def seconds(self, p: RowPlan) -> float:
         m, g = self._machine, self._graph
+        sweeps = self._sweeps[p.keep]
+        rows = g.size(g.rows)
+        if self._in_rows:
+            extent = g.extents[self._span[0]]
+            rows = rows // extent * ceil(extent / p.width)
+        busy = [rows * self._sweep_cycles(s, p) / m.hertz for s in sweeps]
+        phases = 1 if p.split == 1 else 2 + (len(sweeps) > 1)
+        parts = sum(s.folds for s in sweeps) * p.split * g.size(g.rows) / self._lanes if p.split > 1 else 0.0
+        beside = phases * m.meeting_seconds + (rows * _ROW + parts) / m.hertz
+        read, written = self._moved(p)
+        row = (self._read + self._written) / max(g.size(g.rows), 1) * (p.width if self._in_rows else 1)
+        passes = len(self._sweeps[Kept.IN_SCRATCH]) if row > l2_room(m) else 1
+        if passes > 1 or self._in_rows:
+            return beside + max(sum(busy), passes * (read + written))
+        # Memory brings a row while the sweep runs that asks for it, and lines of results with the first stores to them.
+        asked = next((s for s in sweeps if s.number == p.ahead and s.memory >= sweeps[0].memory), sweeps[0])
+        stored = next((s for s in sweeps if s.is_stored), sweeps[-1])
+        for s, computed in zip(sweeps, busy, strict=True):
+            moved = (s is asked) * read + (s is stored) * written
+            beside += max(computed, moved) + (
+                _EXPOSED * min(computed, moved) if s.instructions > _LONG else 0.0
+            )
+        return beside
+
+    def _moved(self, p: RowPlan) -> tuple[float, float]:
+        """Seconds in which memory brings what is read, and takes results. What is written comes from memory first,
+        unless it goes past the caches; that only pays for results of which no cache holds what the next kernel begins
+        with.
+        """
+        m, total = self._machine, self._read + self._written
+        order = 1.0 if p.panel or not self._in_rows else _STRIPES
+        each = order * pass_seconds(total, m) / total
+        read, written = each * self._read, each * self._written
+        if p.streams and self._written <= result_room(m):
+            return read, 2 * written + self._written / m.memory_rate
+        comes_first = self._written > result_room(m) and not p.streams and not self._in_rows
+        return read, 2 * written if comes_first else written
+
+    def _sweep_cycles(self, s: SweepWork, p: RowPlan) -> float:
+        """Of a sweep over a row, or over a vector of rows."""
+        m, g, width, panel = self._machine, self._graph, p.width, p.panel
+        fetches = 0 < s.number == p.ahead
         vectors = max(width / self._lanes, 1.0)
         elements = g.size(g.inner)
         span = 1 if self._in_rows else g.size(self._span)
         steps = elements if self._in_rows else elements // span * ceil(span / width)
-        cycles = 0.0
-        for s in self._sweeps[keep]:
-            # Partial results of a panel are not registers.
-            loads, stores = (s.loads + s.folds, s.stores + s.folds) if panel else (s.loads, s.stores)
-            work = max(s.instructions / m.fma_per_cycle, loads / m.loads_per_cycle, float(stores))
-            step = (vectors + _DRAIN) * work + _LOOP
-            cycles += steps * max(step, m.fma_latency if s.folds and not panel else 0.0)
-            if not self._in_rows:
-                cycles += s.folds * log2(max(width, 2)) * (m.fma_latency + 1)
-        rows = g.size(g.rows)
-        if self._in_rows:
-            extent = g.extents[self._span[0]]
-            rows = rows // extent * ceil(extent / width)
-        busy = rows * (cycles + _ROW) / m.hertz
-        phases = 1 if split == 1 else 2 + (len(self._sweeps[keep]) > 1)
-        busy += (
-            sum(s.folds for s in self._sweeps[keep])
-            * split
-            * g.size(g.rows)
-            / self._lanes
-            / m.hertz
-            * (split > 1)
-        )
-        return phases * m.meeting_seconds + max(busy, self._streamed(width, panel=panel))
+        # Partial results of a panel are not registers.
+        loads, stores = (s.loads + s.folds, s.stores + s.folds) if panel else (s.loads, s.stores)
+        work = max(s.instructions / m.fma_per_cycle, (loads + fetches) / m.loads_per_cycle, float(stores))
+        step = (vectors + _DRAIN) * work + _LOOP
+        if vectors * self._lanes * _ELEMENT > _CROWDED_BYTES and s.instructions > _LONG:
+            step *= _CROWDED
+        cycles = steps * max(step, m.fma_latency if s.folds and not panel else 0.0)
+        if not self._in_rows:
+            cycles += s.folds * log2(max(width, 2)) * (m.fma_latency + 1)
+        return cycles
 
-    def _streamed(self, width: int, *, panel: bool) -> float:
-        """All that memory brings: a row once, if it stays near until its last sweep."""
-        m, g = self._machine, self._graph
-        row = self._bytes / max(g.size(g.rows), 1) * (width if self._in_rows else 1)
-        passes = len(self._sweeps[True]) if row > l2_room(m) else 1
-        in_order = 1.0 if panel or not self._in_rows else _STRIPES
-        return passes * in_order * pass_seconds(self._bytes, m)
+    def kept(self, keep: Kept) -> tuple[FlowNode, ...]:
+        match keep:
+            case Kept.NOWHERE:
+                return ()
+            case Kept.IN_SCRATCH:
+                return self._graph.read_later
+            case Kept.IN_PLACE:
+                found = result_place(self._graph)
+                return () if found is None else found[:1]
 
-    def _all_sweeps(self, keep: bool) -> list[SweepWork]:
-        kept = set(self._graph.read_later) if keep else set[FlowNode]()
+    def _all_sweeps(self, keep: Kept) -> list[SweepWork]:
+        kept = set(self.kept(keep))
         found: list[SweepWork] = []
         for k in range(max(self._graph.sweeps.values()) + 1):
             made = [
@@ -102,17 +172,20 @@ class StreamCost:
                 and (n.is_fold or n in self._graph.outputs or n in kept)
             ]  # fmt: skip
             if made:
-                found.append(self._sweep(made, kept, k))
+                found.append(self._sweep(made, kept, k, is_in_place=keep is Kept.IN_PLACE))
         return found
 
-    def _sweep(self, made: list[FlowNode], kept: set[FlowNode], k: int) -> SweepWork:
+    def _sweep(self, made: list[FlowNode], kept: set[FlowNode], k: int, *, is_in_place: bool) -> SweepWork:
         values = [self._opened(n.value, kept, k) for n in made]
         nodes = {e for v in values for e in walk(v)}
         loads = [e for e in nodes if isinstance(e, Load)]
         folds = sum(n.is_fold for n in made)
         instructions = sum(instructions_of(e) for e in nodes) + folds
         near = sum(self._is_vector(ld) for ld in loads)
-        return SweepWork(instructions, near, len(made) - folds, folds)
+        memory = frozenset(ld.buffer for ld in loads if ld.buffer not in self._graph.makers)
+        stored = kept if is_in_place else set(self._graph.outputs)
+        is_stored = any(n in stored and not n.is_fold for n in made)
+        return SweepWork(k, instructions, near, len(made) - folds, folds, memory, is_stored)
 
     def _opened(self, e: Expr, kept: set[FlowNode], k: int) -> Expr:
         makers = self._graph.makers

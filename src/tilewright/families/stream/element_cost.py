@@ -2,7 +2,7 @@
 longer.
 """
 
-from tilewright.cost.caches import l2_room, pass_room
+from tilewright.cost.caches import l2_room, pass_room, result_room
 from tilewright.cost.stream import pass_seconds
 from tilewright.cost.work import instructions
 from tilewright.gir.elements import ElementPlan, fused_axes
@@ -64,11 +64,12 @@ class ElementCost:
         """
         m = self._machine
         near = self._read + self._written
-        if plan.streams and self._written <= pass_room(m):
+        if plan.streams and self._written <= result_room(m):
             return pass_seconds(near, m) + self._written / m.memory_rate
-        if near <= pass_room(m):
-            return pass_seconds(near, m)
-        return (near + (0.0 if plan.streams else self._written)) / m.memory_rate
+        first = 0.0 if plan.streams else self._written
+        if near > pass_room(m):
+            return (near + first) / m.memory_rate
+        return pass_seconds(near, m) * (1.0 + (first / near if self._written > result_room(m) else 0.0))
 
     def _runs(self, plan: ElementPlan) -> float:
         near = self._read + self._written

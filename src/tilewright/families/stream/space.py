@@ -11,11 +11,11 @@ from tilewright.families.extract import extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
-from tilewright.families.stream.cost import StreamCost
+from tilewright.families.stream.cost import Kept, RowPlan, StreamCost
 from tilewright.families.stream.match import try_any_fold, try_flow_graph, try_row_products
 from tilewright.families.stream.window_space import WindowStageSpace, try_windows
 from tilewright.gir.flow_graph import FlowGraph
-from tilewright.gir.plan import find_lanes
+from tilewright.gir.plan import find_lanes, result_place
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.steps.stream_rows import StreamRows
 from tilewright.support.errors import ScheduleError
@@ -40,9 +40,11 @@ class StreamSpace(Space):
         is_split = is_one_sweep and (self._is_across or graph.size(graph.rows) < ENOUGH_PARTS)
         self.knobs = (
             Knob("width", tuple(lanes * n for n in _VECTORS)),
-            Knob("keep", (0, 1) if self._later else (0,)),
+            Knob("keep", _kept_where(graph)),
             Knob("split", (1, *_parts(graph)) if is_split else (1,)),
             Knob("panel", (0, 1) if self._is_across and is_one_sweep else (0,)),
+            Knob("ahead", (0, *self._cost.later_sweeps)),
+            Knob("streams", (0,) if self._is_across or is_one_sweep else (0, 1)),
         )
 
     def points(self) -> Points:
@@ -50,14 +52,17 @@ class StreamSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         found = [(*map(int, p),) for p in points]
-        seconds = [self._cost.seconds(w, keep=bool(k), split=s, panel=bool(p)) for w, k, s, p in found]
-        parts = [self._rows(w, panel=bool(p)) * s for w, _, s, p in found]
+        plans = [RowPlan(w, Kept(k), s, bool(p), a, bool(st)) for w, k, s, p, a, st in found]
+        seconds = [self._cost.seconds(p) for p in plans]
+        parts = [self._rows(p.width, panel=p.panel) * p.split for p in plans]
         costs = ranked_seconds(np.array(seconds), np.array(parts, np.float64), self._machine)
-        return np.where(
-            [k and self._is_too_much(w, n) for (w, k, _, _), n in zip(found, parts, strict=True)],
-            np.inf,
-            costs,
-        )
+        return np.where([self._is_impossible(p, n) for p, n in zip(plans, parts, strict=True)], np.inf, costs)
+
+    def _is_impossible(self, p: RowPlan, parts: int) -> bool:
+        """Of what waits in the place of the result, its lines are in the caches."""
+        if p.keep is Kept.IN_PLACE:
+            return p.streams
+        return p.keep is Kept.IN_SCRATCH and self._is_too_much(p.width, parts)
 
     def _is_too_much(self, width: int, rows: int) -> bool:
         """Is there no room to keep the values of a row for each part?"""
@@ -76,18 +81,37 @@ class StreamSpace(Space):
 
     def step(self, decisions: KnobValues) -> StreamRows:
         width, panel, split = decisions["width"], bool(decisions["panel"]), decisions["split"]
-        kept = self._later if decisions["keep"] else ()
+        keep = Kept(decisions["keep"])
+        kept = tuple(n.name for n in self._cost.kept(keep))
         rows = self._rows(width, panel=panel)
         is_shared = is_worth_sharing(self._lanes, *blocks(self._start.func.body))
         grain = part_size(rows * split) if is_shared else rows * split
         vectors = self._graph.size(find_lanes(self._graph)) // width if panel else 1
         names = tuple(n.name for n in self._graph.nodes)
-        return StreamRows(names, width, grain, kept, split=split, panel=max(vectors, 1))
+        return StreamRows(
+            names,
+            width,
+            grain,
+            kept,
+            split=split,
+            panel=max(vectors, 1),
+            in_place=keep is Kept.IN_PLACE,
+            ahead=decisions["ahead"],
+            streams=bool(decisions["streams"]),
+        )
 
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         s.apply(self.step(decisions))
         return s
+
+
+def _kept_where(graph: FlowGraph) -> tuple[int, ...]:
+    if not graph.read_later:
+        return (Kept.NOWHERE,)
+    if result_place(graph) is None:
+        return Kept.NOWHERE, Kept.IN_SCRATCH
+    return tuple(Kept)
 
 
 def _parts(graph: FlowGraph) -> tuple[int, ...]:

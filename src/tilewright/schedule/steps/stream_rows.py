@@ -10,8 +10,8 @@
 
 They go through `gir`: what blocks do to the same elements is brought together; `width` elements are a vector loop,
 `grain` rows a part. `kept` names blocks whose values stay near from one sweep over a row to the next; those of others
-are computed again. `chunk`, `split` and `panel` are those of a `gir.plan.Plan`. Sums round differently: lanes have
-partial ones.
+are computed again. What else there is are the words of a `gir.plan.Plan`. Sums round differently: lanes have partial
+ones.
 
 Preconditions: the nests of the blocks follow each other; each block is one store, alone under plain loops; what one
 reads of another it reads at its own iterators.
@@ -38,13 +38,16 @@ class StreamRows(FuncStep):
     chunk: int = 0
     split: int = 1
     panel: int = 1
+    in_place: bool = False
+    ahead: int = 0
+    streams: bool = False
 
     def anchor(self) -> str:
         return self.blocks[0] if self.blocks else "no block"
 
     def rewrite(self, func: Func) -> Func:
-        if min(self.width, self.grain, self.split, self.panel) < 1 or self.chunk < 0:
-            raise ScheduleError("width, grain, split and panel are at least one, and chunk is none or more")
+        if min(self.width, self.grain, self.split, self.panel) < 1 or min(self.chunk, self.ahead) < 0:
+            raise ScheduleError("width, grain, split and panel are at least 1, chunk and ahead at least 0")
         return replace_nests(func, self.blocks, self._streamed)
 
     def _streamed(self, apart: Func) -> Func:
@@ -53,9 +56,19 @@ class StreamRows(FuncStep):
         if not lanes:
             raise ScheduleError("nothing in memory lies side by side along an axis")
         kept = frozenset(self.kept)
-        return lower_flow_graph(
-            graph, Plan(lanes, self.width, self.grain, kept, self.chunk, self.split, self.panel)
+        plan = Plan(
+            lanes,
+            self.width,
+            self.grain,
+            kept,
+            self.chunk,
+            self.split,
+            self.panel,
+            self.in_place,
+            self.ahead,
+            self.streams,
         )
+        return lower_flow_graph(graph, plan)
 
     def broken_promise(self, before: Func, after: Func) -> str | None:
         return added_movement(before, after, is_divided=self.split > 1)
