@@ -6,7 +6,7 @@ onnx, which take longer to import than a program to load: `_compiler` does, when
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +30,7 @@ from tilewright.ops.accuracy import EXACT, Accuracy, AccuracyLike
 from tilewright.placement.options import CalibrationSample, PluginOptions
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
+from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.search.database import RecordScope, choices_digest, default_database
 from tilewright.support.arrays import Shapes
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from tilewright.driver.trace import ProgramTrace
     from tilewright.graph.graph import Graph
     from tilewright.sessions.dynamic import DynamicSession
+    from tilewright.sessions.open_model import DimRange
+    from tilewright.support.sizes import Guard
 
 _log = logging.getLogger("tilewright")
 
@@ -65,10 +68,12 @@ def load(
     progress: OnProgress | None = None,
     variants: int = 8,
     trace: "ProgramTrace | str | Path | None" = None,
-) -> "Session | DynamicSession":
+    dims: "Mapping[str, DimRange] | None" = None,
+) -> "Session | DynamicSession | OpenSession":
     """A session for a model, compiled now or taken from the cache; or for a compiled `.tw` file.
 
-    A model with open dimensions that `shapes` does not give is compiled when a run shows them; up to `variants`
+    `dims` gives ranges of open dimensions, `{"sequence": (1, 512)}`: one program is made for all sizes in them. A model
+    with open dimensions that neither this nor `shapes` gives is compiled when a run shows them; up to `variants`
     programs for different shapes are kept. `accuracy` bounds the error that a quicker algorithm may add to a layer,
     relative to the layer's largest output: `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only.
     `check_indices` makes indices that are out of range (of Gather, Scatter and their like) errors; otherwise they are
@@ -86,6 +91,11 @@ def load(
         if check_indices:
             _check_checks(program, model)
         return _session(program, threads, strict)
+    if dims and shapes:
+        raise UserError(
+            "ranges of dimensions and shapes of inputs are given",
+            hint="leave one of them out; a range may be one size",
+        )
     store = default_cache() if cache else NO_CACHE
     bound = wanted or Accuracy.of(None)
     checked = are_checked(check_indices)
@@ -93,6 +103,8 @@ def load(
     loader = _Loader(
         model, threads, resolve_target(target), bound, checked, plugin_options, store, progress, given
     )
+    if dims:
+        return loader.open(dims, variants)
     try:
         return loader.program(shapes)
     except MultipleProgramsError:
@@ -166,6 +178,41 @@ class _Loader:
             session.prepare(shapes)
         return session
 
+    def open(self, given: "Mapping[str, DimRange]", variants: int) -> "OpenSession | DynamicSession":
+        """One program for all sizes of open dimensions; or several, if its shapes cannot be followed."""
+        home = import_module("tilewright.sessions.open_model")
+        others = _compiler().custom_op_plugins(self.plugin_options)
+        key = ""
+        with home.OnnxModel(self.model, custom_ops=others, check_indices=self.check_indices) as model:
+            dims = home.dims_of(model, given)
+            digest = model_digest(self.model, self.store)
+            files = _others(self.model, digest, self.store)
+            if files is not None:
+                key = self._key(digest, files, None, dims=repr(sorted(dims.values())))
+                path = self.store.find_program(key)
+                if path is not None:
+                    return OpenSession(file.load_artifact(path), self.threads)
+            try:
+                made: CompiledModel = home.compile_open(model, dims, self._compile_open)
+            except (MultipleProgramsError, home.NotFollowed) as e:
+                _log.info("a program for each shape: %s", e.message)
+                return self.dynamic({}, variants)
+            if digest:
+                note_external_files(digest, tuple(sorted(model.opened)), self.store)
+                files = _others(self.model, digest, self.store)
+                key = (
+                    "" if files is None else self._key(digest, files, None, dims=repr(sorted(dims.values())))
+                )
+        if key:
+            self.store.put_program(key, file.chunks(made.artifact))
+        return OpenSession(made.artifact, self.threads)
+
+    def _compile_open(self, graph: "Graph", guards: "tuple[Guard, ...]") -> "CompiledModel":
+        made: CompiledModel = _compiler().compile_graph(
+            self.target, graph, self.accuracy, self.store, self.progress, guards=guards
+        )
+        return made
+
     def part(self, graph: "Graph") -> Session:
         """A session of nodes between those that the host runs. Calibration samples do not apply to it."""
         plugin_options = replace(self.plugin_options, calibration=())
@@ -187,7 +234,7 @@ class _Loader:
                 artifact = file.load_artifact(path)
                 if tuned:
                     _log.info("tuned: %d kernels from the database", tuned)
-                return _session(artifact, self.threads, self.plugin_options.strict)
+                return _static_session(artifact, self.threads, self.plugin_options.strict)
             except UserError as e:
                 store.discard_program(key, e.message)
         made: CompiledModel = _compiler().compile_for(
@@ -213,7 +260,9 @@ class _Loader:
                 store.put_program(key, file.chunks(made.artifact))
         return made.session(self.threads, strict=self.plugin_options.strict)
 
-    def _key(self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "") -> str:
+    def _key(
+        self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "", dims: str = ""
+    ) -> str:
         return program_key(
             digest,
             others,
@@ -224,6 +273,7 @@ class _Loader:
             self._plugins(),
             "" if self.trace is None else self.trace.digest,
             check_indices=self.check_indices,
+            dims=dims,
         )
 
     def _plugins(self) -> str:
@@ -252,7 +302,13 @@ class _Loader:
         return self._key(digest, others, shapes, choices_digest(choices)), len(choices)
 
 
-def _session(program: Artifact, threads: int | None, strict: bool) -> Session:
+def _session(program: Artifact, threads: int | None, strict: bool) -> Session | OpenSession:
+    if program.manifest.dims:
+        return OpenSession(program, threads)
+    return _static_session(program, threads, strict)
+
+
+def _static_session(program: Artifact, threads: int | None, strict: bool) -> Session:
     if not program.regions:
         return Session(program, threads)
     return _compiler().session_of(program, threads, strict=strict)

@@ -19,6 +19,7 @@ from tilewright.api import load
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.frontend.onnx.scope import OPSETS
 from tilewright.frontend.onnx.values import type_of
+from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.errors import UserError
@@ -40,7 +41,7 @@ _OPTIONS = (  # of `load`
 class TilewrightRep(BackendRep):
     """A model that is ready to run."""
 
-    def __init__(self, session: Session | DynamicSession) -> None:
+    def __init__(self, session: Session | DynamicSession | OpenSession) -> None:
         self.session = session
         self._inputs = [s.name for s in session.inputs]
         self._result = namedtupledict("Outputs", [s.name for s in session.outputs])

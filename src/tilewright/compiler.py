@@ -19,7 +19,14 @@ import numpy as np
 from onnx import ModelProto
 
 from tilewright.codegen.objects import LLVM_VERSION
-from tilewright.driver.assembly import Assembly, assembled, buffers_by_call, placed, specs_of
+from tilewright.driver.assembly import (
+    Assembly,
+    assembled,
+    buffers_by_call,
+    interface_of,
+    placed,
+    with_scheduled,
+)
 from tilewright.driver.kernels import Compiled, ConstantFolder, Item, KernelCompiler
 from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
@@ -59,11 +66,11 @@ from tilewright.support.errors import UserError
 from tilewright.support.indices import are_checked
 from tilewright.support.program import leaves
 from tilewright.support.progress import OnProgress
+from tilewright.support.sizes import Guard
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.tir.func import Call, Func, Module
+from tilewright.tir.func import Call, Module
 from tilewright.tir.memory_plan import plan_memory
-from tilewright.tir.program import rename_calls
 from tilewright.version import __version__
 
 _log = logging.getLogger("tilewright")
@@ -155,14 +162,17 @@ def compile_graph(
     placing: Placing | None = None,
     pool: Workers | None = None,
     is_run_once: bool = False,
+    guards: tuple[Guard, ...] = (),
 ) -> CompiledModel:
-    """Compile a part of a model: nodes between those that the host runs, or a region that a plugin gave up. If
-    placement is decided already, `assignment` is the result and `placing` what it was decided with. `pool` compiles, if
-    the caller has one. A graph that `is_run_once` gains nothing from folding constants first.
+    """Compile a part of a model (nodes between those that the host runs, a region that a plugin gave up), or one with
+    open dimensions, whose sizes keep the `guards`. If placement is decided already, `assignment` is the result and
+    `placing` what it was decided with. `pool` compiles, if the caller has one. A graph that `is_run_once` gains nothing
+    from folding constants first.
     """
     with Workers(target) if pool is None else nullcontext(pool) as workers:
         made = _compilation(target, accuracy, cache, workers, progress, plugin_options)
         made.assignment, made.placing, made.is_run_once = assignment, placing, is_run_once
+        made.guards = guards
         return made.run_graph(graph, "")
 
 
@@ -263,14 +273,6 @@ def _compilation(
     )
 
 
-def _scheduled(module: Module, made: Mapping[str, Func]) -> Module:
-    """The module of scheduled Funcs: one that was made for several that are equal is called in place of each."""
-    funcs = tuple(dict.fromkeys(made[f.name] for f in module.funcs))
-    return replace(
-        module, funcs=funcs, program=rename_calls(module.program, {n: f.name for n, f in made.items()})
-    )
-
-
 @dataclass(slots=True)
 class _Compilation:
     target: Target
@@ -284,6 +286,7 @@ class _Compilation:
     placing: Placing | None = None
     is_run_once: bool = False
     given: ProgramTrace | None = None
+    guards: tuple[Guard, ...] = ()
     placement: Placement = NOTHING_PLACED
     state: ProgramState | None = None
     scheduled: Module | None = None
@@ -319,7 +322,7 @@ class _Compilation:
         module = state.current
         self.values = {c.buffer: c.value for c in module.constants}
         compiled = self._finished(module)
-        self.scheduled = _scheduled(module, {name: c.scheduled for name, c in compiled.items()})
+        self.scheduled = with_scheduled(module, {name: c.scheduled for name, c in compiled.items()})
         self.seconds |= self.compiler.seconds
         start = time.perf_counter()
         nodes = assembled(module.program, lambda call: self._call(call, compiled[call.func]), state.beside)
@@ -466,7 +469,7 @@ class _Compilation:
         ):
             slots.update((b, Slot(where, n)) for n, b in enumerate(group))
         checks = state.graph.checks or ()
-        written = specs_of(module.outputs, list(state.graph.output_names))
+        face = interface_of(state.graph, module.inputs)
         manifest = Manifest(
             FORMAT_VERSION,
             __version__,
@@ -475,9 +478,11 @@ class _Compilation:
             digest,
             self.target.triple,
             tuple(sorted(self.target.features)),
-            specs_of(module.inputs, [v.name for v in state.graph.inputs]),
-            written[: len(written) - 2 * len(checks)],
+            face.inputs,
+            face.written[: len(face.written) - 2 * len(checks)],
             checks,
+            face.dims,
+            self.guards,
         )
         called = {i.kernel.name: i.kernel.object for i in leaves(nodes) if isinstance(i, Item)}
         arrays = [np.asarray(self.values[b], order="C") for b in constants]  # also of rank 0
@@ -488,6 +493,6 @@ class _Compilation:
             tuple(called.values()),
             tuple(arrays),
             plan.bytes,
-            placed(nodes, slots),
+            placed(nodes, slots, face.dims),
             regions,
         )

@@ -20,6 +20,7 @@ from tilewright.compiler import compile_for
 from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.options import NATIVE, PluginOptions
 from tilewright.runtime import file
+from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.artifact import RegionCode
@@ -61,7 +62,7 @@ class OwnEngine:
                     check_indices=are_checked(None),
                 )
         with self._timed("load"):
-            self._session: Session | DynamicSession = (
+            self._session: Session | DynamicSession | OpenSession = (
                 load(
                     model,
                     shapes=shapes,

@@ -3,14 +3,15 @@
 Takes what `tir.pipeline.lower` gives: loops, conditions, allocations and stores; no blocks, no
 unrolled loops left. An outermost PARALLEL loop is the part, with the serial loops over steps around it, if there are
 any; all other loops are serial. So is a VECTORIZED loop around another loop, an allocation or a tensor intrinsic:
-vectors are straight-line code. Loops are do-while with constant extents of at least one, and carry the register slots
-that they change as phis.
+vectors are straight-line code. Loops are do-while with extents, or limits, of at least one, and carry the register
+slots that they change as phis.
 
 A loop that streams is there twice: its first version stores whole vectors past the caches, which needs them aligned;
 the other runs if a buffer that the caller gave is not. What went past the caches is seen by all when the kernel ends.
 """
 
 import math
+from dataclasses import replace
 from typing import assert_never
 
 from tilewright.codegen.builder import CodeRegion, TextBuilder
@@ -18,8 +19,9 @@ from tilewright.codegen.emit import write_intrinsic
 from tilewright.codegen.expressions import ExprEmitter
 from tilewright.codegen.registers import RegisterFile, register_width, stored_slots
 from tilewright.codegen.values import Val, intrinsic_type, llvm_type, memory_type
+from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Scope, free_vars
+from tilewright.ir.expr import Buffer, Expr, Scope, free_vars
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.support.errors import InternalError, UserError
 from tilewright.tir.func import Func
@@ -52,6 +54,14 @@ MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such co
 def parts(func: Func) -> int:
     """Into how many parts the kernel's work is divided: those of all steps."""
     return math.prod(n.extent for n in part_loops(func.body))
+
+
+def parts_in_use(func: Func) -> Expr | None:
+    """How many of the parts there are to do, where that depends on open dimensions. Only of kernels without steps:
+    parts of others find out themselves whether there is something to do.
+    """
+    numbered = part_loops(func.body)
+    return numbered[0].limit if len(numbered) == 1 else None
 
 
 def steps(func: Func) -> int:
@@ -114,7 +124,9 @@ class _KernelEmitter:
         if not numbered:
             return body
         b.env[numbered[0].var], b.depth[numbered[0].var] = rest, 0
-        return numbered[-1].body
+        inner = numbered[-1].body
+        limits = [n.var < n.limit for n in numbered if n.limit is not None]
+        return If(logical_and(*limits), inner) if len(numbered) > 1 and limits else inner
 
     def stmt(self, s: Stmt) -> None:
         match s:
@@ -159,6 +171,7 @@ class _KernelEmitter:
         if s.kind is LoopKind.UNROLLED:
             raise InternalError(f"unrolled loop {s.var.name} reached code generation")
         b = self.b
+        count = s.extent if s.limit is None else self.e.emit(s.limit).name
         carried = stored_slots(s.body, self.e.registers, self.e.offsets)
         label, before = b.fresh("loop")[1:], b.label
         exit_label = f"{label}.exit"
@@ -183,7 +196,7 @@ class _KernelEmitter:
         self.e.forget_all()
         b.regions.pop()
         step = b.op(f"add nuw nsw i64 {var}, 1", INDEX)
-        more = b.op(f"icmp ult i64 {step.name}, {s.extent}", DType.BOOL)
+        more = b.op(f"icmp ult i64 {step.name}, {count}", DType.BOOL)
         b.line(f"br {more}, label %{label}, label %{exit_label}")
         phis.append(f"  {var} = phi i64 [ 0, %{before} ], [ {step.name}, %{b.label} ]")
         for (buffer, n), (name, start) in entering.items():
@@ -195,7 +208,7 @@ class _KernelEmitter:
     def _stream(self, s: For) -> None:
         """The loop, twice: with stores past the caches if what it stores to is aligned, and as it is."""
         b, e = self.b, self.e
-        plain = For(s.var, s.extent, s.body, s.kind, tuple(n for n in s.annotations if n[0] != STREAM))
+        plain = replace(s, annotations=tuple(n for n in s.annotations if n[0] != STREAM))
         targets = sorted(stored_buffers(s.body) & set(self.func.params), key=lambda p: p.name)
         if not targets or stored_slots(s.body, e.registers, e.offsets):
             self._for(plain)

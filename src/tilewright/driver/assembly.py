@@ -1,14 +1,18 @@
 """The program of an artifact: what is called in which order, before and after its buffers have places."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 from tilewright.driver.kernels import Item, calls_of
+from tilewright.graph.graph import Graph
+from tilewright.graph.value import Value
 from tilewright.ir.expr import Buffer
 from tilewright.support.artifact import ArtifactProgram, ExternalCall, Segment, Slot, TensorSpec
 from tilewright.support.program import Branch, ProgramTree, While, map_program
-from tilewright.tir.func import Call, External, Program
+from tilewright.support.sizes import Dim, SymInt, capacity, is_open
+from tilewright.tir.func import Call, External, Func, Module, Program
+from tilewright.tir.program import rename_calls
 
 Assembly: TypeAlias = ProgramTree[Item | External, Buffer]
 
@@ -64,8 +68,9 @@ def buffers_by_call(program: Assembly, in_place: Collection[str] = ()) -> list[t
     return out
 
 
-def placed(program: Assembly, slots: Mapping[Buffer, Slot]) -> ArtifactProgram:
+def placed(program: Assembly, slots: Mapping[Buffer, Slot], dims: Sequence[Dim] = ()) -> ArtifactProgram:
     """Runs of kernel calls become segments."""
+    by_name = {d.name: d for d in dims}
 
     def segments(run: list[Item | External]) -> Iterator[Segment | ExternalCall]:
         items: list[Item] = []
@@ -74,7 +79,7 @@ def placed(program: Assembly, slots: Mapping[Buffer, Slot]) -> ArtifactProgram:
                 items.append(n)
                 continue
             if items:
-                yield Segment(calls_of(items, slots))
+                yield Segment(calls_of(items, slots, by_name))
                 items = []
             if n is not None:
                 inputs, outputs = (
@@ -89,5 +94,38 @@ def _spec(b: Buffer, name: str) -> TensorSpec:
     return TensorSpec(name, b.dtype.numpy.name, b.shape)
 
 
-def specs_of(buffers: tuple[Buffer, ...], names: list[str]) -> tuple[TensorSpec, ...]:
-    return tuple(_spec(b, n) for b, n in zip(buffers, names, strict=True))
+def with_scheduled(module: Module, made: Mapping[str, Func]) -> Module:
+    """The module of scheduled Funcs: one that was made for several that are equal is called in place of each."""
+    funcs = tuple(dict.fromkeys(made[f.name] for f in module.funcs))
+    return replace(
+        module, funcs=funcs, program=rename_calls(module.program, {n: f.name for n, f in made.items()})
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What a program takes and writes. Its last inputs are the sizes of open dimensions that kernels read."""
+
+    inputs: tuple[TensorSpec, ...]
+    written: tuple[TensorSpec, ...]
+    dims: tuple[Dim, ...]
+
+
+def interface_of(graph: Graph, inputs: Sequence[Buffer]) -> Interface:
+    """Of a graph whose Module has these inputs."""
+    sizes = inputs[len(graph.inputs) :]
+    written = [
+        replace(_value_spec(v), name=n) for v, n in zip(graph.outputs, graph.output_names, strict=True)
+    ]
+    found = {d for v in graph.inputs for n in v.shape if isinstance(n, SymInt) for d in n.size.dims}
+    return Interface(
+        (*map(_value_spec, graph.inputs), *(_spec(b, b.name) for b in sizes)),
+        tuple(written),
+        tuple(sorted(found)),
+    )
+
+
+def _value_spec(value: Value) -> TensorSpec:
+    shape = tuple(map(capacity, value.shape))
+    sizes = tuple(n.size if isinstance(n, SymInt) else None for n in value.shape)
+    return TensorSpec(value.name, value.type.dtype.numpy.name, shape, sizes if is_open(value.shape) else ())

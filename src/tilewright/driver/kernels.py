@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from tilewright.codegen.driver import driver_ir
@@ -17,6 +18,7 @@ from tilewright.codegen.kernel import kernel_ir, parts, steps
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.driver.keys import source_digest
+from tilewright.driver.parts_in_use import sizes_in_use
 from tilewright.driver.passes import Scheduled
 from tilewright.driver.workers import CodegenJob, Workers
 from tilewright.ir.expr import Buffer
@@ -28,6 +30,7 @@ from tilewright.schedule.trace import Trace
 from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import KernelCall, Place, Slot
 from tilewright.support.errors import InternalError
+from tilewright.support.sizes import Dim
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower_func
@@ -45,8 +48,9 @@ class NativeKernel:
     llvm: str
     object: bytes
 
-    def call(self, args: tuple[Slot, ...]) -> KernelCall:
-        return KernelCall(self.name, self.parts, args, steps=steps(self.func))
+    def call(self, args: tuple[Slot, ...], dims: Mapping[str, Dim] = MappingProxyType({})) -> KernelCall:
+        in_use = sizes_in_use(self.func, dims) if dims else ()
+        return KernelCall(self.name, self.parts, args, steps=steps(self.func), in_use=in_use)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +227,9 @@ def bundled(items: Iterable[Item]) -> list[list[Item]]:
     return out
 
 
-def calls_of(items: Iterable[Item], slots: Mapping[Buffer, Slot]) -> tuple[KernelCall, ...]:
+def calls_of(
+    items: Iterable[Item], slots: Mapping[Buffer, Slot], dims: Mapping[str, Dim] = MappingProxyType({})
+) -> tuple[KernelCall, ...]:
     """Calls of kernels, in order. Workers meet where a call touches what one since the last meeting writes, or writes
     what one touches.
     """
@@ -245,7 +251,7 @@ def calls_of(items: Iterable[Item], slots: Mapping[Buffer, Slot]) -> tuple[Kerne
         touched += here
         written += stores
         for n, item in enumerate(together):
-            call = item.kernel.call(tuple(slots[b] for b in item.buffers))
+            call = item.kernel.call(tuple(slots[b] for b in item.buffers), dims)
             calls.append(replace(call, barrier=False, beside=n > 0))
     return tuple(calls)
 

@@ -98,10 +98,11 @@ def program_key(
     trace: str = "",
     *,
     check_indices: bool = False,
+    dims: str = "",
 ) -> str:
     """`model` is the digest of the model, `external` the digests of its other files, in order; `tuned` is the digest
     of the choices in the database that go into it; `plugins` says which take part, and how they are placed;
-    `trace` is the digest of decisions that were given.
+    `trace` is the digest of decisions that were given, `dims` says which dimensions are open.
     """
     return _key(
         "program",
@@ -115,6 +116,7 @@ def program_key(
         plugins,
         trace,
         "check_indices" if check_indices else "",
+        *([dims] if dims else []),
     )
 
 

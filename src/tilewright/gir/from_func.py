@@ -28,11 +28,13 @@ from tilewright.ir.expr import (
     binary,
     free_vars,
     loads,
+    select,
     walk,
 )
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.support.errors import ScheduleError
+from tilewright.tir.analysis.open_reductions import mask_of
 from tilewright.tir.build import identity
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, IterKind, LoopKind, Seq, Stmt, Store
@@ -96,6 +98,8 @@ def _own_block(nest: Stmt) -> OwnBlock:
             block.name, store.buffer, store.indices, extents, (), simplify(store.value), BinaryOp.ADD
         )
     combine, value = folded_value(block)
+    for _, below in mask_of(block):
+        value = select(below, value, identity(COMBINATIONS[combine], store.buffer.dtype))
     return OwnBlock(block.name, store.buffer, store.indices, extents, over, simplify(value), combine)
 
 

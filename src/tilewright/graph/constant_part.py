@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.open_values import is_open_node
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.surroundings import Surroundings
 from tilewright.graph.work import node_iterations
@@ -99,7 +100,7 @@ class _Choice:
 
     def _is_known(self, n: Node) -> bool:
         inputs = (v in self._constants or self._around.producers.get(v) in self._seconds for v in n.inputs)
-        return not isinstance(n.op, Outside) and all(inputs)
+        return not isinstance(n.op, Outside) and all(inputs) and not is_open_node(n)
 
     def _is_read(self, v: Value, nodes: set[Node]) -> bool:
         return any(u in nodes for u in self._around.users[v])

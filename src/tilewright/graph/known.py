@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.graph.graph import Node, Value
+from tilewright.graph.open_values import is_open_node
 from tilewright.graph.work import multiplications
 from tilewright.ops.core.col2im import Col2Im
 from tilewright.ops.core.conv import Conv, ConvTranspose
@@ -102,7 +103,12 @@ class KnownValues:
         read, written = (sum(v.bytes for v in vs) for vs in (node.inputs, node.outputs))
         cost = _cost(node, read + written)
         fits = cost <= self._budget.node and written <= read + self._budget.growth
-        if isinstance(node.op, _UNBOUNDED) or not fits or self._spent + cost > self._budget.total:
+        if (
+            isinstance(node.op, _UNBOUNDED)
+            or is_open_node(node)
+            or not fits
+            or self._spent + cost > self._budget.total
+        ):
             self._unknown.update(node.outputs)
             return
         self._spent += cost

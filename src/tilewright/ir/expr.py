@@ -5,8 +5,7 @@ Meaning
 - `floordiv` and `mod` round towards minus infinity. Integer `div` does not exist; float `div` is IEEE division.
 - `min` and `max` propagate NaN. `Select` evaluates only the chosen side, so a guarded load is never out of bounds.
 - `Fma(a, b, c)` is a·b + c with one rounding; `a * b + c` has two. Nothing fuses or reassociates behind your back.
-- Transcendental functions mean the correctly rounded value within the error that `docs/results/vector-math.md`
-  states.
+- Transcendental functions mean the correctly rounded value within the error that `docs/results/vector-math.md` says.
 - `round` rounds half to even. Shifts are by less than the width; `shr` is arithmetic for signed types.
 
 All nodes are interned (`ir.node`): compare with `is`. Python's `==` is not overloaded. The operators `+ - * // % <
@@ -17,7 +16,6 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum, unique
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,30 +23,26 @@ import numpy as np
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.node import Interned
 from tilewright.ir.opcode import COMPARISONS, BinaryOp, UnaryOp, fold_int
+from tilewright.ir.scope import Scope as Scope
+from tilewright.support.sizes import DimUnits, SizeError, SizeExpr, SymInt
 
 Scalar: TypeAlias = int | float | bool
 Indices: TypeAlias = "tuple[Expr, ...]"
 
 
-@unique
-class Scope(Enum):
-    """Where a buffer lives."""
-
-    GLOBAL = "global"  # memory shared by all workers: inputs, outputs, constants, the arena
-    LOCAL = "local"  # memory of one worker, for the extent of the loop body that holds all its uses
-    REGISTER = "register"  # SSA values: every index is a constant after unrolling, lanes aside
-
-    __hash__ = object.__hash__
-
-
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Buffer(metaclass=Interned):
-    """A dense row-major array. Its layout is its shape: a layout change makes another Buffer of the same name."""
+    """A dense row-major array. Its layout is its shape: a layout change makes another Buffer of the same name.
+
+    `sizes`, if any, say how much of each dimension is in use when the program runs (None: all). What lies beyond is
+    unspecified: nothing may depend on it, and anybody may write to it.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     scope: Scope = Scope.GLOBAL
+    sizes: "tuple[Expr | None, ...]" = ()
 
     def __getitem__(self, indices: "Expr | int | tuple[Expr | int, ...]") -> "Load":
         idx = indices if isinstance(indices, tuple) else (indices,)
@@ -169,6 +163,16 @@ class Var(Expr):
     def known_vars(self) -> "frozenset[Var]":  # pyright: ignore[reportIncompatibleVariableOverride]
         # A variable that remembered it would keep itself alive.
         return frozenset((self,))
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class DimSize(Expr):
+    """The size of an open dimension, in its multiples: the same in all of a run, from `least` to `most`."""
+
+    name: str
+    least: int
+    most: int
+    dtype: DType = INDEX
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -298,6 +302,8 @@ def const(value: Scalar, dtype: DType = INDEX) -> Const:
     """A literal of `dtype`; integers wrap, floats round to the type."""
     if dtype is INDEX and type(value) is int and -_INDEX_LIMIT <= value < _INDEX_LIMIT:
         return Const(INDEX, value)
+    if isinstance(value, SymInt):
+        raise SizeError(f"{value} is no literal")
     if dtype is DType.BOOL:
         return Const(dtype, bool(value))
     if dtype.is_float:
@@ -318,11 +324,25 @@ FALSE = Const(DType.BOOL, False)
 
 def lift(value: Expr | Scalar, dtype: DType) -> Expr:
     """A Python number as a literal of `dtype`; an expression as it is."""
+    if isinstance(value, SymInt):
+        return cast(dtype, size_expr(value.size))
     return value if isinstance(value, Expr) else const(value, dtype)
 
 
 def as_index(value: Expr | int) -> Expr:
-    return value if isinstance(value, Expr) else Const(INDEX, value)
+    return Const(INDEX, value) if type(value) is int else lift(value, INDEX)
+
+
+def size_expr(size: SizeExpr) -> Expr:
+    """A size over open dimensions as an expression."""
+    total: Expr = const(0)
+    for monomial, coefficient in size.terms:
+        term: Expr = const(coefficient)
+        for a in monomial:
+            is_dim = isinstance(a, DimUnits)
+            term = mul(DimSize(a.dim.name, *a.dim.units) if is_dim else size_expr(a.size) // a.by, term)
+        total = add(total, term)
+    return total
 
 
 def is_const(e: Expr, value: Scalar) -> bool:

@@ -20,6 +20,7 @@ from tilewright.ir.expr import (
     Binary,
     BinaryOp,
     Const,
+    DimSize,
     Expr,
     Unary,
     UnaryOp,
@@ -374,6 +375,8 @@ class Simplifier:
         return known
 
     def _compute_atom_bounds(self, atom: Expr) -> Interval:
+        if isinstance(atom, DimSize):
+            return Interval(atom.least, atom.most)
         if not isinstance(atom, Binary):
             return Interval(0, 1) if atom.dtype is DType.BOOL else UNKNOWN
         if atom.op in (BinaryOp.FLOORDIV, BinaryOp.MOD) and isinstance(atom.b, Const) and atom.b.value > 0:
@@ -406,7 +409,7 @@ def _has_data(form: Linear) -> bool:
 
 def _spell(e: Expr) -> str:
     match e:
-        case Var():
+        case Var() | DimSize():
             return e.name
         case Const():
             return repr(e.value)

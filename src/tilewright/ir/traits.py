@@ -1,11 +1,12 @@
 """What an expression has somewhere in it, as bits: passes that rewrite one of these leave other expressions alone."""
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, Unary
+from tilewright.ir.expr import Binary, BinaryOp, DimSize, Expr, Fma, Unary
 
 FUNCTIONS = 1  # of one argument, and powers
 FMAS = 2
 HALVES = 4  # values of f16 or bf16
+SIZES = 8  # sizes of open dimensions
 
 
 def traits(e: Expr) -> int:
@@ -34,4 +35,6 @@ def _own(e: Expr) -> int:
     found = HALVES if e.dtype is DType.F16 or e.dtype is DType.BF16 else 0
     if isinstance(e, Unary) or (isinstance(e, Binary) and e.op is BinaryOp.POW):
         return found | FUNCTIONS
+    if isinstance(e, DimSize):
+        return found | SIZES
     return found | FMAS if isinstance(e, Fma) else found

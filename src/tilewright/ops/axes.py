@@ -11,6 +11,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Load
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import same_size
 
 FLOATS = frozenset(d for d in DType if d.is_float)
 INTEGERS = frozenset(d for d in DType if d.is_int)
@@ -24,7 +25,7 @@ def normal_axis(axis: int, rank: int, what: str = "axis") -> int:
     """An axis counted from the front; negative ones count from the back."""
     if not -rank <= axis < rank:
         raise UserError(f"{what} {axis} is out of range for {rank} axes")
-    return axis % rank
+    return axis + rank if axis < 0 else axis
 
 
 def normal_axes(axes: Iterable[int], rank: int, what: str = "axis") -> tuple[int, ...]:
@@ -41,9 +42,10 @@ def try_broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     out = [1] * rank
     for shape in shapes:
         for d, n in enumerate(shape, rank - len(shape)):
-            if n != 1 and out[d] not in (1, n):
+            if same_size(out[d], 1):
+                out[d] = n
+            elif not same_size(n, 1) and out[d] != n:
                 return None
-            out[d] = n if out[d] == 1 else out[d]
     return tuple(out)
 
 
@@ -51,7 +53,7 @@ def load_broadcast(x: Buffer, index: Sequence[Expr], shape: Sequence[int]) -> Lo
     """`x` at `index` of the broadcast `shape`: axes that stretch are read at 0, missing ones dropped."""
     lead = len(shape) - len(x.shape)
     aligned = zip(x.shape, index[lead:], shape[lead:], strict=True)
-    return x[tuple(i if n == full else 0 for n, i, full in aligned)]
+    return x[tuple(i if same_size(n, full) else 0 for n, i, full in aligned)]
 
 
 def accumulator(dtype: DType) -> DType:

@@ -88,6 +88,8 @@ class OnnxNode:
     # The value of input i, if it is known at compile time.
     constant: Callable[[int], NDArray[np.generic] | None]
     outputs: int
+    # The value of input i, if it is known but for the sizes of open dimensions: an array of ints.
+    sizes: Callable[[int], NDArray[np.object_] | None] = lambda i: None
 
     @property
     def present(self) -> tuple[int, ...]:
@@ -127,7 +129,12 @@ class OnnxNode:
         return found
 
     def value_integers(self, i: int, what: str) -> tuple[int, ...]:
-        return tuple(int(v) for v in self.value(i, what).reshape(-1))
+        sizes = self.sizes(i)
+        return (
+            tuple(sizes.reshape(-1))
+            if sizes is not None
+            else tuple(map(int, self.value(i, what).reshape(-1)))
+        )
 
     def given_integers(self, i: int, name: str) -> tuple[int, ...] | None:
         """Integers that older opsets have as the attribute `name` and newer ones as input i."""

@@ -282,7 +282,7 @@ def _decode(source: _Memory | _OpenFile) -> Artifact:
         tuple(codes[1:objects]),
         arrays,
         arena.count(),
-        program_from_json(program),
+        program_from_json(program, {d.name: d for d in facts.dims}),
         tuple(
             region_from_json(entry, codes[objects + 2 * i], codes[objects + 2 * i + 1], len(arrays))
             for i, entry in enumerate(parts)

@@ -5,6 +5,7 @@ Reading checks every type and range and takes exactly the known keys: a file is 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias, TypeVar, assert_never, cast
 
 from tilewright.runtime.dtypes import numpy_dtype
@@ -22,6 +23,7 @@ from tilewright.support.artifact import (
 from tilewright.support.errors import UserError
 from tilewright.support.indices import IndexCheck
 from tilewright.support.program import Branch, ProgramStep, While
+from tilewright.support.sizes import Atom, Dim, DimUnits, Guard, Quotient, SizeExpr
 
 Json: TypeAlias = "bool | int | str | Sequence[Json] | Mapping[str, Json]"
 _T = TypeVar("_T", str, int, bool)
@@ -74,6 +76,12 @@ class Entry:
             raise self.bad("a count")
         return value
 
+    def number(self) -> int:
+        value = self._exactly(int)
+        if not -1 << 62 < value < 1 << 62:
+            raise self.bad("a number")
+        return value
+
     def texts(self) -> tuple[str, ...]:
         return tuple(e.text() for e in self.items())
 
@@ -92,14 +100,17 @@ def manifest_to_json(m: Manifest) -> Json:
         "inputs": [_spec_to_json(s) for s in m.inputs],
         "outputs": [_spec_to_json(s) for s in m.outputs],
         "checks": [[c.node, c.dtype, list(c.extents), c.from_back] for c in m.checks],
+        "dims": [[d.name, d.least, d.most, d.multiple] for d in m.dims],
+        "guards": [[size_to_json(g.size), g.op] for g in m.guards],
     }
 
 
 def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
-    compiler, llvm, options, digest, triple, features, inputs, outputs, checks = entry.record(
+    compiler, llvm, options, digest, triple, features, inputs, outputs, checks, dims, guards = entry.record(
         *("compiler_version", "llvm_version", "options", "model_digest"),
-        *("triple", "features", "inputs", "outputs", "checks"),
+        *("triple", "features", "inputs", "outputs", "checks", "dims", "guards"),
     )
+    known = {d.name: d for d in map(_dim_from_json, dims.items())}
     if not isinstance(options.value, dict):
         raise options.bad("a mapping")
     pairs = cast(dict[str, object], options.value)
@@ -111,9 +122,11 @@ def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
         digest.text(),
         triple.text(),
         features.texts(),
-        tuple(_spec_from_json(s) for s in inputs.items()),
-        tuple(_spec_from_json(s) for s in outputs.items()),
+        tuple(_spec_from_json(s, known) for s in inputs.items()),
+        tuple(_spec_from_json(s, known) for s in outputs.items()),
         tuple(_check_from_json(c) for c in checks.items()),
+        tuple(known.values()),
+        tuple(_guard_from_json(g, known) for g in guards.items()),
     )
 
 
@@ -134,13 +147,66 @@ def region_from_json(entry: Entry, blob: bytes, model: bytes, constants: int) ->
 
 
 def _spec_to_json(spec: TensorSpec) -> Json:
-    return [spec.name, spec.dtype, list(spec.shape)]
+    sizes = [[] if s is None else [size_to_json(s)] for s in spec.sizes]
+    return [spec.name, spec.dtype, list(spec.shape), sizes]
 
 
-def _spec_from_json(entry: Entry) -> TensorSpec:
-    name, dtype, shape = entry.items(3)
+def _spec_from_json(entry: Entry, dims: Mapping[str, Dim] = MappingProxyType({})) -> TensorSpec:
+    name, dtype, shape, sizes = entry.items(4)
     numpy_dtype(dtype.text())
-    return TensorSpec(name.text(), dtype.text(), shape.counts())
+    found = tuple(_size_from_json(e.items(1)[0], dims) if e.items() else None for e in sizes.items())
+    if found and len(found) != len(shape.items()):
+        raise sizes.bad("a size for each dimension")
+    return TensorSpec(name.text(), dtype.text(), shape.counts(), found)
+
+
+# ----------------------------------------------------------------------------------------------- sizes of dimensions
+
+
+def size_to_json(size: SizeExpr) -> Json:
+    return [[c, [_atom_to_json(a) for a in m]] for m, c in size.terms]
+
+
+def _atom_to_json(atom: Atom) -> Json:
+    return atom.dim.name if isinstance(atom, DimUnits) else [size_to_json(atom.size), atom.by]
+
+
+def _size_from_json(entry: Entry, dims: Mapping[str, Dim], depth: int = 0) -> SizeExpr:
+    if depth > _MAX_DEPTH:
+        raise entry.bad(f"nested at most {_MAX_DEPTH} deep")
+    total = SizeExpr(())
+    for term in entry.items():
+        coefficient, atoms = term.items(2)
+        part = SizeExpr.of(coefficient.number())
+        for a in atoms.items():
+            part = part * SizeExpr((((_atom_from_json(a, dims, depth),), 1),))
+        total = total + part
+    return total
+
+
+def _atom_from_json(entry: Entry, dims: Mapping[str, Dim], depth: int) -> Atom:
+    if isinstance(entry.value, str):
+        if entry.value not in dims:
+            raise entry.bad("an open dimension")
+        return DimUnits(dims[entry.value])
+    size, by = entry.items(2)
+    if by.count() < 1:
+        raise by.bad("a positive number")
+    return Quotient(_size_from_json(size, dims, depth + 1), by.count())
+
+
+def _dim_from_json(entry: Entry) -> Dim:
+    name, least, most, multiple = entry.items(4)
+    if not 0 <= least.count() <= most.count() or multiple.count() < 1:
+        raise entry.bad("a range")
+    return Dim(name.text(), least.count(), most.count(), multiple.count())
+
+
+def _guard_from_json(entry: Entry, dims: Mapping[str, Dim]) -> Guard:
+    size, op = entry.items(2)
+    if op.text() not in ("<", "==", "!="):
+        raise op.bad("a comparison")
+    return Guard(_size_from_json(size, dims), op.text())
 
 
 def _check_from_json(entry: Entry) -> IndexCheck:
@@ -185,37 +251,38 @@ def _step_to_json(step: _Step) -> Json:
             assert_never(step)
 
 
-def program_from_json(entry: Entry, depth: int = 0) -> ArtifactProgram:
+def _call_to_json(c: KernelCall) -> Json:
+    in_use = [size_to_json(e) for e in c.in_use]
+    return [c.kernel, c.parts, [_slot_to_json(s) for s in c.args], c.barrier, c.steps, c.beside, in_use]
+
+
+def program_from_json(entry: Entry, dims: Mapping[str, Dim], depth: int = 0) -> ArtifactProgram:
     if depth > _MAX_DEPTH:
         raise entry.bad(f"nested at most {_MAX_DEPTH} deep")
-    return tuple(_step_from_json(e, depth) for e in entry.items())
+    return tuple(_step_from_json(e, dims, depth) for e in entry.items())
 
 
-def _step_from_json(entry: Entry, depth: int) -> _Step:
+def _step_from_json(entry: Entry, dims: Mapping[str, Dim], depth: int) -> _Step:
     head, *rest = entry.items() or (entry,)
     match head.value, rest:
         case "segment", [calls]:
-            return Segment(tuple(_call_from_json(c) for c in calls.items()))
+            return Segment(tuple(_call_from_json(c, dims) for c in calls.items()))
         case "external", [key, inputs, outputs]:
             return ExternalCall(key.text(), _views_from_json(inputs), _views_from_json(outputs))
         case "branch", [cond, then, otherwise]:
             return Branch(
                 _slot_from_json(cond),
-                program_from_json(then, depth + 1),
-                program_from_json(otherwise, depth + 1),
+                program_from_json(then, dims, depth + 1),
+                program_from_json(otherwise, dims, depth + 1),
             )
         case "while", [cond, body]:
-            return While(_slot_from_json(cond), program_from_json(body, depth + 1))
+            return While(_slot_from_json(cond), program_from_json(body, dims, depth + 1))
         case _:
             raise entry.bad("a step of a program")
 
 
-def _call_to_json(c: KernelCall) -> Json:
-    return [c.kernel, c.parts, [_slot_to_json(s) for s in c.args], c.barrier, c.steps, c.beside]
-
-
-def _call_from_json(entry: Entry) -> KernelCall:
-    kernel, parts, args, barrier, steps, beside = entry.items(6)
+def _call_from_json(entry: Entry, dims: Mapping[str, Dim]) -> KernelCall:
+    kernel, parts, args, barrier, steps, beside, in_use = entry.items(7)
     return KernelCall(
         kernel.text(),
         parts.count(),
@@ -223,6 +290,7 @@ def _call_from_json(entry: Entry) -> KernelCall:
         barrier.flag(),
         steps.count(),
         beside.flag(),
+        tuple(_size_from_json(e, dims) for e in in_use.items()),
     )
 
 

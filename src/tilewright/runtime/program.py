@@ -216,6 +216,12 @@ def _describes(spec: TensorSpec | None, dtype: np.dtype[np.generic], shape: tupl
     return dtype == dtype_of(spec) and shape == spec.shape
 
 
+def _set_parts(row: CallRow, parts: int) -> None:
+    row.parts = parts
+    row.chunk = -(-parts // _MOST_CLAIMS)
+    row.claims = -(-parts // row.chunk)
+
+
 class RunContext:
     """Memory and tables of one run at a time. Keeps code, constants and team alive.
 
@@ -236,6 +242,7 @@ class RunContext:
         # where in `_pointers` the address of each input and output goes
         self._input_uses: list[list[int]] = [[] for _ in plan.inputs]
         self._output_uses: list[list[int]] = [[] for _ in plan.outputs]
+        self._open_rows: list[CallRow] = []
         self._fill()
         self._addresses = [ctypes.addressof(job) for job in self._jobs]
         is_native = len(plan.program) == 1 and isinstance(plan.program[0], NativeSegment)
@@ -274,10 +281,16 @@ class RunContext:
                         n_each += 1
                 else:
                     row.fn, row.args = functions[step.call], arguments[step.call]
-                row.first, row.parts, row.barrier = step.first, step.parts, meet
-                row.chunk = -(-step.parts // _MOST_CLAIMS)
-                row.claims = -(-step.parts // row.chunk)
+                row.first, row.barrier = step.first, meet
+                _set_parts(row, step.parts)
+                if not step.is_each and segment.calls[step.call].in_use:
+                    self._open_rows.append(row)
                 n_rows += 1
+
+    def use_parts(self, parts: Sequence[int]) -> None:
+        """Run as many parts of the calls in which that depends on open dimensions, in their order."""
+        for row, n in zip(self._open_rows, parts, strict=True):
+            _set_parts(row, n)
 
     def attach(self, inputs: Sequence[OpaqueArray], outputs: Sequence[OpaqueArray]) -> None:
         """Read from and write to these arrays, which were checked, from now on."""

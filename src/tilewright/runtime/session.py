@@ -57,7 +57,7 @@ class Session(Closing):
         self.inputs: tuple[TensorSpec, ...] = plan.inputs
         self.outputs: tuple[TensorSpec, ...] = artifact.manifest.outputs
         self._checks = artifact.manifest.checks
-        self._pool = _Pool(plan, max(2, default_threads() + 1))
+        self._pool = ContextPool(plan, max(2, default_threads() + 1))
         calls = [c for s in plan.segments for c in s.calls]
         self._facts = (
             f"{_count(len({c.kernel for c in calls}), 'kernel')} in {_count(len(calls), 'call')}",
@@ -186,7 +186,7 @@ def _extremes(checks: Sequence[IndexCheck]) -> list[OpaqueArray]:
     return [np.empty(c.shape, numpy_dtype(c.dtype)) for c in checks for _ in range(2)]
 
 
-class _Pool:
+class ContextPool:
     """At most `limit` contexts in use; more callers wait. All but the first are made when needed, and kept.
 
     Taking and giving back need no lock unless somebody has to wait: list operations are atomic.
@@ -259,7 +259,7 @@ class _Pool:
         self._all = weakref.WeakSet(self._free)
 
 
-_pools: "weakref.WeakSet[_Pool]" = weakref.WeakSet()
+_pools: "weakref.WeakSet[ContextPool]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:

@@ -23,6 +23,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import contains_block, path_to
 from tilewright.tir.analysis.affine import is_injective
 from tilewright.tir.analysis.dataflow import Dataflow
+from tilewright.tir.analysis.open_reductions import relies_on_size
 from tilewright.tir.analysis.regions import Access, accesses
 from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
@@ -46,6 +47,12 @@ def check_leaf(func: Func, block: Block) -> None:
             f"block {block.name!r} holds loops or blocks of its own",
             "apply the step before those are made",
         )
+
+
+def check_closed(func: Func, block: Block) -> None:
+    """The step changes iterators, and would lose how far they are in use."""
+    if relies_on_size(block):
+        raise step_refusal(func, block, f"block {block.name!r} reduces an open dimension")
 
 
 def check_scope(func: Func, block: Block, loop: For) -> None:

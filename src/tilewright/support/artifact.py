@@ -7,7 +7,7 @@ The calling convention of a kernel is `void kernel(void **args, int64_t part)`: 
 part of the work to do (0 … parts-1). Any worker may run any part, and parts of one call may run at the same time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TypeAlias
@@ -17,17 +17,29 @@ from numpy.typing import NDArray
 
 from tilewright.support.indices import IndexCheck
 from tilewright.support.program import ProgramTree
+from tilewright.support.sizes import Dim, Guard, SizeExpr
 
 FORMAT_VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output: `dtype` is numpy's name of it (or ml_dtypes')."""
+    """An input or output: `dtype` is numpy's name of it (or ml_dtypes'). `shape` is as large as it may be; where
+    dimensions are open, `sizes` has for each of them what is in use (None: all of it).
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    sizes: tuple[SizeExpr | None, ...] = ()
+
+    def shape_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Its shape where the open dimensions have these sizes."""
+        if not self.sizes:
+            return self.shape
+        return tuple(
+            n if s is None else s.evaluate(sizes) for n, s in zip(self.shape, self.sizes, strict=True)
+        )
 
 
 @unique
@@ -53,6 +65,9 @@ class KernelCall:
 
     A call `beside` the one before it, of one part as that is, has nothing to do with it: any worker may run each of the
     two, as if they were parts of one kernel.
+
+    Where dimensions are open, only the first parts may have something to do: as many as the largest of `in_use` says.
+    To run the others is no fault.
     """
 
     kernel: str  # symbol
@@ -61,6 +76,13 @@ class KernelCall:
     barrier: bool = True
     steps: int = 1
     beside: bool = False
+    in_use: tuple[SizeExpr, ...] = ()
+
+    def parts_at(self, sizes: Mapping[str, int]) -> int:
+        """The parts to run where the open dimensions have these sizes."""
+        if not self.in_use:
+            return self.parts
+        return min(self.parts, max(1, *(e.evaluate(sizes) for e in self.in_use)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +141,8 @@ class Manifest:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     checks: tuple[IndexCheck, ...] = ()  # of what it writes besides, for the runtime to examine
+    dims: tuple[Dim, ...] = ()  # those that are open; their sizes are the last inputs, in this order
+    guards: tuple[Guard, ...] = ()  # what sizes must keep besides their ranges
 
     @property
     def written(self) -> tuple[TensorSpec, ...]:

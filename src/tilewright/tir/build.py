@@ -27,11 +27,15 @@ What changes elements that exist, at places that data chooses, is an update:
 import inspect
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from dataclasses import replace
+from typing import TypeAlias, TypeGuard
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import BinaryOp, Buffer, Expr, Fma, Scope, Var, binary, const
+from tilewright.ir.expr import BinaryOp, Buffer, Expr, Fma, Scope, Var, binary, const, select, size_expr
+from tilewright.support.sizes import SizeError, SymInt, capacity, is_open
 from tilewright.tir.func import Func
+from tilewright.tir.passes.place_sizes import has_sizes, size_buffers
+from tilewright.tir.rewrite import redirect
 from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, seq, walk_stmts
 
 BodyFn: TypeAlias = Callable[..., Expr]
@@ -95,6 +99,8 @@ class FuncBuilder:
         axes of each of them are these.
         """
         assert not self._around, "loops that blocks share are not nested"
+        if is_open(extents):
+            raise SizeError(f"{name} goes over an open dimension in order")
         outside, self._stmts = self._stmts, []
         self._around = tuple(
             (Var(f"{self._prefix}{name}_{a}"), e) for a, e in zip(axes, extents, strict=True)
@@ -139,6 +145,10 @@ class FuncBuilder:
         iters, loops = self._iters(name, tuple(shape), tuple(over), fn, axes)
         value = fn(*(it.var for it in iters))
         dtype = value[0].dtype if isinstance(value, tuple) else value.dtype
+        if not isinstance(value, tuple):
+            for it in iters:
+                if it.size is not None:  # what lies beyond may be anything, and must not count
+                    value = select(it.var < it.size, value, identity(combine, dtype))
         if 0 in over:  # of nothing there is the neutral element; a loop that never runs would not store it
             spatial = axes if axes is None else axes[: len(shape)]
             return self.compute(name, shape, lambda *_: identity(combine, dtype), axes=spatial, out=out)
@@ -169,6 +179,8 @@ class FuncBuilder:
         each iteration changes something else.
         """
         iters, loops = self._iters(name, tuple(extents), (), fn, axes)
+        if is_open(extents[n] for n in ordered):
+            raise SizeError(f"{name} goes over an open dimension in order")
         iters = tuple(
             Iter(it.var, it.extent, IterKind.REDUCE if n in ordered else it.kind)
             for n, it in enumerate(iters)
@@ -181,7 +193,8 @@ class FuncBuilder:
         """The Func. `outputs` become parameters if they are not yet; what else was made stays local."""
         params = (*self._params, *(o for o in outputs if o not in self._params))
         local = tuple(b for b in self._made if b not in params)
-        return Func(self.name, params, local, seq(*self._stmts), tuple(p for p in params if p in self._made))
+        func = Func(self.name, params, local, seq(*self._stmts), tuple(p for p in params if p in self._made))
+        return _at_capacity(func) if has_sizes(func) or _has_open_buffers(func) else func
 
     def _iters(
         self,
@@ -201,7 +214,10 @@ class FuncBuilder:
             )
         kinds = [IterKind.SPATIAL] * len(spatial) + [IterKind.REDUCE] * len(over)
         base = self._prefix + name
-        iters = tuple(Iter(Var(f"{base}_v{a}"), e, k) for a, e, k in zip(axes, extents, kinds, strict=True))
+        iters = tuple(
+            Iter(Var(f"{base}_v{a}"), capacity(e), k, size_expr(e.size) if _has_size(e, k) else None)
+            for a, e, k in zip(axes, extents, kinds, strict=True)
+        )
         shared = self._around
         assert extents[: len(shared)] == tuple(e for _, e in shared), (
             f"{name} is not made for the loops around"
@@ -222,3 +238,27 @@ class FuncBuilder:
             assert isinstance(loop, Var)
             nest = For(loop, it.extent, nest)
         self._stmts.append(nest)
+
+
+def _has_size(extent: int, kind: IterKind) -> TypeGuard[SymInt]:
+    return isinstance(extent, SymInt) and kind is IterKind.REDUCE
+
+
+def at_capacity(buffer: Buffer) -> Buffer:
+    """The buffer as it lies in memory: open dimensions are as large as they may be, and have sizes."""
+    if not is_open(buffer.shape):
+        return buffer
+    sizes = tuple(size_expr(n.size) if isinstance(n, SymInt) else None for n in buffer.shape)
+    return Buffer(buffer.name, tuple(map(capacity, buffer.shape)), buffer.dtype, buffer.scope, sizes)
+
+
+def _has_open_buffers(func: Func) -> bool:
+    return any(is_open(b.shape) for b in (*func.params, *func.locals))
+
+
+def _at_capacity(func: Func) -> Func:
+    moved = {b: at_capacity(b) for b in (*func.params, *func.locals)}
+    params, local, outputs = (tuple(moved[b] for b in bs) for bs in (func.params, func.locals, func.outputs))
+    changed = {b: new for b, new in moved.items() if new is not b}
+    made = Func(func.name, params, local, redirect(func.body, changed), outputs)
+    return replace(made, params=(*params, *size_buffers(made)))

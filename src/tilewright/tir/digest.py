@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import assert_never
 
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
+from tilewright.ir.expr import Buffer, Const, DimSize, Expr, Load, Var
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Alloc, Annotations, Block, Emit, For, If, Repeat, Seq, Stmt, Store
 
@@ -37,6 +37,9 @@ class _Writer:
             name = f"{kind}{len(self._buffers)}"
             self._buffers[b] = name
             self.lines.append(f"{name} {b.dtype.value}{b.shape} {b.scope.value}")
+            for d, size in enumerate(b.sizes):
+                if size is not None:
+                    self.lines.append(f"of {d}: {self.expr(size)}")
         return name
 
     def expr(self, e: Expr) -> str:
@@ -52,6 +55,8 @@ class _Writer:
                     what = (
                         f"const {e.dtype.value} {float(e.value).hex() if e.dtype.is_float else int(e.value)}"
                     )
+                case DimSize():
+                    what = f"size {e.name} {e.least} {e.most}"
                 case Load():
                     what = f"load {self._buffer(e.buffer)}"
                 case _:
@@ -66,8 +71,9 @@ class _Writer:
                 parts = " ".join([self.expr(i) for i in s.indices])
                 self.lines.append(f"store {self._buffer(s.buffer)} [{parts}] {self.expr(s.value)}")
             case For():
+                limit = "" if s.limit is None else f" {self.expr(s.limit)}"
                 self.lines.append(
-                    f"for {self.expr(s.var)} {s.extent} {s.kind.value}{_notes(s.annotations)} {{"
+                    f"for {self.expr(s.var)} {s.extent}{limit} {s.kind.value}{_notes(s.annotations)} {{"
                 )
                 self.stmt(s.body)
                 self.lines.append("}")
@@ -93,8 +99,9 @@ class _Writer:
                 self.lines.append("}")
             case Block():
                 for it, binding in zip(s.iters, s.bindings, strict=True):
+                    size = "" if it.size is None else f" {self.expr(it.size)}"
                     self.lines.append(
-                        f"{self.expr(it.var)} {it.kind.value} {it.extent} = {self.expr(binding)}"
+                        f"{self.expr(it.var)} {it.kind.value} {it.extent}{size} = {self.expr(binding)}"
                     )
                 self.lines.append(f"block where {self.expr(s.predicate)}{_notes(s.annotations)} {{")
                 if s.init is not None:

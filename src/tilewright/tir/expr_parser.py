@@ -16,6 +16,7 @@ from tilewright.ir.expr import (
     Buffer,
     Cast,
     Const,
+    DimSize,
     Expr,
     Fma,
     Load,
@@ -181,12 +182,14 @@ class ExprParser:
                 return Fma(*self._operands(args, scope, want))
             case "select", [cond, a, b]:
                 return Select(self.expr(cond, scope), *self._operands([a, b], scope, want))
+            case "size", [ast.Constant(value=str(dim)), least, most]:
+                return DimSize(dim, self.integer(least), self.integer(most))
             case "cast", [ast.Name(id=to), a] if to in _DTYPES:
                 return Cast(_DTYPES[to], self.expr(a, scope))
             case "bitcast", [ast.Name(id=to), a] if to in _DTYPES:
                 return Bitcast(_DTYPES[to], self.expr(a, scope))
             case _:
-                known = [*_DTYPES, *_UNARY, *_CALLED_BINARY, "fma", "select", "cast", "bitcast"]
+                known = [*_DTYPES, *_UNARY, *_CALLED_BINARY, "fma", "select", "cast", "bitcast", "size"]
                 if name in known:
                     self.fail(node, f"{name} does not take these arguments")
                 self.fail(node, f"there is no function {name!r}", near(name, known))
@@ -238,6 +241,18 @@ class ExprParser:
                 return _DTYPES[name], tuple(self.integer(p) for p in parts)
             case _:
                 self.fail(node, "a type is expected", "write it as f32[8, 16]")
+
+    def open_type(self, node: ast.AST) -> tuple[DType, tuple[int, ...], tuple[Expr | None, ...]]:
+        """A type, and the sizes of its open dimensions: open(f32[512, 8], size("rows", 1, 512), None)."""
+        match node:
+            case ast.Call(func=ast.Name(id="open"), args=[kind, *sizes]):
+                found = [
+                    None if isinstance(s, ast.Constant) and s.value is None else self.expr(s, {})
+                    for s in sizes
+                ]
+                return *self.type(kind), tuple(found)
+            case _:
+                return *self.type(node), ()
 
     def lookup(self, node: ast.expr, name: str, scope: Mapping[str, Scoped]) -> Scoped:
         if name not in scope:

@@ -15,6 +15,7 @@ from tilewright.ir.expr import (
     Buffer,
     Cast,
     Const,
+    DimSize,
     Expr,
     Fma,
     Load,
@@ -172,6 +173,8 @@ class ExprPrinter:
                 return literal_text(e)
             case Var():
                 return self.names[e]
+            case DimSize():
+                return f"size({quoted(e.name)}, {e.least}, {e.most})"
             case Load():
                 return self.access(e.buffer, e.indices, shared)
             case Unary(op=UnaryOp.NEG) if not isinstance(e.a, Const):
@@ -213,4 +216,7 @@ def quoted(text: str) -> str:
 
 
 def type_text(b: Buffer) -> str:
-    return f"{b.dtype}[{', '.join(map(str, b.shape)) or '()'}]"
+    text = f"{b.dtype}[{', '.join(map(str, b.shape)) or '()'}]"
+    if not any(size is not None for size in b.sizes):
+        return text
+    return f"open({', '.join([text, *('None' if s is None else print_expr(s) for s in b.sizes)])})"

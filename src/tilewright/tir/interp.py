@@ -27,6 +27,7 @@ from tilewright.support.errors import InternalError, UserError
 from tilewright.support.program import Branch, While
 from tilewright.tir.analysis.independent_loops import independent_loops
 from tilewright.tir.func import Call, External, Func, Module, Program
+from tilewright.tir.passes.place_sizes import place_sizes
 from tilewright.tir.stmt import Alloc, Block, Emit, For, If, IterKind, Repeat, Seq, Stmt, Store, walk_stmts
 
 ExternalFn: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
@@ -37,6 +38,7 @@ _MAX_LANES = 1 << 16  # iterations run at once: enough to hide Python, little en
 
 def interpret_func(func: Func, arrays: Mapping[Buffer, Array]) -> None:
     """Run `func` on `arrays`, one for each of its params, which it reads and writes in place."""
+    func = place_sizes(func)
     for p in func.params:
         if p not in arrays:
             raise UserError(f"{func.name}: no array is given for {p}")
@@ -164,13 +166,22 @@ class _Machine:
                 assert_never(s)
 
     def _loop(self, s: For, lanes: _Lanes, mask: Array | None) -> None:
-        if s.var in self._at_once and 1 < s.extent <= _MAX_LANES // math.prod(lanes):
-            self._env[s.var] = np.arange(s.extent).reshape(s.extent, *(1 for _ in lanes))
-            self.run(s.body, (s.extent, *lanes), mask)
-        else:
-            for i in range(s.extent):
-                self._env[s.var] = np.int64(i)
+        limit = None if s.limit is None else np.asarray(self._value(s.limit, mask))
+        extent = s.extent if limit is None else min(s.extent, max(0, int(limit.max(initial=0))))
+        if s.var in self._at_once and 1 < extent <= _MAX_LANES // math.prod(lanes):
+            self._env[s.var] = np.arange(extent).reshape(extent, *(1 for _ in lanes))
+            lanes = (extent, *lanes)
+            if limit is None or limit.ndim == 0:
                 self.run(s.body, lanes, mask)
+            else:  # the lanes around have limits of their own
+                self._where(np.less(self._env[s.var], limit), s.body, lanes, mask)
+        else:
+            for i in range(extent):
+                self._env[s.var] = np.int64(i)
+                if limit is None or limit.ndim == 0:
+                    self.run(s.body, lanes, mask)
+                else:
+                    self._where(np.less(i, limit), s.body, lanes, mask)
 
     def _block(self, s: Block, lanes: _Lanes, mask: Array | None) -> None:
         inside = mask if s.predicate is TRUE else _both(mask, self._value(s.predicate, mask))
@@ -181,6 +192,12 @@ class _Machine:
         for it, value in zip(s.iters, values, strict=True):
             self._check_domain(it.var, it.extent, value, inside)
             self._env[it.var] = value
+        for it, value in zip(s.iters, values, strict=True):
+            if it.size is not None:
+                inside = _both(inside, np.less(value, self._value(it.size, inside)))
+                if not inside.any():
+                    return
+                inside = None if inside.all() else inside
         if s.init is not None:
             first: Evaluated = np.True_
             for it, value in zip(s.iters, values, strict=True):

@@ -106,8 +106,8 @@ class FuncParser(ExprParser):
         return Func(names.get(d.name, d.name), tuple(params), tuple(local), stmt, tuple(outputs))
 
     def _buffer(self, a: ast.arg, kind: ast.expr | None, names: Mapping[str, str]) -> Buffer:
-        dtype, shape = self.type(kind if kind is not None else a)
-        return Buffer(names.get(a.arg, a.arg), shape, dtype, Scope.GLOBAL)
+        dtype, shape, sizes = self.open_type(kind if kind is not None else a)
+        return Buffer(names.get(a.arg, a.arg), shape, dtype, Scope.GLOBAL, sizes)
 
     def _allocated(self, name: str, call: ast.Call, names: Mapping[str, str]) -> Buffer:
         match call.args:
@@ -117,8 +117,8 @@ class FuncParser(ExprParser):
                 scope = Scope(word)
             case _:
                 self.fail(call, "alloc takes a type and a scope", 'write it as alloc(f32[8], "register")')
-        dtype, shape = self.type(kind)
-        return Buffer(names.get(name, name), shape, dtype, scope)
+        dtype, shape, sizes = self.open_type(kind)
+        return Buffer(names.get(name, name), shape, dtype, scope, sizes)
 
     def module(
         self, d: ast.FunctionDef, funcs: tuple[Func, ...], values: Mapping[str, NDArray[np.generic]]
@@ -213,13 +213,14 @@ class FuncParser(ExprParser):
                     self.let(s, scope)
                 case ast.For(
                     target=ast.Name(id=name),
-                    iter=ast.Call(func=ast.Name(id=kind), args=[extent], keywords=notes),
+                    iter=ast.Call(func=ast.Name(id=kind), args=[extent, *limits], keywords=notes),
                     body=inner,
                     orelse=[],
-                ) if kind in _LOOPS:
+                ) if kind in _LOOPS and len(limits) <= 1:
                     var = Var(names.get(name, name))
                     nest = self._body(inner, {**scope, name: var}, names)
-                    out.append(For(var, self.integer(extent), nest, _LOOPS[kind], self._notes(notes)))
+                    limit = self.expr(limits[0], scope) if limits else None
+                    out.append(For(var, self.integer(extent), nest, _LOOPS[kind], self._notes(notes), limit))
                 case ast.If(test=test, body=inner, orelse=[]):
                     out.append(If(self.expr(test, scope), self._body(inner, scope, names)))
                 case ast.While(test=test, body=inner, orelse=[]):
@@ -319,10 +320,11 @@ class FuncParser(ExprParser):
             match rest[0]:
                 case ast.Assign(
                     targets=[ast.Name(id=word)],
-                    value=ast.Call(func=ast.Name(id=kind), args=[extent, binding]),
-                ) if kind in _ITERS:
+                    value=ast.Call(func=ast.Name(id=kind), args=[extent, binding, *sizes]),
+                ) if kind in _ITERS and len(sizes) <= 1:
                     var = Var(names.get(word, word))
-                    iters.append(Iter(var, self.integer(extent), _ITERS[kind]))
+                    size = self.expr(sizes[0], inside) if sizes else None
+                    iters.append(Iter(var, self.integer(extent), _ITERS[kind], size))
                     bindings.append(self.expr(binding, scope))
                     inside[word] = var
                 case ast.Expr(value=ast.Call(func=ast.Name(id="where"), args=[cond])):

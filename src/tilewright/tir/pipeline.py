@@ -11,7 +11,9 @@ from tilewright.ir.expr import Buffer
 from tilewright.tir.func import Func
 from tilewright.tir.passes.carry_stored import carry_stored
 from tilewright.tir.passes.compact_buffers import compact_buffers
+from tilewright.tir.passes.limit_loops import limit_loops
 from tilewright.tir.passes.lower_blocks import lower_blocks
+from tilewright.tir.passes.place_sizes import has_sizes, place_sizes
 from tilewright.tir.passes.simplify import simplify_func
 from tilewright.tir.passes.split_phases import (
     Phase,
@@ -41,6 +43,8 @@ def lower_func(func: Func, extra: tuple[FuncPass, ...] = ()) -> tuple[tuple[Phas
     `extra` passes run last on each kernel (a target's own: expansion of functions, no FMA).
     """
     # Nest by nest, so that a nest whose loops all have one iteration is still one phase and not its statements.
+    is_open = has_sizes(func)
+    func = limit_loops(func) if is_open else func
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
     lowered: list[Stmt] = []
     for nest in nests:
@@ -48,7 +52,8 @@ def lower_func(func: Func, extra: tuple[FuncPass, ...] = ()) -> tuple[tuple[Phas
         for p in BEFORE_SPLIT:
             part = p(part)
         lowered.append(part.body)
-    phases, shared = split_phases(func.with_body(Seq(tuple(with_joined_fills(lowered)))))
+    whole = func.with_body(Seq(tuple(with_joined_fills(lowered))))
+    phases, shared = split_phases(place_sizes(whole) if is_open else whole)
     done: list[Phase] = []
     for phase in phases:
         # Allocations shrink to what an iteration touches; what is still too large for a stack is shared memory.

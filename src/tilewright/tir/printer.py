@@ -164,9 +164,9 @@ class _Printer(ExprPrinter):
     def stmt(self, s: Stmt, depth: int) -> None:
         match s:
             case For():
-                self.line(
-                    depth, f"for {self.names[s.var]} in {s.kind.value}({s.extent}{_notes(s.annotations)}):"
-                )
+                limit = "" if s.limit is None else f", {self.expr(s.limit, {})}"
+                head = f"{s.kind.value}({s.extent}{limit}{_notes(s.annotations)})"
+                self.line(depth, f"for {self.names[s.var]} in {head}:")
                 self.stmt(s.body, depth + 1)
             case Block():
                 self._block(s, depth)
@@ -213,7 +213,8 @@ class _Printer(ExprPrinter):
         self.stmt(s.body, depth + 1)
 
     def _iter(self, it: Iter, binding: str) -> str:
-        return f"{self.names[it.var]} = {it.kind.value}({it.extent}, {binding})"
+        size = "" if it.size is None else f", {self.expr(it.size, {})}"
+        return f"{self.names[it.var]} = {it.kind.value}({it.extent}, {binding}{size})"
 
     def _accesses(self, s: Block) -> tuple[list[str], list[str]]:
         """What the block reads and writes: elements, or boxes of them if there are loops in it."""

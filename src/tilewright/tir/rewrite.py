@@ -1,12 +1,13 @@
 """Rewriting statements, with expressions inside them."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TypeAlias, assert_never
 
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var
 from tilewright.ir.rewrite import Memo, replace_loads, transform_where
 from tilewright.ir.rewrite import substitute as substitute_expr
-from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Repeat, Seq, Stmt, Store, seq
+from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Iter, Repeat, Seq, Stmt, Store, seq
 from tilewright.tir.touched import touched
 
 ExprFn: TypeAlias = Callable[[Expr], Expr]
@@ -29,8 +30,10 @@ def _map_parts(s: Stmt, fn: ExprFn, child: Callable[[Stmt], Stmt]) -> Stmt:
                 return s
             return Store(s.buffer, indices, value)
         case For():
-            body = child(s.body)
-            return s if body is s.body else For(s.var, s.extent, body, s.kind, s.annotations)
+            body, limit = child(s.body), None if s.limit is None else fn(s.limit)
+            if body is s.body and limit is s.limit:
+                return s
+            return For(s.var, s.extent, body, s.kind, s.annotations, limit)
         case Alloc():
             body = child(s.body)
             return s if body is s.body else Alloc(s.buffer, body)
@@ -52,12 +55,19 @@ def _map_parts(s: Stmt, fn: ExprFn, child: Callable[[Stmt], Stmt]) -> Stmt:
             predicate = s.predicate if s.predicate is TRUE else fn(s.predicate)
             init = None if s.init is None else child(s.init)
             body = child(s.body)
-            same = init is s.init and body is s.body and predicate is s.predicate
+            iters = _map_sizes(s.iters, fn)
+            same = init is s.init and body is s.body and predicate is s.predicate and iters is s.iters
             if same and bindings == s.bindings:
                 return s
-            return Block(s.name, s.iters, bindings, body, init, predicate, s.annotations)
+            return Block(s.name, iters, bindings, body, init, predicate, s.annotations)
         case _:
             assert_never(s)
+
+
+def _map_sizes(iters: tuple[Iter, ...], fn: ExprFn) -> tuple[Iter, ...]:
+    if all(it.size is None for it in iters):
+        return iters
+    return tuple([it if it.size is None else replace(it, size=fn(it.size)) for it in iters])
 
 
 def _load(e: Expr) -> Load:
@@ -72,7 +82,7 @@ def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
             return s
         case For():
             body = fn(s.body)
-            return s if body is s.body else For(s.var, s.extent, body, s.kind, s.annotations)
+            return s if body is s.body else For(s.var, s.extent, body, s.kind, s.annotations, s.limit)
         case Alloc():
             body = fn(s.body)
             return s if body is s.body else Alloc(s.buffer, body)
@@ -175,7 +185,7 @@ def _map_touching(
         case Alloc():
             body = _map_touching(s.body, buffers, fn, holder)
             return holder(s if body is s.body else Alloc(s.buffer, body))
-        case For() | Seq():
+        case Seq():
             return map_children(s, lambda c: _map_touching(c, buffers, fn, holder))
-        case If() | Repeat() | Emit() | Block():
+        case For() | If() | Repeat() | Emit() | Block():
             return _map_parts(s, fn, lambda c: _map_touching(c, buffers, fn, holder))

@@ -1,7 +1,8 @@
 """Statements of a tensor program.
 
 Meaning
-- `For` runs its body for var = 0 … extent-1. SERIAL runs in order. PARALLEL and VECTORIZED promise that iterations
+- `For` runs its body for var = 0 … extent-1, or below its `limit` if that is less: a number that is known when the
+  program runs, where a dimension is open. SERIAL runs in order. PARALLEL and VECTORIZED promise that iterations
   are independent, so any order gives the same result; UNROLLED means the same as SERIAL. The axes of a GPU's grid
   (BLOCK_X … VTHREAD) promise it too: `tir/thread_axes.py` has their limits.
 - `Block` is a named unit of computation. Its iterators take the values of the bindings, and where the predicate holds
@@ -100,15 +101,19 @@ class For(Compound):
     body: "Stmt"
     kind: LoopKind = LoopKind.SERIAL
     annotations: Annotations = ()
+    limit: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Iter:
-    """A block iterator with domain 0 … extent-1."""
+    """A block iterator with domain 0 … extent-1. A REDUCE iterator over an open dimension has a `size`: the block does
+    nothing where it is not below. (SPATIAL ones need none: see `Buffer.sizes`.)
+    """
 
     var: Var
     extent: int
     kind: IterKind = IterKind.SPATIAL
+    size: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +241,11 @@ def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
         case If() | Repeat():
             return (s.cond,)
         case Block():
-            return (*s.bindings, s.predicate)
-        case For() | Seq() | Alloc() | Emit():
+            sizes = [it.size for it in s.iters if it.size is not None]
+            return (*s.bindings, s.predicate, *sizes) if sizes else (*s.bindings, s.predicate)
+        case For():
+            return () if s.limit is None else (s.limit,)
+        case Seq() | Alloc() | Emit():
             return ()
         case _:
             assert_never(s)

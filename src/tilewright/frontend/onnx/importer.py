@@ -35,13 +35,16 @@ from tilewright.graph.build import GraphBuilder
 from tilewright.graph.external import CustomNode, No
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.known import KnownValues
+from tilewright.graph.open_values import OpenArray, OpenValues
 from tilewright.graph.origin import Origin, origin_name
 from tilewright.graph.passes.check_indices import check_indices
+from tilewright.ops.core.constant import Sizes
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import OnHost, Op, TensorType
 from tilewright.ops.outside import Outside
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import is_open
 
 _KEPT_BYTES = 1 << 20  # what is known and larger is computed all the same, not handed on
 
@@ -82,6 +85,7 @@ class StageImporter:
         self._aliases: dict[str, str] = {}  # given host values under another name
         self._late: set[str] = set()  # what hosts, and nodes after them, will give
         self._known = KnownValues({})
+        self._open = OpenValues()
         self._sequences = Sequences(self._type_of, self._constant_of)
         self._expanded = 0  # nodes that others stood for
         self._wholes: dict[NodeSite, NodeSite] = {}  # the node of the model that stood for a node
@@ -262,7 +266,12 @@ class StageImporter:
             value = inputs[i] if i < len(inputs) else None
             return None if value is None else self._known.get(value)
 
-        op, taken = make_op(step, cls, attrs, [None if v is None else v.type for v in inputs], constant)
+        def sizes(i: int) -> OpenArray | None:
+            value = inputs[i] if i < len(inputs) else None
+            return None if value is None else self._open.get(value)
+
+        types = [None if v is None else v.type for v in inputs]
+        op, taken = make_op(step, cls, attrs, types, constant, sizes)
         stated = [v if v is None or i in taken else _stated(v, constant(i)) for i, v in enumerate(inputs)]
         self._add_op(step, op, [v for v in (inputs[i] for i in taken) if v is not None], stated)
 
@@ -281,6 +290,7 @@ class StageImporter:
         for v in made.outputs:
             check_tensor_bytes(v.shape, v.type.dtype, self._source.limits)
         self._known.add(made)
+        self._open.add(made, self._known.get)
         self._imports.append(_Import(made, step, tuple(stated)))
         for n, v in zip(names, made.outputs, strict=False):
             if n:
@@ -445,13 +455,21 @@ class StageImporter:
         else:
             self._held[name] = self._scope.read(source)
 
-    def _shape(self, step: NodeSite, attrs: Mapping[str, Any]) -> Array:
+    def _shape(self, step: NodeSite, attrs: Mapping[str, Any]) -> Value | Array:
         # `start` and `end` clamp to the axes there are, which is what slicing does.
         chosen = self._operand(step).shape[slice(attrs.get("start", 0), attrs.get("end"))]
-        return np.array(chosen, np.int64)
+        return self._sizes(step, Sizes(chosen)) if is_open(chosen) else np.array(chosen, np.int64)
 
-    def _size(self, step: NodeSite, attrs: Mapping[str, Any]) -> Array:
-        return np.array(self._operand(step).size, np.int64)
+    def _size(self, step: NodeSite, attrs: Mapping[str, Any]) -> Value | Array:
+        size = self._operand(step).size
+        return (
+            self._sizes(step, Sizes((size,), single=True)) if is_open((size,)) else np.array(size, np.int64)
+        )
+
+    def _sizes(self, step: NodeSite, op: Sizes) -> Value:
+        made = self._builder.add(op, (), step.name, step.node.output)
+        self._open.add(made, self._known.get)
+        return made.outputs[0]
 
     def _operand(self, step: NodeSite) -> Value:
         value = self._try_value(step.node.input[0])

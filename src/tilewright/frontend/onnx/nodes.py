@@ -10,6 +10,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, OperatorSetIdProto, d
 from tilewright.frontend.onnx import write
 from tilewright.frontend.onnx.file import ModelLimits, TensorReader
 from tilewright.frontend.onnx.names import label
+from tilewright.graph.open_values import OpenArray
 from tilewright.ops.compositeop import Composite, body_of
 from tilewright.ops.hostop import HostOp
 from tilewright.ops.opdef import OnnxNode, Op, TensorType
@@ -143,9 +144,12 @@ def make_op(
     attrs: Mapping[str, Any],
     types: Sequence[TensorType | None],
     constant: Callable[[int], Array | None],
+    sizes: Callable[[int], OpenArray | None] = lambda i: None,
 ) -> tuple[Op, tuple[int, ...]]:
     """The native op of a node, and which of the node's inputs it takes."""
-    seen = OnnxNode(step.node.op_type, step.opset, attrs, tuple(types), constant, len(step.node.output))
+    seen = OnnxNode(
+        step.node.op_type, step.opset, attrs, tuple(types), constant, len(step.node.output), sizes
+    )
     with nonsense(step):
         return cls.from_onnx(seen)
 

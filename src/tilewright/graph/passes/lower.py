@@ -21,9 +21,11 @@ from tilewright.graph.passes.group import FusionGroup, Grouped, group
 from tilewright.ir.expr import Buffer, Const, Load, Scope, const, loads
 from tilewright.ops.opdef import Compute, OpAlternative
 from tilewright.support.errors import UserError
-from tilewright.tir.build import FuncBuilder
+from tilewright.support.sizes import strict
+from tilewright.tir.build import FuncBuilder, at_capacity
 from tilewright.tir.func import Alternative, Call, Constant, External, Func, Module
 from tilewright.tir.names import short_name
+from tilewright.tir.passes.place_sizes import size_name
 from tilewright.tir.rewrite import map_loads
 from tilewright.tir.stmt import IterKind, Seq, Stmt, Store, blocks, seq, stmt_exprs, walk_stmts
 
@@ -108,7 +110,8 @@ class _Lowering:
         local: dict[Value, Buffer] = {v: b.use(self.buffers[v]) for v in part.inputs}
         for i, (n, title) in enumerate(zip(part.nodes, titles, strict=True)):
             # A block's name has no underscore, so `name_<what>` of one op never meets the name of another.
-            made = chosen.get(i, n.op.compute)(b, [local[v] for v in n.inputs], f"{title}{i}")
+            with strict():
+                made = chosen.get(i, n.op.compute)(b, [local[v] for v in n.inputs], f"{title}{i}")
             local.update(zip(n.outputs, made, strict=True))
         given = {self.buffers[v] for v in part.inputs}
         outputs: dict[Value, Buffer] = {}
@@ -146,7 +149,9 @@ class _Lowering:
     def add_external(self, region: ExternalRegion) -> None:
         for v in region.outputs:
             self.buffers[v] = self.new_buffer(v)
-        inputs, outputs = (tuple(self.buffers[v] for v in vs) for vs in (region.inputs, region.outputs))
+        inputs, outputs = (
+            tuple(at_capacity(self.buffers[v]) for v in vs) for vs in (region.inputs, region.outputs)
+        )
         self.steps.append(External(region.key, inputs, outputs))
 
     def add_func(self, func: Func) -> None:
@@ -166,9 +171,10 @@ class _Lowering:
                 if out.size:
                     self.add_func(_finished(b.finish(out), self.literals))
             taken.add(out)
-            outputs.append(out)
-        inputs = tuple(self.buffers[v] for v in self.graph.inputs)
+            outputs.append(at_capacity(out))
+        inputs = tuple(at_capacity(self.buffers[v]) for v in self.graph.inputs)
         used = dict.fromkeys(b for s in self.steps for b in _touched(s))
+        inputs += tuple(sorted((b for b in used if size_name(b) is not None), key=lambda b: b.name))
         constants = tuple(
             Constant(self.buffers[v], array)
             for v, array in self.graph.constants.items()
@@ -228,7 +234,7 @@ def _drop_dead(func: Func) -> Func:
             kept.append(nest)
     if len(kept) == len(nests):
         return func
-    params = tuple(p for p in func.params if p in needed)
+    params = tuple(p for p in func.params if p in needed or size_name(p) is not None)
     return replace(
         func, params=params, locals=tuple(b for b in func.locals if b in needed), body=seq(*reversed(kept))
     )

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Expr, cast, const, equal, select
+from tilewright.ir.expr import Buffer, Expr, as_index, cast, const, equal, lift, select
 from tilewright.ops.axes import NUMBERS
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import ONNX_DTYPES, Kind, OnHost, OnnxNode, Op, Sample, TensorType
@@ -94,6 +94,37 @@ def _filling(node: OnnxNode) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes(Op):
+    """Numbers, some of which are sizes of open dimensions: what Shape gives. A scalar if it is `single`."""
+
+    kind = Kind.MOVEMENT
+    moves_only = True
+    sizes: tuple[int, ...]
+    single: bool = False
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 0)
+        return (TensorType(DType.I64, () if self.single else (len(self.sizes),)),)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        def element(*i: Expr) -> Expr:
+            found: Expr = as_index(self.sizes[-1])
+            for at, size in reversed(list(enumerate(self.sizes[:-1]))):
+                found = select(equal(i[0], at), as_index(size), found)
+            return found
+
+        return (b.compute(name, () if self.single else (len(self.sizes),), element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.array([int(n) for n in self.sizes], np.int64).reshape(() if self.single else -1),)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        yield Sample(cls((3, 1, 7)), ())
+        yield Sample(cls((5,), True), ())
+
+
+@dataclass(frozen=True, slots=True)
 class Eye(Op):
     """Ones on diagonal `k` of a matrix, zeros elsewhere."""
 
@@ -154,14 +185,16 @@ class Range(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
-        start, limit, step = (
-            node.value(i, w).item() for i, w in enumerate(("the start", "the limit", "the step"))
-        )
+        what = ("the start", "the limit", "the step")
+        exact = node.input(0).dtype.is_int
+        if exact:
+            start, limit, step = (node.value_integers(i, w)[0] for i, w in enumerate(what))
+        else:
+            start, limit, step = (node.value(i, w).item() for i, w in enumerate(what))
         if step == 0:
             raise UserError("Range: the step is 0")
-        exact = node.input(0).dtype.is_int
-        count = -((start - limit) // step) if exact else np.ceil((limit - start) / step)
-        return cls(start, step, max(0, int(count)), node.input(0).dtype), ()
+        count = -((start - limit) // step) if exact else int(np.ceil((limit - start) / step))
+        return cls(start, step, max(0, count), node.input(0).dtype), ()
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 0)
@@ -171,7 +204,7 @@ class Range(Op):
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         kind = self.dtype if self.dtype.is_float else INDEX
-        first, step = const(self.start, kind), const(self.step, kind)
+        first, step = lift(self.start, kind), lift(self.step, kind)
 
         def element(i: Expr) -> Expr:
             return cast(self.dtype, first + cast(kind, i) * step)

@@ -16,6 +16,7 @@ from tilewright.ops.axes import NUMBERS, accumulator, load_broadcast, narrow, tr
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
+from tilewright.support.sizes import same_size
 from tilewright.tir.build import FuncBuilder
 
 
@@ -104,7 +105,8 @@ def load_matrix(x: Buffer, outer: Sequence[Expr], batch: Sequence[int], inner: S
     count = len(x.shape) - len(inner)
     lead = len(batch) - count
     at = [
-        i if n == full else 0 for n, i, full in zip(x.shape[:count], outer[lead:], batch[lead:], strict=True)
+        i if same_size(n, full) else 0
+        for n, i, full in zip(x.shape[:count], outer[lead:], batch[lead:], strict=True)
     ]
     return x[(*at, *inner)]
 

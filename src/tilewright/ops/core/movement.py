@@ -17,6 +17,7 @@ from tilewright.ops.core.elementwise import normal
 from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import capacity
 from tilewright.tir.build import FuncBuilder
 
 
@@ -162,7 +163,7 @@ def _resolve_shape(x: TensorType, wanted: tuple[int, ...], allow_zero: bool) -> 
     shape = [x.shape[d] if n == 0 and not allow_zero else n for d, n in enumerate(wanted)]
     rest = math.prod(n for n in shape if n != -1)
     size = math.prod(x.shape)
-    if shape.count(-1) > 1 or min(shape, default=0) < -1 or (-1 in shape and (rest == 0 or size % rest)):
+    if shape.count(-1) > 1 or any(n < -1 for n in shape) or (-1 in shape and (rest == 0 or size % rest)):
         raise UserError(f"Reshape of {x} to {list(wanted)}: the shape does not fit")
     return tuple(size // rest if n == -1 else n for n in shape)
 
@@ -205,7 +206,7 @@ def _matching_runs(a: Sequence[int], b: Sequence[int]) -> Iterator[tuple[list[in
         i, j = i + len(left), j + len(right)
         p, q = math.prod(a[d] for d in left), math.prod(b[d] for d in right)
         while p != q:
-            if (p < q and i < len(a)) or j >= len(b):
+            if (capacity(p) < capacity(q) and i < len(a)) or j >= len(b):
                 left.append(i)
                 p, i = p * a[i], i + 1
             else:

@@ -160,15 +160,12 @@ class Slice(Op):
         if not len(begin) == len(end) == len(axes) == len(steps) or 0 in steps:
             raise UserError("Slice: starts, ends, axes and steps differ in length, or a step is 0")
         normal_axes(axes, x.rank)  # each only once
-        ranges = [range(n) for n in x.shape]
+        found = [(0, 1, n) for n in x.shape]
         for first, last, axis, step in zip(begin, end, axes, steps, strict=True):
             d = normal_axis(axis, x.rank)
-            ranges[d] = range(*slice(first, last, step).indices(x.shape[d]))
-        return cls(
-            tuple(r.start if len(r) else 0 for r in ranges),
-            tuple(r.step for r in ranges),
-            tuple(len(r) for r in ranges),
-        ), (0,)
+            found[d] = _taken(first, last, step, x.shape[d])
+        starts, strides, sizes = zip(*found, strict=True) if found else ((), (), ())
+        return cls(starts, strides, sizes), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 1)
@@ -207,6 +204,19 @@ class Slice(Op):
         yield cls.sample(x, ints(-1, 1), ints(-(1 << 62), 5), ints(0, 1), ints(-1, 2))
         yield cls.sample(x, ints(3), ints(0), ints(1), ints(-2))
         yield cls.sample(x, opset=9, starts=[1], ends=[-1], axes=[1])
+
+
+def _taken(first: int, last: int, step: int, extent: int) -> tuple[int, int, int]:
+    """Where a slice begins, its step, and how many elements it has: Python's rules, also for open sizes."""
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+
+    def clamped(n: int) -> int:
+        n = n + extent if n < 0 else n
+        return low if n < low else high if n > high else n
+
+    first, last = clamped(first), clamped(last)
+    count = (last - first + step - 1) // step if step > 0 else (first - last - step - 1) // -step
+    return (first, step, count) if count > 0 else (0, step, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from tilewright.ir.expr import (
 from tilewright.ops.opdef import OnnxNode
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import is_at_most
 from tilewright.tir.build import FuncBuilder
 
 _SPATIAL = "dhw"  # names of the spatial axes, counted from the last
@@ -107,7 +108,7 @@ class Window:
         """A block `name` that holds exactly what the windows read: `x` with `fill` around it, or `x` itself if the
         windows never leave it."""
         spatial, read = x.shape[2:], self.extents(outputs)
-        if not any(self.before) and all(r <= n for r, n in zip(read, spatial, strict=True)):
+        if not any(self.before) and all(map(is_at_most, read, spatial)):
             return x
 
         def element(*i: Expr) -> Expr:
@@ -117,7 +118,7 @@ class Window:
                 at.append(p - low)
                 if low > 0:
                     inside.append(const(low) <= p)
-                if r > low + n:
+                if not is_at_most(r, low + n):
                     inside.append(p < low + n)
             return select(logical_and(*inside), x[(*i[:2], *at)], const(fill, x.dtype))
 

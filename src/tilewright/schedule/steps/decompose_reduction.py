@@ -33,11 +33,12 @@ from tilewright.schedule.find import (
     path_to,
     starts_at_zero,
 )
-from tilewright.schedule.names import bound_names, check_fresh, rename
+from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.affine import determined
 from tilewright.tir.analysis.independence import ordered_accesses
 from tilewright.tir.func import Func
+from tilewright.tir.rename import rename
 from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, IterKind, Stmt, Store, seq, stmt_exprs, walk_stmts

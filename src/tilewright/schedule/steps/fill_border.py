@@ -29,7 +29,7 @@ from tilewright.schedule.domain import inside_domain, other_conditions
 from tilewright.schedule.edit import replace_nest, wrap
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import chain, find_block, find_loop
-from tilewright.schedule.names import bound_names, check_fresh, rename
+from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.step import BlockStep
 from tilewright.schedule.steps.decompose_padding import (
     IndexRange,
@@ -39,6 +39,7 @@ from tilewright.schedule.steps.decompose_padding import (
     padded_store,
 )
 from tilewright.tir.func import Func
+from tilewright.tir.rename import rename
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, Iter, LoopKind, Stmt, blocks, seq
 

@@ -21,6 +21,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
+from tilewright.schedule.preconditions import check_closed
 from tilewright.schedule.step import BlockStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute_stmt
@@ -38,6 +39,7 @@ class FuseIters(BlockStep):
 
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
+        check_closed(func, block)
         nest = own_nest(func, block)
         by_name = {it.var.name: it for it in block.iters}
         unknown = [n for n in self.iters if n not in by_name]

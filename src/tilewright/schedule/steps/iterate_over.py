@@ -25,6 +25,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
+from tilewright.schedule.preconditions import check_closed
 from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.invert import try_invert
 from tilewright.tir.func import Func
@@ -43,6 +44,7 @@ class IterateOver(BlockStep):
 
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
+        check_closed(func, block)
         own_nest(func, block)
         store = block.try_store
         if block.is_reduction or store is None:

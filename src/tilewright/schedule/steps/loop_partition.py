@@ -36,10 +36,11 @@ from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.edit import replace_stmt, simplify_nest
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_loop, path_to, ranges_above
-from tilewright.schedule.names import bound_names, check_fresh, rename
+from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import LoopStep
 from tilewright.tir.func import Func
+from tilewright.tir.rename import rename
 from tilewright.tir.rewrite import map_children
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, For, If, IterKind, Seq, Stmt, children, seq

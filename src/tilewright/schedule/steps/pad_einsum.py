@@ -86,7 +86,7 @@ class PadEinsum(BlockStep):
         check_sole_writer(func, flow, block)
         check_not_in_place(func, flow, block)
         wide = {
-            it.var: Iter(it.var, -(-it.extent // p) * p, it.kind)
+            it.var: Iter(it.var, -(-it.extent // p) * p, it.kind, it.size)
             for it, p in zip(block.iters, self.padding, strict=True)
         }
         grown = {it.var: it for it in block.iters if wide[it.var].extent != it.extent}

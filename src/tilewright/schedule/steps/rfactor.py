@@ -51,6 +51,7 @@ from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.step import BlockStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.independence import ordered_accesses
+from tilewright.tir.analysis.open_reductions import mask_of
 from tilewright.tir.build import identity
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import substitute_stmt
@@ -181,6 +182,8 @@ class Rfactor(BlockStep):
         part = replace(update, operands=tuple([substitute_expr(x, values) for x in update.operands]))
         if inside is not TRUE:
             part = part.guarded(substitute_expr(inside, of_loop))
+        for _, below in mask_of(block):
+            part = part.guarded(substitute_expr(below, values))
         if len(feeding) == 1:  # nothing is left to reduce over: each value is a partial result
             body, init = Store(partial, indices, part.alone), None
         else:

@@ -39,7 +39,7 @@ from tilewright.schedule.domain import inside_domain, other_conditions
 from tilewright.schedule.edit import replace_stmt, simplify_nest, swap_stmt, wrap
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import contains_block, find_block, find_buffer, path_to, ranges_above
-from tilewright.schedule.names import bound_names, check_fresh, rename
+from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.preconditions import (
     check_leaf,
     check_local,
@@ -52,6 +52,7 @@ from tilewright.schedule.step import BlockStep
 from tilewright.tir.analysis.dataflow import Dataflow
 from tilewright.tir.analysis.regions import Span, accesses, box, contains, loop_extents
 from tilewright.tir.func import Func
+from tilewright.tir.rename import rename
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Block, Emit, For, IterKind, LoopKind, Seq, Stmt, Store, seq, walk_stmts
 

@@ -61,7 +61,7 @@ from tilewright.ir.rewrite import replace_loads, substitute, transform
 from tilewright.schedule.edit import replace_nest, swap_stmt, wrap
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.hidden import is_seen
-from tilewright.schedule.names import bound_names, check_fresh, rename
+from tilewright.schedule.names import bound_names, check_fresh
 from tilewright.schedule.reduction_chain import (
     AxisNest,
     ReductionChain,
@@ -72,6 +72,7 @@ from tilewright.schedule.reduction_chain import (
 )
 from tilewright.schedule.step import BlockStep
 from tilewright.tir.func import Func
+from tilewright.tir.rename import rename
 from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import Block, For, If, Iter, IterKind, Stmt, Store, blocks, seq
 from tilewright.tir.touched import touched
@@ -233,8 +234,8 @@ class _Chunk:
     def _by_chunks(self, nest: AxisNest, body: Store, init: Store | None) -> Block:
         """The block with one iterator over chunks and one inside of them, and results so far where it reads them."""
         iters, bindings = self._over(nest, IterKind.SPATIAL)
-        kept = [Iter(it.var, self._size, it.kind) if it is nest.axis else it for it in nest.block.iters]
         chunk = self._chunk(nest)
+        kept = [self._of_chunk(it, chunk) if it is nest.axis else it for it in nest.block.iters]
         inside = chunk * self._of.step.size + nest.axis.var
         value = self._now(body.value, nest.axis.var, chunk)
         return replace(
@@ -244,6 +245,11 @@ class _Chunk:
             body=substitute_stmt(replace(body, value=value), {nest.axis.var: inside}),
             init=init,
         )
+
+    def _of_chunk(self, it: Iter, chunk: Expr) -> Iter:
+        """The iterator over elements of a chunk."""
+        size = None if it.size is None else it.size - chunk * self._of.step.size
+        return Iter(it.var, self._size, it.kind, size)
 
     def _now(self, e: Expr, axis: Var, chunk: Expr) -> Expr:
         """With results so far in place of results."""

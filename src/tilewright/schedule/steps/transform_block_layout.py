@@ -27,6 +27,7 @@ from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
+from tilewright.schedule.preconditions import check_closed
 from tilewright.schedule.step import BlockStep
 from tilewright.schedule.steps.transform_layout import misfit
 from tilewright.tir.analysis.independence import order_dependence
@@ -53,6 +54,7 @@ class TransformBlockLayout(BlockStep):
 
     def rewrite(self, func: Func) -> Func:
         block = find_block(func, self.block)
+        check_closed(func, block)
         nest = own_nest(func, block)
         old: list[DomainAxis] = []
         for it, binding in zip(block.iters, block.bindings, strict=True):

@@ -13,6 +13,7 @@ from tilewright.ir.expr import Buffer, Expr, Indices, Var, free_vars, loads
 from tilewright.ir.simplify import Interval, Linear, Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_allocations import indices_by_buffer
+from tilewright.tir.passes.place_sizes import size_name
 from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Alloc, For, Stmt
@@ -56,7 +57,7 @@ def _dimension(
         form = simplify.linear(index)
         base, inner = list[tuple[Expr, int]](), list[tuple[Expr, int]]()
         for atom, k in form.terms:
-            if loads(atom):
+            if any(size_name(ld.buffer) is None for ld in loads(atom)):
                 return 0, extent  # what it reads may change in between
             names = free_vars(atom)
             if names <= outer:

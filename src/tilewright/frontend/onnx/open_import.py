@@ -1,0 +1,137 @@
+"""Import of a model whose dimensions are left open: shapes are sizes over these (`support/sizes.py`).
+
+Shape arithmetic runs on open numbers as it does on plain ones. Where an open number got lost on the way (through numpy,
+a float, an operator that nobody follows), a plain one is in its place. So a model is imported twice, with other upper
+ends of the ranges: a plain number that differs refuses the open program, and says where.
+
+Two dimensions that a model has different names for, and that meet where they have to be equal (a mask of `total`
+elements, a cache of `past` and one token), are made one: the importer tries again with one expressed by the other, and
+the equality is held to when the program runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from tilewright.frontend.onnx.importer import StageImporter
+from tilewright.frontend.onnx.interface import InputSpec
+from tilewright.frontend.onnx.load import OnnxModel
+from tilewright.graph.graph import Graph, Node
+from tilewright.ir.dtype import DType
+from tilewright.ops.opdef import Op, TensorType
+from tilewright.support.errors import UserError
+from tilewright.support.sizes import Dim, DimUnits, Guard, SizeError, SizeExpr, SymInt, recording, sym_int
+
+_OTHER_ENDS = 3  # how much lower the upper ends are in the second import
+
+
+class NotFollowed(UserError):
+    """The shapes of the model are not functions of its open dimensions that we can follow."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenGraph:
+    """A model for all sizes of `dims` that keep the `guards`."""
+
+    graph: Graph
+    dims: tuple[Dim, ...]
+    guards: tuple[Guard, ...]
+
+
+def open_dims(specs: Sequence[InputSpec]) -> tuple[str, ...]:
+    """The names of the dimensions that a model leaves open."""
+    found = [
+        dim_name(spec, d) for spec in specs for d, n in enumerate(spec.shape or ()) if isinstance(n, str)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def dim_name(spec: InputSpec, axis: int) -> str:
+    """The model's name for the dimension; one without a name is called after the input."""
+    name = (spec.shape or ())[axis]
+    return f"{spec.name}.{axis}" if name == "?" else str(name)
+
+
+def import_open(model: OnnxModel, dims: Mapping[str, Dim]) -> OpenGraph:
+    """Raises NotFollowed, HostNodes, or what an import of static shapes raises."""
+    first = _imported(model, dims)
+    lower = {n: replace(d, most=max(d.least, d.most - _OTHER_ENDS * d.multiple)) for n, d in dims.items()}
+    second = _imported(model, lower)
+    _compare(first.graph, second.graph, lower)
+    return first
+
+
+def _imported(model: OnnxModel, dims: Mapping[str, Dim]) -> OpenGraph:
+    sizes = {n: sym_int(d) for n, d in dims.items()}
+    try:
+        with recording() as guards:
+            graph = _whole(model, sizes)
+    except SizeError as e:
+        raise NotFollowed(f"the sizes of open dimensions cannot be followed: {e}") from e
+    found = {d for v in graph.inputs for n in v.shape if isinstance(n, SymInt) for d in n.size.dims}
+    return OpenGraph(graph, tuple(sorted(found)), tuple(guards.found))
+
+
+def _whole(model: OnnxModel, sizes: Mapping[str, int]) -> Graph:
+    types: dict[str, TensorType] = {}
+    for spec in model.specs:
+        if spec.dtype is None or spec.shape is None:
+            raise NotFollowed(f"input {spec.name} has no shape in the model")
+        shape = tuple(n if isinstance(n, int) else sizes[dim_name(spec, d)] for d, n in enumerate(spec.shape))
+        types[spec.name] = TensorType(DType.of(spec.dtype), shape)
+    importer = StageImporter(model.scope, dict(types))
+    for name, type in types.items():
+        importer.declare(name, type)
+    importer.import_steps(model.scope.steps)
+    return importer.whole(model.scope.outputs)
+
+
+# -------------------------------------------------------------------------------------------------- the comparison
+
+
+def _compare(a: Graph, b: Graph, dims: Mapping[str, Dim]) -> None:
+    """NotFollowed if the two imports differ in more than the upper ends of ranges."""
+    if len(a.nodes) != len(b.nodes) or a.constants.keys() != b.constants.keys():
+        same = len(a.nodes) == len(b.nodes)
+        if not same or [c.name for c in a.constants] != [c.name for c in b.constants]:
+            raise NotFollowed("the model has other nodes for other sizes of its open dimensions")
+    for n, m in zip(a.nodes, b.nodes, strict=True):
+        if type(n.op) is not type(m.op) or not _same_op(n.op, m.op, dims):
+            raise _lost(n, "its attributes depend")
+        for v, w in zip(n.outputs, m.outputs, strict=True):
+            if not _same(v.shape, w.shape, dims):
+                raise _lost(n, "the shape of its result depends")
+
+
+def _lost(node: Node, what: str) -> NotFollowed:
+    return NotFollowed(f"{node}: {what} on an open dimension in a way that is not followed")
+
+
+def _same_op(a: Op, b: Op, dims: Mapping[str, Dim]) -> bool:
+    return all(
+        _same(getattr(a, f.name), getattr(b, f.name), dims)
+        for f in fields(a)  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _same(a: object, b: object, dims: Mapping[str, Dim]) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(_same(x, y, dims) for x, y in zip(a, b, strict=True))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(a, SymInt) and isinstance(b, SymInt):
+        return _with_dims(a.size, dims) == b.size
+    if isinstance(a, SymInt) or isinstance(b, SymInt):
+        return False
+    return a is b or bool(a == b) or (a != a and b != b)
+
+
+def _with_dims(size: SizeExpr, dims: Mapping[str, Dim]) -> SizeExpr:
+    """The same size over dimensions with other ranges."""
+    total = SizeExpr(())
+    for monomial, c in size.terms:
+        part = SizeExpr.of(c)
+        for atom in monomial:
+            if isinstance(atom, DimUnits):
+                part = part * SizeExpr((((DimUnits(dims[atom.dim.name]),), 1),))
+            else:
+                part = part * (_with_dims(atom.size, dims) // SizeExpr.of(atom.by))
+        total = total + part
+    return total

@@ -1,0 +1,301 @@
+"""limit_loops: loops over open dimensions run as far as these are in use.
+
+    Y: open(f32[512, 8], size("rows", 1, 512), None)
+    for i in range(86):                           for i in range(86, (size("rows", 1, 512) + 5) // 6):
+        for j in unrolled(6):              ──>        for j in unrolled(6):
+            Y[i * 6 + j, …] = …                           Y[i * 6 + j, …] = …
+
+Schedules are made for the capacity of every dimension, so everything about them is known. What lies beyond the size in
+use is unspecified (`Buffer.sizes`): an iteration whose stores all go there need not run, and may. Loops are limited to
+the iterations that store something else; tiles stay whole.
+
+A reduction over an open dimension must not go beyond it (`Iter.size`). Its innermost loop is limited to exactly that
+where it can be; otherwise the block gets a condition.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.ir.condition import logical_and
+from tilewright.ir.expr import (
+    TRUE,
+    Binary,
+    BinaryOp,
+    Buffer,
+    Const,
+    Expr,
+    Var,
+    as_index,
+    free_vars,
+    maximum,
+    minimum,
+)
+from tilewright.ir.rewrite import substitute
+from tilewright.ir.simplify import Linear, Simplifier
+from tilewright.tir.analysis.open_reductions import mask_of
+from tilewright.tir.func import Func
+from tilewright.tir.passes.tile_heights import OpenTiles, by_heights, find_tiles
+from tilewright.tir.rewrite import map_children
+from tilewright.tir.simplify import ranges
+from tilewright.tir.stmt import Block, For, If, LoopKind, Seq, Stmt, Store, children, walk_stmts
+from tilewright.tir.touched import touched
+
+_MOST_LIMITS = 4  # different ones of one loop: with more, finding the largest costs more than it saves
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bound:
+    """An iteration matters only where `index` is below `size`; if it `must`, it may not run elsewhere."""
+
+    index: Expr
+    size: Expr
+    must: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leaf:
+    store: Store
+    loops: tuple[For, ...]  # around it, outermost first
+    bounds: tuple[_Bound, ...]
+
+
+def limit_loops(func: Func) -> Func:
+    """Each of the top-level statements, as far as dimensions are in use."""
+    nests: list[Stmt] = []
+    made: list[Buffer] = []
+    for nest in func.body.stmts if isinstance(func.body, Seq) else (func.body,):
+        limits = _Limits(func, nest)
+        nests.append(limits.apply(nest))
+        made += limits.made
+    return replace(func, body=Seq(tuple(nests)), locals=(*func.locals, *made))
+
+
+class _Limits:
+    def __init__(self, func: Func, nest: Stmt) -> None:
+        self._simplify = Simplifier(ranges(func.body))
+        self._leaves = list(_leaves(nest, (), {}, ()))
+        others = [s for s in children(func.body) if s is not nest] if nest is not func.body else []
+        self._outside = frozenset(func.params).union(
+            *(touched(s).reads.keys() | touched(s).writes.keys() for s in others)
+        )
+        self._locals = frozenset(func.locals)
+        self.made: list[Buffer] = []  # buffers that are new
+        self._limits: dict[Var, Expr] = {}
+        for loop in walk_stmts(nest):
+            if isinstance(loop, For) and loop.kind in (LoopKind.SERIAL, LoopKind.PARALLEL):
+                limit = self._limit(loop)
+                if limit is not None:
+                    self._limits[loop.var] = limit
+
+    def _limit(self, loop: For) -> Expr | None:
+        """How many of its iterations do something that matters."""
+        found: dict[Expr, None] = {}
+        for leaf in self._leaves:
+            if loop not in leaf.loops:
+                continue
+            limits = [e for b in leaf.bounds if (e := self._bound_of(loop, leaf, b)) is not None]
+            if limits:
+                least = limits[0]
+                for e in limits[1:]:
+                    least = least if e is least else minimum(least, e)
+                found[least] = None
+            elif not self._is_inside(leaf.store.buffer, loop):
+                return None
+        if not 0 < len(found) <= _MOST_LIMITS:
+            return None
+        first, *rest = found
+        for e in rest:
+            first = maximum(first, e)
+        return self._simplify(first)
+
+    def _is_inside(self, buffer: Buffer, loop: For) -> bool:
+        """Does what is stored to the buffer matter in the same iteration only, because all its users are there?"""
+        if buffer in self._outside:
+            return False
+        stores = [leaf for leaf in self._leaves if leaf.store.buffer is buffer]
+        readers = [leaf for leaf in self._leaves if buffer in touched(leaf.store).reads]
+        return all(loop in leaf.loops for leaf in (*stores, *readers))
+
+    def _bound_of(self, loop: For, leaf: _Leaf, bound: _Bound) -> Expr | None:
+        around = frozenset(n.var for n in leaf.loops[: leaf.loops.index(loop)])
+        return self._below(bound.index, bound.size, loop.var, around)
+
+    def _needed(self, loop: For) -> Expr | None:
+        """Whether an iteration does something that matters, where these are not the first ones: loops that were fused
+        number them all.
+        """
+        found: set[Expr] = set()
+        for leaf in self._leaves:
+            if loop not in leaf.loops or self._is_inside(leaf.store.buffer, loop):
+                continue
+            conditions = [c for b in leaf.bounds if (c := self._is_reached(loop, b)) is not None]
+            found.add(logical_and(*conditions))
+        if len(found) != 1:
+            return None
+        needed = found.pop()
+        return None if needed is TRUE else needed
+
+    def _is_reached(self, loop: For, bound: _Bound) -> Expr | None:
+        """Can the index be below the size in this iteration? None if that does not depend on it, or its first values
+        are all that can.
+        """
+        form = self._simplify.linear(bound.index)
+        mine = tuple((a, k) for a, k in form.terms if loop.var in free_vars(a))
+        if all(a is loop.var or _is_quotient(a) for a, _ in mine):
+            return None
+        if any(free_vars(a) != frozenset((loop.var,)) for a, _ in mine):
+            return None
+        rest = tuple(t for t in form.terms if t not in mine)
+        least = self._simplify.bounds(self._simplify.expr(Linear(form.const, rest))).lo
+        if least == float("-inf"):
+            return None
+        return self._simplify(self._simplify.expr(Linear(int(least), mine)) < bound.size)
+
+    def _room(self, index: Expr, size: Expr, var: Var, around: frozenset[Var]) -> Expr | None:
+        """How far `index` is from `size` where `var` begins, if it moves the index by itself."""
+        form = self._simplify.linear(index)
+        outer = tuple((a, k) for a, k in form.terms if free_vars(a) <= around)
+        inner = tuple(t for t in form.terms if t not in outer and t[0] is not var)
+        least = self._simplify.bounds(self._simplify.expr(Linear(0, inner))).lo
+        if least == float("-inf") or not any(a is var for a, _ in form.terms):
+            return None
+        return self._simplify(size - self._simplify.expr(Linear(form.const + int(least), outer)))
+
+    def _below(self, index: Expr, size: Expr, var: Var, around: frozenset[Var]) -> Expr | None:
+        """The number of values of `var`, from 0 on, with which `index` can be below `size`."""
+        form = self._simplify.linear(index)
+        mine = [(a, k) for a, k in form.terms if var in free_vars(a)]
+        outer = tuple((a, k) for a, k in form.terms if free_vars(a) <= around)
+        inner = tuple(t for t in form.terms if t not in mine and t not in outer)
+        plain = [(a, k) for a, k in mine if a is var]
+        whole = [(a, k) for a, k in mine if _is_quotient(a)]
+        inner += tuple(t for t in mine if t not in plain and t not in whole)
+        least = self._simplify.bounds(self._simplify.expr(Linear(0, inner))).lo
+        if least == float("-inf") or len(plain) + len(whole) != 1:
+            return None
+        atom, k = (*plain, *whole)[0]
+        if k <= 0:
+            return None
+        room = self._simplify(size - self._simplify.expr(Linear(form.const + int(least), outer)))
+        count = room if k == 1 else (room + (k - 1)) // k
+        if plain:
+            return self._simplify(count)
+        assert isinstance(atom, Binary) and isinstance(atom.b, Const)
+        return self._below(atom.a, count * atom.b, var, around)
+
+    # ---------------------------------------------------------------------------------------------------- the result
+
+    def apply(self, s: Stmt) -> Stmt:
+        loop = s
+        if isinstance(s, Block):
+            s = self._guarded(s)
+        s = map_children(s, self.apply)
+        if isinstance(loop, For) and isinstance(s, For) and s.kind is LoopKind.PARALLEL:
+            needed = self._needed(loop)
+            s = s if needed is None else replace(s, body=If(needed, s.body))
+        if not isinstance(s, For) or s.var not in self._limits:
+            return s
+        limit = self._limits[s.var]
+        low, high = self._simplify.bounds(limit)
+        if low >= s.extent:
+            return s
+        if high > s.extent:
+            limit = minimum(limit, s.extent)
+        if s.kind is LoopKind.PARALLEL:  # whose parts are counted when the program runs: never less than one
+            body = s.body if low >= 1 else If(s.var < limit, s.body)
+            return replace(s, body=body, limit=limit)
+        assert isinstance(loop, For)
+        tiles = self._tiles(loop, s)
+        if tiles is not None:
+            own = [b for b in self._locals if self._is_stored_inside(b, loop)]
+            made, new = by_heights(tiles, own, self._simplify)
+            self.made += new
+            return made
+        limited = replace(s, limit=limit) if s.extent > 1 else s
+        return limited if low >= 1 else If(as_index(0) < limit, limited)
+
+    def _tiles(self, loop: For, now: For) -> OpenTiles | None:
+        """The loop as one over register tiles, whose rows are unrolled. `now`: with what was limited inside of it."""
+        found: set[tuple[int, Expr]] = set()
+        for leaf in self._leaves:
+            if loop in leaf.loops and not self._is_inside(leaf.store.buffer, loop):
+                around = frozenset(n.var for n in leaf.loops[: leaf.loops.index(loop)])
+                found |= {
+                    (k, room)
+                    for b in leaf.bounds
+                    if (room := self._room(b.index, b.size, loop.var, around)) is not None
+                    and (k := dict(self._simplify.linear(b.index).terms).get(loop.var, 0)) > 1
+                }
+        if len(found) != 1:
+            return None
+        height, room = found.pop()
+        return find_tiles(now, height, room, self._simplify)
+
+    def _is_stored_inside(self, buffer: Buffer, loop: For) -> bool:
+        is_stored = any(leaf.store.buffer is buffer and loop in leaf.loops for leaf in self._leaves)
+        return is_stored and self._is_inside(buffer, loop)
+
+    def _guarded(self, block: Block) -> Block:
+        """The block with a condition for each reduction over an open dimension that no loop is limited for."""
+        values = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+        missing: list[Expr] = []
+        for var, below in mask_of(block):
+            it = next(it for it in block.iters if it.var is var)
+            assert it.size is not None
+            if not self._is_exact(block, substitute(it.size, values)):
+                missing.append(substitute(below, values))
+        if not missing:
+            return block
+        return replace(block, predicate=logical_and(block.predicate, *missing))
+
+    def _is_exact(self, block: Block, size: Expr) -> bool:
+        leaf = next((n for n in self._leaves if _holds(block, n.store)), None)
+        if leaf is None:
+            return False
+        bound = next((b for b in leaf.bounds if b.must and b.size is size), None)
+        if bound is None or any(not isinstance(a, Var) for a, _ in self._simplify.linear(bound.index).terms):
+            return False
+        inner = [n for n in leaf.loops if n.var in free_vars(bound.index)]
+        if not inner:
+            return False
+        exact = self._bound_of(inner[-1], leaf, bound)
+        return exact is not None and self._limits.get(inner[-1].var) is exact
+
+
+def _leaves(
+    s: Stmt, loops: tuple[For, ...], values: Mapping[Var, Expr], musts: tuple[_Bound, ...]
+) -> Iterator[_Leaf]:
+    match s:
+        case For():
+            yield from _leaves(s.body, (*loops, s), values, musts)
+        case Block():
+            inside = {**values}
+            for it, b in zip(s.iters, s.bindings, strict=True):
+                inside[it.var] = substitute(b, values)
+            own = [
+                _Bound(inside[it.var], substitute(it.size, inside), must=True)
+                for it in s.iters
+                if it.size is not None
+            ]
+            for part in children(s):
+                yield from _leaves(part, loops, inside, (*musts, *own))
+        case Store():
+            found = [
+                _Bound(substitute(i, values), size)
+                for i, size in zip(s.indices, s.buffer.sizes, strict=False)
+                if size is not None
+            ]
+            yield _Leaf(s, loops, (*found, *musts))
+        case _:
+            for part in children(s):
+                yield from _leaves(part, loops, values, musts)
+
+
+def _holds(block: Block, store: Store) -> bool:
+    return any(n is store for n in walk_stmts(block))
+
+
+def _is_quotient(e: Expr) -> bool:
+    if not isinstance(e, Binary) or e.op is not BinaryOp.FLOORDIV:
+        return False
+    return isinstance(e.b, Const) and e.b.value > 0

@@ -1,0 +1,153 @@
+"""Loops over open dimensions stop where these end, in the interpreter and in native code."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ir.layout import Layout, SplitDim
+from tilewright.schedule.schedule import Schedule
+from tilewright.tir.func import Func
+from tilewright.tir.interp import interpret_func
+from tilewright.tir.parser import parse_func
+from tilewright.tir.passes.place_sizes import size_buffer
+from tilewright.tir.pipeline import lower_func
+
+GEMM = parse_func("""
+@func
+def gemm(A: open(f32[64, 8], size("n", 1, 64), None), B: f32[8, 16], Y: out(open(f32[64, 16], size("n", 1, 64), None))):
+    for i in range(64):
+        for j in range(16):
+            for k in range(8):
+                with block("Y"):
+                    vi = spatial(64, i)
+                    vj = spatial(16, j)
+                    vk = reduce(8, k)
+                    with init():
+                        Y[vi, vj] = f32(0.0)
+                    Y[vi, vj] = fma(A[vi, vk], B[vk, vj], Y[vi, vj])
+""")
+
+DOT = parse_func("""
+@func
+def dot(A: open(f32[4, 64], None, size("n", 1, 64)), B: open(f32[64], size("n", 1, 64)), Y: out(f32[4])):
+    for i in range(4):
+        for k in range(64):
+            with block("Y"):
+                vi = spatial(4, i)
+                vk = reduce(64, k, size("n", 1, 64))
+                with init():
+                    Y[vi] = f32(0.0)
+                Y[vi] = fma(A[vi, vk], B[vk], Y[vi])
+""")
+
+
+def plain(s: Schedule) -> None:
+    pass
+
+
+def tiled(s: Schedule) -> None:
+    s.split("i", (None, 6))
+
+
+def in_registers(s: Schedule) -> None:
+    s.split("i", (None, 8))
+    s.reorder("i_0", "j", "k", "i_1")
+    s.unroll("i_1")
+
+
+def shared(s: Schedule) -> None:
+    s.split("i", (None, 8))
+    s.parallel("i_0")
+
+
+def fused(s: Schedule) -> None:
+    s.fuse("i", "j")
+
+
+def chunks(s: Schedule) -> None:
+    s.split("k", (None, 8))
+
+
+def unrolled(s: Schedule) -> None:
+    s.split("k", (None, 4))
+    s.unroll("k_1")
+
+
+def factored(s: Schedule) -> None:
+    s.split("k", (None, 8))
+    s.rfactor("Y", "k_1")
+
+
+def lowered_runs(func: Func, inputs: dict[str, np.ndarray], n: int) -> np.ndarray:
+    """What the kernels of a Func give in the interpreter."""
+    phases, shared_buffers = lower_func(func)
+    memory = {b.name: np.full(b.shape, np.nan, b.dtype.numpy) for b in (*func.params, *shared_buffers)}
+    memory |= inputs | {size_buffer("n").name: np.array([n])}
+    for p in phases:
+        interpret_func(p.func, {b: memory[b.name] for b in p.func.params})
+    return memory["Y"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 8, 9, 17, 63, 64])
+@pytest.mark.parametrize("how", [plain, tiled, in_registers, shared, fused])
+def test_rows_in_use_are_computed(how: "object", n: int) -> None:
+    rng = np.random.default_rng(n)
+    a, b = np.full((64, 8), np.nan, np.float32), rng.standard_normal((8, 16), np.float32)
+    a[:n] = rng.standard_normal((n, 8), np.float32)
+    s = Schedule(GEMM)
+    how(s)  # type: ignore[operator]
+    y = lowered_runs(s.func, {"A": a, "B": b}, n)
+    np.testing.assert_allclose(y[:n], a[:n] @ b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 7, 8, 9, 33, 64])
+@pytest.mark.parametrize("how", [plain, chunks, unrolled, factored])
+def test_a_reduction_takes_nothing_up_that_is_not_in_use(how: "object", n: int) -> None:
+    rng = np.random.default_rng(n)
+    a, b = np.full((4, 64), np.nan, np.float32), np.full(64, np.nan, np.float32)
+    a[:, :n], b[:n] = rng.standard_normal((4, n), np.float32), rng.standard_normal(n, np.float32)
+    s = Schedule(DOT)
+    how(s)  # type: ignore[operator]
+    y = lowered_runs(s.func, {"A": a, "B": b}, n)
+    np.testing.assert_allclose(y, a[:, :n] @ b[:n], rtol=1e-5, atol=1e-5)
+
+
+def text_of(how: "object", func: Func = GEMM) -> str:
+    s = Schedule(func)
+    how(s)  # type: ignore[operator]
+    return str(lower_func(s.func)[0][0].func)
+
+
+def test_whole_tiles_are_counted() -> None:
+    assert "in range(11, (size__n[0] + 5) // 6)" in text_of(tiled)
+
+
+def test_parts_are_counted() -> None:
+    assert "in parallel(8, (size__n[0] + 7) // 8)" in text_of(shared)
+
+
+def test_register_tiles_come_in_heights_that_differ_by_one() -> None:
+    text = text_of(in_registers)
+    assert [h for h in range(1, 9) if f"i_0_h{h} in range" in text or f"_h{h}" in text] == [
+        1,
+        2,
+        4,
+        5,
+        6,
+        7,
+        8,
+    ]
+
+
+@pytest.mark.parametrize("func", [GEMM, DOT])
+def test_text_says_what_is_open(func: Func) -> None:
+    assert str(parse_func(str(func))) == str(func)
+
+
+@pytest.mark.parametrize("step", ["fuse_iters", "transform_block_layout"])
+def test_a_step_that_would_lose_how_far_a_reduction_goes_refuses(step: str) -> None:
+    with pytest.raises(tw.ScheduleError, match="reduces an open dimension"):
+        if step == "fuse_iters":
+            Schedule(DOT).fuse_iters("Y", ("vi", "vk"))
+        else:
+            Schedule(DOT).transform_block_layout("Y", Layout((SplitDim(1, 8),)))
