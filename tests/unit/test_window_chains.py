@@ -334,6 +334,7 @@ def test_chains_by_numbers() -> None:
         is_pool=True,
         taps=(3, 3),
         column_stride=2,
+        tap_work=3.0,
     )
     assert form_of(whole((3, 4, 6, 8), 16)) == BandForm(
         3,
@@ -361,6 +362,7 @@ def test_chains_by_numbers() -> None:
         is_pool=True,
         taps=(2, 2),
         column_stride=2,
+        tap_work=3.0,
     )
 
 

@@ -28,7 +28,7 @@ from tilewright.families.gemm.recipe import (
     try_contraction,
 )
 from tilewright.families.gemm.space import form_of, tile_sizes
-from tilewright.families.stream.window_space import WindowStageSpace, try_windows
+from tilewright.families.stream.window_space import try_windows, windows_space
 from tilewright.families.window.recipe import is_lane_reduction, operand_loads
 from tilewright.families.window.space import WindowSpace
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Select, Var, as_index, free_vars, loads, walk
@@ -305,10 +305,9 @@ def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -
     if c is not None:
         return _gemm_seconds(c, constants, target)
     alone = _alone(block)
-    windows = None if alone is None else try_windows(alone)
-    if alone is not None and windows is not None:
-        stages = WindowStageSpace(Draft(single(alone)), windows, target)
-        return float(np.min(stages.cost(stages.points())))
+    windows = None if alone is None else windows_space(Draft(single(alone)), target)
+    if windows is not None:
+        return float(np.min(windows.cost(windows.points())))
     if is_lane_reduction(block):
         space = WindowSpace(Draft(single(Func("estimate", (), (), block))), block.name, target)
         points = np.array([(*tile, UNROLL) for tile in _LANE_TILES], dtype=np.int64)

@@ -69,6 +69,7 @@ class BandForm:
     is_matrix: bool = True  # the pixels of the projection follow each other in memory
     taps: tuple[int, int] = (1, 1)  # of a window, along rows and columns
     column_stride: int = 1
+    tap_work: float = 1.0  # instructions that take up an element of a window
 
     def lines(self, rows: int) -> tuple[int, int]:
         """`rows` rows of the result as lines of pixels that a tile of the projection goes along: how many lines, of
@@ -175,7 +176,20 @@ def windows_cycles(f: BandForm, channels: int, target: Target) -> float:
     image = WindowInput(f.taps[1], f.column_stride)
     operands = (image,) if f.is_pool else (image, Filter())
     line = line_cycles(operands, f.taps, (max(1, f.columns), channels), target.lanes(f.bytes_each), target)
-    return f.images * f.rows * (f.channels // channels) * line
+    return f.images * f.rows * (f.channels // channels) * line * f.tap_work
+
+
+def _apart_windows_cycles(f: BandForm, target: Target) -> float:
+    """Of a kernel that has nothing but windows: those without a filter may be folded along one axis after the other
+    (`gir/windows.py`).
+    """
+    together = windows_cycles(f, f.channels, target)
+    if not f.is_pool or 1 in f.taps:
+        return together
+    high, wide = f.taps
+    down = replace(f, taps=(high, 1), columns=(f.columns - 1) * f.column_stride + wide, column_stride=1)
+    along = replace(f, taps=(1, wide))
+    return min(together, sum(windows_cycles(g, f.channels, target) for g in (down, along)))
 
 
 def _distance(size: float, m: Machine, far: float = _OUT_AND_BACK) -> float:
@@ -233,7 +247,7 @@ def apart_cycles(f: BandForm, target: Target) -> float:
         before = (
             min(best_bands(alone, target).cycles, apart_cycles(alone, target))
             if f.k
-            else windows_cycles(f, f.channels, target)
+            else _apart_windows_cycles(f, target)
         )
         size = f.images * f.result_bytes(f.rows)
         after = projection_tile(f, *f.lines(f.images * f.rows), target).cycles
@@ -245,7 +259,7 @@ def apart_cycles(f: BandForm, target: Target) -> float:
     made *= f.images * whole.in_rows
     # It comes back while the windows write what is about as large.
     far = _BARE_OUT_AND_BACK if f.is_pool else _OUT_AND_BACK
-    made += windows_cycles(f, f.channels, target)
+    made += _apart_windows_cycles(f, target)
     border = f.images * f.block_bytes(f.rows, f.channels) - size if f.is_padded else 0
     kernels = 2 if f.is_padded else 1
     return (

@@ -23,6 +23,7 @@ from tilewright.families.gemm.space import epilogue_of
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
+from tilewright.families.window.cost import combining_work
 from tilewright.families.window.recipe import is_lane_reduction, operand_loads
 from tilewright.families.window.space import WindowSpace
 from tilewright.ir.expr import Expr, Load, Var, free_vars
@@ -138,6 +139,7 @@ def try_form(chain: BandChain) -> BandForm | None:
             _taps(depthwise, chain.image.indices[axes.columns_at]),
         ),
         column_stride=column_stride,
+        tap_work=combining_work(depthwise.store.value),
     )
     if chain.expansion is None or axes.made is None:
         return form

@@ -13,7 +13,7 @@ from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.stream.cost import Kept, RowPlan, StreamCost
 from tilewright.families.stream.match import try_any_fold, try_flow_graph, try_row_products
-from tilewright.families.stream.window_space import WindowStageSpace, try_windows
+from tilewright.families.stream.window_space import windows_space
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.plan import find_lanes, result_place
 from tilewright.schedule.draft import Draft
@@ -127,9 +127,9 @@ def stream_space(request: ScheduleRequest) -> Space | None:
     start = request.plain
     if start is None:
         return None
-    windows = try_windows(start.func)
+    windows = windows_space(start, request.target)
     if windows is not None:
-        return WindowStageSpace(start, windows, request.target)
+        return windows
     graph = try_flow_graph(start.func) or try_row_products(start.func)
     if graph is None and request.limit == inf:
         graph = try_any_fold(start.func)

@@ -6,7 +6,10 @@ from math import prod
 import numpy as np
 
 from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
+from tilewright.families.elementwise.cost import alone_seconds
+from tilewright.families.extract import extract_nests
 from tilewright.families.parallel import is_worth_sharing, part_size
+from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.stream.window_cost import WindowCost
 from tilewright.gir.flow_graph import FlowGraph
@@ -31,8 +34,10 @@ _SCRATCH = 0.25
 class WindowStageSpace(Space):
     family = "stream"
 
-    def __init__(self, start: Draft, graph: FlowGraph, target: Target) -> None:
-        self._start, self._machine = start, target.machine
+    def __init__(self, start: Draft, names: tuple[str, ...], graph: FlowGraph, target: Target) -> None:
+        """`names` are the blocks that the graph is made of."""
+        self._start, self._names, self._target, self._machine = start, names, target, target.machine
+        self._beside = alone_seconds([b for b in blocks(start.func.body) if b.name not in names], target)
         self._lanes = target.lanes(graph.outputs[-1].out.dtype.bytes)
         self._graphs = _rewrites(graph)
         apart, pairs = ({k[n] for k in self._graphs} for n in (0, 1))
@@ -52,7 +57,7 @@ class WindowStageSpace(Space):
         seconds = {
             k: WindowCost(g, self._lanes, self._machine).seconds(parts[k]) for k, g in self._graphs.items()
         }
-        return ranked_seconds(
+        return self._beside + ranked_seconds(
             np.array([seconds[k] for k in chosen]),
             np.array([parts[k] for k in chosen], np.float64),
             self._machine,
@@ -77,12 +82,13 @@ class WindowStageSpace(Space):
 
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
-        every = list(blocks(s.func.body))
+        every = {b.name for b in blocks(s.func.body)}
+        own = [b for b in blocks(s.func.body) if b.name in self._names]
         separate, halve = bool(decisions["separate"]), decisions["halve"]
         rows, points = self._rows(self._graphs[separate, halve])
-        grain = part_size(points) if is_worth_sharing(self._lanes, *every) else points
-        names = tuple(b.name for b in every)
-        s.apply(StreamWindows(names, self._lanes, decisions["vectors"], rows, grain, separate, halve))
+        grain = part_size(points) if is_worth_sharing(self._lanes, *own) else points
+        s.apply(StreamWindows(self._names, self._lanes, decisions["vectors"], rows, grain, separate, halve))
+        schedule_rest(s, every - set(self._names), self._target)
         return s
 
 
@@ -97,6 +103,20 @@ def _rewrites(graph: FlowGraph) -> dict[tuple[bool, int], FlowGraph]:
         if all(len(g.nodes) != len(made.nodes) for g in found.values()):
             found[separate, halve] = made
     return found
+
+
+def windows_space(start: Draft, target: Target) -> WindowStageSpace | None:
+    """Of all blocks; or of the fold and what follows it, where others before it are no part of the graph, such as a
+    fill of the frame around an image.
+    """
+    every = list(blocks(start.func.body))
+    folds = [n for n, b in enumerate(every) if b.is_reduction]
+    for first in dict.fromkeys((0, folds[0])) if len(folds) == 1 else ():
+        names = tuple(b.name for b in every[first:])
+        graph = try_windows(extract_nests(start.func, set(names)) if first else start.func)
+        if graph is not None:
+            return WindowStageSpace(start, names, graph, target)
+    return None
 
 
 def try_windows(func: Func) -> FlowGraph | None:

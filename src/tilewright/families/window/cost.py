@@ -15,7 +15,7 @@ from tilewright.cost.caches import PREFETCHED_BYTES, l1_room
 from tilewright.cost.register_tile import UNROLL
 from tilewright.families.gemm.recipe import load_strides
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
-from tilewright.ir.expr import Expr, Load, Var, as_index, loads
+from tilewright.ir.expr import Binary, BinaryOp, Expr, Load, Var, as_index, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.target.machine import Machine
@@ -43,6 +43,12 @@ _FINISH_CYCLES = 1.5  # cycles for them
 _TILE_CYCLES = 2.0  # cycles to get to a tile: addresses, the jump
 _ROW_CYCLES = 0.25  # cycles for each output of it that is apart from the others in memory
 _MOST_TAPS = 128  # steps of the reduction that are ever written out; bound
+
+
+def combining_work(combined: Expr) -> float:
+    """Instructions that take up one more value of a reduction."""
+    is_top = isinstance(combined, Binary) and combined.op in (BinaryOp.MAX, BinaryOp.MIN)
+    return MAXIMUM if is_top and combined.dtype.is_float else 1.0
 
 
 class WindowOperand(Protocol):

@@ -18,12 +18,12 @@ from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.cost import (
     CONTRACTION,
     INTEGER_PRODUCT,
-    MAXIMUM,
     NOT_HIDDEN,
     ROWS,
     UNROLLS,
     VECTORS,
     LaneOperand,
+    combining_work,
     far_seconds,
     fits_registers,
     tile_cycles,
@@ -73,9 +73,7 @@ class WindowSpace(Space):
         value = block.store.value
         if not value.dtype.is_float and any(_is_multiplication(e) for e in walk(value)):
             return INTEGER_PRODUCT
-        if value.dtype.is_float and isinstance(value, Binary) and value.op in (BinaryOp.MAX, BinaryOp.MIN):
-            return MAXIMUM
-        return CONTRACTION if try_contraction(block) is not None else 1.0
+        return CONTRACTION if try_contraction(block) is not None else combining_work(value)
 
     @cached_property
     def _beside(self) -> float:
