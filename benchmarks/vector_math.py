@@ -64,6 +64,9 @@ NOTES = """- Special values (infinities, NaN, signed zeros, denormals) are those
 - Over every f32 in whose neighbourhood the function is not constant or linear (in a native loop, once; this command
   does not repeat it), the largest errors were: exp 0.91, sigmoid 2.00, tanh 1.53, erf 2.81, log 1.04, sin 1.58,
   cos 1.58, rsqrt 1.49 ULP.
+- Over every f32 of the range, exp_nonpositive has at most 1.88 ULP (from -110 to -1e-8), and gelu_erf 6.1 ULP where
+  x > 0, 17.6 down to x = -3, 78.9 down to -4, and below an absolute error of 1.2e-9
+  (`tests/unit/test_vector_math_exhaustive.py`).
 - sin and cos of f32 hold for all finite arguments. In f64 they are accurate up to about 1.6 million (2²⁰ quarter
   turns); beyond, the absolute error grows with the argument times 2⁻⁵³.
 - pow of f64 is measured for |y · log2 x| ≤ 100; towards the ends of the range the error grows to about 30 ULP.
