@@ -19,7 +19,21 @@ class MemoryPlan:
 
 
 def plan_memory(calls: Sequence[Iterable[Buffer]], buffers: Iterable[Buffer]) -> MemoryPlan:
-    """`calls` are the buffers that each kernel touches, in program order; only `buffers` are placed."""
+    """`calls` are the buffers that each kernel touches, in program order; only `buffers` are placed.
+
+    Where dimensions are open, what lies beyond the size in use is computed with now and then, and dropped. It should be
+    numbers then: integers, read as floats, are denormal, which processors are slow with. So the two are kept apart.
+    """
+    wanted = list(buffers)
+    if not any(b.sizes for b in wanted):
+        return _planned(calls, wanted)
+    floats = _planned(calls, [b for b in wanted if b.dtype.is_float])
+    others = _planned(calls, [b for b in wanted if not b.dtype.is_float])
+    behind = {b: at + floats.bytes for b, at in others.offsets.items()}
+    return MemoryPlan(floats.offsets | behind, floats.bytes + others.bytes)
+
+
+def _planned(calls: Sequence[Iterable[Buffer]], buffers: Iterable[Buffer]) -> MemoryPlan:
     lives: dict[Buffer, tuple[int, int]] = {}
     wanted = set(buffers)
     for time, touched in enumerate(calls):

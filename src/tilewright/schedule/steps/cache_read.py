@@ -68,7 +68,7 @@ class CacheRead(BlockStep):
         iters = {it.var: it.extent for it in block.iters}
         used = region(block.body, buffer, Simplifier(ranges(block)), writes=False, ranging=iters)
         assert used is not None  # the block reads it
-        cache = Buffer(self.cache, buffer.shape, buffer.dtype, self.scope)
+        cache = Buffer(self.cache, buffer.shape, buffer.dtype, self.scope, buffer.sizes)
         copy, names = copy_nest(self.copy, buffer, cache, used)
         check_fresh(func, (self.cache, self.copy, *names))
         made = replace(func, locals=(*func.locals, cache))

@@ -72,7 +72,7 @@ class CacheWrite(BlockStep):
                     f"block {r.name!r} in the same nest reads {buffer.name} before the copy is made",
                     "cache the buffer before its consumers are moved",
                 )
-        cache = Buffer(self.cache, buffer.shape, buffer.dtype, self.scope)
+        cache = Buffer(self.cache, buffer.shape, buffer.dtype, self.scope, buffer.sizes)
         copy, names = copy_nest(self.copy, cache, buffer, self._written(func, block, buffer))
         check_fresh(func, (self.cache, self.copy, *names))
         func = insert_nest(replace(func, locals=(*func.locals, cache)), at + 1, copy)

@@ -115,7 +115,8 @@ class Rfactor(BlockStep):
             raise ScheduleError(
                 f"there is a buffer {self.name!r} already", hint="factor the block it belongs to"
             )
-        partial = Buffer(self.name, (*buffer.shape, loop.extent), buffer.dtype, buffer.scope)
+        sizes = (*buffer.sizes, None) if buffer.sizes else ()
+        partial = Buffer(self.name, (*buffer.shape, loop.extent), buffer.dtype, buffer.scope, sizes)
         outside, inside = _split_predicate(func, block)
         rf = self._partial_block(block, loops_on(path), update, partial, (outside, inside))
         merge = self._merge_nest(block, own, loop, update, partial, outside)

@@ -57,6 +57,6 @@ class SetScope(Step):
                         f"move {outside.name!r} under the loop first",
                     )
                     raise ScheduleError(f"{self}: {error.message}", where=error.where, hint=error.hint)
-        new = Buffer(old.name, old.shape, old.dtype, self.scope)
+        new = Buffer(old.name, old.shape, old.dtype, self.scope, old.sizes)
         body = redirect(func.body, {old: new})
         return replace(func, body=body, locals=tuple(new if b is old else b for b in func.locals))

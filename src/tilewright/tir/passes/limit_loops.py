@@ -13,8 +13,7 @@ A reduction over an open dimension must not go beyond it (`Iter.size`). Its inne
 where it can be; otherwise the block gets a condition.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.condition import logical_and
 from tilewright.ir.expr import (
@@ -24,6 +23,7 @@ from tilewright.ir.expr import (
     Buffer,
     Const,
     Expr,
+    Scope,
     Var,
     as_index,
     free_vars,
@@ -34,29 +34,15 @@ from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.tir.analysis.open_reductions import mask_of
 from tilewright.tir.func import Func
+from tilewright.tir.passes.open_bounds import OpenBound, OpenStore, open_stores
 from tilewright.tir.passes.tile_heights import OpenTiles, by_heights, find_tiles
-from tilewright.tir.rewrite import map_children
+from tilewright.tir.rename import rename
+from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, For, If, LoopKind, Seq, Stmt, Store, children, walk_stmts
+from tilewright.tir.stmt import Block, For, If, LoopKind, Seq, Stmt, Store, children, seq, walk_stmts
 from tilewright.tir.touched import touched
 
 _MOST_LIMITS = 4  # different ones of one loop: with more, finding the largest costs more than it saves
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Bound:
-    """An iteration matters only where `index` is below `size`; if it `must`, it may not run elsewhere."""
-
-    index: Expr
-    size: Expr
-    must: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Leaf:
-    store: Store
-    loops: tuple[For, ...]  # around it, outermost first
-    bounds: tuple[_Bound, ...]
 
 
 def limit_loops(func: Func) -> Func:
@@ -73,12 +59,13 @@ def limit_loops(func: Func) -> Func:
 class _Limits:
     def __init__(self, func: Func, nest: Stmt) -> None:
         self._simplify = Simplifier(ranges(func.body))
-        self._leaves = list(_leaves(nest, (), {}, ()))
+        self._leaves = list(open_stores(nest))
         others = [s for s in children(func.body) if s is not nest] if nest is not func.body else []
         self._outside = frozenset(func.params).union(
             *(touched(s).reads.keys() | touched(s).writes.keys() for s in others)
         )
         self._locals = frozenset(func.locals)
+        self._is_whole = False  # where no condition is needed
         self.made: list[Buffer] = []  # buffers that are new
         self._limits: dict[Var, Expr] = {}
         for loop in walk_stmts(nest):
@@ -116,7 +103,9 @@ class _Limits:
         readers = [leaf for leaf in self._leaves if buffer in touched(leaf.store).reads]
         return all(loop in leaf.loops for leaf in (*stores, *readers))
 
-    def _bound_of(self, loop: For, leaf: _Leaf, bound: _Bound) -> Expr | None:
+    def _bound_of(self, loop: For, leaf: OpenStore, bound: OpenBound) -> Expr | None:
+        if not leaf.fills_whole(loop.var, bound):
+            return None
         around = frozenset(n.var for n in leaf.loops[: leaf.loops.index(loop)])
         return self._below(bound.index, bound.size, loop.var, around)
 
@@ -135,7 +124,7 @@ class _Limits:
         needed = found.pop()
         return None if needed is TRUE else needed
 
-    def _is_reached(self, loop: For, bound: _Bound) -> Expr | None:
+    def _is_reached(self, loop: For, bound: OpenBound) -> Expr | None:
         """Can the index be below the size in this iteration? None if that does not depend on it, or its first values
         are all that can.
         """
@@ -186,6 +175,8 @@ class _Limits:
     # ---------------------------------------------------------------------------------------------------- the result
 
     def apply(self, s: Stmt) -> Stmt:
+        if isinstance(s, For) and (whole := self._whole_steps(s)) is not None:
+            return self._with_tail(s, *whole)
         loop = s
         if isinstance(s, Block):
             s = self._guarded(s)
@@ -214,6 +205,56 @@ class _Limits:
         limited = replace(s, limit=limit) if s.extent > 1 else s
         return limited if low >= 1 else If(as_index(0) < limit, limited)
 
+    # --------------------------------------------------------------------------------- contractions, unrolled
+
+    def _whole_steps(self, loop: For) -> tuple[int, Expr] | None:
+        """How many elements of an open dimension that is reduced an iteration takes up in unrolled code, and how many
+        there are from the loop's start on.
+        """
+        found: set[tuple[int, Expr]] = set()
+        if loop.kind is not LoopKind.SERIAL or loop.extent == 1:
+            return None
+        for leaf in self._leaves:
+            if loop not in leaf.loops or self._is_inside(leaf.store.buffer, loop):
+                continue
+            bound = next((b for b in leaf.bounds if b.must and loop.var in free_vars(b.index)), None)
+            if bound is None:
+                return None
+            terms = dict(self._simplify.linear(bound.index).terms)
+            step = terms.pop(loop.var, 0)
+            inner = leaf.loops[leaf.loops.index(loop) + 1 :]
+            rows = [n for n in inner if n.var in terms]
+            if not rows or step != rows[0].extent or len(rows) > 1 or rows[0].kind is not LoopKind.UNROLLED:
+                return None
+            around = frozenset(n.var for n in leaf.loops[: leaf.loops.index(loop)])
+            room = self._room(bound.index, bound.size, loop.var, around)
+            if room is None:
+                return None
+            found.add((step, room))
+        return found.pop() if len(found) == 1 else None
+
+    def _with_tail(self, loop: For, step: int, room: Expr) -> Stmt:
+        """Whole iterations without a condition, and what is left of the dimension with one."""
+        room = minimum(room, loop.extent * step)
+        whole = self._simplify(room // step)
+        guarded = map_children(loop, self.apply)
+        self._is_whole = True
+        main = map_children(loop, self.apply)
+        self._is_whole = False
+        assert isinstance(main, For) and isinstance(guarded, For)
+        own = [b for b in self._locals if self._is_inside(b, loop) and b in touched(loop).writes]
+        copies = {
+            b: Buffer(f"{b.name}_{loop.var.name}_tail", b.shape, b.dtype, b.scope, b.sizes) for b in own
+        }
+        self.made += copies.values()
+        tail = rename(redirect(guarded.body, copies), "_tail", {loop.var: whole})
+        low, _ = self._simplify.bounds(whole)
+        limited: Stmt = replace(main, limit=whole)
+        return seq(
+            limited if low >= 1 else If(as_index(0) < whole, limited),
+            If(whole * step < room, tail),
+        )
+
     def _tiles(self, loop: For, now: For) -> OpenTiles | None:
         """The loop as one over register tiles, whose rows are unrolled. `now`: with what was limited inside of it."""
         found: set[tuple[int, Expr]] = set()
@@ -232,11 +273,15 @@ class _Limits:
         return find_tiles(now, height, room, self._simplify)
 
     def _is_stored_inside(self, buffer: Buffer, loop: For) -> bool:
-        is_stored = any(leaf.store.buffer is buffer and loop in leaf.loops for leaf in self._leaves)
-        return is_stored and self._is_inside(buffer, loop)
+        if not any(leaf.store.buffer is buffer and loop in leaf.loops for leaf in self._leaves):
+            return False
+        # Registers do not outlive an iteration over tiles: who else has them has them for rows of its own.
+        return buffer.scope is Scope.REGISTER or self._is_inside(buffer, loop)
 
     def _guarded(self, block: Block) -> Block:
         """The block with a condition for each reduction over an open dimension that no loop is limited for."""
+        if self._is_whole:
+            return block
         values = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
         missing: list[Expr] = []
         for var, below in mask_of(block):
@@ -260,35 +305,6 @@ class _Limits:
             return False
         exact = self._bound_of(inner[-1], leaf, bound)
         return exact is not None and self._limits.get(inner[-1].var) is exact
-
-
-def _leaves(
-    s: Stmt, loops: tuple[For, ...], values: Mapping[Var, Expr], musts: tuple[_Bound, ...]
-) -> Iterator[_Leaf]:
-    match s:
-        case For():
-            yield from _leaves(s.body, (*loops, s), values, musts)
-        case Block():
-            inside = {**values}
-            for it, b in zip(s.iters, s.bindings, strict=True):
-                inside[it.var] = substitute(b, values)
-            own = [
-                _Bound(inside[it.var], substitute(it.size, inside), must=True)
-                for it in s.iters
-                if it.size is not None
-            ]
-            for part in children(s):
-                yield from _leaves(part, loops, inside, (*musts, *own))
-        case Store():
-            found = [
-                _Bound(substitute(i, values), size)
-                for i, size in zip(s.indices, s.buffer.sizes, strict=False)
-                if size is not None
-            ]
-            yield _Leaf(s, loops, (*found, *musts))
-        case _:
-            for part in children(s):
-                yield from _leaves(part, loops, values, musts)
 
 
 def _holds(block: Block, store: Store) -> bool:

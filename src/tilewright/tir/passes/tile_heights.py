@@ -143,7 +143,8 @@ def _of_height(
         return replace(s, extent=height) if isinstance(s, For) and s.var in tiles.rows else None
 
     suffix = f"_h{height}"
-    copies = {b: Buffer(f"{b.name}{suffix}", b.shape, b.dtype, b.scope, b.sizes) for b in own}
+    # Parts of a partitioned loop may share a buffer: the name of the loop tells their copies apart.
+    copies = {b: Buffer(f"{b.name}_{var.name}{suffix}", b.shape, b.dtype, b.scope, b.sizes) for b in own}
     body = redirect(transform_stmt(map_exprs(loop.body, moved), lower), copies)
     made = rename(replace(loop, body=body), suffix)
     assert isinstance(made, For)
