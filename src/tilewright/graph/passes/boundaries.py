@@ -27,7 +27,7 @@ from typing import TypeAlias
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.passes.group import FusionGroup, GroupDraft, Grouped
-from tilewright.graph.passes.regroup import Regrouping, Repeat
+from tilewright.graph.passes.regroup import Recomputation, Regrouping
 from tilewright.ops.opdef import Kind
 
 Estimate: TypeAlias = Callable[[FusionGroup], float | None]  # seconds; None: of such a group nothing is known
@@ -124,7 +124,7 @@ class BoundarySearch:
                 self._repeat(draft)
             return
 
-    def _pays(self, move: Repeat) -> bool:
+    def _pays(self, move: Recomputation) -> bool:
         """Take the move if all groups in it take less time than before."""
         others = [d for d in move.readers if d is not move.of]
         before = _total(map(self._asked_whole, (move.of, *others)))

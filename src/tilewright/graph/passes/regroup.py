@@ -17,7 +17,7 @@ from tilewright.ops.core.movement import Transpose
 from tilewright.ops.opdef import Kind
 
 
-class Repeat(NamedTuple):
+class Recomputation(NamedTuple):
     """Nodes of the group `of` that the groups `readers` could compute again, each for itself."""
 
     of: GroupDraft
@@ -117,7 +117,7 @@ class Regrouping(Grouping):
 
     # ---------------------------------------------------------------------------------------------------- repeating
 
-    def repeats(self, draft: GroupDraft) -> Iterator[Repeat]:
+    def repeats(self, draft: GroupDraft) -> Iterator[Recomputation]:
         """What others read of a group, and is made of elements alone: each of its values with all that it is made of in
         the group. There are several readers, the rest of the group among them if it needs it.
         """
@@ -134,7 +134,7 @@ class Regrouping(Grouping):
             if not self._reads([n for n in draft.nodes if n not in nodes], nodes):
                 readers.pop(draft, None)
             if len(readers) > 1 and any(not is_view(n) for n in nodes):
-                yield Repeat(draft, nodes, tuple(readers))
+                yield Recomputation(draft, nodes, tuple(readers))
 
     def _reads(self, nodes: Sequence[Node], makers: Sequence[Node]) -> bool:
         """Do some nodes read what others make, directly or through views?"""
@@ -146,7 +146,7 @@ class Regrouping(Grouping):
             stack += self._before([n]) if n not in self._draft else []
         return False
 
-    def take_repeat(self, move: Repeat) -> None:
+    def take_repeat(self, move: Recomputation) -> None:
         for n in move.nodes:
             del self._draft[n]
         self.repeat(move.nodes)
@@ -154,7 +154,7 @@ class Regrouping(Grouping):
         if move.of.nodes:
             self.settle(move.of)
 
-    def undo_repeat(self, move: Repeat) -> None:
+    def undo_repeat(self, move: Recomputation) -> None:
         self._repeated.difference_update(move.nodes)
         move.of.nodes += move.nodes
         self.settle(move.of)
