@@ -34,7 +34,7 @@ from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.tir.analysis.open_reductions import mask_of
 from tilewright.tir.func import Func
-from tilewright.tir.passes.open_bounds import OpenBound, OpenStore, open_stores
+from tilewright.tir.passes.open_bounds import OpenStore, SizeBound, open_stores
 from tilewright.tir.passes.tile_heights import OpenTiles, by_heights, find_tiles
 from tilewright.tir.rename import rename
 from tilewright.tir.rewrite import map_children, redirect
@@ -103,7 +103,7 @@ class _Limits:
         readers = [leaf for leaf in self._leaves if buffer in touched(leaf.store).reads]
         return all(loop in leaf.loops for leaf in (*stores, *readers))
 
-    def _bound_of(self, loop: For, leaf: OpenStore, bound: OpenBound) -> Expr | None:
+    def _bound_of(self, loop: For, leaf: OpenStore, bound: SizeBound) -> Expr | None:
         if not leaf.fills_whole(loop.var, bound):
             return None
         around = frozenset(n.var for n in leaf.loops[: leaf.loops.index(loop)])
@@ -124,7 +124,7 @@ class _Limits:
         needed = found.pop()
         return None if needed is TRUE else needed
 
-    def _is_reached(self, loop: For, bound: OpenBound) -> Expr | None:
+    def _is_reached(self, loop: For, bound: SizeBound) -> Expr | None:
         """Can the index be below the size in this iteration? None if that does not depend on it, or its first values
         are all that can.
         """

@@ -21,7 +21,7 @@ _NEUTRAL = {BinaryOp.ADD: "sum", BinaryOp.MAX: "max", BinaryOp.MIN: "min", Binar
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OpenBound:
+class SizeBound:
     """An iteration matters only where `index` is below `size`; if it `must`, it may not run elsewhere. `read`: because
     what it reads is unspecified elsewhere.
     """
@@ -40,10 +40,10 @@ class OpenStore:
 
     store: Store
     loops: tuple[For, ...]
-    bounds: tuple[OpenBound, ...]
+    bounds: tuple[SizeBound, ...]
     indices: Indices
 
-    def fills_whole(self, var: Var, bound: OpenBound) -> bool:
+    def fills_whole(self, var: Var, bound: SizeBound) -> bool:
         """Would skipping iterations of `var` leave no dimension filled in part? What is copied for vectors is read in
         whole vectors, and what nobody wrote may be slow to compute with: pointers, as floats, are denormal.
         """
@@ -57,7 +57,7 @@ def open_stores(
     s: Stmt,
     loops: tuple[For, ...] = (),
     values: Mapping[Var, Expr] | None = None,
-    musts: tuple[OpenBound, ...] = (),
+    musts: tuple[SizeBound, ...] = (),
 ) -> Iterator[OpenStore]:
     """All stores below, in program order. `values`: of the iterators of the blocks around, over loop variables."""
     known: Mapping[Var, Expr] = values or {}
@@ -69,7 +69,7 @@ def open_stores(
             for it, b in zip(s.iters, s.bindings, strict=True):
                 inside[it.var] = substitute(b, known)
             own = [
-                OpenBound(inside[it.var], substitute(it.size, inside), must=True)
+                SizeBound(inside[it.var], substitute(it.size, inside), must=True)
                 for it in s.iters
                 if it.size is not None
             ]
@@ -78,7 +78,7 @@ def open_stores(
         case Store():
             found = [*_of_place(s), *_of_value(s.value), *_of_update(s)]
             bounds = [
-                OpenBound(substitute(b.index, known), substitute(b.size, known), read=b.read) for b in found
+                SizeBound(substitute(b.index, known), substitute(b.size, known), read=b.read) for b in found
             ]
             indices = tuple([substitute(i, known) for i in s.indices])
             yield OpenStore(s, loops, (*bounds, *musts), indices)
@@ -87,13 +87,13 @@ def open_stores(
                 yield from open_stores(part, loops, known, musts)
 
 
-def _of_place(s: Store) -> Iterator[OpenBound]:
+def _of_place(s: Store) -> Iterator[SizeBound]:
     for i, size in zip(s.indices, s.buffer.sizes, strict=False):
         if size is not None:
-            yield OpenBound(i, size)
+            yield SizeBound(i, size)
 
 
-def _of_value(e: Expr) -> Iterator[OpenBound]:
+def _of_value(e: Expr) -> Iterator[SizeBound]:
     """Of all that is read whatever conditions say."""
     stack, seen = [e], set[Expr]()
     while stack:
@@ -104,11 +104,11 @@ def _of_value(e: Expr) -> Iterator[OpenBound]:
         if isinstance(node, Load):
             for i, size in zip(node.indices, node.buffer.sizes, strict=False):
                 if size is not None:
-                    yield OpenBound(i, size, read=True)
+                    yield SizeBound(i, size, read=True)
         stack.extend((node.cond,) if isinstance(node, Select) else node.children())
 
 
-def _of_update(s: Store) -> Iterator[OpenBound]:
+def _of_update(s: Store) -> Iterator[SizeBound]:
     if not isinstance(s.value, Binary) or s.value.op not in _NEUTRAL:
         return
     so_far, value = Load(s.buffer, s.indices), s.value
@@ -117,4 +117,4 @@ def _of_update(s: Store) -> Iterator[OpenBound]:
         return
     for c in conjuncts(taken.cond):
         if isinstance(c, Binary) and c.op is BinaryOp.LT and c.a.dtype is not c.dtype:
-            yield OpenBound(c.a, c.b)
+            yield SizeBound(c.a, c.b)
