@@ -27,8 +27,8 @@ from benchmarks.results import table, write
 from benchmarks.suite_results import geometric_mean
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
-from tilewright.compiler import lowered
 from tilewright.driver.passes import task_key
+from tilewright.lowered import lowered
 from tilewright.runtime.program import RunContext
 from tilewright.search.default import ChosenSchedule, choose_schedule, spaces
 from tilewright.target.names import resolve_target

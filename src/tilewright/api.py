@@ -38,16 +38,17 @@ from tilewright.support.artifact import Artifact
 from tilewright.support.errors import Hint, MultipleProgramsError, UserError
 from tilewright.support.indices import are_checked
 from tilewright.support.progress import OnProgress
+from tilewright.support.sizes import Dim
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 
 if TYPE_CHECKING:
     from tilewright.compiler import CompiledModel, Model
     from tilewright.driver.trace import ProgramTrace
+    from tilewright.frontend.onnx.dim_ranges import DimRange
+    from tilewright.frontend.onnx.load import OnnxModel
     from tilewright.graph.graph import Graph
     from tilewright.sessions.dynamic import DynamicSession
-    from tilewright.sessions.open_model import DimRange
-    from tilewright.support.sizes import Guard
 
 _log = logging.getLogger("tilewright")
 
@@ -73,11 +74,13 @@ def load(
     """A session for a model, compiled now or taken from the cache; or for a compiled `.tw` file.
 
     `dims` gives ranges of open dimensions, `{"sequence": (1, 512)}`: one program is made for all sizes in them. A model
-    with open dimensions that neither this nor `shapes` gives is compiled when a run shows them; up to `variants`
-    programs for different shapes are kept. `accuracy` bounds the error that a quicker algorithm may add to a layer,
-    relative to the layer's largest output: `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only.
-    `check_indices` makes indices that are out of range (of Gather, Scatter and their like) errors; otherwise they are
-    brought into range. `TILEWRIGHT_CHECK_INDICES` sets the default.
+    with open dimensions that neither this nor `shapes` gives is compiled when a run shows them: for the shapes of the
+    first run, then for all sizes of those dimensions that were seen to vary. Where that cannot be, up to `variants`
+    programs for different shapes are kept (`docs/dynamic.md`).
+    `accuracy` bounds the error that a quicker algorithm may add to a layer, relative to the layer's largest output:
+    `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only. `check_indices` makes indices that are
+    out of range (of Gather, Scatter and their like) errors; otherwise they are brought into range.
+    `TILEWRIGHT_CHECK_INDICES` sets the default.
     `plugins` may run parts of the model, as `placement` decides; if one fails, native code takes over, unless `strict`.
     Those that quantize do so by `calibration`, samples of the model's inputs by name. `trace`, or the file of that
     name, has decisions that are not taken again (`docs/traces.md`).
@@ -91,11 +94,8 @@ def load(
         if check_indices:
             _check_checks(program, model)
         return _session(program, threads, strict)
-    if dims and shapes:
-        raise UserError(
-            "ranges of dimensions and shapes of inputs are given",
-            hint="leave one of them out; a range may be one size",
-        )
+    if dims:
+        _ranges().check_ranges_alone(shapes)
     store = default_cache() if cache else NO_CACHE
     bound = wanted or Accuracy.of(None)
     checked = are_checked(check_indices)
@@ -165,14 +165,7 @@ class _Loader:
         home = import_module("tilewright.sessions.dynamic")
         later = replace(self, plugin_options=replace(self.plugin_options, is_open=True))
         session: DynamicSession = home.DynamicSession(
-            home.OnnxModel(
-                self.model,
-                custom_ops=_compiler().custom_op_plugins(self.plugin_options),
-                check_indices=self.check_indices,
-            ),
-            later.program,
-            later.part,
-            variants,
+            self._read(), later.program, later.part, later.opened, variants
         )
         if session.is_closed(shapes):
             session.prepare(shapes)
@@ -180,36 +173,41 @@ class _Loader:
 
     def open(self, given: "Mapping[str, DimRange]", variants: int) -> "OpenSession | DynamicSession":
         """One program for all sizes of open dimensions; or several, if its shapes cannot be followed."""
-        home = import_module("tilewright.sessions.open_model")
-        others = _compiler().custom_op_plugins(self.plugin_options)
-        key = ""
-        with home.OnnxModel(self.model, custom_ops=others, check_indices=self.check_indices) as model:
-            dims = home.dims_of(model, given)
-            digest = model_digest(self.model, self.store)
-            files = _others(self.model, digest, self.store)
-            if files is not None:
-                key = self._key(digest, files, None, dims=repr(sorted(dims.values())))
-                path = self.store.find_program(key)
-                if path is not None:
-                    return OpenSession(file.load_artifact(path), self.threads)
+        with self._read() as model:
+            dims: dict[str, Dim] = _ranges().dims_of(model.specs, given)
             try:
-                made: CompiledModel = home.compile_open(model, dims, self._compile_open)
-            except (MultipleProgramsError, home.NotFollowed) as e:
+                return self.opened(model, dims)
+            except (MultipleProgramsError, _open_import().NotFollowed) as e:
+                if self.plugin_options.plugins:
+                    raise
                 _log.info("a program for each shape: %s", e.message)
-                return self.dynamic({}, variants)
-            if digest:
-                note_external_files(digest, tuple(sorted(model.opened)), self.store)
-                files = _others(self.model, digest, self.store)
-                key = (
-                    "" if files is None else self._key(digest, files, None, dims=repr(sorted(dims.values())))
-                )
-        if key:
-            self.store.put_program(key, file.chunks(made.artifact))
-        return OpenSession(made.artifact, self.threads)
+        return self.dynamic({}, variants)
 
-    def _compile_open(self, graph: "Graph", guards: "tuple[Guard, ...]") -> "CompiledModel":
-        made: CompiledModel = _compiler().compile_graph(
-            self.target, graph, self.accuracy, self.store, self.progress, guards=guards
+    def opened(self, model: "OnnxModel", dims: "Mapping[str, Dim]") -> OpenSession:
+        """One program for all sizes of these dimensions. MultipleProgramsError or NotFollowed if there is none."""
+        origin = _Origin.of(self.model, self.store)
+        ranges = repr(sorted(dims.values()))
+        found = self._stored(origin.digest, None, ranges)
+        if found is None:
+            made: CompiledModel = _compiler().compile_open(
+                self.target,
+                model,
+                dims,
+                origin.digest,
+                self.accuracy,
+                self.store,
+                self.progress,
+                self.plugin_options,
+                self.trace,
+            )
+            self._keep(made, origin, None, ranges)
+            found = made.artifact
+        return OpenSession(found, self.threads)
+
+    def _read(self) -> "OnnxModel":
+        others = import_module("tilewright.plugins.registry").find_plugins(self.plugin_options.plugins)
+        made: OnnxModel = import_module("tilewright.frontend.onnx.load").OnnxModel(
+            self.model, custom_ops=others, check_indices=self.check_indices
         )
         return made
 
@@ -219,46 +217,58 @@ class _Loader:
         made: CompiledModel = _compiler().compile_graph(
             self.target, graph, self.accuracy, self.store, self.progress, plugin_options
         )
-        return made.session(self.threads, strict=self.plugin_options.strict)
+        return _static_session(made.artifact, self.threads, self.plugin_options.strict)
 
     def program(self, shapes: Shapes | None) -> Session:
         """One program for the whole model."""
-        model, store = self.model, self.store
-        started = time.time_ns()
-        state = _state(model)
-        digest = model_digest(model, store)
-        key, tuned = self._current_key(digest, shapes)
-        path = store.find_program(key) if key else None
-        if path is not None:
-            try:
-                artifact = file.load_artifact(path)
-                if tuned:
-                    _log.info("tuned: %d kernels from the database", tuned)
-                return _static_session(artifact, self.threads, self.plugin_options.strict)
-            except UserError as e:
-                store.discard_program(key, e.message)
-        made: CompiledModel = _compiler().compile_for(
-            self.target,
-            model,
-            digest,
-            shapes,
-            self.accuracy,
-            store,
-            self.progress,
-            plugin_options=self.plugin_options,
-            trace=self.trace,
-            check_indices=self.check_indices,
-        )
-        # Files that changed while they were read are compiled, but not kept.
-        external = [_beside(model, name) for name in made.external_files]
-        if digest and _state(model) == state and all(is_settled(p, started) for p in external):
-            note_external_files(digest, made.external_files, store)
-            others = _others(model, digest, store)
-            if others is not None:
-                note_tasks(self._key(digest, others, shapes), made.tasks, store)
-                key = self._key(digest, others, shapes, made.tuned)
-                store.put_program(key, file.chunks(made.artifact))
-        return made.session(self.threads, strict=self.plugin_options.strict)
+        origin = _Origin.of(self.model, self.store)
+        found = self._stored(origin.digest, shapes)
+        if found is None:
+            made: CompiledModel = _compiler().compile_for(
+                self.target,
+                self.model,
+                origin.digest,
+                shapes,
+                self.accuracy,
+                self.store,
+                self.progress,
+                plugin_options=self.plugin_options,
+                trace=self.trace,
+                check_indices=self.check_indices,
+            )
+            self._keep(made, origin, shapes)
+            found = made.artifact
+        return _static_session(found, self.threads, self.plugin_options.strict)
+
+    def _stored(self, digest: str, shapes: Shapes | None, dims: str = "") -> Artifact | None:
+        """The program, if it was compiled before."""
+        key, tuned = self._current_key(digest, shapes, dims)
+        path = self.store.find_program(key) if key else None
+        if path is None:
+            return None
+        try:
+            found = file.load_artifact(path)
+        except UserError as e:
+            self.store.discard_program(key, e.message)
+            return None
+        if tuned:
+            _log.info("tuned: %d kernels from the database", tuned)
+        return found
+
+    def _keep(self, made: "CompiledModel", origin: "_Origin", shapes: Shapes | None, dims: str = "") -> None:
+        """For later. Files that changed while they were read are compiled, but not kept."""
+        digest, store = origin.digest, self.store
+        external = [_beside(self.model, name) for name in made.external_files]
+        if not digest or _state(self.model) != origin.state:
+            return
+        if not all(is_settled(p, origin.started) for p in external):
+            return
+        note_external_files(digest, made.external_files, store)
+        others = _others(self.model, digest, store)
+        if others is not None:
+            note_tasks(self._key(digest, others, shapes, dims=dims), made.tasks, store)
+            key = self._key(digest, others, shapes, made.tuned, dims)
+            store.put_program(key, file.chunks(made.artifact))
 
     def _key(
         self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "", dims: str = ""
@@ -283,14 +293,14 @@ class _Loader:
         found = import_module("tilewright.plugins.registry").find_plugins(self.plugin_options.plugins)
         return " ".join([str(self.plugin_options), *(p.version for p in found)])
 
-    def _current_key(self, digest: str, shapes: Shapes | None) -> tuple[str, int]:
+    def _current_key(self, digest: str, shapes: Shapes | None, dims: str) -> tuple[str, int]:
         """Of the program as it would be compiled now, or empty: the model's other files and its tasks are not known
         before it has been compiled once. And for how many of its kernels there is a choice in the database.
         """
         others = _others(self.model, digest, self.store)
         if others is None:
             return "", 0
-        untuned = self._key(digest, others, shapes)
+        untuned = self._key(digest, others, shapes, dims=dims)
         database = default_database()
         if not database.exists:
             return untuned, 0
@@ -299,7 +309,21 @@ class _Loader:
             return "", 0
         choices = database.choices(RecordScope(target_digest(self.target), rules_digest()), tasks)
         database.close()
-        return self._key(digest, others, shapes, choices_digest(choices)), len(choices)
+        return self._key(digest, others, shapes, choices_digest(choices), dims), len(choices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """A model as it was before it was compiled: its digest, the state of its file, and when that was."""
+
+    digest: str
+    state: str
+    started: int
+
+    @classmethod
+    def of(cls, model: "Model", store: Cache) -> "_Origin":
+        started, state = time.time_ns(), _state(model)
+        return cls(model_digest(model, store), state, started)
 
 
 def _session(program: Artifact, threads: int | None, strict: bool) -> Session | OpenSession:
@@ -316,6 +340,14 @@ def _static_session(program: Artifact, threads: int | None, strict: bool) -> Ses
 
 def _compiler() -> ModuleType:
     return import_module("tilewright.compiler")
+
+
+def _ranges() -> ModuleType:
+    return import_module("tilewright.frontend.onnx.dim_ranges")
+
+
+def _open_import() -> ModuleType:
+    return import_module("tilewright.frontend.onnx.open_import")
 
 
 def _trace_module() -> ModuleType:

@@ -8,7 +8,7 @@ artifact = kernels + constants + a memory plan + the program + the trace of what
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,22 +18,23 @@ from typing import TypeAlias
 import numpy as np
 from onnx import ModelProto
 
-from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.driver.assembly import (
     Assembly,
     assembled,
     buffers_by_call,
-    interface_of,
     placed,
     with_scheduled,
 )
 from tilewright.driver.kernels import Compiled, ConstantFolder, Item, KernelCompiler
 from tilewright.driver.keys import compiler_digest, model_digest, target_digest
+from tilewright.driver.manifest import manifest_of
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned
 from tilewright.driver.workers import Workers
+from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
 from tilewright.frontend.onnx.load import OnnxModel, load_graph
+from tilewright.frontend.onnx.open_import import NotFollowed, following, import_open
 from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
@@ -54,24 +55,24 @@ from tilewright.plugins.registry import find_plugins
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.machine import check_threads, default_threads, runs_here
+from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
 from tilewright.search.database import RecordScope, default_database
 from tilewright.search.default import Spaces, spaces
 from tilewright.stages import Stages
 from tilewright.support.arrays import OpaqueArray, Shapes
-from tilewright.support.artifact import FORMAT_VERSION, Artifact, Manifest, Place, Slot
+from tilewright.support.artifact import Artifact, Place, Slot
 from tilewright.support.compiling import compiling
 from tilewright.support.errors import UserError
 from tilewright.support.indices import are_checked
 from tilewright.support.program import leaves
 from tilewright.support.progress import OnProgress
-from tilewright.support.sizes import Guard
+from tilewright.support.sizes import Dim, Guard
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, Module
 from tilewright.tir.memory_plan import plan_memory
-from tilewright.version import __version__
 
 _log = logging.getLogger("tilewright")
 
@@ -97,7 +98,9 @@ class CompiledModel:
         """Write a `.tw` file. It is native code: load it only where you would run a program of that origin."""
         file.save(self.artifact, path)
 
-    def session(self, threads: int | None = None, *, strict: bool = False) -> Session:
+    def session(self, threads: int | None = None, *, strict: bool = False) -> Session | OpenSession:
+        if self.artifact.manifest.dims:
+            return OpenSession(self.artifact, threads)
         return session_of(self.artifact, threads, strict=strict)
 
 
@@ -115,10 +118,12 @@ def compile(
     calibration: Iterable[CalibrationSample] = (),
     progress: OnProgress | None = None,
     trace: "ProgramTrace | str | Path | None" = None,
+    dims: Mapping[str, DimRange] | None = None,
 ) -> CompiledModel:
     """Compile a model for `target`: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), "x86-64-v4" (and AVX-512), or
     a Target. Kernels are ranked by one core's time; with `threads`, by the time of that many: the program still runs
-    with any number. What `trace`, or the file of that name, decides is not decided again. The rest is as for `load`.
+    with any number. What `trace`, or the file of that name, decides is not decided again. The rest is as for `load`;
+    with `dims` the program, and its file, are for all sizes in these ranges.
     """
     cache = default_cache()
     digest, bound = model_digest(model, cache), Accuracy.of(accuracy)
@@ -126,6 +131,11 @@ def compile(
     given = ProgramTrace.load(trace) if isinstance(trace, str | Path) else trace
     machine, checked = resolve_target(target), are_checked(check_indices)
     machine = machine if threads is None else machine.for_threads(check_threads(threads))
+    if dims:
+        check_ranges_alone(shapes)
+        with OnnxModel(model, custom_ops=find_plugins(options.plugins), check_indices=checked) as found:
+            ranges = dims_of(found.specs, dims)
+            return compile_open(machine, found, ranges, digest, bound, cache, progress, options, given)
     return compile_for(machine, model, digest, shapes, bound, cache, progress, None, options, checked, given)
 
 
@@ -151,6 +161,27 @@ def compile_for(
 
 
 @compiling()
+def compile_open(
+    target: Target,
+    model: OnnxModel,
+    dims: Mapping[str, Dim],
+    digest: str = "",
+    accuracy: Accuracy = DEFAULT,
+    cache: Cache = NO_CACHE,
+    progress: OnProgress | None = None,
+    plugin_options: PluginOptions = NATIVE,
+    trace: ProgramTrace | None = None,
+) -> CompiledModel:
+    """One program for all sizes of these dimensions. NotFollowed if the shapes of the model, or those who are to run a
+    part of it, do not allow that.
+    """
+    with Workers(target) as pool:
+        made = _compilation(target, accuracy, cache, pool, progress, plugin_options)
+        made.given = trace
+        return made.run_open(model, dims, digest)
+
+
+@compiling()
 def compile_graph(
     target: Target,
     graph: Graph,
@@ -162,17 +193,14 @@ def compile_graph(
     placing: Placing | None = None,
     pool: Workers | None = None,
     is_run_once: bool = False,
-    guards: tuple[Guard, ...] = (),
 ) -> CompiledModel:
-    """Compile a part of a model (nodes between those that the host runs, a region that a plugin gave up), or one with
-    open dimensions, whose sizes keep the `guards`. If placement is decided already, `assignment` is the result and
-    `placing` what it was decided with. `pool` compiles, if the caller has one. A graph that `is_run_once` gains nothing
-    from folding constants first.
+    """Compile a part of a model (nodes between those that the host runs, a region that a plugin gave up). If placement
+    is decided already, `assignment` is the result and `placing` what it was decided with. `pool` compiles, if the
+    caller has one. A graph that `is_run_once` gains nothing from folding constants first.
     """
     with Workers(target) if pool is None else nullcontext(pool) as workers:
         made = _compilation(target, accuracy, cache, workers, progress, plugin_options)
         made.assignment, made.placing, made.is_run_once = assignment, placing, is_run_once
-        made.guards = guards
         return made.run_graph(graph, "")
 
 
@@ -180,7 +208,8 @@ def runner(target: Target, accuracy: Accuracy, cache: Cache, pool: Workers | Non
     """Runs a part of a graph once; if code for the target does not run here, its results are unknown."""
 
     def run(part: Graph, feeds: Mapping[str, OpaqueArray]) -> Mapping[str, OpaqueArray]:
-        with compile_graph(target, part, accuracy, cache, pool=pool, is_run_once=True).session() as session:
+        made = compile_graph(target, part, accuracy, cache, pool=pool, is_run_once=True)
+        with session_of(made.artifact) as session:
             return session.run(feeds)
 
     return run
@@ -217,21 +246,25 @@ def stages(
     accuracy: AccuracyLike | None = None,
     plugin_options: PluginOptions = NATIVE,
     check_indices: bool | None = None,
+    dims: Mapping[str, DimRange] | None = None,
 ) -> Stages:
     """Compile, and keep what each stage has made."""
     machine, cache = resolve_target(target), default_cache()
-    with OnnxModel(
-        model, custom_ops=custom_op_plugins(plugin_options), check_indices=are_checked(check_indices)
-    ) as found:
-        try:
-            graph, hosts, later = found.whole(shapes or {}), (), 0
-        except HostNodes:
-            first = found.first_stage(shapes or {})
-            graph, hosts, later = first.graph, first.hosts, len(first.rest)
-        files = tuple(sorted(found.opened))
-    with Workers(machine) as pool:
+    digest, hosts, later = model_digest(model, cache), (), 0
+    others, checked = find_plugins(plugin_options.plugins), are_checked(check_indices)
+    with OnnxModel(model, custom_ops=others, check_indices=checked) as found, Workers(machine) as pool:
         c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
-        made = c.run_graph(graph, model_digest(model, cache))
+        if dims:
+            check_ranges_alone(shapes)
+            graph, made = None, c.run_open(found, dims_of(found.specs, dims), digest)
+        else:
+            try:
+                graph = found.whole(shapes or {})
+            except HostNodes:
+                first = found.first_stage(shapes or {})
+                graph, hosts, later = first.graph, first.hosts, len(first.rest)
+            made = c.run_graph(graph, digest)
+        files = tuple(sorted(found.opened))
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None
     return Stages(
@@ -240,24 +273,6 @@ def stages(
         sum(k.is_tuned for k in state.kernels),
         files,
     )
-
-
-def custom_op_plugins(plugin_options: PluginOptions) -> Sequence[Plugin]:
-    """The plugins that are asked about operators that we do not know."""
-    return find_plugins(plugin_options.plugins)
-
-
-def lowered(
-    model: Model,
-    shapes: Shapes | None = None,
-    accuracy: Accuracy = DEFAULT,
-    target: str | Target = "native",
-) -> Module:
-    """The Funcs of a model as they are before they are scheduled, with algorithms and the layouts of buffers chosen."""
-    machine = resolve_target(target)
-    fold = runner(machine, accuracy, default_cache()) if runs_here(machine.triple, machine.features) else None
-    context = PassContext(machine, accuracy.allows, run_constants=fold)
-    return run_passes(ProgramState(load_graph(model, shapes)), context, until="layouts").current
 
 
 def _compilation(
@@ -300,10 +315,24 @@ class _Compilation:
         start = time.perf_counter()
         self._tell("import", 0, 1)
         opened: list[str] = []
-        others = custom_op_plugins(self.plugin_options)
+        others = find_plugins(self.plugin_options.plugins)
         graph = load_graph(model, shapes, opened=opened, custom_ops=others, check_indices=check_indices)
         self.seconds["import"] = time.perf_counter() - start
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
+
+    def run_open(self, model: OnnxModel, dims: Mapping[str, Dim], digest: str) -> CompiledModel:
+        if self.plugin_options.plugins:
+            raise NotFollowed(
+                "plugins compile parts of a model for given shapes, not for ranges of dimensions",
+                hint="leave the ranges out, or the plugins",
+            )
+        start = time.perf_counter()
+        self._tell("import", 0, 1)
+        found = import_open(model, dims)
+        self.seconds["import"], self.guards = time.perf_counter() - start, found.guards
+        with following(found.guards):
+            made = self.run_graph(found.graph, digest)
+        return replace(made, external_files=tuple(sorted(model.opened)))
 
     def run_graph(self, graph: Graph, digest: str) -> CompiledModel:
         start = time.perf_counter()
@@ -396,7 +425,7 @@ class _Compilation:
         return able
 
     def _native(self, graph: Graph) -> Session:
-        return compile_graph(self.target, graph, self.accuracy, self.compiler.cache).session()
+        return session_of(compile_graph(self.target, graph, self.accuracy, self.compiler.cache).artifact)
 
     def _tried(self, placing: Placing, graph: Graph, assignment: Assignment) -> Session | None:
         """A session of a graph, to be timed; None if plugins take nothing of what is assigned to them. A plugin that
@@ -419,7 +448,7 @@ class _Compilation:
         except UserError:  # an operator that is left to native code, which does not know it
             return None
         is_of_use = made.artifact.regions or not assignment
-        return made.session(placing.threads, strict=True) if is_of_use else None
+        return session_of(made.artifact, placing.threads, strict=True) if is_of_use else None
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
@@ -442,18 +471,6 @@ class _Compilation:
             self.calls[k.name] = self.calls.get(k.name, 0) + 1
         return [Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
 
-    def _options(self, state: ProgramState) -> dict[str, str]:
-        """What to say of the program: how accurate it is, what became of that, and all that was decided."""
-        made = state.trace
-        found = {"accuracy": str(self.accuracy), "machine": made.machine, "trace": str(made)}
-        if state.graph.checks is not None:
-            found["check_indices"] = "on"
-        assert state.lowered is not None
-        algorithms = [f"{f.name}: {f.algorithm}" for f in state.lowered.funcs if f.algorithm]
-        if algorithms:
-            found["algorithms"] = "\n".join(algorithms)
-        return found
-
     def _artifact(self, state: ProgramState, nodes: Assembly, digest: str) -> Artifact:
         module = state.current
         in_place = {p.region.key for p in self.placement.regions if p.plugin.capabilities.in_place}
@@ -468,22 +485,7 @@ class _Compilation:
             (Place.CONSTANT, constants),
         ):
             slots.update((b, Slot(where, n)) for n, b in enumerate(group))
-        checks = state.graph.checks or ()
-        face = interface_of(state.graph, module.inputs)
-        manifest = Manifest(
-            FORMAT_VERSION,
-            __version__,
-            LLVM_VERSION,
-            self._options(state),
-            digest,
-            self.target.triple,
-            tuple(sorted(self.target.features)),
-            face.inputs,
-            face.written[: len(face.written) - 2 * len(checks)],
-            checks,
-            face.dims,
-            self.guards,
-        )
+        manifest = manifest_of(state, self.target, self.accuracy, digest, self.guards)
         called = {i.kernel.name: i.kernel.object for i in leaves(nodes) if isinstance(i, Item)}
         arrays = [np.asarray(self.values[b], order="C") for b in constants]  # also of rank 0
         regions = region_codes(self.placement, arrays)
@@ -493,6 +495,6 @@ class _Compilation:
             tuple(called.values()),
             tuple(arrays),
             plan.bytes,
-            placed(nodes, slots, face.dims),
+            placed(nodes, slots, manifest.dims),
             regions,
         )

@@ -17,9 +17,9 @@ from examples.models import mlp
 from tests.tile_space import tile_spaces
 from tilewright.cli.main import main
 from tilewright.cli.status import ExitStatus
-from tilewright.compiler import lowered
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import tuning_scope
+from tilewright.lowered import lowered
 from tilewright.search.database import Database, Measurement
 from tilewright.target.target import native
 from tilewright.tuning.tuner import TaskTuner

@@ -19,9 +19,9 @@ from tilewright.cli import inspection
 from tilewright.cli.commands.inspect import STAGES
 from tilewright.cli.main import main
 from tilewright.cli.status import ExitStatus
-from tilewright.compiler import lowered
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import tuning_scope
+from tilewright.lowered import lowered
 from tilewright.search.database import Database, Measurement
 from tilewright.target.target import native
 

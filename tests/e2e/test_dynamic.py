@@ -2,6 +2,7 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,18 +52,121 @@ def sums() -> ModelProto:
     )
 
 
-def test_open_dimensions_are_those_of_the_feeds(caplog: pytest.LogCaptureFixture) -> None:
+def roots() -> ModelProto:
+    """Shapes that are no sums and products of the open dimensions: a square root is taken on the way."""
+    return model(
+        node("Shape", ["x"], ["s"]),
+        node("Cast", ["s"], ["f"], to=F32),
+        node("Sqrt", ["f"], ["root"]),
+        node("Cast", ["root"], ["r"], to=I64),
+        node("Expand", ["one", "r"], ["y"]),
+        inputs=[("x", F32, ["n", "m"]), ("one", F32, [1, 1])],
+        outputs=[("y", F32, ["p", "q"])],
+    )
+
+
+def compilations(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.message for r in caplog.records if "compiling" in r.message or "program" in r.message]
+
+
+def test_a_dimension_that_varies_is_opened(caplog: pytest.LogCaptureFixture) -> None:
     session = tw.load(sums(), threads=1)
     assert isinstance(session, DynamicSession)
     with caplog.at_level(logging.INFO, "tilewright"):
-        for n in (2, 3, 2):
+        for n in (2, 3, 2, 64, 1, 17):
             x = np.ones((n, 4), np.float32)
             np.testing.assert_array_equal(session.run({"x": x})["y"], np.full((n, 4), n * 4))
-    messages = [r.message for r in caplog.records if r.message.startswith("compiling")]
-    assert messages == [
+    assert compilations(caplog) == [
         "compiling for x [2, 4]: the first shapes",
-        "compiling for x [3, 4]: none of 1 variants has them",
+        "compiling for n from 1 to 64, m 4: n is 3, and was 2",
     ]
+    assert "; and one for n from 1 to 64, m 4>" in repr(session)
+
+
+def test_sizes_beyond_the_range_get_a_wider_program(caplog: pytest.LogCaptureFixture) -> None:
+    session = tw.load(sums(), threads=1)
+    with caplog.at_level(logging.INFO, "tilewright"):
+        for n, m in ((2, 4), (40, 4), (100, 4), (300, 5), (256, 64), (7, 3)):
+            x = np.ones((n, m), np.float32)
+            np.testing.assert_array_equal(session.run({"x": x})["y"], np.full((n, m), n * m))
+    assert compilations(caplog)[1:] == [
+        "compiling for n from 1 to 128, m 4: n is 40, and was 2",
+        "compiling for n from 1 to 1024, m from 1 to 64: n is 300, outside of n from 1 to 128; m is 5, and was 4",
+    ]
+
+
+def test_shapes_that_cannot_be_followed_have_a_program_each(caplog: pytest.LogCaptureFixture) -> None:
+    session = tw.load(roots(), threads=1, variants=2)
+    one = np.ones((1, 1), np.float32)
+    with caplog.at_level(logging.INFO, "tilewright"):
+        for n in (4, 9, 16, 4):
+            assert session.run({"x": np.ones((n, 9), np.float32), "one": one})["y"].shape == (n**0.5, 3)
+    messages = compilations(caplog)
+    assert [m for m in messages if m.startswith("a program for each shape: ")] == messages[2:3]
+    compiled = [m for m in messages if m.startswith("compiling for x ")]
+    assert len(compiled) == 4
+    assert "none of 2 variants has them; the least recently used variant goes" in compiled[2]
+
+
+def test_sizes_that_the_open_program_leaves_out_have_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    last_three = model(
+        node("Constant", [], ["from"], value_ints=[-3]),
+        node("Constant", [], ["to"], value_ints=[1 << 40]),
+        node("Slice", ["x", "from", "to"], ["y"]),
+        inputs=[("x", F32, ["n"])],
+        outputs=[("y", F32, ["k"])],
+    )
+    session = tw.load(last_three, threads=1)
+    with caplog.at_level(logging.INFO, "tilewright"):
+        for n in (5, 9, 2, 33, 0, 2):
+            x = np.arange(n, dtype=np.float32)
+            np.testing.assert_array_equal(session.run({"x": x})["y"], x[-3:])
+    messages = compilations(caplog)
+    assert messages[1] == "compiling for n from 1 to 64: n is 9, and was 5"
+    assert messages[2].startswith("compiling for x [2]: the program for n from 1 to 64 leaves them out: ")
+    assert messages[3].startswith("compiling for x [0]: ")
+    assert len(messages) == 4
+
+
+def test_images_keep_their_step(caplog: pytest.LogCaptureFixture) -> None:
+    pool = model(
+        node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+        inputs=[("x", F32, [1, 2, "h", "w"])],
+        outputs=[("y", F32, [1, 2, "p", "q"])],
+    )
+    session = tw.load(pool, threads=1)
+    with caplog.at_level(logging.INFO, "tilewright"):
+        for h, w in ((32, 64), (64, 64), (96, 64), (50, 64)):
+            x = np.arange(2 * h * w, dtype=np.float32).reshape(1, 2, h, w)
+            np.testing.assert_array_equal(session.run({"x": x})["y"], x[:, :, 1::2, 1::2])
+    assert compilations(caplog)[1:] == [
+        "compiling for h from 32 to 128 in steps of 32, w 64: h is 64, and was 32",
+        "compiling for h from 1 to 128, w 64: h is 50, outside of h from 32 to 128 in steps of 32",
+    ]
+
+
+def test_a_program_for_all_sizes_is_found_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    for _ in range(2):
+        with tw.load(sums(), threads=1) as session:
+            for n in (11, 12):
+                bound = session.bind({"x": np.ones((n, 3), np.float32)})
+                np.testing.assert_array_equal(bound.run()["y"], np.full((n, 3), 3 * n))
+        monkeypatch.setattr("tilewright.compiler._Compilation.run_graph", None)
+
+
+def test_threads_meet_in_one_open_program(caplog: pytest.LogCaptureFixture) -> None:
+    session = tw.load(sums(), threads=1)
+
+    def use(n: int) -> bool:
+        results = [session.run({"x": np.ones((n, 2), np.float32)})["y"] for _ in range(20)]
+        return all(r.shape == (n, 2) and (r == 2 * n).all() for r in results)
+
+    with caplog.at_level(logging.INFO, "tilewright"), ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(use, (1, 5, 3, 30, 2, 17, 9)))
+    assert len(compilations(caplog)) <= 3
 
 
 def test_negative_dimensions_are_open() -> None:
@@ -74,22 +178,13 @@ def test_negative_dimensions_are_open() -> None:
         check(open_batch, x=np.linspace(-1, 1, 3 * n, dtype=np.float32).reshape(n, 3))
 
 
-def test_variants_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    session = tw.load(sums(), threads=1, variants=2)
-    with caplog.at_level(logging.INFO, "tilewright"):
-        for n in (1, 2, 3, 1):
-            session.run({"x": np.ones((n, 1), np.float32)})
-    messages = [r.message for r in caplog.records if r.message.startswith("compiling")]
-    assert len(messages) == 4
-    assert "the least recently used variant goes" in messages[2]
-
-
 def test_threads_with_more_shapes_than_variants() -> None:
-    session = tw.load(sums(), threads=1, variants=1)
+    session = tw.load(roots(), threads=1, variants=1)
+    one = np.ones((1, 1), np.float32)
 
     def use(n: int) -> bool:
-        results = [session.run({"x": np.ones((n, 2), np.float32)})["y"] for _ in range(20)]
-        return all((r == 2 * n).all() for r in results)
+        feeds = {"x": np.ones((n * n, 4), np.float32), "one": one}
+        return all(session.run(feeds)["y"].shape == (n, 2) for _ in range(20))
 
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(use, (1, 2, 3)))

@@ -11,12 +11,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.compiler import compile_graph
-from tilewright.runtime import file
 from tilewright.runtime.open_session import OpenSession
 from tilewright.sessions.dynamic import DynamicSession
-from tilewright.sessions.open_model import OnnxModel, compile_open, dims_of
-from tilewright.target.names import resolve_target
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
 RNG = np.random.default_rng(0)
@@ -217,17 +213,34 @@ def test_outputs_are_written_to_the_callers_arrays() -> None:
 
 def test_a_file_holds_an_open_program(tmp_path: Path) -> None:
     m = attention()
-    with OnnxModel(m) as read:
-        made = compile_open(
-            read,
-            dims_of(read, {"batch": (1, 4), "n": (1, 40)}),
-            lambda graph, guards: compile_graph(resolve_target("native"), graph, guards=guards),
-        )
     path = tmp_path / "open.tw"
-    file.save(made.artifact, path)
-    feeds = feeds_of(m, {"batch": 3, "n": 11})
+    tw.compile(m, dims={"batch": (1, 4), "n": (1, 40)}).save(path)
     with tw.load(path) as loaded, open_session(m) as session:
-        np.testing.assert_array_equal(loaded.run(feeds)["y"], session.run(feeds)["y"])
+        assert isinstance(loaded, OpenSession)
+        for at in ({"batch": 3, "n": 11}, {"batch": 1, "n": 40}):
+            feeds = feeds_of(m, at)
+            np.testing.assert_array_equal(loaded.run(feeds)["y"], session.run(feeds)["y"])
+
+
+def test_a_compiled_model_with_ranges_has_an_open_session() -> None:
+    m = mlp()
+    feeds = feeds_of(m, {"n": 7})
+    with tw.compile(m, dims={"n": (1, 40)}).session(1) as made, open_session(m) as session:
+        assert isinstance(made, OpenSession)
+        np.testing.assert_array_equal(made.run(feeds)["y"], session.run(feeds)["y"])
+
+
+def test_a_range_of_one_size_is_no_open_dimension() -> None:
+    m = attention()
+    with tw.load(m, dims={"batch": 2, "n": (1, 40)}) as session:
+        assert isinstance(session, OpenSession)
+        assert [d.name for d in session.dims] == ["n"]
+        feeds = feeds_of(m, {"batch": 2, "n": 9})
+        other: Any = ort.InferenceSession(m.SerializeToString())
+        got: Any = session.run(feeds)["y"]
+        np.testing.assert_allclose(got, other.run(None, feeds)[0], rtol=2e-4, atol=2e-5)
+        with pytest.raises(tw.UserError, match="should be"):
+            session.run(feeds_of(m, {"batch": 3, "n": 9}))
 
 
 def test_a_size_out_of_range_says_the_range() -> None:

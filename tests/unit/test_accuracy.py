@@ -13,9 +13,10 @@ from examples.models import mlp
 from tests.onnx_cases import Model
 from tilewright import api
 from tilewright.cli.main import main
-from tilewright.compiler import CompiledModel, compile, compile_graph, lowered, stages
+from tilewright.compiler import CompiledModel, compile, compile_graph, stages
 from tilewright.driver.keys import program_key
 from tilewright.driver.passes import task_key
+from tilewright.lowered import lowered
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime import file
 from tilewright.support.errors import UserError

@@ -13,9 +13,10 @@ from onnx import ModelProto
 from examples.models import mlp, transformer_encoder
 from tests.onnx_cases import Model, random_feeds
 from tilewright import api
-from tilewright.compiler import CompiledModel, compile, lowered
+from tilewright.compiler import CompiledModel, compile
 from tilewright.driver.decisions import Algorithm, ChannelsLast, Decision, Group, Join, Kernel
 from tilewright.driver.trace import SECTIONS, ProgramTrace
+from tilewright.lowered import lowered
 from tilewright.runtime.file import chunks
 from tilewright.schedule.steps import Coarsen, Split
 from tilewright.search.default import spaces

@@ -21,6 +21,7 @@ from tests.tile_space import gemm, tile_spaces
 from tilewright import api, compiler
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import Tuned, tuning_scope
+from tilewright.lowered import lowered
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.database import Choice, Database, Measurement
 from tilewright.support.budget import parse_budget
@@ -205,7 +206,7 @@ def test_the_tasks_of_a_model_are_those_that_compilation_looks_up(database: Path
 
 
 def note_choice(model: onnx.ModelProto, rows: int, rule: str = "tile") -> None:
-    (func,) = compiler.lowered(model).funcs
+    (func,) = lowered(model).funcs
     decisions = {"rows": rows, "columns": 16, "steps": 2}
     made = Measurement(task_key(func, ()), "choice", rule, decisions, "ok", 1e-6)
     database = api.default_database()

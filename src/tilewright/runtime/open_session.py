@@ -6,7 +6,7 @@ that pitch, unless they have it; results are views of such memory. A size that w
 of a few sums; one that was, a look into a table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from tilewright.runtime.feeds import Buffers, Feeds, as_array, check_by_name, si
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import check_machine, check_threads, default_threads
 from tilewright.runtime.memory import Constants, empty_aligned
-from tilewright.runtime.program import ExecutionPlan, RunContext, dtype_of
+from tilewright.runtime.program import ExecutionPlan, RunContext, dtype_of, nbytes_of
 from tilewright.runtime.session import ContextPool
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
@@ -66,6 +66,8 @@ class OpenSession(Closing):
         self._staged: dict[int, list[OpaqueArray]] = {}
         self._used: dict[int, _Sized] = {}
         self._pool = ContextPool(plan, max(2, default_threads() + 1))
+        tensors = (*self.inputs, *self.outputs)
+        self.capacity_bytes = plan.arena_bytes + sum(map(nbytes_of, tensors))  # of a run at the largest sizes
 
     def __repr__(self) -> str:
         """Inputs and outputs, and the open dimensions with their ranges."""
@@ -153,8 +155,24 @@ class OpenSession(Closing):
             found = self._known[key] = self._measure(arrays)
         return found
 
-    def _measure(self, arrays: list[OpaqueArray]) -> _Sized:
-        values = {name: arrays[i].shape[d] for name, (i, d) in self._where.items()}
+    def covers(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Is the program made for inputs of these shapes?"""
+        return self.why_not(shapes) is None
+
+    def why_not(self, shapes: Mapping[str, Sequence[int]]) -> str | None:
+        """Why the program is not made for inputs of these shapes; None if it is."""
+        given = [tuple(shapes[s.name]) for s in self.inputs]
+        if any(len(g) != len(s.shape) for g, s in zip(given, self.inputs, strict=True)):
+            return "the ranks of the inputs are others"
+        try:
+            self._values(given)
+        except UserError as e:
+            return e.message
+        return None
+
+    def _values(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """The sizes of the open dimensions where the inputs have these shapes. UserError if there is no program."""
+        values = {name: shapes[i][d] for name, (i, d) in self._where.items()}
         for dim in self.dims:
             if not dim.allows(values[dim.name]):
                 raise OutOfRange(
@@ -164,15 +182,19 @@ class OpenSession(Closing):
                         command=f"give a wider range: --dim {dim.name}=LEAST..MOST",
                     ),
                 )
-        for spec, array in zip(self.inputs, arrays, strict=True):
-            if array.shape != spec.shape_at(values):
+        for spec, shape in zip(self.inputs, shapes, strict=True):
+            if shape != spec.shape_at(values):
                 raise UserError(
-                    f"the feeds do not fit each other: {spec.name} is {list(array.shape)}, and should be "
+                    f"the feeds do not fit each other: {spec.name} is {list(shape)}, and should be "
                     f"{list(spec.shape_at(values))} where {', '.join(f'{n} is {v}' for n, v in values.items())}"
                 )
         wrong = next((g for g in self._guards if not g.holds(values)), None)
         if wrong is not None:
             raise OutOfRange(f"the program is made for sizes with {wrong}")
+        return values
+
+    def _measure(self, arrays: list[OpaqueArray]) -> _Sized:
+        values = self._values([a.shape for a in arrays])
         by_name = {d.name: d for d in self.dims}
         numbers = [np.array([values[n] // by_name[n].multiple], np.int64) for n in self._read]
         return _Sized(

@@ -120,6 +120,9 @@ class ExecutionPlan:
         self.constants = constants
         self.externals = dict(externals)
         self.arena_bytes = artifact.arena_bytes
+        self.is_open = bool(
+            artifact.manifest.dims
+        )  # few runs use all of the arena: it is not touched beforehand
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.written
         self.segments: list[Segment] = []
@@ -231,7 +234,7 @@ class RunContext:
     def __init__(self, plan: ExecutionPlan) -> None:
         self._plan = plan
         self.run_job = plan.team.run_job
-        self._arena = MemoryRegion(plan.arena_bytes)
+        self._arena = MemoryRegion(plan.arena_bytes, zeroed=not plan.is_open)
         self._inputs: Sequence[OpaqueArray] = ()
         self._outputs: Sequence[OpaqueArray] = ()
         calls = [c for s in plan.segments for c in s.calls]

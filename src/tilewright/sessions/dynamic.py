@@ -1,15 +1,18 @@
 """Sessions of models that cannot be one program: shapes are left open, or the host has a part in them.
 
-A model with open dimensions is compiled for the shapes of the first feeds, and again when others come: each such
-program is a variant, and the least recently used goes when there are too many. Every compilation is logged with its
-reason (logger "tilewright").
+A model with open dimensions is compiled for the shapes of the first feeds. When others come, one program is made for
+all sizes of the dimensions that were seen to vary, with room to grow (`sessions/seen_sizes.py`); sizes beyond it need a
+wider one. Where the shapes of a model cannot be followed, and for sizes that such a program leaves out, there is a
+program for each set of shapes: a variant, of which the least recently used goes when there are too many. Every
+compilation is logged with its reason (logger "tilewright"; `docs/dynamic.md` has the lines).
 """
 
 import logging
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -19,12 +22,15 @@ from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.ops.hostop import HostValue
 from tilewright.runtime.feeds import Buffers, as_array, check_by_name, signature_text
+from tilewright.runtime.open_session import OpenBound, OpenSession
 from tilewright.runtime.session import Bound, Session
+from tilewright.sessions.seen_sizes import SeenSizes
 from tilewright.sessions.staged import Build, Staged
 from tilewright.support.arrays import Array, Shapes
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import Dim
 
 _log = logging.getLogger("tilewright")
 
@@ -32,6 +38,9 @@ ShapeKey: TypeAlias = tuple[tuple[int, ...], ...]
 
 VARIANTS = 8
 _KNOWN_SHAPES = 1024
+_SHARE_OF_MEMORY = (
+    0.5  # of the machine's: more at capacity than that is given up for a program for each shape
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +50,48 @@ class OutputSpec:
     name: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _OpenProgram:
+    """The program for all sizes, and the shapes that are known to be among them."""
+
+    session: OpenSession
+    ranges: Mapping[str, Dim]
+    covered: set[ShapeKey] = field(default_factory=set[ShapeKey])
+
+    def covers(self, key: ShapeKey, shapes: Shapes) -> bool:
+        if key in self.covered:
+            return True
+        if not self.session.covers(shapes):
+            return False
+        if len(self.covered) >= _KNOWN_SHAPES:
+            self.covered.clear()
+        self.covered.add(key)
+        return True
+
+    def __str__(self) -> str:
+        return _ranges_text(self.ranges)
+
+
 class DynamicSession(Closing):
     """Compiles once it has seen the shapes. `run` may be called from several Python threads at once.
 
-    `load` gives the program for shapes of all inputs, or raises HostNodes; `build` compiles a part of a model.
+    `load` gives the program for shapes of all inputs, or raises HostNodes; `build` compiles a part of a model; `open`
+    gives one program for all sizes of the model's open dimensions, or a UserError that says why there is none.
     """
 
     def __init__(
-        self, model: OnnxModel, load: Callable[[Shapes], Session], build: Build, variants: int = VARIANTS
+        self,
+        model: OnnxModel,
+        load: Callable[[Shapes], Session],
+        build: Build,
+        open: Callable[[OnnxModel, Mapping[str, Dim]], OpenSession],
+        variants: int = VARIANTS,
     ) -> None:
         self._model, self._load, self._build, self._limit = model, load, build, variants
+        self._make_open = open
+        self._open: _OpenProgram | None = None
+        self._is_closed_up = False  # no further program for all sizes is tried
+        self._seen = SeenSizes(model.specs)
         self.inputs: tuple[TensorSpec | InputSpec, ...] = model.specs
         self.outputs = tuple(OutputSpec(n) for n in model.scope.outputs)
         self._names = [s.name for s in model.specs]
@@ -72,6 +113,7 @@ class DynamicSession(Closing):
             with self._lock:
                 made = list(self._variants.values())
             state = f"{len(made)} of at most {self._limit} programs compiled, each for its shapes"
+            state += f"; and one for {self._open}" if self._open is not None else ""
         return f"<DynamicSession {inputs} -> {outputs}; {state}>"
 
     @property
@@ -106,17 +148,17 @@ class DynamicSession(Closing):
         check_by_name(feeds, outputs, self._names)
         values = self._values(feeds)
         found = self._variant(self._shapes(values))
-        if isinstance(found, Session):
+        if not isinstance(found, Staged):
             return found.run(values, outputs)  # pyright: ignore[reportArgumentType]
         results = dict(zip(self._results, _owned(found.run(values), values), strict=True))
         return results if outputs is None else _copied(results, outputs)
 
-    def bind(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> Bound:
+    def bind(self, feeds: Mapping[str, Any], outputs: Buffers | None = None) -> Bound | OpenBound:
         """Fix the arrays that runs read from and write to; the shapes are those of the feeds."""
         check_by_name(feeds, outputs, self._names)
         values = self._values(feeds)
         found = self._variant(self._shapes(values))
-        if isinstance(found, Session):
+        if not isinstance(found, Staged):
             return found.bind(values, outputs)  # pyright: ignore[reportArgumentType]
         raise UserError(
             "a model in which the host has a part cannot be bound",
@@ -124,8 +166,11 @@ class DynamicSession(Closing):
         )
 
     def close(self) -> None:
-        """Free the memory of all compiled variants."""
+        """Free the memory of all compiled programs."""
         with self._lock:
+            if self._open is not None:
+                self._open.session.close()
+                self._open = None
             for session in self._variants.values():
                 session.close()
             self._variants.clear()
@@ -175,7 +220,7 @@ class DynamicSession(Closing):
     def _shapes(self, values: Mapping[str, HostValue]) -> dict[str, tuple[int, ...]]:
         return {n: v.shape for n, _ in self._tensors if isinstance(v := values[n], np.ndarray)}
 
-    def _variant(self, shapes: Shapes) -> Session | Staged:
+    def _variant(self, shapes: Shapes) -> Session | OpenSession | Staged:
         key = tuple(shapes.values())
         if self._staged is not None:
             if key not in self._fitting:
@@ -184,42 +229,99 @@ class DynamicSession(Closing):
                     self._fitting.clear()
                 self._fitting.add(key)
             return self._staged
-        found = self._found(key)
+        found = self._found(key, shapes)
         if found is not None:
             return found
         with self._compiling:  # runs whose program is compiled do not wait for this one
             if self._staged is not None:
                 return self._staged
-            found = self._found(key)  # another thread may have been quicker
+            found = self._found(key, shapes)  # another thread may have been quicker
             if found is not None:
                 return found
-            self._tell(shapes)
-            try:
-                made = self._load(shapes)
-            except HostNodes as e:
-                _log.info("the host runs a part of the model: %s", e.message)
-                self._staged = Staged(self._model.scope, self._build)
-                return self._staged
-            with self._lock:
-                self._variants[key] = made
-                if len(self._variants) > self._limit:
-                    self._variants.popitem(last=False)  # not closed: a run may be about to use it
-            return made
+            self._model.types(shapes)  # held to what the model says of its inputs
+            why = self._opened_for(shapes)
+            if why is None and self._open is not None and self._open.covers(key, shapes):
+                return self._open.session
+            return self._compiled(key, shapes, why or self._left_out(shapes))
 
-    def _found(self, key: ShapeKey) -> Session | None:
+    def _opened_for(self, shapes: Shapes) -> str | None:
+        """Make a program for all sizes that has these among them, if it is time for one; otherwise, why not."""
+        sizes = self._seen.sizes(shapes)
+        if not sizes or 0 in sizes.values():
+            return self._why_one_more()
+        is_first = not self._variants and self._open is None
+        before = self._seen.ranges()
+        self._seen.note(sizes)
+        if is_first or self._is_closed_up:
+            return self._why_one_more()
+        if self._open is not None and all(d.allows(sizes[n]) for n, d in self._open.ranges.items()):
+            return self._left_out(shapes)
+        ranges = self._seen.ranges()
+        reasons = [
+            f"{n} is {sizes[n]}, {f'and was {d.most}' if d.least == d.most else f'outside of {d}'}"
+            for n, d in before.items()
+            if not d.allows(sizes[n])
+        ]
+        _log.info("compiling for %s: %s", _ranges_text(ranges), "; ".join(reasons))
+        try:
+            made = self._make_open(self._model, ranges)
+            needed = made.capacity_bytes
+            if needed > _SHARE_OF_MEMORY * _memory():
+                made.close()
+                raise UserError(f"one for {_ranges_text(ranges)} would need {needed >> 20} MiB")
+        except UserError as e:
+            _log.info("a program for each shape: %s", e.message)
+            self._is_closed_up = True
+            return self._why_one_more()
+        self._open = _OpenProgram(made, ranges)
+        return None
+
+    def _left_out(self, shapes: Shapes) -> str:
+        """Why the program for all sizes is not for these."""
+        why = "" if self._open is None else self._open.session.why_not(shapes)
+        return f"the program for {self._open} leaves them out: {why}"
+
+    def _compiled(self, key: ShapeKey, shapes: Shapes, why: str) -> Session | Staged:
+        text = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
+        _log.info("compiling for %s: %s", text, why)
+        try:
+            made = self._load(shapes)
+        except HostNodes as e:
+            _log.info("the host runs a part of the model: %s", e.message)
+            self._staged = Staged(self._model.scope, self._build)
+            return self._staged
+        with self._lock:
+            self._variants[key] = made
+            if len(self._variants) > self._limit:
+                self._variants.popitem(last=False)  # not closed: a run may be about to use it
+        return made
+
+    def _found(self, key: ShapeKey, shapes: Shapes) -> Session | OpenSession | None:
+        """The program for these shapes, or the one for all sizes if they are among those."""
         with self._lock:
             found = self._variants.get(key)
             if found is not None:
                 self._variants.move_to_end(key)
-            return found
+                return found
+            program = self._open
+        return program.session if program is not None and program.covers(key, shapes) else None
 
-    def _tell(self, shapes: Shapes) -> None:
-        text = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
+    def _why_one_more(self) -> str:
         if not self._variants:
-            _log.info("compiling for %s: the first shapes", text)
-        else:
-            full = "" if len(self._variants) < self._limit else "; the least recently used variant goes"
-            _log.info("compiling for %s: none of %d variants has them%s", text, len(self._variants), full)
+            return "the first shapes"
+        full = "" if len(self._variants) < self._limit else "; the least recently used variant goes"
+        return f"none of {len(self._variants)} variants has them{full}"
+
+
+def _ranges_text(ranges: Mapping[str, Dim]) -> str:
+    """Those that are open, and then the sizes of the others."""
+    ordered = sorted(ranges.values(), key=lambda d: d.least == d.most)
+    return ", ".join(str(d) if d.least < d.most else f"{d.name} {d.most}" for d in ordered)
+
+
+def _memory() -> int:
+    """Bytes that the machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _type_text(spec: TensorSpec | InputSpec) -> str:

@@ -23,9 +23,10 @@ from onnx import ModelProto
 
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
-from tilewright.compiler import SPACES, Model, lowered
+from tilewright.compiler import SPACES, Model
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import tuning_scope
+from tilewright.lowered import lowered
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.schedule.decisions import sampling_steps

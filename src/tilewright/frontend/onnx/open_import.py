@@ -9,7 +9,8 @@ elements, a cache of `past` and one token), are made one: the importer tries aga
 the equality is held to when the program runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 from tilewright.frontend.onnx.importer import StageImporter
@@ -19,7 +20,17 @@ from tilewright.graph.graph import Graph, Node
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import Op, TensorType
 from tilewright.support.errors import UserError
-from tilewright.support.sizes import Dim, DimUnits, Guard, SizeError, SizeExpr, SymInt, recording, sym_int
+from tilewright.support.sizes import (
+    Dim,
+    DimUnits,
+    Guard,
+    SizeError,
+    SizeExpr,
+    SymInt,
+    assuming,
+    recording,
+    sym_int,
+)
 
 _OTHER_ENDS = 3  # how much lower the upper ends are in the second import
 
@@ -53,20 +64,33 @@ def dim_name(spec: InputSpec, axis: int) -> str:
 
 def import_open(model: OnnxModel, dims: Mapping[str, Dim]) -> OpenGraph:
     """Raises NotFollowed, HostNodes, or what an import of static shapes raises."""
-    first = _imported(model, dims)
+    fixed = {n: d.most for n, d in dims.items() if d.least == d.most}
+    first = _imported(model, dims, fixed)
     lower = {n: replace(d, most=max(d.least, d.most - _OTHER_ENDS * d.multiple)) for n, d in dims.items()}
-    second = _imported(model, lower)
+    second = _imported(model, lower, fixed)
     _compare(first.graph, second.graph, lower)
     return first
 
 
-def _imported(model: OnnxModel, dims: Mapping[str, Dim]) -> OpenGraph:
-    sizes = {n: sym_int(d) for n, d in dims.items()}
+@contextmanager
+def following(guards: Iterable[Guard]) -> Generator[None]:
+    """Sizes keep these guards, inside; what goes beyond them is NotFollowed."""
+    try:
+        with assuming(guards):
+            yield
+    except SizeError as e:
+        raise NotFollowed(f"an operator of the model does not take open dimensions: {e}") from e
+
+
+def _imported(model: OnnxModel, dims: Mapping[str, Dim], fixed: Mapping[str, int]) -> OpenGraph:
+    sizes = {n: sym_int(d) for n, d in dims.items()} | fixed
     try:
         with recording() as guards:
             graph = _whole(model, sizes)
     except SizeError as e:
         raise NotFollowed(f"the sizes of open dimensions cannot be followed: {e}") from e
+    if graph.checks:
+        raise NotFollowed("indices are checked against given shapes, not against ranges of dimensions")
     found = {d for v in graph.inputs for n in v.shape if isinstance(n, SymInt) for d in n.size.dims}
     return OpenGraph(graph, tuple(sorted(found)), tuple(guards.found))
 

@@ -86,7 +86,7 @@ class Window:
                 count = -(-room // stride) + 1
                 count -= (count - 1) * stride >= n + self.before[d]  # starts behind the input
             out.append(count)
-        return None if min(out) < 0 else tuple(out)
+        return None if any(n < 0 for n in out) else tuple(out)
 
     def extents(self, outputs: Sequence[int]) -> tuple[int, ...]:
         """The extents of the padded input that the windows read."""
