@@ -26,6 +26,7 @@ from tilewright.ops.core.roi import RoiAlign
 from tilewright.ops.opdef import Kind
 from tilewright.ops.outside import Outside
 from tilewright.support.arrays import Array
+from tilewright.support.sizes import is_open
 
 _WEIGHT = {Kind.MOVEMENT: 1, Kind.ELEMENTWISE: 4, Kind.REDUCTION: 16, Kind.CONTRACTION: 16}
 
@@ -86,7 +87,7 @@ class KnownValues:
                 stack.pop()
                 continue
             node = self._producer.get(v)
-            if v.size == 0:
+            if v.size == 0 and not is_open(v.shape):
                 self._known[v] = np.empty(v.shape, v.type.dtype.numpy)
             elif node is None or any(i in self._unknown for i in node.inputs):
                 self._unknown.add(v)

@@ -272,8 +272,9 @@ class Simplifier:
                         del coeffs[m], coeffs[atom]
                         return self._scale(self.linear(m.a), k)
                     for q, kq in coeffs.items():
-                        if kq == k * c and isinstance(q, Binary) and q.op is BinaryOp.MOD and q.a is atom:
-                            assert isinstance(q.b, Const)
+                        if not isinstance(q, Binary) or q.op is not BinaryOp.MOD or q.a is not atom:
+                            continue
+                        if kq == k * c and isinstance(q.b, Const):
                             del coeffs[m], coeffs[q]
                             return self._scale(self._mod(self.linear(m.a), c * int(q.b.value)), k)
         return None

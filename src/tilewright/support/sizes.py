@@ -137,21 +137,21 @@ class SizeExpr:
         return even + whole + SizeExpr((((Quotient(kept, by),), 1),))
 
     def _over(self, other: "SizeExpr") -> "SizeExpr":
-        """An exact quotient by a product of dimensions."""
-        if len(other.terms) != 1:
-            raise SizeError(f"({self}) // ({other})")
-        ((divisor, by),) = other.terms
-        out: list[tuple[Monomial, int]] = []
-        for monomial, c in self.terms:
-            left = list(monomial)
+        """An exact quotient, by division of polynomials: of the leading terms, as long as something is left."""
+        divisor, by = other.terms[-1]
+        out, left = SizeExpr(()), self
+        while left.terms:
+            monomial, c = left.terms[-1]
+            atoms = list(monomial)
             for atom in divisor:
-                if atom not in left:
+                if atom not in atoms:
                     raise SizeError(f"({self}) // ({other})")
-                left.remove(atom)
+                atoms.remove(atom)
             if c % by:
                 raise SizeError(f"({self}) // ({other})")
-            out.append((tuple(left), c // by))
-        return _collected(out)
+            part = SizeExpr(((tuple(atoms), c // by),))
+            out, left = out + part, left - part * other
+        return out
 
     def __mod__(self, other: "SizeExpr") -> "SizeExpr":
         return self - (self // other) * other
@@ -159,6 +159,16 @@ class SizeExpr:
     @property
     def bounds(self) -> tuple[int, int]:
         """Of its values, over all ranges: never too narrow."""
+        found = self.interval
+        if any(len(m) == 1 and isinstance(m[0], Quotient) for m, _ in self.terms):
+            # n // 2 - n is below 0: quotients are near to what they are made of.
+            low, high = (_without_quotients(self, side) for side in (-1, 1))
+            found = max(found[0], low), min(found[1], high)
+        return found
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """Bounds of the terms, added up."""
         low = high = 0
         for monomial, c in self.terms:
             a = b = c
@@ -191,6 +201,24 @@ def _collected(terms: Iterable[tuple[Monomial, int]]) -> SizeExpr:
         found[monomial] = found.get(monomial, 0) + c
     kept = [(m, c) for m, c in found.items() if c]
     return SizeExpr(tuple(sorted(kept, key=lambda t: (len(t[0]), [str(a) for a in t[0]]))))
+
+
+def _without_quotients(size: SizeExpr, side: int) -> int:
+    """A bound of the size, above if `side` is 1 and below if it is -1: by·q is at most what q is the quotient of, and
+    at least that less (by - 1).
+    """
+    scale = 1
+    while True:
+        found = next(((m, c) for m, c in size.terms if len(m) == 1 and isinstance(m[0], Quotient)), None)
+        if found is None:
+            break
+        (atom,), c = found
+        assert isinstance(atom, Quotient)
+        near = atom.size if c * side > 0 else atom.size - SizeExpr.of(atom.by - 1)
+        rest = SizeExpr(tuple(t for t in size.terms if t[0] != (atom,)))
+        size, scale = rest.scaled(atom.by) + near.scaled(c), scale * atom.by
+    low, high = size.interval
+    return high // scale if side > 0 else -(-low // scale)
 
 
 def _atom_bounds(atom: Atom) -> tuple[int, int]:

@@ -28,7 +28,7 @@ import inspect
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias, TypeGuard
+from typing import TypeAlias
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Buffer, Expr, Fma, Scope, Var, binary, const, select, size_expr
@@ -176,16 +176,17 @@ class FuncBuilder:
     ) -> None:
         """A block with the body fn(i…), which stores to buffers that are `ahead`. The iterators numbered in `ordered`
         are reduce iterators: what iterations along them change may be the same, so they run in order. Along the others
-        each iteration changes something else.
+        each iteration changes something else. What is stored where, is not known of an update: along open dimensions
+        it does nothing beyond their sizes.
         """
         iters, loops = self._iters(name, tuple(extents), (), fn, axes)
-        if is_open(extents[n] for n in ordered):
-            raise SizeError(f"{name} goes over an open dimension in order")
         iters = tuple(
-            Iter(it.var, it.extent, IterKind.REDUCE if n in ordered else it.kind)
+            Iter(it.var, it.extent, IterKind.REDUCE if n in ordered else it.kind, _size(extents[n]))
             for n, it in enumerate(iters)
         )
         body = fn(*(it.var for it in iters))
+        if is_open(s.extent for s in walk_stmts(body) if isinstance(s, For)):
+            raise SizeError(f"{name} has a loop of its own over an open dimension")
         self._made.update((s.buffer, None) for s in walk_stmts(body) if isinstance(s, Store))
         self._emit(Block(self._prefix + name, iters, loops, body))
 
@@ -215,7 +216,7 @@ class FuncBuilder:
         kinds = [IterKind.SPATIAL] * len(spatial) + [IterKind.REDUCE] * len(over)
         base = self._prefix + name
         iters = tuple(
-            Iter(Var(f"{base}_v{a}"), capacity(e), k, size_expr(e.size) if _has_size(e, k) else None)
+            Iter(Var(f"{base}_v{a}"), capacity(e), k, _size(e) if k is IterKind.REDUCE else None)
             for a, e, k in zip(axes, extents, kinds, strict=True)
         )
         shared = self._around
@@ -240,8 +241,8 @@ class FuncBuilder:
         self._stmts.append(nest)
 
 
-def _has_size(extent: int, kind: IterKind) -> TypeGuard[SymInt]:
-    return isinstance(extent, SymInt) and kind is IterKind.REDUCE
+def _size(extent: int) -> Expr | None:
+    return size_expr(extent.size) if isinstance(extent, SymInt) else None
 
 
 def at_capacity(buffer: Buffer) -> Buffer:

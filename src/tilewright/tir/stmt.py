@@ -107,7 +107,8 @@ class For(Compound):
 @dataclass(frozen=True, slots=True)
 class Iter:
     """A block iterator with domain 0 … extent-1. A REDUCE iterator over an open dimension has a `size`: the block does
-    nothing where it is not below. (SPATIAL ones need none: see `Buffer.sizes`.)
+    nothing where it is not below. SPATIAL ones have one where the block stores elsewhere than at its iterators; others
+    need none (see `Buffer.sizes`).
     """
 
     var: Var

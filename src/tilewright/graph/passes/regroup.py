@@ -59,8 +59,8 @@ class Regrouping(Grouping):
             del self._draft[n]
 
     def is_current(self, draft: GroupDraft) -> bool:
-        """Has it not become part of another one?"""
-        return self._draft.get(draft.nodes[0]) is draft
+        """Has it not become part of another one, nor been left without nodes?"""
+        return bool(draft.nodes) and self._draft.get(draft.nodes[0]) is draft
 
     def _views_within(self, nodes: Sequence[Node]) -> list[Node]:
         """Views in no group of what these nodes make, all of whose readers are among the nodes."""

@@ -37,7 +37,7 @@ class Fill(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         shape = node.value_integers(0, "the shape")
-        if min(shape, default=0) < 0:
+        if any(n < 0 for n in shape):
             raise UserError(f"ConstantOfShape: a negative extent in {list(shape)}")
         value = _filling(node)
         if value.dtype not in _NATIVE:

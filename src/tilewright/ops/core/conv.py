@@ -305,7 +305,7 @@ class ConvTranspose(Op):
         if bias and bias[0].shape != (w.shape[1] * self.group,):
             raise self.misfit(inputs, f"the bias must have {w.shape[1] * self.group} elements")
         places = self.places(x.shape[2:])
-        if min(places) < 0:
+        if any(n < 0 for n in places):
             raise self.misfit(inputs, "more padding is cut off than there is of the output")
         return (TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *places)),)
 

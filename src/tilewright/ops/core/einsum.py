@@ -18,6 +18,7 @@ from tilewright.ops.core.elementwise import normal
 from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import same_size
 from tilewright.tir.build import FuncBuilder
 
 
@@ -68,11 +69,13 @@ class Einsum(Op):
         out: dict[str, int] = {}
         for term, t in zip(self.terms, inputs, strict=True):
             for letter, n in zip(term, t.shape, strict=True):
-                if n != 1 and out.get(letter, 1) not in (1, n):
+                seen = out.get(letter, 1)
+                if same_size(seen, 1):
+                    out[letter] = n
+                elif not same_size(n, 1) and seen != n:
                     raise self.misfit(
-                        inputs, f"axis {letter} of {','.join(self.terms)} has extents {out[letter]} and {n}"
+                        inputs, f"axis {letter} of {','.join(self.terms)} has extents {seen} and {n}"
                     )
-                out[letter] = max(n, out.get(letter, n))
         return out
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -153,7 +156,7 @@ def _extents(terms: Iterable[tuple[str, Buffer]]) -> dict[str, int]:
     """The extent of each letter, in the order of their first use; one of 1 stretches."""
     out: dict[str, int] = {}
     for letter, n in ((c, n) for term, x in terms for c, n in zip(term, x.shape, strict=True)):
-        out[letter] = n if out.get(letter, 1) == 1 else out[letter]
+        out[letter] = n if same_size(out.get(letter, 1), 1) else out[letter]
     return out
 
 
@@ -167,7 +170,14 @@ def _contract(
     def factors(*i: Expr) -> list[Expr]:
         at = dict(zip((*result, *over), i, strict=True))
         return [
-            cast(wide, x[tuple(at[c] if n == extents[c] else 0 for c, n in zip(term, x.shape, strict=True))])
+            cast(
+                wide,
+                x[
+                    tuple(
+                        [at[c] if same_size(n, extents[c]) else 0 for c, n in zip(term, x.shape, strict=True)]
+                    )
+                ],
+            )
             for term, x in terms
         ]
 

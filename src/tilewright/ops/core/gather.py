@@ -226,7 +226,8 @@ class OneHot(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         axis = normal_axis(node.integer("axis", -1), node.input(0).rank + 1)
-        return cls(axis, int(node.value(1, "the depth").item())), (0, 2)
+        (depth,) = node.value_integers(1, "the depth")
+        return cls(axis, depth), (0, 2)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 2)

@@ -11,6 +11,7 @@ from tilewright.ir.condition import logical_and
 from tilewright.ir.expr import (
     Buffer,
     Expr,
+    as_index,
     const,
     maximum,
     minimum,
@@ -110,7 +111,7 @@ class Split(Op):
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 1)
         (x,), a = inputs, self.axis
-        if not a < x.rank or sum(self.sizes) != x.shape[a] or min(self.sizes) < 0:
+        if not a < x.rank or sum(self.sizes) != x.shape[a] or any(n < 0 for n in self.sizes):
             raise self.misfit(inputs, f"pieces {list(self.sizes)} do not make up axis {a}")
         return tuple(TensorType(x.dtype, (*x.shape[:a], n, *x.shape[a + 1 :])) for n in self.sizes)
 
@@ -260,7 +261,7 @@ class Pad(Op):
         if not x.rank == len(self.before) == len(self.after):
             raise self.misfit(inputs, f"pads are given for {len(self.before)} axes")
         shape = tuple(n + p + q for n, p, q in zip(x.shape, self.before, self.after, strict=True))
-        if min(shape, default=0) < 0:
+        if any(n < 0 for n in shape):
             raise self.misfit(inputs, "more is cut off than there is")
         for d, (p, q) in enumerate(zip(self.before, self.after, strict=True)):
             _, n = self._kept(d, x.shape)
@@ -302,7 +303,7 @@ class Pad(Op):
             case "wrap":
                 return place % extent
             case _:
-                beyond = select(place < extent, place, const(2 * (extent - 1)) - place)
+                beyond = select(place < extent, place, as_index(2 * (extent - 1)) - place)
                 return select(place < 0, const(0) - place, beyond)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -368,7 +369,7 @@ class Tile(Op):
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 1)
         (x,) = inputs
-        if len(self.repeats) != x.rank or min(self.repeats, default=0) < 0:
+        if len(self.repeats) != x.rank or any(r < 0 for r in self.repeats):
             raise self.misfit(inputs, f"cannot be repeated {list(self.repeats)} times")
         return (TensorType(x.dtype, tuple(n * r for n, r in zip(x.shape, self.repeats, strict=True))),)
 

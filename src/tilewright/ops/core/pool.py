@@ -16,6 +16,7 @@ from tilewright.ir.expr import (
     Buffer,
     Const,
     Expr,
+    as_index,
     binary,
     cast,
     const,
@@ -108,7 +109,7 @@ class MaxPool(Op):
             flat: Expr = const(0)
             for p, n in zip(at, spatial, strict=True):
                 flat = flat * n + p
-            return select(logical_and(*inside), select(found, flat, const(size)), const(size))
+            return select(logical_and(*inside), select(found, flat, as_index(size)), as_index(size))
 
         axes = ["n", "c", *window.axes(), *window.kernel_axes()]
         first = b.reduce(f"{name}_first", best.shape, window.kernel, place, "min", axes=axes)

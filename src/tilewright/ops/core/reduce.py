@@ -20,6 +20,7 @@ from tilewright.ir.expr import (
     Const,
     Expr,
     UnaryOp,
+    as_index,
     binary,
     cast,
     const,
@@ -376,7 +377,7 @@ class ArgExtreme(Op):
             found = equal(value, best[i[:-1]])
             if x.dtype.is_float:
                 found = binary(BinaryOp.OR, found, binary(BinaryOp.NE, value, value))
-            return select(found, k, const(-1 if self.last else extent))
+            return select(found, k, as_index(-1 if self.last else extent))
 
         return (b.reduce(name, out.shape, (extent,), place, "max" if self.last else "min"),)
 

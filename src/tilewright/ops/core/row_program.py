@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, as_index, minimum
+from tilewright.support.sizes import is_open
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.stmt import For, LoopKind, Repeat, Stmt, Store, seq
 
@@ -115,7 +116,7 @@ class RowProgram:
         """A loop from `start` up to `stop` in steps. As far as these depend on data it is a `while`, and `also` is
         another condition for it to go on.
         """
-        if isinstance(stop, int) and start == 0 and also is None:
+        if isinstance(stop, int) and not is_open((stop,)) and start == 0 and also is None:
             return self.loop(name, -(-stop // step), lambda i: body(i * step))
         at = self.cell(name)
         more = at.value < as_index(stop)

@@ -12,6 +12,7 @@ from tilewright.ir.expr import Expr, as_index, cast, const, equal, minimum
 from tilewright.ops.core.order_key import key_dtype, worst_key
 from tilewright.ops.core.row_program import RowProgram
 from tilewright.ops.core.row_sort import MOST_RANKED, RANKED_TOGETHER, Ranked, rank_each, sort_digits
+from tilewright.support.sizes import capacity
 from tilewright.tir.stmt import If, Stmt, seq
 
 _MOST_FILTERED = 64  # wanted elements: of more there are too many candidates to rank
@@ -24,13 +25,14 @@ def best_of_row(
     p: RowProgram, length: int, k: int, dtype: DType, key: Callable[[Expr], Expr], each: Ranked
 ) -> Stmt:
     """`each` for the `k` best of `length` elements of this type, and maybe for others with a rank behind them."""
-    to = key_dtype(dtype)
-    if length > MOST_RANKED:
-        if 0 < k <= _MOST_FILTERED:
+    to, most = key_dtype(dtype), capacity(length)
+    count = length if most is length else as_index(length)
+    if most > MOST_RANKED:
+        if count is length and 0 < k <= _MOST_FILTERED:
             return _Filter(p, length, k, to, key).run(each)
-        return sort_digits(p, length, length, to, key, each)
-    keys = p.array("keys", (length + RANKED_TOGETHER,), to)
-    return seq(p.loop("keys", length, lambda i: keys.put(i, key(i))), rank_each(p, keys, length, each))
+        return sort_digits(p, count, most, to, key, each)
+    keys = p.array("keys", (most + RANKED_TOGETHER,), to)
+    return seq(p.count("keys", count, lambda i: keys.put(i, key(i))), rank_each(p, keys, count, each))
 
 
 class _Filter:

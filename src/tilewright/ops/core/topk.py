@@ -43,7 +43,7 @@ class TopK(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
         axis = normal_axis(node.integer("axis", -1), node.input(0).rank)
-        k = int(node.value(1, "k").item()) if node.opset >= 10 else node.integer("k", 0)
+        (k,) = node.value_integers(1, "k") if node.opset >= 10 else (node.integer("k", 0),)
         return cls(axis, k, bool(node.integer("largest", 1))), (0,)
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

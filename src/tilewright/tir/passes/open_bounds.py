@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.ir.condition import conjuncts
-from tilewright.ir.expr import Binary, BinaryOp, Expr, Indices, Load, Select, Var, free_vars
+from tilewright.ir.expr import Binary, BinaryOp, Expr, Indices, Load, Select, Var, free_vars, loads
 from tilewright.ir.rewrite import substitute
 from tilewright.tir.build import identity
 from tilewright.tir.stmt import Block, For, Stmt, Store, children
@@ -76,7 +76,8 @@ def open_stores(
             for part in children(s):
                 yield from open_stores(part, loops, inside, (*musts, *own))
         case Store():
-            found = [*_of_place(s), *_of_value(s.value), *_of_update(s)]
+            # A place that data chooses says nothing about iterations: the data may not be there yet where they begin.
+            found = [b for b in (*_of_place(s), *_of_value(s.value), *_of_update(s)) if not loads(b.index)]
             bounds = [
                 SizeBound(substitute(b.index, known), substitute(b.size, known), read=b.read) for b in found
             ]

@@ -1,0 +1,119 @@
+"""Operators over open dimensions, one at a time, as one program for all sizes: against ONNX Runtime."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.fuzz.open_models import OpenModel, feeds_at
+from tests.onnx_cases import check_outputs, run_onnxruntime
+from tilewright.runtime.open_session import OpenSession
+from tilewright.support.sizes import Dim, sym_int
+
+Build = Callable[
+    [OpenModel, int], str | tuple[str, ...]
+]  # the names of the outputs; of a model, and the open size
+
+N = Dim("n", 1, 40)
+SIZES = (40, 1, 39, 7, 16, 3)
+
+
+def one(op: str, *more: Any, **attrs: Any) -> Build:
+    """An operator on [3, n, 4], with constants."""
+
+    def build(m: OpenModel, n: int) -> str:
+        given = [m.constant(a) for a in more]
+        return m.op(op, m.input(3, n, 4), *given, **attrs)
+
+    return build
+
+
+def best(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    return m.op("TopK", m.input(3, n, 4), m.constant([1], np.int64), outputs=2, axis=1)
+
+
+def least_of_rows(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    return m.op("TopK", m.input(3, 4, n), m.constant([1], np.int64), outputs=2, largest=0)[0]
+
+
+def in_order(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    x = m.input(3, n, 4)
+    return m.op("TopK", x, m.ints(n), outputs=2, axis=1)
+
+
+def upper_half(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    x = m.input(3, n, 4)
+    return m.op("Slice", x, m.ints(n // 2), m.ints(n), m.ints(1))
+
+
+def backwards(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    """The first row lies at the end of memory that is read backwards, beyond what is in use before its beginning."""
+    x = m.input(n, 40)
+    return m.op("Slice", x, m.ints(-1), m.ints(-(1 << 60)), m.ints(0), m.ints(-1))
+
+
+def one_hot(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    at, x = m.op("Cast", m.input(5), to=7), m.input(n)
+    depth = m.op("Squeeze", m.ints(n), m.ints(0))
+    return m.op("Add", m.op("OneHot", at, depth, m.constant(np.array([0, 1], np.float32))), x)
+
+
+def scattered(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    x, more = m.input(3, 4), m.input(n, 4)
+    at = m.part(np.arange(40)[::-1].reshape(40, 1) % 3, (n, 1))
+    return m.op("ScatterND", x, at, more, reduction="add")
+
+
+def products(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    x, w = m.input(3, n, 4), m.input(1, n, 5)
+    return m.op("Einsum", x, w, equation="bij,bik->bjk")
+
+
+def divided(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    """The number that is not given has several terms."""
+    x = m.input(3, n, 4)
+    y = m.op("Concat", x, m.constant(np.zeros((3, 2, 4), np.float32)), x, axis=1)
+    return m.op("Reshape", y, m.op("Concat", m.ints(3), m.ints(2 * n + 2), m.ints(-1), axis=0))
+
+
+def empty(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    return m.op("Slice", m.input(3, n, 4), m.ints(0), m.ints(0), m.ints(0))
+
+
+def squared(m: OpenModel, n: int) -> str | tuple[str, ...]:
+    x = m.input(n, n, 4)
+    return m.op("Tanh", m.op("Reshape", x, m.op("Concat", m.ints(n * n), m.ints(4), axis=0)))
+
+
+ONE = np.array(1)
+OPERATORS: dict[str, Build] = {
+    "running sum": one("CumSum", ONE),
+    "running sum from the end": one("CumSum", ONE, reverse=1),
+    "running sum before each, from the end": one("CumSum", ONE, reverse=1, exclusive=1),
+    "place of the largest": one("ArgMax", axis=1),
+    "last place of the least": one("ArgMin", axis=1, select_last_index=1),
+    "edge": one("Pad", np.array([0, 3, 0, 0, 2, 0]), mode="edge"),
+    "largest pool": one("MaxPool", kernel_shape=[1]),
+    "triangle": one("Trilu", np.array(-1), upper=0),
+    **{
+        f.__name__: f
+        for f in (
+            *(best, least_of_rows, in_order, upper_half, backwards, one_hot, scattered),
+            *(products, divided, empty, squared),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_is_right_for_all_sizes(name: str) -> None:
+    m = OpenModel(0)
+    made = OPERATORS[name](m, sym_int(N))
+    model = m.finish(*(made if isinstance(made, tuple) else (made,)))
+    with tw.load(model, dims={"n": (N.least, N.most)}, threads=2) as session:
+        assert isinstance(session, OpenSession)
+        for n in SIZES:
+            feeds = feeds_at(model, {"n": n}, np.random.default_rng(n))
+            check_outputs(session.run(feeds), run_onnxruntime(model, feeds))
