@@ -28,15 +28,15 @@ class OpenVino:
             "INFERENCE_PRECISION_HINT": "f32",
         }
         self._compiled = openvino.Core().compile_model(job.model, "CPU", config)
-        self._request = self._compiled.create_infer_request()
+        self.request = self._compiled.create_infer_request()
 
     def bind(self, feeds: dict[str, Array]) -> None:
         self._feeds = [np.ascontiguousarray(v) for v in feeds.values()]  # the request does not keep them
         for n, value in enumerate(self._feeds):
-            self._request.set_input_tensor(n, self._openvino.Tensor(value, shared_memory=True))
+            self.request.set_input_tensor(n, self._openvino.Tensor(value, shared_memory=True))
 
     def run(self) -> None:
-        self._request.infer()
+        self.request.infer()
 
     def results(self) -> list[Array]:
-        return [t.data.copy() for t in self._request.output_tensors]
+        return [t.data.copy() for t in self.request.output_tensors]

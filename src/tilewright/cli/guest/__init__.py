@@ -12,5 +12,6 @@ An engine is a class with these few methods:
     results()               the arrays of the last run, in the order of the model's outputs
     version
 
-ONNX Runtime is one (`ort`). Others are classes outside of this package, named as `module:Class`.
+ONNX Runtime is one (`ort`). Others are classes outside of this package, named as `module:Class`. A class may have
+`answer(do, command)` besides, for commands of its own (`serve`).
 """

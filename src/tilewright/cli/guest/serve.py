@@ -2,6 +2,7 @@
 
     {"do": "load", …fields of EngineJob…} -> versions, seconds of each phase, how many outputs are in the folder
     {"do": "turn", "seconds": 0.5}        -> the seconds of each run
+    {"do": …}                             -> what the engine's own method `answer` gives, if it has one
 
 While it works it may answer {"progress": [stage, done, total]} any number of times. What went wrong is an answer too;
 only a crash ends the process. Arrays go through .npy files in the job's folder, without pickle.
@@ -37,9 +38,12 @@ class EngineServer:
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         try:
-            if command.pop("do") == "load":
+            do: str = command.pop("do")
+            if do == "load":
                 return self._load(EngineJob(**command))
-            return {"times": take_turn(self._engine.run, command["seconds"]), "peak_mb": _peak_mb()}
+            if do == "turn":
+                return {"times": take_turn(self._engine.run, command["seconds"]), "peak_mb": _peak_mb()}
+            return self._engine.answer(do, command)
         except Exception as error:
             return _failure(error)
 
