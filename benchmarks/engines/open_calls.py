@@ -93,8 +93,8 @@ class OpenCalls:
 
     # ------------------------------------------------------------------------------------------- as every engine
 
-    def make_feeds(self) -> dict[str, Array]:
-        return self.feeds(self._job.options["first"])
+    def make_feeds(self, options: dict[str, Any]) -> dict[str, Array]:
+        return self.feeds(options["first"])
 
     def bind(self, feeds: dict[str, Array]) -> None:
         self._bound = feeds

@@ -177,14 +177,14 @@ class _Loader:
             dims: dict[str, Dim] = _ranges().dims_of(model.specs, given)
             try:
                 return self.opened(model, dims)
-            except (MultipleProgramsError, _open_import().NotFollowed) as e:
+            except MultipleProgramsError as e:
                 if self.plugin_options.plugins:
                     raise
                 _log.info("a program for each shape: %s", e.message)
         return self.dynamic({}, variants)
 
     def opened(self, model: "OnnxModel", dims: "Mapping[str, Dim]") -> OpenSession:
-        """One program for all sizes of these dimensions. MultipleProgramsError or NotFollowed if there is none."""
+        """One program for all sizes of these dimensions. MultipleProgramsError if there is none."""
         origin = _Origin.of(self.model, self.store)
         ranges = repr(sorted(dims.values()))
         found = self._stored(origin.digest, None, ranges)
@@ -344,10 +344,6 @@ def _compiler() -> ModuleType:
 
 def _ranges() -> ModuleType:
     return import_module("tilewright.frontend.onnx.dim_ranges")
-
-
-def _open_import() -> ModuleType:
-    return import_module("tilewright.frontend.onnx.open_import")
 
 
 def _trace_module() -> ModuleType:

@@ -5,9 +5,10 @@ from pathlib import Path
 import click
 
 from tilewright.cli.catalogue import OURS
+from tilewright.cli.dims import DimOption, ranges_of, sizes_of, sizes_text
 from tilewright.cli.feeds import read_sample
 from tilewright.cli.machine import machine, versions
-from tilewright.cli.measure import Measured, Plugins, Report, measure
+from tilewright.cli.measure import Measured, Plugins, Report, measure_at
 from tilewright.cli.output import milliseconds, note, print_json, print_table, progress_bar
 from tilewright.cli.status import ExitStatus
 from tilewright.ops.accuracy import Accuracy
@@ -18,6 +19,7 @@ from tilewright.runtime.machine import default_threads
 def bench(
     model: Path,
     shapes: dict[str, tuple[int, ...]],
+    dims: dict[str, DimOption],
     files: dict[str, str],
     against: tuple[str, ...],
     pythons: dict[str, str],
@@ -39,8 +41,10 @@ def bench(
     reports: list[Report] = []
     for threads in thread_counts or (default_threads(),):
         with progress_bar() as progress:
-            report = measure(
+            found = measure_at(
                 model,
+                sizes_of(dims),
+                dims=ranges_of(dims),
                 shapes=shapes,
                 files=files,
                 seed=seed,
@@ -55,8 +59,8 @@ def bench(
                 timeout=timeout,
                 progress=progress,
             )
-        reports.append(report)
-        if not as_json:
+        reports += found
+        for report in found if not as_json else ():
             show(report, tolerance)
     if as_json:
         results = [r.as_json() for r in reports]
@@ -72,7 +76,7 @@ def bench(
     wrong = [r for r in reports if r.error is not None and r.error > tolerance]
     for r in wrong:
         note(
-            f"our results differ from {r.reference}'s with {r.threads} thread(s):"
+            f"our results differ from {r.reference}'s with {r.threads} thread(s){sizes_text(r.sizes, ' at ')}:"
             f" relative error {r.error:.3g}, allowed {tolerance:.3g}"
         )
     return ExitStatus.MISMATCH if wrong else ExitStatus.OK
@@ -81,6 +85,8 @@ def bench(
 def show(report: Report, tolerance: float) -> None:
     """A table with a row for each engine, and what there is to say of those that have none."""
     ratios = report.speedup
+    if report.sizes:
+        click.echo(f"{sizes_text(report.sizes)}:")
     columns = ("engine", "version", "load", "median", "95 %", "runs", "noise", "error", "we are")
     rows = [
         (
@@ -104,6 +110,8 @@ def show(report: Report, tolerance: float) -> None:
     click.echo()
     if report.plugins is not None:
         click.echo(_plugins(report.plugins))
+    if report.note is not None:
+        click.echo(report.note)
     click.echo(f"ours: {phases}")
     click.echo(f"{report.threads} thread(s) pinned to core(s) {cores}; {machine().summary()}\n")
 

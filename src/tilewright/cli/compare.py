@@ -11,6 +11,7 @@ import click
 from tilewright.api import load
 from tilewright.cli.bisect import Bisection, Bisector, Found, Reproducer
 from tilewright.cli.difference import Difference, Tolerance
+from tilewright.cli.dims import DimOption, ranges_of, sizes_of
 from tilewright.cli.engines import Engine, Ours, make_reference
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.options import PROGRAM
@@ -27,6 +28,7 @@ def compare(
     model: Path,
     against: str,
     shapes: dict[str, tuple[int, ...]],
+    dims: dict[str, DimOption],
     files: dict[str, str],
     tolerance: float,
     steps: int,
@@ -47,9 +49,15 @@ def compare(
     reference = make_reference(against, threads or default_threads())
     with progress_bar() as progress:
         with load(
-            model, shapes=shapes, threads=threads, target=target, accuracy=accuracy, progress=progress
+            model,
+            shapes=shapes,
+            dims=ranges_of(dims),
+            threads=threads,
+            target=target,
+            accuracy=accuracy,
+            progress=progress,
         ) as session:
-            feeds: HostValues = make_feeds(session.inputs, files, seed)
+            feeds: HostValues = make_feeds(session.inputs, files, seed, sizes_of(dims)[0])
             got = session.run(feeds)  # pyright: ignore[reportArgumentType]
         wanted = reference.prepare(model)(feeds)
         differences = allowed.differences(got, wanted)

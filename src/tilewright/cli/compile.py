@@ -3,9 +3,11 @@
 import time
 from pathlib import Path
 
+from tilewright.cli.dims import DimOption, ranges_of
 from tilewright.cli.feeds import read_sample
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import megabytes, milliseconds, print_json, print_table, progress_bar
+from tilewright.cli.summary import dims_json, print_dims
 from tilewright.compiler import compile as compile_to_artifact
 from tilewright.ops.accuracy import Accuracy
 
@@ -17,6 +19,7 @@ def compile_model(
     trace_out: Path | None,
     threads: int | None,
     shapes: dict[str, tuple[int, ...]],
+    dims: dict[str, DimOption],
     target: str,
     accuracy: Accuracy | None,
     check_indices: bool | None,
@@ -32,6 +35,7 @@ def compile_model(
         compiled = compile_to_artifact(
             model,
             shapes=shapes,
+            dims=ranges_of(dims),
             threads=threads,
             target=target,
             accuracy=accuracy,
@@ -64,6 +68,7 @@ def compile_model(
                 "accuracy": artifact.manifest.options["accuracy"],
                 "trace": None if trace_out is None else str(trace_out),
                 "check_indices": "check_indices" in artifact.manifest.options,
+                **dims_json(artifact.manifest),
             }
         )
         return
@@ -72,5 +77,6 @@ def compile_model(
     )
     print(
         f"{path}: {megabytes(path.stat().st_size)} (code {megabytes(code)}, weights {megabytes(weights)}),"
-        f" needs {megabytes(artifact.arena_bytes)} to run"
+        f" needs {megabytes(artifact.arena_bytes)} to run{' at the largest sizes' if artifact.manifest.dims else ''}"
     )
+    print_dims(dims_json(artifact.manifest))

@@ -1,6 +1,7 @@
 """Inputs for a model: read from .npy files or ONNX's .pb files, or made up."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
@@ -12,16 +13,23 @@ from onnx import TensorProto
 
 from tilewright.frontend.onnx.file import LIMITS, TensorReader
 from tilewright.frontend.onnx.interface import InputSpec
+from tilewright.frontend.onnx.open_import import dim_name
 from tilewright.frontend.onnx.weights import StoredWeights
 from tilewright.runtime.dtypes import numpy_dtype
-from tilewright.support.artifact import TensorSpec
+from tilewright.support.artifact import SIZE_INPUT, Manifest, TensorSpec
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import SizeExpr
 
 
 def make_feeds(
-    specs: Iterable[TensorSpec | InputSpec], files: Mapping[str, str], seed: int = 0
+    specs: Iterable[TensorSpec | InputSpec],
+    files: Mapping[str, str],
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Every input has a value: its file's, or random numbers that depend on `seed` only."""
+    """Every input has a value: its file's, or random numbers that depend on `seed` only. Open dimensions have these
+    `sizes`, those of the files, or else the largest that the program is made for.
+    """
     specs = tuple(specs)
     unknown = sorted(files.keys() - {s.name for s in specs})
     if unknown:
@@ -30,7 +38,66 @@ def make_feeds(
             hint=f"its inputs are: {', '.join(s.name for s in specs)}",
         )
     rng = np.random.default_rng(seed)
-    return {s.name: read_array(files[s.name]) if s.name in files else random_array(s, rng) for s in specs}
+    read = {name: read_array(path) for name, path in files.items()}
+    values = {**_sizes_in(specs, read), **(sizes or {})}
+    return {s.name: read[s.name] if s.name in read else random_array(_at(s, values), rng) for s in specs}
+
+
+def make_program_feeds(
+    manifest: Manifest, files: Mapping[str, str], seed: int, sizes: Mapping[str, int]
+) -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
+    """All that a program takes, as it lies in memory: with the sizes of open dimensions, and room for the largest. And
+    these sizes.
+    """
+    feeds = make_feeds(manifest.given, files, seed, sizes)
+    values = _sizes_in(manifest.given, feeds)
+    for spec in manifest.given:
+        if spec.sizes and feeds[spec.name].ndim == len(spec.shape):
+            whole = np.zeros(spec.shape, numpy_dtype(spec.dtype))
+            given = feeds[spec.name]
+            if any(n > m for n, m in zip(given.shape, spec.shape, strict=True)):
+                raise UserError(
+                    f"input {spec.name!r} is {list(given.shape)}, and the program is made for up to {list(spec.shape)}"
+                )
+            whole[tuple(map(slice, given.shape))] = given
+            feeds[spec.name] = whole
+    for dim in manifest.dims:
+        feeds[SIZE_INPUT + dim.name] = np.array([values[dim.name] // dim.multiple], np.int64)
+    taken = [s.name for s in manifest.inputs]
+    return {n: feeds[n] for n in taken}, values
+
+
+def _sizes_in(specs: Iterable[TensorSpec | InputSpec], arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+    """The open dimensions that these arrays have."""
+    found: dict[str, int] = {}
+    for spec in specs:
+        if spec.name in arrays:
+            for axis, n in enumerate(arrays[spec.name].shape[: len(spec.shape or ())]):
+                name = _open_name(spec, axis)
+                if name is not None:
+                    found[name] = n
+    return found
+
+
+def _open_name(spec: TensorSpec | InputSpec, axis: int) -> str | None:
+    """The dimension whose size this axis has, if it is an open one."""
+    if isinstance(spec, InputSpec):
+        return dim_name(spec, axis) if isinstance((spec.shape or ())[axis], str) else None
+    size = spec.sizes[axis] if spec.sizes else None
+    dims = [] if size is None else [d for d in size.dims if size == SizeExpr.of_dim(d)]
+    return dims[0].name if dims else None
+
+
+def _at(spec: TensorSpec | InputSpec, sizes: Mapping[str, int]) -> TensorSpec | InputSpec:
+    """The input where open dimensions have these sizes; those that are not told are as large as may be."""
+    if isinstance(spec, TensorSpec):
+        dims = [d for size in spec.sizes if size is not None for d in size.dims]
+        return replace(spec, shape=spec.shape_at({**{d.name: d.most for d in dims}, **sizes}), sizes=())
+    names = [_open_name(spec, axis) for axis in range(len(spec.shape or ()))]
+    if spec.dtype is None or spec.shape is None or any(n is not None and n not in sizes for n in names):
+        return spec
+    shape = tuple(n if isinstance(n, int) else sizes[dim_name(spec, d)] for d, n in enumerate(spec.shape))
+    return TensorSpec(spec.name, spec.dtype.name, shape)
 
 
 def random_array(spec: TensorSpec | InputSpec, rng: np.random.Generator) -> NDArray[Any]:
@@ -38,7 +105,7 @@ def random_array(spec: TensorSpec | InputSpec, rng: np.random.Generator) -> NDAr
     if isinstance(spec, InputSpec):
         raise UserError(
             f"input {spec.name!r} is {spec}: numbers for it cannot be made up",
-            hint="give its shape with --shape, or a file with --input",
+            hint="give its shape with --shape, sizes of its dimensions with --dim, or a file with --input",
         )
     dtype = numpy_dtype(spec.dtype)
     if dtype.kind in "iub":

@@ -9,10 +9,11 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
+from tilewright.cli.dims import DimOption, ranges_of, sizes_of
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import print_json
 from tilewright.cli.summary import print_summary, summary_of
@@ -21,6 +22,9 @@ from tilewright.cli.views import Views, pick
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.file import load_artifact as read_program
 from tilewright.support.errors import UserError
+
+# How a program is run: files with inputs, the seed of the others, seconds, and sizes of open dimensions.
+RunOptions: TypeAlias = tuple[dict[str, str], int, float, dict[str, int]]
 
 
 def inspect(
@@ -37,6 +41,7 @@ def inspect(
     files: dict[str, str],
     seed: int,
     shapes: dict[str, tuple[int, ...]],
+    dims: dict[str, DimOption],
     target: str,
     accuracy: Accuracy | None,
     check_indices: bool | None,
@@ -51,7 +56,9 @@ def inspect(
         "target": target,
         "accuracy": accuracy,
         "check_indices": check_indices,
+        "dims": ranges_of(dims),
     }
+    (sizes,) = sizes_of(dims)
     if trace and (ir is not None or kernel is not None or profile or placement or svg or plugins):
         raise click.UsageError(
             "--trace shows all decisions: it takes no --ir, --kernel, --profile, --plugin."
@@ -65,14 +72,14 @@ def inspect(
             raise UserError(
                 "a compiled program holds machine code only", where=str(model), hint="inspect the .onnx file"
             )
-        run = (files, seed, seconds) if profile else None
-        views = Views.of(model, shapes, target, accuracy, check_indices)
+        run = (files, seed, seconds, sizes) if profile else None
+        views = Views.of(model, shapes, target, accuracy, check_indices, dims)
         _show_traffic(views, options, threads, run, kernel, svg, as_json)
         return
     if profile:
         if ir is not None or kernel is not None:
             raise click.UsageError("--profile shows all kernels: it takes no --ir and no --kernel.")
-        _inspection().show_profile_of(model, options, files, seed, threads, seconds, as_json)
+        _inspection().show_profile_of(model, options, (files, seed, seconds, sizes), threads, as_json)
         return
     if plugins or placement or svg:
         if not plugins or not (placement or svg):
@@ -82,7 +89,7 @@ def inspect(
         return
     if threads is not None or files:
         raise click.UsageError("--threads and --input are for --profile, which runs the model.")
-    views = Views.of(model, shapes, target, accuracy, check_indices)
+    views = Views.of(model, shapes, target, accuracy, check_indices, dims)
     if trace:
         _show_trace(views, options, as_json)
         return
@@ -122,12 +129,12 @@ def _show_traffic(
     views: Views,
     options: dict[str, Any],
     threads: int | None,
-    run: tuple[dict[str, str], int, float] | None,
+    run: RunOptions | None,
     kernel: str | None,
     svg: Path | None,
     as_json: bool,
 ) -> None:
-    """`run`: inputs, seed and seconds, if times are to be measured."""
+    """`run` is given if times are to be measured."""
     if run is not None or svg is not None:
         view = _inspection().traffic_of_model(views.model, options, threads, run, kernel, svg)
     else:

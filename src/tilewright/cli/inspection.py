@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilewright.cli.feeds import make_feeds, read_sample
+from tilewright.cli.dims import sizes_text
+from tilewright.cli.feeds import make_program_feeds, read_sample
 from tilewright.cli.flops import count_flops
 from tilewright.cli.flow_view import flow_svg
 from tilewright.cli.machine import check_cores, machine
@@ -67,17 +68,19 @@ def traffic_of_model(
     model: Path,
     options: Mapping[str, Any],
     threads: int | None,
-    run: tuple[dict[str, str], int, float] | None,
+    run: tuple[dict[str, str], int, float, dict[str, int]] | None,
     kernel: str | None,
     svg: Path | None,
 ) -> dict[str, Any]:
-    """With times of a run if `run` says how: inputs, seed and seconds; and with a drawing of one kernel."""
+    """With times of a run if `run` says how: inputs, seed, seconds and sizes of open dimensions; and with a drawing of
+    one kernel. What moves is that at the largest sizes.
+    """
     found = stages(model, **options)
     view = traffic_view(found, threads or (1 if run is None else default_threads()))
     if run is not None:
-        files, seed, seconds = run
+        files, seed, seconds, sizes = run
         check_cores(view["threads"])
-        feeds = make_feeds(found.artifact.manifest.inputs, files, seed)
+        feeds, _ = make_program_feeds(found.artifact.manifest, files, seed, sizes)
         made = profile(
             found.artifact, feeds, target=native(), threads=view["threads"], seconds=seconds, stages=found
         )
@@ -122,24 +125,31 @@ def show_placement_of(
 def show_profile_of(
     model: Path,
     options: Mapping[str, Any],
-    files: dict[str, str],
-    seed: int,
+    run: tuple[dict[str, str], int, float, dict[str, int]],
     threads: int | None,
-    seconds: float,
     as_json: bool,
 ) -> None:
-    """Of a compiled program only the times are known."""
+    """Of a compiled program only the times are known; and of one with open dimensions, at less than the largest sizes.
+    `run`: inputs, seed, seconds and sizes.
+    """
+    files, seed, seconds, sizes = run
     threads = threads or default_threads()
     check_cores(threads)
     found = None if model.suffix == PROGRAM else stages(model, **options)
     artifact = read_program(model) if found is None else found.artifact
-    feeds = make_feeds(artifact.manifest.inputs, files, seed)
-    made = profile(artifact, feeds, target=native(), threads=threads, seconds=seconds, stages=found)
+    feeds, sizes = make_program_feeds(artifact.manifest, files, seed, sizes)
+    is_whole = all(sizes[d.name] == d.most for d in artifact.manifest.dims)
+    about = found if is_whole else None
+    made = profile(artifact, feeds, target=native(), threads=threads, seconds=seconds, stages=about)
     if as_json:
         here = machine().summary()
-        print_json({"model": str(model), "machine": here, **made.as_json(), **_on_the_host(found)})
+        facts = {"model": str(model), "machine": here, "sizes": sizes}
+        print_json({**facts, **made.as_json(), **_on_the_host(found)})
         return
     show_profile(made)
+    if sizes:
+        told = "" if is_whole else "; rates are known at the largest sizes only"
+        note(f"Profiled with {sizes_text(sizes)}{told}.")
     if found is not None and found.hosts:
         note(
             f"Only what comes before {found.hosts[0].step.node.op_type} on the host was profiled:"

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tilewright.support.progress import OnProgress
 from tilewright.support.turns import Ratio, Series, speedup, take_turns
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
+NO_DIMS: Mapping[str, Sequence[int]] = {}
 NO_FILES: Mapping[str, str] = {}
 NO_PYTHONS: Mapping[str, str] = {}
 
@@ -90,8 +91,9 @@ class Plugins:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found for one model and number of threads. `reference` is the engine that results are compared with;
-    `plugins` is None if ours is native code alone.
+    """What was found for one model, number of threads, and `sizes` of open dimensions if there are such. `reference` is
+    the engine that results are compared with; `plugins` is None if ours is native code alone; `note` is what there is
+    to say of ours.
     """
 
     model: str
@@ -101,6 +103,8 @@ class Report:
     absent: dict[str, Absent] = field(default_factory=dict[str, Absent])
     reference: str | None = None
     plugins: Plugins | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    note: str | None = None
 
     @property
     def ours(self) -> Measured:
@@ -123,6 +127,8 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         return {
             "threads": self.threads,
+            "sizes": self.sizes,
+            "note": self.note,
             "cores": self.cores,
             "reference": self.reference,
             "error": self.ours.as_json()["error"],
@@ -133,9 +139,17 @@ class Report:
         }
 
 
-def measure(
+def measure(model: Path, **options: Any) -> Report:
+    """Time a model at the only sizes that there are; options are those of `measure_at`."""
+    (found,) = measure_at(model, [{}], **options)
+    return found
+
+
+def measure_at(
     model: Path,
+    sizes: Sequence[Mapping[str, int]],
     *,
+    dims: Mapping[str, Sequence[int]] = NO_DIMS,
     shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES,
     files: Mapping[str, str] = NO_FILES,
     seed: int = 0,
@@ -150,8 +164,10 @@ def measure(
     timeout: float = TIMEOUT,
     progress: OnProgress | None = None,
     catalogue: Mapping[str, Peer] = PEERS,
-) -> Report:
-    """Time `model` with each engine pinned to as many cores as threads; ours with the plugins of `plugin_options`."""
+) -> list[Report]:
+    """Time `model` with each engine pinned to as many cores as threads; ours with the plugins of `plugin_options`. Ours
+    is one program for all sizes in the ranges of `dims`; all engines are loaded once, and timed at each of `sizes`.
+    """
     threads = threads or default_threads()
     available = sorted(os.sched_getaffinity(0))
     check_cores(threads)
@@ -161,6 +177,7 @@ def measure(
     homes = {p.name: interpreter(p.name, pythons) for p in (OURS, *peers)}
     options = {
         "shapes": shapes,
+        "dims": dims,
         "files": {n: os.path.abspath(f) for n, f in files.items()},
         "seed": seed,
         "target": target,
@@ -171,12 +188,17 @@ def measure(
         contest = _Contest(
             model, threads, tuple(available[-threads:]), available, homes, timeout, scratch, stack
         )
-        contest.enter_ours({**options, "plugin_options": _as_options(plugin_options, scratch)}, progress)
+        own_options = {**options, "plugin_options": _as_options(plugin_options, scratch)}
+        contest.enter_ours({**own_options, "sizes": sizes[0]}, progress)
         for number, peer in enumerate(peers):
             if progress is not None:
                 progress("load", number, len(peers))
             contest.enter(peer, options)
-        return contest.run(rounds, seconds, progress)
+        reports = [contest.run(rounds, seconds, progress)]
+        for other in sizes[1:]:
+            contest.bind({**own_options, "sizes": other}, peers)
+            reports.append(contest.run(rounds, seconds, progress))
+        return [replace(r, sizes=at) for r, at in zip(reports, sizes, strict=True)]
 
 
 def _as_options(plugin_options: PluginOptions, folder: Path) -> dict[str, Any]:
@@ -246,6 +268,23 @@ class _Contest:
         self.feeds, self.outputs = answer["feeds"], tuple(answer["outputs"])
         self._keep(OURS.name, answer)
 
+    def bind(self, options: Mapping[str, Any], peers: Sequence[Peer]) -> None:
+        """Other inputs, for all that are loaded: ours makes them up."""
+        self.feeds = None
+        for peer in (OURS, *(p for p in peers if p.name in self.loaded)):
+            try:
+                answer = self.processes[peer.name].ask({"do": "bind", **self._job(peer, options)})
+            except EngineFailure as e:
+                if peer is OURS:
+                    raise _ours_failed(e) from e
+                self.absent[peer.name] = Absent(f"cannot run the model: {e.first_line}")
+                del self.loaded[peer.name]
+                continue
+            if peer is OURS:
+                self.feeds = answer["feeds"]
+            phases = {**self.loaded[peer.name]["phases"], **answer["phases"]}
+            self._keep(peer.name, {**answer, "phases": phases})
+
     def enter(self, peer: Peer, options: Mapping[str, Any]) -> None:
         try:
             self._keep(peer.name, self._load(peer, options, None))
@@ -280,7 +319,11 @@ class _Contest:
             error = None if reference in (None, name) else self._error(name, reference)
             engines[name] = Measured(at["version"], at["phases"], found, at["peak_mb"], error)
         plugins = _plugins(self.loaded[OURS.name]["plugins"])
-        return Report(str(self.model), self.threads, self.cores, engines, self.absent, reference, plugins)
+        note: str | None = self.loaded[OURS.name].get("note")
+        return Report(
+            *(str(self.model), self.threads, self.cores, engines, dict(self.absent), reference, plugins),
+            note=note,
+        )
 
     def _load(self, peer: Peer, options: Mapping[str, Any], progress: OnProgress | None) -> dict[str, Any]:
         folder = self.scratch / peer.name
@@ -288,10 +331,13 @@ class _Contest:
         python = self.pythons[peer.name]
         process = EngineProcess(peer, python, self.threads, self.cores, folder, self.timeout)
         self.processes[peer.name] = self.stack.enter_context(process)
-        job = {
+        return process.ask({"do": "load", **self._job(peer, options)}, progress)
+
+    def _job(self, peer: Peer, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {
             "model": os.path.abspath(self.model),
             "threads": self.threads,
-            "folder": str(folder),
+            "folder": str(self.scratch / peer.name),
             "shared": str(self.scratch),
             "packages": peer.packages,
             "feeds": self.feeds,
@@ -299,7 +345,6 @@ class _Contest:
             "cores": list(self.all_cores),
             "options": options,
         }
-        return process.ask({"do": "load", **job}, progress)
 
     def _keep(self, name: str, answer: dict[str, Any]) -> None:
         kinds: list[str | None] = answer["results"]

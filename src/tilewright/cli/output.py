@@ -97,5 +97,5 @@ def megabytes(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
 
 
-def shape_text(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int | str]) -> str:
     return "x".join(map(str, shape)) or "scalar"

@@ -5,7 +5,7 @@
 import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,16 @@ from tilewright.api import load
 from tilewright.cli.feeds import make_feeds, read_sample
 from tilewright.cli.guest.job import EngineJob
 from tilewright.cli.options import PROGRAM
-from tilewright.compiler import compile_for
+from tilewright.compiler import CompiledModel, compile_for, compile_open
+from tilewright.frontend.onnx.dim_ranges import dims_of
+from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.options import NATIVE, PluginOptions
 from tilewright.runtime import file
 from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.sessions.dynamic import DynamicSession
+from tilewright.support.arrays import Shapes
 from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import MultipleProgramsError
 from tilewright.support.indices import are_checked
@@ -41,31 +44,28 @@ class OwnEngine:
 
     def __init__(self, job: EngineJob, progress: OnProgress) -> None:
         self.phases: dict[str, float] = {}
-        self._options = job.options
+        self.note: str | None = None
         shapes = {name: tuple(shape) for name, shape in job.options.get("shapes", {}).items()}
+        dims: dict[str, list[int]] = job.options.get("dims", {})
         target: str = job.options.get("target", "native")
         accuracy: str | None = job.options.get("accuracy")
         plugin_options = _plugin_options(job)
         model = Path(job.model)
         compiled = None
         if model.suffix != PROGRAM:
-            # What becomes several programs is compiled when they are first run.
-            with _on_cores(job.cores), self._timed("compile"), suppress(MultipleProgramsError):
-                compiled = compile_for(
-                    resolve_target(target),
-                    model,
-                    "",
-                    shapes,
-                    Accuracy.of(accuracy),
-                    progress=progress,
-                    plugin_options=plugin_options,
-                    check_indices=are_checked(None),
-                )
+            with _on_cores(job.cores), self._timed("compile"):
+                try:
+                    compiled = _compiled(
+                        model, shapes, dims, target, Accuracy.of(accuracy), progress, plugin_options
+                    )
+                except MultipleProgramsError as e:  # they are compiled when they are first run
+                    self.note = f"a program for each shape: {e.message}" if dims else None
         with self._timed("load"):
             self._session: Session | DynamicSession | OpenSession = (
                 load(
                     model,
                     shapes=shapes,
+                    dims=dims,
                     threads=job.threads,
                     target=target,
                     accuracy=accuracy,
@@ -85,8 +85,8 @@ class OwnEngine:
         self.plugins = _told(plugin_options, regions)
         self.outputs = [o.name for o in self._session.outputs]
 
-    def make_feeds(self) -> dict[str, NDArray[Any]]:
-        return make_feeds(self._session.inputs, self._options["files"], self._options["seed"])
+    def make_feeds(self, options: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        return make_feeds(self._session.inputs, options["files"], options["seed"], options.get("sizes"))
 
     def bind(self, feeds: Mapping[str, NDArray[Any]]) -> None:
         """Where the host has a part in the model, a run takes the arrays every time."""
@@ -109,6 +109,35 @@ class OwnEngine:
         start = time.perf_counter()
         yield
         self.phases[phase] = time.perf_counter() - start
+
+
+def _compiled(
+    model: Path,
+    shapes: Shapes,
+    dims: Mapping[str, Sequence[int]],
+    target: str,
+    accuracy: Accuracy,
+    progress: OnProgress,
+    plugin_options: PluginOptions,
+) -> CompiledModel:
+    """Without a cache."""
+    machine, is_checked = resolve_target(target), are_checked(None)
+    if dims:
+        with OnnxModel(model, check_indices=is_checked) as found:
+            ranges = dims_of(found.specs, dims)
+            return compile_open(
+                machine, found, ranges, "", accuracy, progress=progress, plugin_options=plugin_options
+            )
+    return compile_for(
+        machine,
+        model,
+        "",
+        shapes,
+        accuracy,
+        progress=progress,
+        plugin_options=plugin_options,
+        check_indices=is_checked,
+    )
 
 
 def _plugin_options(job: EngineJob) -> PluginOptions:

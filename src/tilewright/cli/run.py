@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tilewright.api import load
 from tilewright.cli.difference import compare_outputs
+from tilewright.cli.dims import DimOption, ranges_of, sizes_of
 from tilewright.cli.feeds import make_feeds, read_array, read_sample, write_array
 from tilewright.cli.output import note, print_json, print_table, progress_bar, shape_text
 from tilewright.cli.status import ExitStatus
@@ -18,6 +19,7 @@ from tilewright.support.errors import UserError
 def run(
     model: Path,
     shapes: dict[str, tuple[int, ...]],
+    dims: dict[str, DimOption],
     files: dict[str, str],
     saves: dict[str, str],
     expected: dict[str, str],
@@ -37,6 +39,7 @@ def run(
         session = load(
             model,
             shapes=shapes,
+            dims=ranges_of(dims),
             threads=threads,
             target=target,
             accuracy=accuracy,
@@ -51,7 +54,7 @@ def run(
     for name in (*saves, *expected):
         if name not in names:
             raise UserError(f"the model has no output {name!r}", hint=f"its outputs are: {', '.join(names)}")
-    results = session.run(make_feeds(session.inputs, files, seed))
+    results = session.run(make_feeds(session.inputs, files, seed, sizes_of(dims)[0]))
     for name, path in saves.items():
         write_array(path, results[name])
     errors = {

@@ -1,6 +1,6 @@
 """A program in numbers: what goes in and out, its kernels, how it was made, and how large it is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ from tilewright.support.artifact import (
     ArtifactProgram,
     ExternalCall,
     KernelCall,
+    Manifest,
     Segment,
     TensorSpec,
 )
@@ -28,12 +29,19 @@ def summary_of(artifact: Artifact, flops: Mapping[str, int]) -> dict[str, Any]:
     """`flops` are the float operations of kernels, by name; empty where they are not known."""
     kernels: dict[str, dict[str, Any]] = {}
     for call in kernel_calls(artifact.program):
-        fresh = {"name": call.kernel, "calls": 0, "parts": call.parts, "flops": flops.get(call.kernel)}
+        fresh = {
+            "name": call.kernel,
+            "calls": 0,
+            "parts": call.parts,
+            "parts_in_use": parts_text(call),
+            "flops": flops.get(call.kernel),
+        }
         kernels.setdefault(call.kernel, fresh)["calls"] += 1
     manifest = artifact.manifest
     return {
-        "inputs": [_spec(s) for s in manifest.inputs],
+        "inputs": [_spec(s) for s in manifest.given],
         "outputs": [_spec(s) for s in manifest.outputs],
+        **dims_json(manifest),
         "kernels": list(kernels.values()),
         "external": [s.key for s in leaves(artifact.program) if isinstance(s, ExternalCall)],
         "host": [],
@@ -63,7 +71,51 @@ def _algorithms(text: str) -> list[dict[str, str]]:
 
 
 def _spec(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+    """Where dimensions are open, the shape is the largest, and `sizes` say what is in use of it."""
+    sizes = spec.sizes or (None,) * len(spec.shape)
+    texts = [str(n if s is None else s) for n, s in zip(spec.shape, sizes, strict=True)]
+    shown = [f"({t})" if " " in t and not t.startswith("(") else t for t in texts]
+    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), "sizes": shown}
+
+
+def parts_text(call: KernelCall) -> str | None:
+    """How many parts of a call have something to do, by the sizes of open dimensions; None if all have."""
+    if not call.in_use:
+        return None
+    sizes = [str(e) for e in call.in_use]
+    return sizes[0] if len(sizes) == 1 else f"max({', '.join(sizes)})"
+
+
+def dims_json(manifest: Manifest) -> dict[str, Any]:
+    """The open dimensions with their ranges, and what sizes must keep besides."""
+    dims = [
+        {"name": d.name, "least": d.least, "most": d.most, "step": d.multiple, "text": str(d)}
+        for d in manifest.dims
+    ]
+    return {"dims": dims, "guards": [str(g) for g in manifest.guards]}
+
+
+def print_dims(found: Mapping[str, Any]) -> None:
+    for dim in found["dims"]:
+        click.echo(f"open: {dim['text']}")
+    for guard in found["guards"]:
+        click.echo(f"only for sizes with: {guard}")
+
+
+def _print_kernels(kernels: Sequence[Mapping[str, Any]], *, is_open: bool) -> None:
+    """Where dimensions are open, parts and flops are those at the largest sizes."""
+    columns = ("kernel", "calls", "parts", *(("in use",) if is_open else ()), "flops")
+    rows = [
+        (
+            k["name"],
+            k["calls"],
+            k["parts"],
+            *((k["parts_in_use"] or "all",) if is_open else ()),
+            "" if k["flops"] is None else k["flops"],
+        )
+        for k in kernels
+    ]
+    print_table(columns, rows)
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
@@ -74,16 +126,11 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     rows = [(kind[:-1], s) for kind in ("inputs", "outputs") for s in summary[kind]]
     print_table(
         ("", "name", "type", "shape"),
-        [(kind, s["name"], s["dtype"], shape_text(s["shape"])) for kind, s in rows],
+        [(kind, s["name"], s["dtype"], shape_text(s["sizes"])) for kind, s in rows],
     )
+    print_dims(summary)
     click.echo()
-    print_table(
-        ("kernel", "calls", "parts", "flops"),
-        [
-            (k["name"], k["calls"], k["parts"], "" if k["flops"] is None else k["flops"])
-            for k in summary["kernels"]
-        ],
-    )
+    _print_kernels(summary["kernels"], is_open=bool(summary["dims"]))
     if summary["host"]:
         click.echo()
         print_table(
@@ -100,7 +147,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         click.echo(f"external: {key}")
     click.echo()
     if summary["flops"] is not None:
-        click.echo(f"{summary['flops'] / 1e9:.3g} GFLOP a run")
+        at = " at the largest sizes" if summary["dims"] else ""
+        click.echo(f"{summary['flops'] / 1e9:.3g} GFLOP a run{at}")
     click.echo(f"accuracy: {summary['accuracy']}")
     if summary["checked_indices"] is not None:
         click.echo(f"indices are checked, of {len(summary['checked_indices'])} nodes")

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from tilewright.cli.dims import DimOption
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import milliseconds, note, print_json, print_table
@@ -29,6 +30,7 @@ def tune_model(
     threads: int,
     seed: int,
     shapes: dict[str, tuple[int, ...]],
+    dims: dict[str, DimOption],
     target: str,
     accuracy: Accuracy | None,
     as_json: bool,
@@ -36,6 +38,12 @@ def tune_model(
     if model.suffix == PROGRAM:
         raise UserError(
             "a compiled program holds machine code only", where=str(model), hint="tune the .onnx file"
+        )
+    if dims:
+        raise UserError(
+            "kernels are tuned for given shapes, not for ranges of dimensions",
+            where=f"--dim {next(iter(dims))}",
+            hint="give the shapes that matter most with --shape; a program for all sizes does not use what is found",
         )
     with (
         _progress_line() as progress,

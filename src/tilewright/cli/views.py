@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tilewright.cli.dims import DimOption
 from tilewright.driver.keys import (
     external_files,
     file_digest,
@@ -40,6 +41,7 @@ class Views:
     target: str
     accuracy: Accuracy
     check_indices: bool
+    dims: Mapping[str, DimOption]
     cache: Cache
     began: int = field(default_factory=time.time_ns)
 
@@ -51,9 +53,10 @@ class Views:
         target: str,
         accuracy: Accuracy | None,
         check_indices: bool | None,
+        dims: Mapping[str, DimOption],
     ) -> "Views":
         bound, checked = Accuracy.of(accuracy), are_checked(check_indices)
-        return cls(model, shapes, target, bound, checked, default_cache())
+        return cls(model, shapes, target, bound, checked, dims, default_cache())
 
     def find(self, name: str) -> Any | None:
         """The view of this name; None if it was never kept, or would be another now."""
@@ -94,6 +97,7 @@ class Views:
             self.accuracy,
             f"view {name} {tuned}",
             check_indices=self.check_indices,
+            dims=repr(sorted((n, d.range) for n, d in self.dims.items())) if self.dims else "",
         )
 
 

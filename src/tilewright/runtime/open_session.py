@@ -19,7 +19,7 @@ from tilewright.runtime.program import ExecutionPlan, RunContext, dtype_of, nbyt
 from tilewright.runtime.session import ContextPool
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
-from tilewright.support.artifact import Artifact, TensorSpec
+from tilewright.support.artifact import SIZE_INPUT, Artifact, TensorSpec
 from tilewright.support.closing import Closing
 from tilewright.support.errors import Hint, UserError
 from tilewright.support.sizes import Dim, SizeExpr
@@ -51,10 +51,12 @@ class OpenSession(Closing):
         check_machine(manifest)
         self.dims = manifest.dims
         self._guards = manifest.guards
-        count = sum(1 for s in manifest.inputs if not s.name.startswith(_SIZE))
-        self.inputs, sizes = manifest.inputs[:count], manifest.inputs[count:]
+        self.inputs = manifest.given
+        sizes = manifest.inputs[len(self.inputs) :]
         self.outputs = manifest.outputs
-        self._read = tuple(s.name.removeprefix(_SIZE) for s in sizes)  # dimensions whose sizes kernels read
+        self._read = tuple(
+            s.name.removeprefix(SIZE_INPUT) for s in sizes
+        )  # dimensions whose sizes kernels read
         self._names = [s.name for s in self.inputs]
         team = shared_team(artifact.driver, self.threads)
         plan = ExecutionPlan(artifact, Code(artifact.objects), Constants(artifact.constants), {}, team)
@@ -264,9 +266,6 @@ def _staged(
         else:
             out.append(np.require(array, requirements=("C", "A")))
     return out
-
-
-_SIZE = "size__"  # how the names of the inputs begin that are sizes of dimensions
 
 
 def _place_of(dim: Dim, inputs: tuple[TensorSpec, ...]) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from tilewright.support.program import ProgramTree
 from tilewright.support.sizes import Dim, Guard, SizeExpr
 
 FORMAT_VERSION = 6
+SIZE_INPUT = "size__"  # how the names of the inputs begin that are sizes of open dimensions, in multiples
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,11 @@ class Manifest:
     checks: tuple[IndexCheck, ...] = ()  # of what it writes besides, for the runtime to examine
     dims: tuple[Dim, ...] = ()  # those that are open; their sizes are the last inputs, in this order
     guards: tuple[Guard, ...] = ()  # what sizes must keep besides their ranges
+
+    @property
+    def given(self) -> tuple[TensorSpec, ...]:
+        """The inputs but for sizes of open dimensions: what a user gives."""
+        return tuple(s for s in self.inputs if not (self.dims and s.name.startswith(SIZE_INPUT)))
 
     @property
     def written(self) -> tuple[TensorSpec, ...]:

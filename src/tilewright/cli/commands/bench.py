@@ -5,6 +5,7 @@ import click
 from tilewright.cli.catalogue import PEERS, find_peers
 from tilewright.cli.command import Command
 from tilewright.cli.defaults import TIMEOUT
+from tilewright.cli.dims import BENCH_DIM
 from tilewright.cli.options import (
     ACCURACY,
     INPUT,
@@ -54,6 +55,7 @@ COMMAND = Command(
     [
         MODEL,
         SHAPE,
+        BENCH_DIM,
         INPUT,
         click.Option(
             ["--against"],

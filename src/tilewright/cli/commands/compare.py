@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tilewright.cli.command import Command
+from tilewright.cli.dims import RUN_DIM
 from tilewright.cli.options import (
     ACCURACY,
     INPUT,
@@ -47,6 +48,7 @@ COMMAND = Command(
             help="ONNX Runtime, the reference of the onnx package, or our own operators in numpy.",
         ),
         SHAPE,
+        RUN_DIM,
         INPUT,
         tolerance_option("Allowed error of floats, relative to the largest magnitude of an output."),
         click.Option(

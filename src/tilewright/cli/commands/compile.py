@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from tilewright.cli.command import Command
+from tilewright.cli.dims import COMPILED_DIM
 from tilewright.cli.options import COMPILING, JSON, MODEL, SHAPE
 
 COMMAND = Command(
@@ -37,6 +38,7 @@ COMMAND = Command(
             help="Choose kernels for this many threads [default: for any number]. The program runs with any number.",
         ),
         SHAPE,
+        COMPILED_DIM,
         *COMPILING,
         JSON,
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from tilewright.cli.command import Command
+from tilewright.cli.dims import RUN_DIM
 from tilewright.cli.options import COMPILING, INPUT, JSON, MODEL, SEED, SHAPE, THREADS
 
 STAGES = ("graph", "tir", "scheduled", "lowered", "llvm", "asm")
@@ -63,6 +64,7 @@ COMMAND = Command(
         INPUT,
         SEED,
         SHAPE,
+        RUN_DIM,
         *COMPILING,
         JSON,
     ],

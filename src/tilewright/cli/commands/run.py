@@ -1,6 +1,7 @@
 """`tilewright run`: its options."""
 
 from tilewright.cli.command import Command
+from tilewright.cli.dims import RUN_DIM
 from tilewright.cli.options import (
     COMPILING,
     INPUT,
@@ -20,6 +21,7 @@ COMMAND = Command(
     [
         MODEL,
         SHAPE,
+        RUN_DIM,
         INPUT,
         by_name("--output", "saves", "Write an output to a file"),
         by_name("--expect", "expected", "Compare an output with a file, and exit with 4 if it differs"),

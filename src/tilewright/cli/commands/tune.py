@@ -3,6 +3,7 @@
 import click
 
 from tilewright.cli.command import Command
+from tilewright.cli.dims import COMPILED_DIM
 from tilewright.cli.options import ACCURACY, JSON, MODEL, SHAPE, TARGET
 from tilewright.support.budget import DEFAULT_BUDGET
 
@@ -30,6 +31,7 @@ COMMAND = Command(
             ["--seed"], default=0, show_default=True, help="Of the search and of the random tensors."
         ),
         SHAPE,
+        COMPILED_DIM,
         TARGET,
         ACCURACY,
         JSON,

@@ -1,6 +1,7 @@
 """The process of one engine: it takes a JSON command a line, and gives JSON answers a line.
 
     {"do": "load", …fields of EngineJob…} -> versions, seconds of each phase, how many outputs are in the folder
+    {"do": "bind", …fields of EngineJob…} -> the same for other inputs, without loading the model again
     {"do": "turn", "seconds": 0.5}        -> the seconds of each run
     {"do": …}                             -> what the engine's own method `answer` gives, if it has one
 
@@ -41,6 +42,8 @@ class EngineServer:
             do: str = command.pop("do")
             if do == "load":
                 return self._load(EngineJob(**command))
+            if do == "bind":
+                return self._bound(EngineJob(**command), {})
             if do == "turn":
                 return {"times": take_turn(self._engine.run, command["seconds"]), "peak_mb": _peak_mb()}
             return self._engine.answer(do, command)
@@ -55,13 +58,19 @@ class EngineServer:
         start = time.perf_counter()
         self._engine = engine = make(job, self._progress)
         phases: dict[str, float] = getattr(engine, "phases", None) or {"load": time.perf_counter() - start}
-        feeds: dict[str, Any] = job.read_feeds() if job.feeds is not None else engine.make_feeds()
+        return self._bound(job, phases)
+
+    def _bound(self, job: EngineJob, phases: dict[str, float]) -> dict[str, Any]:
+        """The inputs of the job are those of the runs to come."""
+        engine = self._engine
+        feeds: dict[str, Any] = job.read_feeds() if job.feeds is not None else engine.make_feeds(job.options)
         engine.bind(feeds)
         start = time.perf_counter()
         engine.run()
         phases["first_run"] = time.perf_counter() - start
         answer: dict[str, Any] = {"phases": phases, "version": str(engine.version), "peak_mb": _peak_mb()}
         answer["plugins"] = getattr(engine, "plugins", None)
+        answer["note"] = getattr(engine, "note", None)
         if job.feeds is None:
             answer["feeds"] = job.write_feeds(feeds)
             answer["outputs"] = list(engine.outputs)

@@ -19,7 +19,7 @@ from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.graph.graph import Graph, Node
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import Op, TensorType
-from tilewright.support.errors import UserError
+from tilewright.support.errors import MultipleProgramsError
 from tilewright.support.sizes import (
     Dim,
     Guard,
@@ -36,7 +36,7 @@ _OTHER_ENDS = 3  # how much lower the upper ends are in the second import
 _COMPARED = 12  # sizes at which what two imports have computed is compared
 
 
-class NotFollowed(UserError):
+class NotFollowed(MultipleProgramsError):
     """The shapes of the model are not functions of its open dimensions that we can follow."""
 
 
