@@ -65,7 +65,7 @@ class _Limits:
             *(touched(s).reads.keys() | touched(s).writes.keys() for s in others)
         )
         self._locals = frozenset(func.locals)
-        self._is_whole = False  # where no condition is needed
+        self._whole: Var | None = None  # the loop whose iterations are whole: they need no condition
         self.made: list[Buffer] = []  # buffers that are new
         self._limits: dict[Var, Expr] = {}
         for loop in walk_stmts(nest):
@@ -238,9 +238,9 @@ class _Limits:
         room = minimum(room, loop.extent * step)
         whole = self._simplify(room // step)
         guarded = map_children(loop, self.apply)
-        self._is_whole = True
+        around, self._whole = self._whole, loop.var
         main = map_children(loop, self.apply)
-        self._is_whole = False
+        self._whole = around
         assert isinstance(main, For) and isinstance(guarded, For)
         own = [b for b in self._locals if self._is_inside(b, loop) and b in touched(loop).writes]
         copies = {
@@ -280,15 +280,15 @@ class _Limits:
 
     def _guarded(self, block: Block) -> Block:
         """The block with a condition for each reduction over an open dimension that no loop is limited for."""
-        if self._is_whole:
-            return block
         values = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
         missing: list[Expr] = []
         for var, below in mask_of(block):
             it = next(it for it in block.iters if it.var is var)
             assert it.size is not None
-            if not self._is_exact(block, substitute(it.size, values)):
-                missing.append(substitute(below, values))
+            condition = substitute(below, values)
+            is_whole = self._whole is not None and self._whole in free_vars(condition)
+            if not is_whole and not self._is_exact(block, substitute(it.size, values)):
+                missing.append(condition)
         if not missing:
             return block
         return replace(block, predicate=logical_and(block.predicate, *missing))
