@@ -22,8 +22,8 @@ _OF_L2 = 0.8  # likewise
 _OF_L3 = 0.5  # shared with neighbours that cannot be seen
 # Bytes: results that are worth a place in it, at most, since more belongs to the neighbours of a virtual machine, whose
 # last-level cache may be that of fifty cores. Not swept: set between results of 12 MiB, which seemed better off in the
-# cache, and of 16 to 64 MiB, which were quicker past it, on one machine that saw 260 MiB of a shared cache; 8 and 32 MiB
-# were tried. Times varied by more than the smaller differences.
+# cache, and of 16 to 64 MiB, which were quicker past it, on one machine that saw 260 MiB of a shared cache; 8 and 32
+# MiB were tried. Times varied by more than the smaller differences.
 _MOST_RESULTS = 14 << 20
 _MOST_OF_L3 = 6 << 20  # bytes: what is left of it to operands that are read again between others
 

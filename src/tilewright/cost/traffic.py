@@ -22,7 +22,7 @@ from typing import TypeAlias, assert_never
 
 from tilewright.cost.caches import LINE_BYTES, l1_room, l2_room, l3_room
 from tilewright.cost.work import instructions
-from tilewright.ir.expr import Buffer
+from tilewright.ir.expr import Buffer, loads
 from tilewright.target.machine import Machine
 from tilewright.tir.analysis.footprints import Footprints, Use, own_accesses
 from tilewright.tir.func import Func
@@ -38,6 +38,7 @@ from tilewright.tir.stmt import (
     Stmt,
     Store,
     children,
+    stmt_exprs,
     walk_stmts,
 )
 
@@ -83,7 +84,8 @@ def traffic_of(func: Func, m: Machine, vector_bytes: int, cold: Collection[Buffe
 
 
 def must_move(func: Func) -> int:
-    """Bytes of the params that are read, plus those that are written, each counted once.
+    """Bytes of the params that are read, plus those that are written, each counted once. What a kernel keeps in the
+    place of a result until it is known need not come from there.
 
     Of a buffer, the elements are those of the smallest box around all accesses, or as many as there are accesses if
     that is less: a gather reaches everything and takes little. Conditions are taken to hold, and a
@@ -93,8 +95,18 @@ def must_move(func: Func) -> int:
     return sum(
         b.elements(use.buffer) * use.buffer.dtype.bytes
         for use, b in boxes.items()
-        if use.buffer in func.params
+        if use.buffer in func.params and (use.is_write or not _is_filled_first(func.body, use.buffer))
     )
+
+
+def _is_filled_first(s: Stmt, buffer: Buffer) -> bool:
+    """Is it stored to before anything is read of it?"""
+    for n in walk_stmts(s):
+        if any(ld.buffer is buffer for e in stmt_exprs(n) for ld in loads(e)):
+            return False
+        if isinstance(n, Store) and n.buffer is buffer:
+            return True
+    return False
 
 
 # ------------------------------------------------------------------------------------------------------------- volumes

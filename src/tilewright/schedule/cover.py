@@ -160,6 +160,10 @@ def _count(reader: Site, read: Access, writers: Sequence[Writer]) -> Verdict:
     covered = np.zeros(len(asked.element), np.bool_)
     is_exact = not read.guarded  # a Select inside the block may leave elements out
     for w in writers:
+        if w.site.block is reader.block and reader.block.try_store is None:
+            is_exact = (
+                False  # it may fill its scratch before it reads that: the order inside is not looked at
+            )
         seen = _touched(reader, read, w.shared)
         rows = math.prod(n.extent for n in w.shared if n.kind.is_at_once) * buffer.size
         if seen is None or rows > 4 * MAX_POINTS:
