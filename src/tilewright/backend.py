@@ -35,6 +35,7 @@ _OPTIONS = (  # of `load`
     "cache",
     "progress",
     "variants",
+    "dims",
 )
 
 
