@@ -70,7 +70,7 @@ def test_a_graph_without_axes_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("s[r]: f32[4] = mean[j](x[r, j])", "there is no fold 'mean'"),
+        ("s[r]: f32[4] = mean[j](x[r, j])", "there is no fold or scan 'mean'"),
         ("s[r]: f32[4] = sum[q](x[r, j])", "nothing is called 'q' here"),
         ('s[r]: f32[4] @ "disk" = sum[j](x[r, j])', "a scope is expected"),
         ("a, b = axes(4)", "1 extents are given for 2 axes"),

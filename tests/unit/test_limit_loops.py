@@ -41,6 +41,21 @@ def dot(A: open(f32[4, 64], None, size("n", 1, 64)), B: open(f32[64], size("n", 
 """)
 
 
+SCAN = """
+@func
+def scan(A: open(f32[4, 64], None, size("n", 1, 64)), Y: out(open(f32[4, 64], None, size("n", 1, 64))), S: out(f32[4])):
+    c = alloc(f32[1], "register")
+    t = alloc(f32[1], "register")
+    for i in range(4):
+        c[0] = f32(0.0)
+        for k in range(64):
+            t[0] = A[i, k]
+            c[0] = c[0] + t[0]
+            Y[i, k] = c[0]
+        S[i] = f32(0.0)
+"""
+
+
 def plain(s: Schedule) -> None:
     pass
 
@@ -120,6 +135,21 @@ def text_of(how: "object", func: Func = GEMM) -> str:
 
 def test_whole_tiles_are_counted() -> None:
     assert "in range(11, (size__n[0] + 5) // 6)" in text_of(tiled)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_limited"),
+    [
+        ("", "", True),
+        ("S[i] = f32(0.0)", "S[i] = c[0]", False),  # what the last iteration passes on is read
+        ("f32[1]", "f32[2]", False),  # not all of it begins anew
+    ],
+)
+def test_a_loop_that_passes_a_value_on_to_itself_alone_is_limited(
+    old: str, new: str, is_limited: bool
+) -> None:
+    text = str(lower_func(parse_func(SCAN.replace(old, new, 1)))[0][0].func)
+    assert ("in range(64, size__n[0])" in text) == is_limited
 
 
 def test_parts_are_counted() -> None:

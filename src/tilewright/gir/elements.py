@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, prod
 
+from tilewright.gir.names import Names
 from tilewright.gir.pieces import ElementBox, find_cut, steps_of
-from tilewright.gir.row import Names
 from tilewright.gir.tiles import Squares, TileShape, find_transposed
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var, as_index, equal, free_vars, loads
 from tilewright.ir.simplify import Interval, Simplifier

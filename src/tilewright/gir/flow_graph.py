@@ -6,10 +6,11 @@
     s[r]: f32[1024] = sum[j](e[r, j])
     y[r, j] = e[r, j] / s[r]
 
-A `FlowNode` makes one element for each point of its axes: a map of what it reads, or a fold (a reduction) of it over
-further axes. What it reads of other nodes it reads at its own axes, so nothing says where values are kept or in
-which order elements are computed: that is a `Plan` (`gir/plan.py`). What it reads of memory it may read anywhere, at
-indices over axes: reshapes, transposes and slices of memory are such indices, and cost nothing.
+A `FlowNode` makes one element for each point of its axes: a map of what it reads, a fold (a reduction) of it over
+further axes, or a scan of it, which has all prefixes of a fold along one of its axes: `c[r, j] = cumsum[j](x[r, j])`.
+What it reads of other nodes it reads at its own axes, so nothing says where values are kept or in which order elements
+are computed: that is a `Plan` (`gir/plan.py`). What it reads of memory it may read anywhere, at indices over axes:
+reshapes, transposes and slices of memory are such indices, and cost nothing.
 
     t[r, q]: f32[16, 20] = max[k](x[r + k - 2, q - 2], where=2 <= r + k and r + k < 18 and 2 <= q and q < 18)
     y[r, j] = max[l](t[r, j + l])
@@ -49,7 +50,10 @@ COMBINATIONS = {BinaryOp.ADD: "sum", BinaryOp.MAX: "max", BinaryOp.MIN: "min", B
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowNode:
-    """`out[indices] = value`, for all points of its axes; a fold combines the values over the axes `over`."""
+    """`out[indices] = value`, for all points of its axes; a fold combines the values over the axes `over`. A scan
+    combines at each element those up to it in the order of the axis `along`, or from it on if `reverse`; its own
+    value is not among them if `exclusive`.
+    """
 
     name: str
     out: Buffer
@@ -57,29 +61,36 @@ class FlowNode:
     axes: tuple[Var, ...]
     value: Expr  # over `axes` and `over`
     over: tuple[Var, ...] = ()
-    combine: BinaryOp = BinaryOp.ADD  # what a fold does
+    combine: BinaryOp = BinaryOp.ADD  # what a fold or a scan does
     where: Expr = TRUE  # over `axes` and `over`: what a fold takes up
+    along: Var | None = None  # one of `axes`, if it is a scan
+    exclusive: bool = False
+    reverse: bool = False
 
     @property
     def is_fold(self) -> bool:
         return bool(self.over)
 
     @property
+    def is_scan(self) -> bool:
+        return self.along is not None
+
+    @property
     def start(self) -> Expr:
-        """What a fold of nothing is."""
-        return identity(self.combination, self.out.dtype)
+        """What a fold of nothing is, and a scan before its first element."""
+        return identity(COMBINATIONS[self.combine], self.out.dtype)
 
     @property
     def combination(self) -> str:
-        """The word for what a fold does."""
-        return COMBINATIONS[self.combine]
+        """The word for what a fold or a scan does."""
+        return f"{'cum' if self.is_scan else ''}{COMBINATIONS[self.combine]}"
 
     def __str__(self) -> str:
         return print_flow_node(self)
 
     def combined(self, so_far: Expr, value: Expr) -> Expr:
-        """A fold that takes up one value more, whatever `where` says. A product is added with one rounding, as
-        contractions do.
+        """A fold, or a scan so far, that takes up one value more, whatever `where` says. A product is added with one
+        rounding, as contractions do.
         """
         if self.combine is BinaryOp.ADD and value.dtype.is_float:
             match value:
@@ -129,7 +140,7 @@ class FlowGraph:
         """The axes along which all nodes have a value each: what happens at one point of them is independent of the
         others. In the order of the last node's memory.
         """
-        every = [set(n.axes) for n in self.nodes]
+        every = [set(n.axes) - {n.along} for n in self.nodes]
         return tuple(
             a for a in self.nodes[-1].axes if a not in self.swept and all(a in axes for axes in every)
         )
@@ -152,7 +163,7 @@ class FlowGraph:
 
     @cached_property
     def read_later(self) -> tuple[FlowNode, ...]:
-        """The maps that a later sweep than their own evaluates, unless they are kept."""
+        """The maps and scans that a later sweep than their own evaluates, unless they are kept."""
         last: dict[FlowNode, int] = {}  # maps are evaluated by those that read them
         for n in reversed(self.nodes):
             if n.is_fold or n in self.outputs:

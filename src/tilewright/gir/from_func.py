@@ -12,6 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from tilewright.gir.flow_graph import COMBINATIONS, FlowGraph, FlowNode
+from tilewright.gir.from_scan import reads_own, scan_of
 from tilewright.gir.plan import sweeping
 from tilewright.ir.expr import (
     TRUE,
@@ -51,6 +52,9 @@ class OwnBlock(NamedTuple):
     value: Expr
     combine: BinaryOp
     where: Expr = TRUE
+    along: Var | None = None  # of a scan
+    exclusive: bool = False
+    reverse: bool = False
 
 
 def flow_graph_of(func: Func) -> FlowGraph:
@@ -76,7 +80,7 @@ def graph_of_blocks(func: Func, blocks: Sequence[OwnBlock]) -> FlowGraph:
     extents = {axes.of(v): e for o in found for v, e in o.extents.items()}
     graph = _without_unit_axes(FlowGraph(func.name, func.params, extents, nodes))
     _check(graph)
-    return graph if any(n.is_fold for n in graph.nodes) else sweeping(graph)
+    return graph if any(n.is_fold or n.is_scan for n in graph.nodes) else sweeping(graph)
 
 
 def _own_block(nest: Stmt) -> OwnBlock:
@@ -93,6 +97,8 @@ def _own_block(nest: Stmt) -> OwnBlock:
     extents = {it.var: it.extent for it in block.iters}
     simplify = Simplifier({v: Interval(0, e - 1) for v, e in extents.items()})
     over = tuple(it.var for it in block.iters if it.kind is IterKind.REDUCE)
+    if not over and reads_own(store):
+        return _own_scan(block, extents)
     if not over:
         return OwnBlock(
             block.name, store.buffer, store.indices, extents, (), simplify(store.value), BinaryOp.ADD
@@ -101,6 +107,14 @@ def _own_block(nest: Stmt) -> OwnBlock:
     for _, below in mask_of(block):
         value = select(below, value, identity(COMBINATIONS[combine], store.buffer.dtype))
     return OwnBlock(block.name, store.buffer, store.indices, extents, over, simplify(value), combine)
+
+
+def _own_scan(block: Block, extents: dict[Var, int]) -> OwnBlock:
+    s = scan_of(block)
+    own = OwnBlock(block.name, block.store.buffer, s.indices, extents, (), s.value, BinaryOp.ADD)
+    if s.combine is None:
+        return own
+    return own._replace(combine=s.combine, along=s.along, exclusive=s.exclusive, reverse=s.reverse)
 
 
 def folded_value(block: Block) -> tuple[BinaryOp, Expr]:
@@ -168,6 +182,8 @@ def _divides(steps: Sequence[int], extent: int) -> bool:
 
 
 def _split(o: OwnBlock, var: Var, factor: int) -> OwnBlock:
+    if var is o.along:
+        raise ScheduleError(f"{o.name} is a scan along an axis that others read in parts")
     high, low = Var(f"{var.name}_q"), Var(f"{var.name}_r")
     extents = dict[Var, int]()
     for v, e in o.extents.items():
@@ -257,11 +273,17 @@ def _node(o: OwnBlock, axes: _Axes) -> FlowNode:
     indices = tuple(substitute(i, values) for i in o.indices)
     spatial = tuple(a for a in own if a not in over)
     value, where = substitute(o.value, values), substitute(o.where, values)
-    return FlowNode(o.name, o.out, indices, spatial, value, over, o.combine, where)
+    along = None if o.along is None else axes.of(o.along)
+    return FlowNode(
+        o.name, o.out, indices, spatial, value, over, o.combine, where, along, o.exclusive, o.reverse
+    )
 
 
 def _check(graph: FlowGraph) -> None:
     inner = set(graph.inner)
+    scans = [n for n in graph.nodes if n.is_scan]
+    if any({n.along} != inner for n in scans) or len({n.reverse for n in scans}) > 1:
+        raise ScheduleError(f"{graph.name} scans several axes, or one both ways")
     for n in graph.nodes:
         if n.is_fold and (set(n.over) != inner or set(n.axes) & inner):
             raise ScheduleError(f"{n.name} reduces other axes than the rest")
@@ -287,7 +309,8 @@ def _without_unit_axes(graph: FlowGraph) -> FlowGraph:
             indices=tuple(substitute(i, zero) for i in n.indices),
             axes=kept(n.axes),
             over=kept(n.over),
-            combine=n.combine if kept(n.over) else BinaryOp.ADD,  # a fold of one value combines nothing
+            # A fold of one value combines nothing.
+            combine=n.combine if kept(n.over) or n.is_scan else BinaryOp.ADD,
             value=substitute(n.value, zero),
             where=substitute(n.where, zero),
         )

@@ -38,7 +38,10 @@ from tilewright.tir.func import Func
 
 def window_graph_of(func: Func) -> FlowGraph:
     """ScheduleError if it is no graph."""
-    found = [_predicated(o) for o in _read_through(own_blocks(func), func.params)]
+    own = own_blocks(func)
+    if any(o.along is not None for o in own):
+        raise ScheduleError(f"{func.name} has a scan, which is no stage")
+    found = [_predicated(o) for o in _read_through(own, func.params)]
     graph = graph_of_blocks(func, found)
     folds = [n for n in graph.nodes if n.is_fold]
     if len(folds) != 1 or not folds[0].axes:

@@ -1,9 +1,9 @@
 """The interpreter of flow graphs: what a graph means, whatever plan runs it.
 
 Nodes are computed one after the other, each for all points of its axes at once. A fold takes up the points of `over`
-one by one, the last axis fastest, with the operation that `FlowNode.taken_up` gives: as the blocks do that the graph
-was made of. The two agree to the bit, but for sums of products, which a graph rounds once. A plan may put sums
-together in another order, and agrees as far as that allows.
+one by one, the last axis fastest, with the operation that `FlowNode.taken_up` gives, and a scan those of its axis: as
+the blocks do that the graph was made of. The two agree to the bit, but for sums of products, which a graph rounds once.
+A plan may put sums together in another order, and agrees as far as that allows.
 
 It shares the meaning of expressions with the interpreter of TIR (`ir/evaluate.py`), and nothing else.
 """
@@ -16,7 +16,8 @@ import numpy as np
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
 from tilewright.ir.evaluate import Evaluated, evaluate
-from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var
+from tilewright.ir.expr import Buffer, Expr, Indices, Load, Var, as_index
+from tilewright.ir.rewrite import substitute
 from tilewright.support.arrays import Array
 from tilewright.support.errors import InternalError, UserError
 from tilewright.tir.interp import check_array, is_inside, poisoned_array
@@ -50,6 +51,8 @@ class _FlowMachine:
         self._graph, self._memory = graph, memory
 
     def run(self, node: FlowNode) -> None:
+        if node.along is not None:
+            return self._scan(node, node.along)
         points = self._all_at_once(node.axes)
         if not node.is_fold:
             return self._store(node, node.value, points)
@@ -59,6 +62,24 @@ class _FlowMachine:
             taken = {a: np.int64(i) for a, i in zip(node.over, at, strict=True)}
             self._store(node, so_far, {**points, **taken})
         return None
+
+    def _scan(self, node: FlowNode, along: Var) -> None:
+        """Element by element: what is stored is combined with the next value."""
+        points = self._all_at_once(tuple(a for a in node.axes if a is not along))
+        order = range(self._graph.extents[along])
+        before: int | None = None
+        for n in reversed(order) if node.reverse else order:
+            # The value of an exclusive scan is that of the place before.
+            taken = as_index(n if before is None or not node.exclusive else before)
+            value = substitute(node.value, {along: taken})
+            if before is None:
+                so_far = node.start
+            else:
+                so_far = Load(node.out, tuple(substitute(i, {along: as_index(before)}) for i in node.indices))
+            is_first = node.exclusive and before is None
+            combined = so_far if is_first else node.combined(so_far, value)
+            self._store(node, combined, {**points, along: np.int64(n)})
+            before = n
 
     def _all_at_once(self, axes: tuple[Var, ...]) -> dict[Var, Evaluated]:
         """Each axis as a dimension of its own."""

@@ -16,11 +16,12 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.gir.flow_graph import FlowGraph
+from tilewright.gir.names import Names
 from tilewright.gir.plan import Plan, find_lanes
-from tilewright.gir.row import Names, Row, Values
+from tilewright.gir.row import Row, Values
 from tilewright.gir.running import running_folds
 from tilewright.gir.split import split_folds
-from tilewright.ir.expr import TRUE, Expr, Var, loads
+from tilewright.ir.expr import TRUE, Expr, Load, Scope, Var, as_index, loads
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import PREFETCH, Annotations, Block, For, Iter, LoopKind, Stmt, seq
@@ -37,7 +38,8 @@ def lower_flow_graph(graph: FlowGraph, plan: Plan) -> Func:
     nests: list[Stmt] = []
     for g in graphs:
         lanes = plan.lanes if g is graph else find_lanes(g)
-        nests.append(_Rows(g, replace(plan, lanes=lanes), names).run())
+        rows = _Rows(g, replace(plan, lanes=lanes), names)
+        nests.append(rows.run_in_steps() if plan.depth else rows.run())
     # What one of the graphs makes for the next is memory of the Func.
     shared = dict.fromkeys(b for g in graphs for b in g.params if b not in graph.params)
     return Func(
@@ -68,23 +70,66 @@ class _Rows:
             at[axis] = first + lane if step is None else first + step * width + lane
             return _row(Row(graph, plan, self._names, at, here, width, lane, step, steps))
 
-        def last(at: Values, here: dict[Var, int]) -> Stmt:
-            lane = self._names.var("lane", rest)
-            at[axis] = at.pop(_BLOCK) * rest + vectors * width + lane
-            return _row(Row(graph, plan, self._names, at, here, rest, lane, suffix="_rest"))
-
         nests = [self._parts(others, vectors // steps, body)]
         if rest:
-            nests.append(self._parts(others, 1, last))
+            nests.append(self._parts(others, 1, self._last_rows(axis, vectors * width, rest)))
         return seq(*nests)
+
+    def run_in_steps(self) -> Stmt:
+        """All rows, some elements of each before the next."""
+        graph, plan, names = self._graph, self._plan, self._names
+        if plan.lanes[0] not in graph.rows or any(n.is_fold for n in graph.nodes):
+            raise ScheduleError(f"{graph.name} does not only scan rows that lie side by side")
+        (axis,), (along,) = plan.lanes, graph.inner
+        if plan.depth >= graph.extents[along]:
+            return self.run()
+        width, depth = min(plan.width, graph.extents[axis]), plan.depth
+        vectors, rest = divmod(graph.extents[axis], width)
+        steps = max(n for n in range(1, min(plan.panel, vectors) + 1) if vectors % n == 0)
+        others = tuple(a for a in graph.rows if a is not axis)
+        shape = tuple(graph.extents[a] for a in (*others, axis))
+        scans = [n for n in graph.nodes if n.is_scan]
+        so_far = {n: names.local(f"{n.name}_so_far", shape, n.out, Scope.GLOBAL) for n in scans}
+
+        def taken_up(first: Expr, count: int) -> Callable[[Values, dict[Var, int]], Stmt]:
+            def body(at: Values, here: dict[Var, int]) -> Stmt:
+                lane, step = names.var("lane", width), names.var("step", steps)
+                at[axis] = at.pop(_BLOCK) * (steps * width) + step * width + lane
+                suffix = "" if count == depth else "_short"
+                row = Row(graph, plan, names, at, here, width, lane, step, steps, suffix)
+                place = tuple(at[a] for a in (*others, axis))
+                held = {n: Load(b, place) for n, b in so_far.items()}
+                return seq(*row.scalars(0), row.taken_up(first, count, held))
+
+            return body
+
+        full, short = divmod(graph.extents[along], depth)
+        block = names.var("vblock", full)
+        nests = [self._parts(others, vectors // steps, taken_up(block * depth, depth), (block, full))]
+        if short:
+            nests.append(self._parts(others, vectors // steps, taken_up(as_index(full * depth), short)))
+        if rest:
+            nests.append(self._parts(others, 1, self._last_rows(axis, vectors * width, rest)))
+        return seq(*nests)
+
+    def _last_rows(self, axis: Var, first: int, count: int) -> Callable[[Values, dict[Var, int]], Stmt]:
+        """Those that are no whole vector."""
+
+        def body(at: Values, here: dict[Var, int]) -> Stmt:
+            lane = self._names.var("lane", count)
+            at[axis] = at.pop(_BLOCK) * count + first + lane
+            return _row(Row(self._graph, self._plan, self._names, at, here, count, lane, suffix="_rest"))
+
+        return body
 
     def _parts(
         self,
         rows: tuple[Var, ...],
         vectors: int | None,
         body: Callable[[Values, dict[Var, int]], Stmt],
+        steps: tuple[Var, int] | None = None,
     ) -> Stmt:
-        """Parts of rows, or of vectors of rows."""
+        """Parts of rows, or of vectors of rows; in each of a number of steps."""
         names, extents = self._names, {a: self._graph.extents[a] for a in rows}
         if vectors is not None:
             extents[_BLOCK] = vectors
@@ -101,8 +146,15 @@ class _Rows:
         inside = For(own, grain, row, LoopKind.SERIAL, notes)
         # Steps and analyses know what a block reads and writes, whatever it does inside.
         loop = names.var("part", total // grain)
-        block = Block(names.block("rows"), (Iter(part, total // grain),), (loop,), inside)
-        return For(loop, total // grain, block, LoopKind.PARALLEL if total > grain else LoopKind.SERIAL)
+        kind = LoopKind.PARALLEL if total > grain else LoopKind.SERIAL
+        if steps is None:
+            block = Block(names.block("rows"), (Iter(part, total // grain),), (loop,), inside)
+            return For(loop, total // grain, block, kind)
+        step, count = steps
+        turn = names.var("block", count)
+        iters = (Iter(step, count), Iter(part, total // grain))
+        block = Block(names.block("rows"), iters, (turn, loop), inside)
+        return For(turn, count, For(loop, total // grain, block, kind))
 
 
 def _reads_its_own(graph: FlowGraph) -> bool:

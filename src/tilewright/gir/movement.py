@@ -2,7 +2,7 @@
 
     memory      bytes of memory that nests read, and bytes that they write: each buffer once for each nest that has it,
                 but once for all nests of a graph, whose last rows may be a nest of their own
-    scratch     bytes that wait near, in buffers of a worker; of a block that reduces, its results so far
+    scratch     bytes that wait near, in buffers of a worker; of a block that reduces or scans, its results so far
     registers   elements that are loaded and stored, wherever they are
 
 compared in this order: less of one pays for any of the next. Blocks move every value through memory, so bringing them
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
+from tilewright.gir.from_scan import reads_own
 from tilewright.ir.expr import Buffer, Scope, loads
 from tilewright.tir.analysis.footprints import Footprints
 from tilewright.tir.func import Func
@@ -90,9 +91,11 @@ def _nests(func: Func) -> tuple[Stmt, ...]:
 
 
 def _so_far(block: Block) -> int:
-    """Bytes of the results of a reduction, which are in memory until it is done."""
+    """Bytes of the results of a reduction or scan, which are in memory until it is done."""
     stored = {s.buffer for s in walk_stmts(block.body) if isinstance(s, Store)}
-    return sum(b.bytes for b in stored) if block.is_reduction else 0
+    store = block.try_store
+    is_scan = store is not None and reads_own(store)
+    return sum(b.bytes for b in stored) if block.is_reduction or is_scan else 0
 
 
 def _elements(s: Stmt, counts: Callable[[Buffer], bool] = lambda b: True) -> int:

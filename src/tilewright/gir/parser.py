@@ -12,12 +12,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from tilewright.gir.flow_graph import COMBINATIONS, FlowGraph, FlowNode
 from tilewright.gir.plan import Plan
-from tilewright.gir.printer import IN_LINE, indexed_axes
+from tilewright.gir.printer import IN_LINE, SCAN_WAYS, indexed_axes
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import TRUE, BinaryOp, Buffer, Expr, Scope, Var
+from tilewright.ir.expr import Buffer, Expr, Scope, Var
 from tilewright.tir.expr_parser import ExprParser, Scoped, near, number_of
 
 _FOLDS = {word: op for op, word in COMBINATIONS.items()}
+_SCANS = {f"cum{word}": op for op, word in COMBINATIONS.items()}
 _SCOPES = {s.value: s for s in Scope}
 
 
@@ -141,35 +142,53 @@ class _FlowParser(ExprParser):
             case _:
                 self.fail(s, "a node is expected", "write it as m[r]: f32[8] = max[j](x[r, j])")
         out, indices = self.access(target, inside)
-        over, combine, value, where = self._folded(e, inside, out)
+        value, combined = self._combined(e, inside, out)
         name, given = self._notes(call, inside) if call else (out.name, {})
         axes = given.pop("axes", indexed_axes(indices))
-        return FlowNode(name, out, indices, axes, value, over, combine, where, **given)
+        along = combined.get("along")
+        if along is not None and along not in axes:
+            self.fail(e, f"{name} is a scan along an axis that it does not have")
+        return FlowNode(name, out, indices, axes, value, **combined, **given)
 
-    def _folded(
-        self, e: ast.expr, scope: Mapping[str, Scoped], out: Buffer
-    ) -> tuple[tuple[Var, ...], BinaryOp, Expr, Expr]:
-        """The axes, what combines, the value, and where it is taken up."""
+    def _combined(self, e: ast.expr, scope: Mapping[str, Scoped], out: Buffer) -> tuple[Expr, dict[str, Any]]:
+        """What a node combines, and the fields that say how."""
         match e:
             case ast.Call(
-                func=ast.Subscript(value=ast.Name(id=word), slice=axes), args=[value], keywords=words
+                func=ast.Subscript(value=ast.Name(id=word), slice=named), args=[value], keywords=words
             ):
-                if word not in _FOLDS:
-                    self.fail(e, f"there is no fold {word!r}", near(word, _FOLDS))
-                where: Expr = TRUE
-                match words:
-                    case []:
-                        pass
-                    case [ast.keyword(arg="where", value=cond)]:
-                        where = self.expr(cond, scope, DType.BOOL)
-                    case _:
-                        self.fail(
-                            e, "a fold takes a value and `where`", "write it as max[k](x[k], where=k < 3)"
-                        )
-                over = self._axes(_listed(axes), scope)
-                return over, _FOLDS[word], self.expr(value, scope, out.dtype), where
+                axes = self._axes(_listed(named), scope)
+                if word in _FOLDS:
+                    fold = {"over": axes, "combine": _FOLDS[word], **self._where(e, words, scope)}
+                    return self.expr(value, scope, out.dtype), fold
+                if word not in _SCANS:
+                    self.fail(e, f"there is no fold or scan {word!r}", near(word, (*_FOLDS, *_SCANS)))
+                if len(axes) != 1:
+                    self.fail(e, "a scan is along one axis")
+                scan = {"along": axes[0], "combine": _SCANS[word], **self._scan_ways(words)}
+                return self.expr(value, scope, out.dtype), scan
             case _:
-                return (), BinaryOp.ADD, self.expr(e, scope, out.dtype), TRUE
+                return self.expr(e, scope, out.dtype), {}
+
+    def _where(
+        self, e: ast.expr, words: Sequence[ast.keyword], scope: Mapping[str, Scoped]
+    ) -> dict[str, Expr]:
+        match words:
+            case []:
+                return {}
+            case [ast.keyword(arg="where", value=cond)]:
+                return {"where": self.expr(cond, scope, DType.BOOL)}
+            case _:
+                self.fail(e, "a fold takes a value and `where`", "write it as max[k](x[k], where=k < 3)")
+
+    def _scan_ways(self, words: Sequence[ast.keyword]) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        for w in words:
+            match w.value:
+                case ast.Constant(value=bool(given)) if w.arg in SCAN_WAYS:
+                    found[w.arg] = given
+                case _:
+                    self.fail(w.value, f"a scan is {' or '.join(SCAN_WAYS)}, True or False")
+        return found
 
     def _notes(self, call: ast.Call, scope: Mapping[str, Scoped]) -> tuple[str, dict[str, Any]]:
         match call.args:

@@ -3,7 +3,9 @@
 A worker takes a part of the rows and goes over the other axes of a row in *sweeps*: a node that needs a fold of the
 whole row is computed in the sweep after it. Where lanes are elements of a row, each sweep has vectors of partial
 results, which are combined at its end; where lanes are rows (what lies side by side is not reduced), as many rows
-run at a time.
+run at a time. A scan is a fold whose results so far are read: it runs in the order of its axis, and is done when its
+sweep is. With a `depth`, workers meet after as many elements of all rows: they divide memory that lies side by side,
+and go through it in order all the same.
 
 What a sweep computes and a later one needs is computed again, unless it is `kept` in scratch, which holds a row.
 With a `chunk`, sweeps of folds go over as many elements at a time, all of them, before the next: then a row comes
@@ -31,6 +33,7 @@ class Plan:
     in_place: bool = False  # are kept values where the result will be (`result_place`), not in scratch?
     ahead: int = 0  # the sweep in which what the next row reads is asked for; 0: none
     streams: bool = False  # do results that no later sweep reads go to memory past the caches?
+    depth: int = 0  # elements that all rows take up before the next, if lanes are rows and scan; 0: all
 
     def __str__(self) -> str:
         return print_plan(self)
@@ -38,8 +41,11 @@ class Plan:
 
 def result_place(graph: FlowGraph) -> tuple[FlowNode, FlowNode] | None:
     """A value that may wait where a result is stored at the same element in the last sweep, and that result: the only
-    one, so that nothing overwrites what another is still to be computed from.
+    one, so that nothing overwrites what another is still to be computed from. None with an exclusive scan, which takes
+    an element up after the result is stored there.
     """
+    if any(n.is_scan and n.exclusive for n in graph.nodes):
+        return None
     maps = [n for n in graph.outputs if not n.is_fold and not graph.is_scalar(n)]
     if len(maps) != 1 or graph.sweeps[maps[0]] < max(graph.sweeps.values()):
         return None

@@ -13,6 +13,8 @@
 - `max[j](…)` is a fold over j; `sum`, `min` and `prod` are the others. What follows `:` is the type of the buffer that
   a node makes, unless it is one of the parameters; `f32[8] @ "register"` is one of another scope than memory.
 - `max[k](x[i + k - 1], where=1 <= i + k)` takes up only what the predicate holds for.
+- `cummax[j](…)` is a scan along j, with `exclusive=True` and `reverse=True` if it is that; `cumsum`, `cummin` and
+  `cumprod` are the others.
 - `rows` is derived from the nodes and there for the reader; the parser skips it. `swept` is not: it names the inner
   axes of a graph without folds.
 - `with node("name", axes=[r, j]):` around a node says what does not follow from its line: a name that is not its
@@ -33,8 +35,10 @@ if TYPE_CHECKING:  # graphs and plans print themselves, with what is here
     from tilewright.gir.plan import Plan
 
 IN_LINE = frozenset(
-    {"name", "out", "indices", "axes", "value", "over", "combine", "where"}
+    {"name", "out", "indices", "axes", "value", "over", "combine", "where", "along", "exclusive", "reverse"}
 )  # fields with a place of their own
+
+SCAN_WAYS = ("exclusive", "reverse")  # fields of scans that are said after their values
 
 
 def print_flow_graph(graph: "FlowGraph", plan: "Plan | None" = None) -> str:
@@ -117,9 +121,12 @@ class _FlowPrinter(ExprPrinter):
         shared = self.share([*node.indices, node.value, node.where], depth)
         made, value = self.access(node.out, node.indices, shared), self.expr(node.value, shared)
         kind = "" if declared else f": {_scoped(node.out)}"
-        where = "" if node.where is TRUE else f", where={self.expr(node.where, shared)}"
-        folded = f"{node.combination}[{self._listed(node.over)}]({value}{where})" if node.over else value
-        self.line(depth, f"{made}{kind} = {folded}")
+        combined = node.over if node.along is None else (node.along,)
+        said = [value] if node.where is TRUE else [value, f"where={self.expr(node.where, shared)}"]
+        said += [f"{w}=True" for w in SCAN_WAYS if getattr(node, w)]
+        if combined:
+            value = f"{node.combination}[{self._listed(combined)}]({', '.join(said)})"
+        self.line(depth, f"{made}{kind} = {value}")
 
     def plan(self, plan: "Plan") -> str:
         return f"plan({', '.join(self._given(_changed(plan)))})"

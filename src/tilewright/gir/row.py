@@ -1,51 +1,34 @@
 """One row of a graph, or one vector of rows, as statements."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
+from tilewright.gir.names import Names
 from tilewright.gir.plan import Plan, result_place
-from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope, Var, as_index, binary
+from tilewright.gir.prefix_scan import PrefixScan
+from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope, Var, as_index, binary, equal, select
 from tilewright.ir.rewrite import replace_loads, substitute
-from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import PREFETCH_ROW, STREAM, Annotations, For, If, LoopKind, Stmt, Store, seq
 
 ZERO = as_index(0)
 Values: TypeAlias = dict[Var, Expr]  # of axes
-Combined: TypeAlias = Callable[
-    [Values, Indices], Iterator[Stmt]
-]  # of an element, and where its partial result is
 Others: TypeAlias = Callable[[Values], Iterator[Stmt]]
+_LANE = Var("lane_of_elements")  # where lanes are elements of a row: which of them it is
 
 
-class Names:
-    """The loops and buffers of a kernel, as they are made."""
+@dataclass(frozen=True, slots=True)
+class SweptElements:
+    """What a sweep does to elements: `count` of them from `start` on, or all."""
 
-    def __init__(self, prefix: str, extents: Mapping[Var, int]) -> None:
-        self._prefix, self._count, self._parts = prefix, 0, 0
-        self.locals: dict[Buffer, None] = {}
-        self.simplify = Simplifier({a: Interval(0, e - 1) for a, e in extents.items()})
-
-    def var(self, name: str, extent: int) -> Var:
-        self._count += 1
-        made = Var(f"{self._prefix}_{name}{self._count}")
-        self.simplify.learn({made: Interval(0, extent - 1)})
-        return made
-
-    def block(self, name: str) -> str:
-        self._count += 1
-        return f"{self._prefix}_{name}{self._count}"
-
-    def part(self) -> str:
-        """The name of a block that is a part of the whole: the first has that of the whole."""
-        self._parts += 1
-        return self._prefix if self._parts == 1 else f"{self._prefix}_p{self._parts - 1}"
-
-    def local(self, name: str, shape: tuple[int, ...], like: Buffer, scope: Scope) -> Buffer:
-        made = Buffer(name, shape, like.dtype, scope)
-        self.locals[made] = None
-        return made
+    folds: Sequence[FlowNode]
+    scans: Sequence[FlowNode]
+    value: Callable[[FlowNode, Values], Expr]
+    others: Others
+    start: Expr
+    count: int | None
 
 
 class Row:
@@ -77,6 +60,7 @@ class Row:
         self._in_place = dict([found]) if plan.in_place and (found := result_place(graph)) else {}
         self._partial: dict[Buffer, Buffer] = {}
         self._notes: Annotations = ()  # of the innermost loop of the sweep
+        self._current: dict[Buffer, Load] = {}  # of scans: what they have at the element of this sweep
 
     # ----------------------------------------------------------------------------------------- one value for each row
 
@@ -99,6 +83,10 @@ class Row:
     @property
     def _own_place(self) -> Indices:
         return (self._own_row,) if self._step is None else (*self._here, self._own_row)
+
+    @property
+    def _lane_place(self) -> Indices:
+        return (ZERO if self.lane is None else self.lane,)
 
     def place(self, node: FlowNode) -> Load:
         """Where the value of the row is."""
@@ -153,7 +141,7 @@ class Row:
                 return None
             if node in self._kept and self.graph.sweeps[node] < k:
                 return Load(self._scratch[node.out], self._kept_at(node))
-            return self.opened(node.value, k)
+            return self._current[node.out] if node.is_scan else self.opened(node.value, k)
 
         return replace_loads(e, inside, {})
 
@@ -191,15 +179,37 @@ class Row:
         def others(at: Values) -> Iterator[Stmt]:
             for n in kept:
                 indices = self._indices(self._kept_at(n), at)
-                yield Store(self._scratch[n.out], indices, self.value(n.value, k, at))
+                yield Store(self._scratch[n.out], indices, self._made(n, k, at))
             for n in maps:
-                yield Store(n.out, self._indices(n.indices, at), self.value(n.value, k, at))
+                yield Store(n.out, self._indices(n.indices, at), self._made(n, k, at))
 
+        scans = self._scans([*folds, *maps, *kept], k)
         fetches: Annotations = ((PREFETCH_ROW, 1),) if k and k == self.plan.ahead else ()
-        past: Annotations = ((STREAM, 1),) if self.plan.streams and maps and not folds else ()
+        past: Annotations = ((STREAM, 1),) if self.plan.streams and maps and not folds and not scans else ()
         self._notes = (*fetches, *past)
-        out = self.fold(folds, lambda n, at: self.value(n.value, k, at), others if maps or kept else None)
+        out = self.fold(
+            folds, lambda n, at: self.value(n.value, k, at), others if maps or kept else None, scans=scans
+        )
         return [*out, *(self.written(n, self.folded(n)) for n in folds)]
+
+    def _made(self, node: FlowNode, k: int, at: Values) -> Expr:
+        """What a map or a scan has at an element."""
+        return self.value(Load(node.out, node.indices) if node.is_scan else node.value, k, at)
+
+    def _scans(self, made: Sequence[FlowNode], k: int) -> list[FlowNode]:
+        """The scans that run in sweep number k for what is made there: those that are not kept from an earlier one."""
+        found: set[FlowNode] = set()
+        stack = list(made)
+        while stack:
+            n = stack.pop()
+            if n in found or (n in self._kept and self.graph.sweeps[n] < k):
+                continue
+            if n.is_fold and n not in made:
+                continue
+            if n.is_scan:
+                found.add(n)
+            stack += self.graph.inner_reads(n)
+        return [n for n in self.graph.nodes if n in found]
 
     def fold(
         self,
@@ -207,68 +217,160 @@ class Row:
         value: Callable[[FlowNode, Values], Expr],
         others: Others | None = None,
         part: tuple[Expr, int] | None = None,
+        scans: Sequence[FlowNode] = (),
     ) -> list[Stmt]:
         """A sweep over elements of the row: folds, whose results are `folded` then, and `others`, what else is done to
-        an element. `part`: the first element, and how many.
+        an element. `part`: the first element, and how many. `scans` are at each element before anything else.
         """
-        accs = {n: self._accumulator(n) for n in folds}
-        out: list[Stmt] = [self._started(n, acc) for n, acc in accs.items()]
-
-        def combined(at: Values, place: Indices) -> Iterator[Stmt]:
-            for n, acc in accs.items():
-                so_far = Load(acc, place)
-                yield Store(acc, so_far.indices, n.combined(so_far, value(n, at)))
-
-        start, count = part or (ZERO, None)
-        loops = self._over_elements if self.lane is None else self._over_vectors_of_rows
-        out.append(loops(combined, others or (lambda _: iter(())), start, count))
-        for n, acc in accs.items():
-            out += self._halved(n, acc)
+        work = SweptElements(folds, scans, value, others or _nothing, *(part or (ZERO, None)))
+        if self.lane is None:
+            accs = {n: self._accumulator(n) for n in folds}
+            out: list[Stmt] = [self._started(n, acc) for n, acc in accs.items()]
+            out += self._over_elements(work, accs)
+        else:
+            accs = {n: self._accumulator(n) for n in (*folds, *scans)}
+            out = [self._started(n, acc) for n, acc in accs.items()]
+            out.append(self._over_vectors_of_rows(work, accs))
+        for n in folds:
+            out += self._halved(n, accs[n])
         return out
 
-    def _over_vectors_of_rows(
-        self, combined: Combined, others: Others, start: Expr, count: int | None
-    ) -> Stmt:
-        graph = self.graph
-        assert self.lane is not None
-        extents = {a: graph.extents[a] for a in graph.inner}
-        at = dict(self.at)
-        loops: list[tuple[Var, int]] = []
-        for n, (a, extent) in enumerate(extents.items()):
-            extent = extent if n or count is None else count
-            loops.append((self.names.var(a.name, extent), extent))
-            at[a] = loops[-1][0] if n else start + loops[-1][0]
-        body = self.over_rows(seq(*combined(at, self._own_place), *others(at)))
-        return _wrapped(body, loops, self._notes)
+    # ------------------------------------------------------------------------------------------- lanes that are rows
 
-    def _over_elements(self, combined: Combined, others: Others, start: Expr, count: int | None) -> Stmt:
+    def _over_vectors_of_rows(self, work: "SweptElements", accs: dict[FlowNode, Buffer]) -> Stmt:
+        """All elements of as many rows, in the order of the inner axes. In a panel, vectors of rows take turns after
+        each element, with their results so far in scratch.
+        """
+        graph = self.graph
+        extents = {a: graph.extents[a] for a in graph.inner}
+        if work.count is not None:
+            extents[graph.inner[0]] = work.count
+        *outer, last = extents
+        at, loops = dict(self.at), list[tuple[Var, int]]()
+        for a in outer:
+            loops.append((self.names.var(a.name, extents[a]), extents[a]))
+            at[a] = loops[-1][0]
+        var = self.names.var(last.name, extents[last])
+        at[last] = var
+        body = self.over_rows(seq(*self._at_rows(work, accs, self._placed(at, work), self._own_place)))
+        return _wrapped(body, [*loops, (var, extents[last])], self._notes)
+
+    def taken_up(self, first: Expr, count: int, so_far: Mapping[FlowNode, Load]) -> Stmt:
+        """Some elements of rows that scan, `count` from `first` on in the order of the scans, by one vector of rows
+        after the other. Results so far are in registers meanwhile; where they are before and afterwards is given, and
+        there is nothing yet before the first element.
+        """
+        mine, its_step, (axis,) = self.lane, self._step, self.graph.inner
+        assert mine is not None and its_step is not None
+        made = [n for n in self.graph.outputs if not self.graph.is_scalar(n)]
+        scans = self._scans(made, 0)
+
+        def others(at: Values) -> Iterator[Stmt]:
+            for n in made:
+                yield Store(n.out, self._indices(n.indices, at), self._made(n, 0, at))
+
+        def value(n: FlowNode, at: Values) -> Expr:
+            return self.value(n.value, 0, at)
+
+        work = SweptElements((), scans, value, others, ZERO, None)
+        near = {
+            n: self.names.local(f"{n.name}_near{self._suffix}", (self.width,), n.out, Scope.REGISTER)
+            for n in scans
+        }
+        own, step = self.names.var(axis.name, count), self.names.var("step", self._steps)
+
+        def vectors(stmts: Iterable[Stmt]) -> Stmt:
+            lane = self.names.var("lane", self.width)
+            body = substitute_stmt(seq(*stmts), {mine: lane, its_step: step})
+            return For(lane, self.width, body, LoopKind.VECTORIZED)
+
+        def before(n: FlowNode) -> Expr:
+            return select(equal(first, 0), n.start, so_far[n])
+
+        here = self._placed({**self.at, axis: first + own}, work)
+        turn = seq(
+            vectors(Store(near[n], self._lane_place, before(n)) for n in scans),
+            For(own, count, vectors(self._at_rows(work, near, here, self._lane_place))),
+            vectors(
+                Store(so_far[n].buffer, so_far[n].indices, Load(near[n], self._lane_place)) for n in scans
+            ),
+        )
+        return For(step, self._steps, turn)
+
+    def _placed(self, at: Values, work: "SweptElements") -> Values:
+        """At the element that is the next: the first is where the sweep begins, or it goes backwards."""
+        first, *others = self.graph.inner
+        if any(n.reverse for n in work.scans):
+            assert not others
+            return {**at, first: self.names.simplify(as_index(self.graph.extents[first] - 1) - at[first])}
+        return {**at, first: work.start + at[first]}
+
+    def _at_rows(
+        self, work: "SweptElements", accs: dict[FlowNode, Buffer], at: Values, place: Indices
+    ) -> Iterator[Stmt]:
+        """What is done to an element of each row. A scan has what it read so far: with the element, if it takes that up
+        before anybody reads the scan; or without it, if nobody does afterwards.
+        """
+
+        def taken_up(n: FlowNode) -> Stmt:
+            return Store(accs[n], place, n.combined(Load(accs[n], place), work.value(n, at)))
+
+        self._current |= {n.out: Load(accs[n], place) for n in work.scans}
+        yield from (taken_up(n) for n in work.scans if not n.exclusive)
+        yield from map(taken_up, work.folds)
+        yield from work.others(at)
+        yield from (taken_up(n) for n in reversed(work.scans) if n.exclusive)
+
+    # ------------------------------------------------------------------------------- lanes that are elements of a row
+
+    def _over_elements(self, work: "SweptElements", accs: dict[FlowNode, Buffer]) -> list[Stmt]:
         graph, span = self.graph, self.plan.lanes
         outer = {a: self.names.var(a.name, graph.extents[a]) for a in graph.inner if a not in span}
         at = {**self.at, **outer}
-        width, total = self.width, graph.size(span) if count is None else count
+        width, total = self.width, graph.size(span) if work.count is None else work.count
         full, rest = divmod(total, width)
+        backwards = any(n.reverse for n in work.scans)
+        scans = [PrefixScan(self.names, n, width, f"{n.name}{self._suffix}") for n in work.scans]
         parts: list[Stmt] = []
+
+        def scanned(first: Expr, count: int) -> list[Stmt]:
+            """The scans of a vector, or of as many elements."""
+            out: list[Stmt] = []
+            for s in scans:
+                out += s.taken_up(lambda lane, s=s: work.value(s.node, self._spread(at, first, lane)), count)
+                self._current[s.node.out] = Load(s.now, (_LANE,))
+            return out
+
+        def folded(here: Values, lane: Var) -> Iterator[Stmt]:
+            for n, acc in accs.items():
+                yield Store(acc, (lane,), n.combined(Load(acc, (lane,)), work.value(n, here)))
+
         if full:
             step, lane = self.names.var("step", full), self.names.var("lane", width)
-            here = self._spread(at, start + step * width + lane)
-            both = seq(*combined(here, (lane,)), *others(here))
-            vector = For(lane, width, both, LoopKind.VECTORIZED)
-            parts.append(For(step, full, vector, LoopKind.SERIAL, self._notes))
+            first = as_index(total - width) - step * width if backwards else work.start + step * width
+            before = scanned(first, width)
+            here = self._spread(at, first, lane)
+            both = seq(*folded(here, lane), *work.others(here))
+            vectors = seq(*before, For(lane, width, both, LoopKind.VECTORIZED))
+            parts.append(For(step, full, vectors, LoopKind.SERIAL, self._notes))
         if rest:
             # Partial results are whole vectors: the lanes that have no element leave theirs as it is.
+            first = ZERO if backwards else work.start + full * width
+            parts += scanned(first, rest)
             lane = self.names.var("lane", width)
-            folded = [*combined(self._spread(at, start + lane + full * width), (lane,))]
-            if folded:
-                parts.append(For(lane, width, If(lane < rest, seq(*folded)), LoopKind.VECTORIZED))
+            taken = [*folded(self._spread(at, first, lane), lane)]
+            if taken:
+                parts.append(For(lane, width, If(lane < rest, seq(*taken)), LoopKind.VECTORIZED))
             lane = self.names.var("lane", rest)
-            stored = [*others(self._spread(at, start + lane + full * width))]
+            stored = [*work.others(self._spread(at, first, lane))]
             if stored:
                 parts.append(For(lane, rest, seq(*stored), LoopKind.VECTORIZED))
-        return _wrapped(seq(*parts), [(v, graph.extents[a]) for a, v in outer.items()])
+        body = _wrapped(seq(*parts), [(v, graph.extents[a]) for a, v in outer.items()])
+        return [*(s.started() for s in scans), body]
 
-    def _spread(self, at: Values, number: Expr) -> Values:
+    def _spread(self, at: Values, start: Expr, lane: Var) -> Values:
         """With the values of the fused axes at an element of them."""
-        out = dict(at)
+        out, number = {**at, _LANE: lane}, start + lane
         first, *others = self.plan.lanes
         for a in reversed(others):
             out[a] = self.names.simplify(number % self.graph.extents[a])
@@ -322,3 +424,7 @@ def _wrapped(body: Stmt, loops: Sequence[tuple[Var, int]], notes: Annotations = 
         body = For(var, extent, body, LoopKind.SERIAL, notes)
         notes = ()
     return body
+
+
+def _nothing(_: Values) -> Iterator[Stmt]:
+    return iter(())

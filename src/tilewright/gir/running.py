@@ -40,6 +40,8 @@ def running_folds(row: Row) -> list[Stmt]:
 class _Running:
     def __init__(self, row: Row) -> None:
         self._row, graph = row, row.graph
+        if any(n.is_scan for n in graph.nodes):
+            raise ScheduleError(f"{graph.name} has a scan, which is not taken up in chunks")
         self._folds = [n for n in graph.nodes if n.is_fold]
         self._total = graph.size(graph.inner)
         first = graph.inner if row.lane is None else graph.inner[:1]

@@ -25,6 +25,8 @@ class _Splitting:
     def __init__(self, graph: FlowGraph, parts: int) -> None:
         if not any(n.is_fold for n in graph.nodes):
             raise ScheduleError(f"{graph.name} folds nothing that could be folded in parts")
+        if any(n.is_scan for n in graph.nodes):
+            raise ScheduleError(f"{graph.name} has a scan, which goes on from part to part")
         axis = graph.inner[0]
         if graph.extents[axis] % parts:
             raise ScheduleError(f"{graph.name}: {graph.extents[axis]} elements are not {parts} equal parts")

@@ -19,9 +19,10 @@ from math import prod
 from typing import TypeAlias
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
+from tilewright.gir.names import Names
 from tilewright.gir.pieces import turning_points
 from tilewright.gir.printer import indexed_axes
-from tilewright.gir.row import Names, Values
+from tilewright.gir.row import Values
 from tilewright.ir.condition import conjuncts, logical_and
 from tilewright.ir.expr import (
     FALSE,
@@ -61,6 +62,8 @@ class WindowPlan:
 
 def lower_stages(graph: FlowGraph, plan: WindowPlan) -> Func:
     """ScheduleError if nodes read each other at more than windows."""
+    if any(n.is_scan for n in graph.nodes):
+        raise ScheduleError(f"{graph.name} has a scan, which is no stage")
     names = Names(graph.nodes[-1].name, graph.extents)
     body = _Stages(graph, plan, names).run()
     return Func(graph.name, graph.params, tuple(names.locals), body, tuple(n.out for n in graph.outputs))

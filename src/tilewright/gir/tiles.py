@@ -11,8 +11,8 @@ Squares are taken in blocks, so that lines are read, and written, as a whole bef
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.gir.names import Names
 from tilewright.gir.pieces import ElementBox, steps_of
-from tilewright.gir.row import Names
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var, free_vars, loads
 from tilewright.ir.rewrite import replace_loads, substitute

@@ -16,7 +16,7 @@ from tilewright.families.family import ScheduleRequest
 from tilewright.families.ordered.recipe import is_ordered, schedule_each
 from tilewright.families.prepare import prepared
 from tilewright.families.space import KnobValues, Space
-from tilewright.families.stream.space import schedule_fold
+from tilewright.families.stream.row_space import schedule_fold
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError

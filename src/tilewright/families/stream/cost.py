@@ -21,6 +21,7 @@ _LOOP = 1.0  # cycles of a step of a sweep beside its arithmetic: addresses and 
 # Of the arithmetic of one vector, which every step takes more: what the next step cannot begin before. Measured on
 # softmax of rows of 128 to 4096 elements, which with 8 vectors in a step takes 0.78 to 0.90 of the time with 2.
 _DRAIN = 0.5
+_CARRIED = 2.0  # shuffles of a vector along which a scan goes: its last lane, for all of the next; counted
 # Times as long as in order: stripes of a vector of rows, each of which begins on another page. Measured on sums
 # over the first axis of 1024 x 1024 and 16384 x 1024.
 _STRIPES = 2.0
@@ -33,6 +34,11 @@ _ELEMENT = 4  # bytes; given: lanes are counted for such elements
 # Of a long sweep that takes less time than what is moved meanwhile, what that does not hide. Measured on softmax of
 # 4096 x 4096: computing powers again while memory took the results made it 1.05 to 1.07 times as long.
 _EXPOSED = 0.1  # of its cycles
+# Of scans across rows that lie side by side, times as long as in order; measured on cumulative sums over the first axis
+# of 1024 x 1024.
+_SO_FAR = 1.05  # times: of whole rows, with results so far in scratch
+_RUN_BYTES = 256  # bytes side by side that a turn of a vector of rows needs, in blocks of rows
+_SHORT_RUN = 0.25  # of the time, for half of that, and again for each time that it is less
 
 
 @unique
@@ -53,6 +59,7 @@ class SweepWork:
     loads: int  # of vectors
     stores: int
     folds: int
+    scans: int
     memory: frozenset[Buffer]  # that is read
     is_stored: bool  # are results stored, or what is kept in their place?
 
@@ -67,6 +74,7 @@ class RowPlan:
     panel: bool = False  # are all vectors of rows taken together?
     ahead: int = 0
     streams: bool = False
+    depth: int = 0
 
 
 def _bytes_touched(graph: FlowGraph) -> int:
@@ -100,7 +108,8 @@ class StreamCost:
             extent = g.extents[self._span[0]]
             rows = rows // extent * ceil(extent / p.width)
         busy = [rows * self._sweep_cycles(s, p) / m.hertz for s in sweeps]
-        phases = 1 if p.split == 1 else 2 + (len(sweeps) > 1)
+        meetings = ceil(g.size(g.inner) / p.depth) if p.depth else 1
+        phases = meetings if p.split == 1 else 2 + (len(sweeps) > 1)
         parts = sum(s.folds for s in sweeps) * p.split * g.size(g.rows) / self._lanes if p.split > 1 else 0.0
         beside = phases * m.meeting_seconds + (rows * _ROW + parts) / m.hertz
         read, written = self._moved(p)
@@ -124,13 +133,23 @@ class StreamCost:
         with.
         """
         m, total = self._machine, self._read + self._written
-        order = 1.0 if p.panel or not self._in_rows else _STRIPES
-        each = order * pass_seconds(total, m) / total
+        each = self._in_order(p) * pass_seconds(total, m) / total
         read, written = each * self._read, each * self._written
         if p.streams and self._written <= result_room(m):
             return read, 2 * written + self._written / m.memory_rate
         comes_first = self._written > result_room(m) and not p.streams and not self._in_rows
         return read, 2 * written if comes_first else written
+
+    def _in_order(self, p: RowPlan) -> float:
+        """Times as long as memory takes in order."""
+        if not self._in_rows or p.width >= self._graph.extents[self._span[0]]:
+            return 1.0
+        if p.depth:
+            run = p.width * self._graph.nodes[-1].out.dtype.bytes
+            return 1.0 + _SHORT_RUN * max(_RUN_BYTES / run - 1.0, 0.0)
+        if not p.panel:
+            return _STRIPES
+        return _SO_FAR if any(s.scans for s in self._sweeps[Kept.NOWHERE]) else 1.0
 
     def _sweep_cycles(self, s: SweepWork, p: RowPlan) -> float:
         """Of a sweep over a row, or over a vector of rows."""
@@ -141,12 +160,17 @@ class StreamCost:
         span = 1 if self._in_rows else g.size(self._span)
         steps = elements if self._in_rows else elements // span * ceil(span / width)
         # Partial results of a panel are not registers.
-        loads, stores = (s.loads + s.folds, s.stores + s.folds) if panel else (s.loads, s.stores)
-        work = max(s.instructions / m.fma_per_cycle, (loads + fetches) / m.loads_per_cycle, float(stores))
+        partial = s.folds + s.scans if panel and not p.depth else 0
+        loads, stores = s.loads + partial + fetches, float(s.stores + partial)
+        # Along lanes, what is shifted is combined, as often as lanes double; a shuffle is one a cycle.
+        shifts = 0.0 if self._in_rows else s.scans * (log2(max(width, 2)) + _CARRIED)
+        arithmetic = (s.instructions + shifts) / m.fma_per_cycle
+        work = max(arithmetic, loads / m.loads_per_cycle, stores, shifts)
         step = (vectors + _DRAIN) * work + _LOOP
         if vectors * self._lanes * _ELEMENT > _CROWDED_BYTES and s.instructions > _LONG:
             step *= _CROWDED
-        cycles = steps * max(step, m.fma_latency if s.folds and not panel else 0.0)
+        waits = (s.folds or s.scans) and not panel
+        cycles = steps * max(step, m.fma_latency if waits else 0.0)
         if not self._in_rows:
             cycles += s.folds * log2(max(width, 2)) * (m.fma_latency + 1)
         return cycles
@@ -169,7 +193,7 @@ class StreamCost:
                 n
                 for n in self._graph.nodes
                 if self._graph.sweeps[n] == k and not self._graph.is_scalar(n)
-                and (n.is_fold or n in self._graph.outputs or n in kept)
+                and (n.is_fold or n.is_scan or n in self._graph.outputs or n in kept)
             ]  # fmt: skip
             if made:
                 found.append(self._sweep(made, kept, k, is_in_place=keep is Kept.IN_PLACE))
@@ -179,13 +203,14 @@ class StreamCost:
         values = [self._opened(n.value, kept, k) for n in made]
         nodes = {e for v in values for e in walk(v)}
         loads = [e for e in nodes if isinstance(e, Load)]
-        folds = sum(n.is_fold for n in made)
-        instructions = sum(instructions_of(e) for e in nodes) + folds
+        folds, scans = sum(n.is_fold for n in made), sum(n.is_scan for n in made)
+        instructions = sum(instructions_of(e) for e in nodes) + folds + scans
         near = sum(self._is_vector(ld) for ld in loads)
         memory = frozenset(ld.buffer for ld in loads if ld.buffer not in self._graph.makers)
         stored = kept if is_in_place else set(self._graph.outputs)
         is_stored = any(n in stored and not n.is_fold for n in made)
-        return SweepWork(k, instructions, near, len(made) - folds, folds, memory, is_stored)
+        stores = sum(not n.is_fold and (n in self._graph.outputs or n in kept) for n in made)
+        return SweepWork(k, instructions, near, stores, folds, scans, memory, is_stored)
 
     def _opened(self, e: Expr, kept: set[FlowNode], k: int) -> Expr:
         makers = self._graph.makers

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from itertools import product
 
 from tilewright.cost.parallel import ENOUGH_PARTS
-from tilewright.families.elementwise.scan import find_scan, schedule_scan
 from tilewright.families.inline import consumers
 from tilewright.families.parallel import is_worth_sharing
 from tilewright.families.stream.element_cost import ElementCost
+from tilewright.families.stream.row_space import schedule_fold
 from tilewright.gir.from_nest import ElementNest, element_nest
+from tilewright.gir.from_scan import reads_own
 from tilewright.gir.tiles import TileShape
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block, loops_above, path_to
@@ -66,9 +67,8 @@ def schedule_elements(s: Draft, name: str, target: Target, *, is_shared: bool | 
     block = find_block(s.func, name)
     if not block.iters or block.try_store is None:
         return
-    scan = find_scan(block)
-    if scan is not None:
-        schedule_scan(s, name, scan, target)
+    if reads_own(block.store):
+        schedule_fold(s, name, target)
         return
     if is_shared is None:
         is_shared = is_worth_sharing(target.lanes(4), block)

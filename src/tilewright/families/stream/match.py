@@ -1,4 +1,5 @@
-"""Which Funcs stream: flow graphs with folds that are bound by memory, or by the arithmetic on what comes from there.
+"""Which Funcs stream: flow graphs with folds or scans that are bound by memory, or by the arithmetic on what comes from
+there.
 
 A contraction reads an element many times, and a window moves over its neighbours: other families keep these near. But
 rows that are each multiplied by a vector are read once.
@@ -23,7 +24,7 @@ def try_row_products(func: Func) -> FlowGraph | None:
     for all rows.
     """
     graph = _try_graph(func)
-    if graph is None or find_lanes(graph)[0] in graph.rows:
+    if graph is None or find_lanes(graph)[0] in graph.rows or not any(n.is_fold for n in graph.nodes):
         return None
     (fold, *others) = [n for n in graph.nodes if n.is_fold]
     every = {*fold.axes, *fold.over}
@@ -32,9 +33,9 @@ def try_row_products(func: Func) -> FlowGraph | None:
 
 
 def try_any_fold(func: Func) -> FlowGraph | None:
-    """The graph of a Func with one fold, whatever it reads again."""
+    """The graph of a Func with one fold or scan, whatever it reads again."""
     graph = _try_graph(func, windows=True)
-    return graph if graph is not None and sum(n.is_fold for n in graph.nodes) == 1 else None
+    return graph if graph is not None and sum(n.is_fold or n.is_scan for n in graph.nodes) == 1 else None
 
 
 def _try_graph(func: Func, *, windows: bool = False) -> FlowGraph | None:
@@ -42,7 +43,7 @@ def _try_graph(func: Func, *, windows: bool = False) -> FlowGraph | None:
         graph = flow_graph_of(func)
     except ScheduleError:
         return None
-    folds = [n for n in graph.nodes if n.is_fold]
+    folds = [n for n in graph.nodes if n.is_fold or n.is_scan]
     moves = any(len(free_vars(i)) > 1 for n in folds for ld in _all_reads(graph, n) for i in ld.indices)
     return graph if folds and find_lanes(graph) and (windows or not moves) else None
 

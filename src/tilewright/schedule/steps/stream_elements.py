@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from tilewright.gir.elements import ElementPlan, lower_elements
 from tilewright.gir.from_nest import element_nest
 from tilewright.gir.movement import added_accesses
-from tilewright.gir.row import Names
+from tilewright.gir.names import Names
 from tilewright.gir.tiles import TileShape
 from tilewright.schedule.edit import replace_stmt
 from tilewright.schedule.find import find_block, path_to, top_level

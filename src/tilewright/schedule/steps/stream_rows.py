@@ -41,13 +41,16 @@ class StreamRows(FuncStep):
     in_place: bool = False
     ahead: int = 0
     streams: bool = False
+    depth: int = 0
 
     def anchor(self) -> str:
         return self.blocks[0] if self.blocks else "no block"
 
     def rewrite(self, func: Func) -> Func:
-        if min(self.width, self.grain, self.split, self.panel) < 1 or min(self.chunk, self.ahead) < 0:
-            raise ScheduleError("width, grain, split and panel are at least 1, chunk and ahead at least 0")
+        if min(self.width, self.grain, self.split, self.panel) < 1:
+            raise ScheduleError("width, grain, split and panel are at least 1")
+        if min(self.chunk, self.ahead, self.depth) < 0:
+            raise ScheduleError("chunk, ahead and depth are at least 0")
         return replace_nests(func, self.blocks, self._streamed)
 
     def _streamed(self, apart: Func) -> Func:
@@ -67,6 +70,7 @@ class StreamRows(FuncStep):
             self.in_place,
             self.ahead,
             self.streams,
+            self.depth,
         )
         return lower_flow_graph(graph, plan)
 

@@ -14,6 +14,7 @@ where it can be; otherwise the block gets a condition.
 """
 
 from dataclasses import replace
+from math import prod
 
 from tilewright.ir.condition import logical_and
 from tilewright.ir.expr import (
@@ -86,7 +87,9 @@ class _Limits:
                 for e in limits[1:]:
                     least = least if e is least else minimum(least, e)
                 found[least] = None
-            elif not self._is_inside(leaf.store.buffer, loop):
+            elif not (
+                self._is_inside(leaf.store.buffer, loop) or self._is_carried(leaf.store.buffer, loop, leaf)
+            ):
                 return None
         if not 0 < len(found) <= _MOST_LIMITS:
             return None
@@ -102,6 +105,17 @@ class _Limits:
         stores = [leaf for leaf in self._leaves if leaf.store.buffer is buffer]
         readers = [leaf for leaf in self._leaves if buffer in touched(leaf.store).reads]
         return all(loop in leaf.loops for leaf in (*stores, *readers))
+
+    def _is_carried(self, buffer: Buffer, loop: For, inside: OpenStore) -> bool:
+        """Is it one value that iterations pass on, and nobody else reads, since it begins anew whenever the loop does?
+        Then what the last of them pass on does not matter.
+        """
+        if buffer in self._outside or prod(buffer.shape) != 1:
+            return False
+        around = inside.loops[: inside.loops.index(loop)]
+        others = [leaf for leaf in self._leaves if loop not in leaf.loops]
+        begins = any(leaf.store.buffer is buffer and leaf.loops == around for leaf in others)
+        return begins and not any(buffer in touched(leaf.store).reads for leaf in others)
 
     def _bound_of(self, loop: For, leaf: OpenStore, bound: SizeBound) -> Expr | None:
         if not leaf.fills_whole(loop.var, bound):
