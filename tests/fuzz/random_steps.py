@@ -221,6 +221,7 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "chunk": lambda d: d.rng.choice((0, 0, 2, 3)),
     "split": lambda d: d.rng.choice((1, 1, 2, 3)),
     "panel": lambda d: d.rng.choice((1, 2, 3)),
+    "depth": lambda d: d.rng.choice((0, 0, 2, 3)),
     "in_place": lambda d: d.rng.choice((False, True)),
     "ahead": lambda d: d.rng.choice((0, 0, 1, 2)),
     "rows": lambda d: d.rng.choice((1, 2, 3)),
