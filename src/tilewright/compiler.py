@@ -172,9 +172,7 @@ def compile_open(
     plugin_options: PluginOptions = NATIVE,
     trace: ProgramTrace | None = None,
 ) -> CompiledModel:
-    """One program for all sizes of these dimensions. NotFollowed if the shapes of the model, or those who are to run a
-    part of it, do not allow that.
-    """
+    """One program for all sizes of these dimensions. NotFollowed if shapes or plugins do not allow it."""
     with Workers(target) as pool:
         made = _compilation(target, accuracy, cache, pool, progress, plugin_options)
         made.given = trace
@@ -321,11 +319,13 @@ class _Compilation:
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
 
     def run_open(self, model: OnnxModel, dims: Mapping[str, Dim], digest: str) -> CompiledModel:
-        if self.plugin_options.plugins:
+        self.plugin_options = replace(self.plugin_options, is_open=True)
+        if self._plugins():  # others get nothing of models with open dimensions, and said so
             raise NotFollowed(
                 "plugins compile parts of a model for given shapes, not for ranges of dimensions",
                 hint="leave the ranges out, or the plugins",
             )
+        self.plugin_options = NATIVE
         start = time.perf_counter()
         self._tell("import", 0, 1)
         found = import_open(model, dims)

@@ -177,12 +177,28 @@ def test_a_plugin_for_fixed_shapes_gets_nothing_of_a_model_with_open_ones(
     assert fixed.artifact.regions
 
 
-def test_other_plugins_are_asked_for_each_shape() -> None:
+def test_other_plugins_are_asked_for_each_shape(caplog: pytest.LogCaptureFixture) -> None:
     m = dense("rows")
     session = tw.load(m, plugins=["numpy"], placement="greedy", strict=True)
-    for rows in (3, 5):
-        x = RNG.standard_normal((rows, 8)).astype(np.float32)
-        np.testing.assert_allclose(session.run({"x": x})["y"], reference(m, x), atol=1e-6)
+    with caplog.at_level(logging.INFO):
+        for rows in (3, 5, 7):
+            x = RNG.standard_normal((rows, 8)).astype(np.float32)
+            np.testing.assert_allclose(session.run({"x": x})["y"], reference(m, x), atol=1e-6)
+    assert (
+        caplog.text.count("a program for each shape: plugins compile parts of a model for given shapes") == 1
+    )
+
+
+def test_plugins_are_no_part_of_a_program_for_all_sizes(caplog: pytest.LogCaptureFixture) -> None:
+    m = dense("rows")
+    for make in (tw.load, tw.compile):
+        with pytest.raises(tw.UserError, match="plugins compile parts of a model for given shapes"):
+            make(m, dims={"rows": (1, 9)}, plugins=["numpy"], placement="greedy")
+    with caplog.at_level(logging.WARNING):
+        session = tw.load(m, dims={"rows": (1, 9)}, plugins=["settled"], placement="greedy")
+    assert "does not compile for shapes that are left open" in caplog.text
+    x = RNG.standard_normal((4, 8)).astype(np.float32)
+    np.testing.assert_allclose(session.run({"x": x})["y"], reference(m, x), atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------- calibration
