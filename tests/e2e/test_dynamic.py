@@ -157,6 +157,21 @@ def test_a_program_for_all_sizes_is_found_in_the_cache(
         monkeypatch.setattr("tilewright.compiler._Compilation.run_graph", None)
 
 
+def test_a_fault_of_the_compiler_leaves_a_program_for_each_shape(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tilewright.compiler.compile_open", None)
+    session = tw.load(sums(), threads=1, cache=False)
+    with caplog.at_level(logging.INFO, "tilewright"):
+        for n in (2, 3, 4):
+            np.testing.assert_array_equal(
+                session.run({"x": np.ones((n, 1), np.float32)})["y"], np.full((n, 1), n)
+            )
+    (warning,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert warning.message == "a program for each shape: a mistake of Tilewright's, please report it"
+    assert warning.exc_info
+
+
 def test_threads_meet_in_one_open_program(caplog: pytest.LogCaptureFixture) -> None:
     session = tw.load(sums(), threads=1)
 

@@ -5,6 +5,7 @@ to calibrate with.
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -198,7 +199,8 @@ def test_plugins_are_no_part_of_a_program_for_all_sizes(caplog: pytest.LogCaptur
         session = tw.load(m, dims={"rows": (1, 9)}, plugins=["settled"], placement="greedy")
     assert "does not compile for shapes that are left open" in caplog.text
     x = RNG.standard_normal((4, 8)).astype(np.float32)
-    np.testing.assert_allclose(session.run({"x": x})["y"], reference(m, x), atol=1e-6)
+    got: Any = session.run({"x": x})["y"]
+    np.testing.assert_allclose(got, reference(m, x), atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------- calibration

@@ -269,8 +269,16 @@ class DynamicSession(Closing):
             if needed > _SHARE_OF_MEMORY * _memory():
                 made.close()
                 raise UserError(f"one for {_ranges_text(ranges)} would need {needed >> 20} MiB")
-        except UserError as e:
-            _log.info("a program for each shape: %s", e.message)
+        except Exception as e:
+            # A program for each shape is right in any case: a fault of ours in this one must not take it away.
+            is_ours = not isinstance(e, UserError)
+            what = "a mistake of Tilewright's, please report it" if is_ours else e.message
+            _log.log(
+                logging.WARNING if is_ours else logging.INFO,
+                "a program for each shape: %s",
+                what,
+                exc_info=is_ours,
+            )
             self._is_closed_up = True
             return self._why_one_more()
         self._open = _OpenProgram(made, ranges)
