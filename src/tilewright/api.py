@@ -247,7 +247,7 @@ class _Loader:
         if path is None:
             return None
         try:
-            found = file.load_artifact(path)
+            found = file.load_artifact(path, blobs=self.store)
         except UserError as e:
             self.store.discard_program(key, e.message)
             return None
@@ -268,7 +268,8 @@ class _Loader:
         if others is not None:
             note_tasks(self._key(digest, others, shapes, dims=dims), made.tasks, store)
             key = self._key(digest, others, shapes, made.tuned, dims)
-            store.put_program(key, file.chunks(made.artifact))
+            chunks = file.chunks(made.artifact, with_large=False)
+            store.put_program(key, chunks, file.blobs(made.artifact))
 
     def _key(
         self, digest: str, others: list[str], shapes: Shapes | None, tuned: str = "", dims: str = ""

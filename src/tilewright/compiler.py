@@ -58,6 +58,7 @@ from tilewright.runtime.machine import check_threads, default_threads, runs_here
 from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
+from tilewright.runtime.weights import digests_of
 from tilewright.search.database import RecordScope, default_database
 from tilewright.search.default import Spaces, spaces
 from tilewright.stages import Stages
@@ -490,11 +491,8 @@ class _Compilation:
         arrays = [np.asarray(self.values[b], order="C") for b in constants]  # also of rank 0
         regions = region_codes(self.placement, arrays)
         return Artifact(
-            manifest,
-            self.compiler.driver(),
-            tuple(called.values()),
-            tuple(arrays),
-            plan.bytes,
+            *(manifest, self.compiler.driver(), tuple(called.values()), tuple(arrays), plan.bytes),
             placed(nodes, slots, manifest.dims),
             regions,
+            () if self.is_run_once else digests_of(arrays),
         )

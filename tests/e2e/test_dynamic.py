@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import GraphProto, ModelProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.sessions.dynamic import DynamicSession
@@ -366,3 +366,34 @@ def test_a_computed_shape_that_is_absurd() -> None:
     )
     with pytest.raises(UserError, match="the limit is"):
         tw.load(m, threads=1).run({"x": np.ones(1, np.float32), "shape": np.array([2**40, 2**20])})
+
+
+def test_programs_of_a_model_have_equal_weights_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory and in the cache, compiled or loaded, whether a program is for one shape or for all."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    w = np.random.default_rng(0).random((256, 384), np.float32)
+    m = model(
+        node("MatMul", ["x", "w"], ["y"]), inputs=[("x", F32, ["n", 256])], outputs=[("y", F32, ["n", 384])]
+    )
+    m.graph.initializer.append(numpy_helper.from_array(w, "w"))
+
+    def run_all() -> None:
+        sessions = [tw.load(m, threads=1, shapes={"x": (n, 256)}) for n in (64, 65)]
+        sessions += [tw.load(m, threads=1, dims={"n": (1, 64)})]
+        for n, session in zip((64, 65, 3), sessions, strict=True):
+            x = np.full((n, 256), 1 / 256, np.float32)
+            np.testing.assert_allclose(session.run({"x": x})["y"][-1], w.mean(0), rtol=1e-5)
+        plans = [s._pool._plan for s in sessions]  # pyright: ignore
+        assert len({a for p in plans for a in p.constants.addresses}) == 1
+        for session in sessions:
+            session.close()
+
+    run_all()
+    (blob,) = (tmp_path / "cache").glob("*.tww")
+    assert len(list((tmp_path / "cache").glob("*.tw"))) == 3
+    written = blob.stat().st_mtime_ns
+    run_all()
+    assert blob.stat().st_mtime_ns == written
+    blob.write_bytes(b"damaged")
+    run_all()
+    assert blob.stat().st_size == w.nbytes

@@ -140,7 +140,7 @@ def test_folder_that_cannot_be_written_is_a_miss(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tilewright.runtime.cache.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("tilewright.runtime.cache_folder.tempfile.mkstemp", refuse)
     monkeypatch.setattr(os, "utime", refuse)
     with caplog.at_level(logging.WARNING):
         cache.put("ab" * 8, b"y")

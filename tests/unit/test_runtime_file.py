@@ -154,16 +154,16 @@ def test_every_cut_and_flip_is_noticed() -> None:
 def resealed(change: "object") -> bytes:
     """A file whose JSON was changed by somebody who knows how to compute digests."""
     data = tw.to_bytes(rich_program())
-    magic, version, zero, size, _ = tw._HEADER.unpack_from(data)  # pyright: ignore
+    magic, version, large, size, _ = tw._HEADER.unpack_from(data)  # pyright: ignore
     value = json.loads(data[tw._HEADER.size : tw._HEADER.size + size])  # pyright: ignore
     assert callable(change)
     changed = change(value)
     text = json.dumps(value if changed is None else changed, separators=(",", ":")).encode()
     text += b" " * (size - len(text))
     digest = tw.hashlib.sha256(text).digest()
-    header = tw._HEADER.pack(magic, version, zero, len(text), digest)  # pyright: ignore
-    body = data[tw._base(size) :]  # pyright: ignore
-    return (header + text).ljust(tw._base(len(text)), b"\0") + body  # pyright: ignore
+    header = tw._HEADER.pack(magic, version, large, len(text), digest)  # pyright: ignore
+    start, end = (-(-(len(header) + n) // 4096) * 4096 for n in (len(text), size))
+    return (header + text).ljust(start, b"\0") + data[end:]
 
 
 @pytest.mark.parametrize(

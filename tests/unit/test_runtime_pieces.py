@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from tilewright.runtime import memory, pieces
 from tilewright.runtime.memory import Constants, Shelf
-from tilewright.runtime.pieces import are_whole, checksums, read_whole
+from tilewright.runtime.pieces import Stretch, are_whole, checksums, read_whole
 
 DATA = np.random.default_rng(0).bytes(1000)
 
@@ -28,7 +29,8 @@ def readers(tmp_path: Path) -> list[Callable[[bytes, int, list[int]], bool]]:
         into = memoryview(bytearray(size))
         file = os.open(tmp_path / "f", os.O_RDONLY)
         try:
-            return read_whole(file, 6, into, sums) and bytes(into) == data[:size]
+            stretch = Stretch(lambda: nullcontext(file), 6, into, sums)
+            return read_whole([stretch]) == [True] and bytes(into) == data[:size]
         finally:
             os.close(file)
 

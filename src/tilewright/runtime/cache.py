@@ -4,22 +4,24 @@ It never fails and never lies: whatever goes wrong is a miss. An entry is one fi
 contents; it is staged beside its place, synced, and published by one rename, so processes may share the folder. What
 is in it becomes native code, so a folder that others can write to is not used, nor an entry that is theirs.
 
-A program is a plain `.tw` file, which has checksums of its own: whoever reads it finds the damage, and `discard`s it.
+A program is a `.tw` file, which has checksums of its own: whoever reads it finds the damage, and `discard`s it. Its
+large constants are files beside it, named by their contents, so that programs have them in common (`cache_folder`).
 
 The folder is `$TILEWRIGHT_CACHE`, or `tilewright` in `$XDG_CACHE_HOME` or `~/.cache`; `TILEWRIGHT_CACHE=off` turns
 caching off. Past `TILEWRIGHT_CACHE_MIB` (2048) the entries that were used longest ago go first.
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
 import stat
-import tempfile
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+from tilewright.runtime.cache_folder import BLOB, ENTRY, PROGRAM, clean_up, publish, publishing
 from tilewright.support.errors import InternalError, UserError
 from tilewright.support.regular_file import open_regular
 from tilewright.support.user_folders import user_folder
@@ -28,11 +30,6 @@ _log = logging.getLogger(__name__)
 
 _MAGIC = b"tilewright cache 1\n"
 _HEADER = len(_MAGIC) + hashlib.sha256().digest_size
-_ENTRY = ".twc"
-_PROGRAM = ".tw"
-_STAGED = ".tilewright-staged-"
-_STALE_SECONDS = 3600.0  # a staged file this old was left by a process that died
-_KEEP = 0.8  # of the capacity after a clean-up, so that not every put cleans up
 _DEFAULT_MIB = 2048
 
 
@@ -78,14 +75,22 @@ class Cache:
 
     def put(self, key: str, data: bytes, *, sync: bool = True) -> None:
         """Store, unless something is in the way. Without `sync` a power cut may damage the entry, which is a miss."""
-        self._store(_file_name(key), [_MAGIC + hashlib.sha256(data).digest(), data], sync)
+        folder = self._checked(make=True)
+        size = _HEADER + len(data)
+        if folder is None or size > self._capacity:
+            return
+        try:
+            publish(folder, _file_name(key), [_MAGIC + hashlib.sha256(data).digest(), data], sync=sync)
+            self._account(folder, size)
+        except OSError as error:
+            self._tell_once("write", f"cannot write to the cache {folder}: {error.strerror}")
 
     def find_program(self, key: str) -> Path | None:
         """The file that was put under the key. It has not been looked at: its reader checks it."""
         folder = self._checked()
         if folder is None:
             return None
-        path = folder / _file_name(key, _PROGRAM)
+        path = folder / _file_name(key, PROGRAM)
         try:
             is_ours = self._is_ours(path, path.lstat())
         except FileNotFoundError:
@@ -99,74 +104,79 @@ class Cache:
             os.utime(path)  # used just now
         return path
 
-    def put_program(self, key: str, chunks: Iterable[bytes | memoryview]) -> None:
-        """Store a `.tw` file, unless something is in the way."""
-        if self.is_on:
-            self._store(_file_name(key, _PROGRAM), list(chunks), True)
+    def put_program(
+        self,
+        key: str,
+        chunks: Iterable[bytes | memoryview],
+        blobs: Mapping[str, memoryview] = MappingProxyType({}),
+    ) -> None:
+        """Store a `.tw` file, and first the large constants that it names, unless something is in the way."""
+        folder = self._checked(make=True)
+        if folder is None:
+            return
+        parts = list(chunks)
+        size = sum(map(len, parts))
+        if size + sum(map(len, blobs.values())) > self._capacity:
+            return
+        try:
+            with publishing(folder):
+                for digest, data in blobs.items():
+                    name = _file_name(digest, BLOB)
+                    if not self._is_there(folder / name, len(data)):
+                        publish(folder, name, [data], sync=True)
+                        size += len(data)
+                publish(folder, _file_name(key, PROGRAM), parts, sync=True)
+            self._account(folder, size)
+        except OSError as error:
+            self._tell_once("write", f"cannot write to the cache {folder}: {error.strerror}")
+            with contextlib.suppress(OSError):
+                self._size = clean_up(folder, self._capacity)  # blobs that were to be this program's
 
     def discard_program(self, key: str, why: str) -> None:
         """The file under the key is of no use."""
         folder = self._checked()
         if folder is not None:
-            path = folder / _file_name(key, _PROGRAM)
+            path = folder / _file_name(key, PROGRAM)
             self._tell_once("damage", f"a cached program is ignored: {path}: {why}")
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _store(self, name: str, chunks: Sequence[bytes | memoryview], sync: bool) -> None:
-        folder = self._checked(make=True)
-        size = sum(map(len, chunks))
-        if folder is None or size > self._capacity:
-            return
+    @contextlib.contextmanager
+    def opened_blob(self, digest: str) -> Generator[int]:
+        """A descriptor to read a large constant with. It has not been looked at. OSError if it is not there."""
+        folder = self._checked()
+        path = (folder or Path()) / _file_name(digest, BLOB)
+        if folder is None:
+            raise FileNotFoundError(errno.ENOENT, "the cache cannot be used", str(path))
+        descriptor, info = open_regular(path, os.O_NOFOLLOW)
         try:
-            self._publish(folder, name, chunks, sync)
-            self._account(folder, size)
-        except OSError as error:
-            self._tell_once("write", f"cannot write to the cache {folder}: {error.strerror}")
+            if not self._is_ours(path, info):
+                raise PermissionError(errno.EPERM, "a constant may be somebody else's", str(path))
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
-    def _publish(self, folder: Path, name: str, chunks: Sequence[bytes | memoryview], sync: bool) -> None:
-        handle, staged = tempfile.mkstemp(prefix=_STAGED, dir=folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                file.flush()
-                if sync:
-                    os.fsync(file.fileno())
-            os.replace(staged, folder / name)
-        except BaseException:
+    def discard_blob(self, digest: str) -> None:
+        """A large constant is damaged: whoever makes a program with it has to write it again."""
+        folder = self._checked()
+        if folder is not None:
+            path = folder / _file_name(digest, BLOB)
+            self._tell_once("damage", f"a damaged constant in the cache is ignored: {path}")
             with contextlib.suppress(OSError):
-                os.unlink(staged)
-            raise
+                path.unlink()
+
+    def _is_there(self, path: Path, size: int) -> bool:
+        try:
+            info = path.lstat()
+        except OSError:
+            return False
+        return info.st_size == size and self._is_ours(path, info)
 
     def _account(self, folder: Path, added: int) -> None:
         if self._size is not None:
             self._size += added
         if self._size is None or self._size > self._capacity:
-            self._size = self._clean_up(folder)
-
-    def _clean_up(self, folder: Path) -> int:
-        """Remove leftovers, and if over capacity the entries used longest ago. Returns the bytes that remain."""
-        entries: list[tuple[float, int, str]] = []
-        now = time.time()
-        with os.scandir(folder) as files:
-            for file in files:
-                with contextlib.suppress(OSError):  # another process may have removed it
-                    info = file.stat(follow_symlinks=False)
-                    if file.name.endswith((_ENTRY, _PROGRAM)):
-                        entries.append((info.st_mtime, info.st_size, file.path))
-                    elif file.name.startswith(_STAGED) and now - info.st_mtime > _STALE_SECONDS:
-                        os.unlink(file.path)
-        total = sum(size for _, size, _ in entries)
-        if total <= self._capacity:
-            return total
-        for _, size, path in sorted(entries):
-            if total <= self._capacity * _KEEP:
-                break
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            total -= size
-        return total
+            self._size = clean_up(folder, self._capacity)
 
     def _checked(self, *, make: bool = False) -> Path | None:
         """The folder, if it exists and nobody else can write to it."""
@@ -218,7 +228,7 @@ class Cache:
 NO_CACHE = Cache(None)
 
 
-def _file_name(key: str, kind: str = _ENTRY) -> str:
+def _file_name(key: str, kind: str = ENTRY) -> str:
     if not 8 <= len(key) <= 128 or not set(key) <= set("0123456789abcdef"):
         raise InternalError(f"{key!r} is not a hexadecimal cache key")
     return key + kind

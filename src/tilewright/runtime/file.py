@@ -1,13 +1,18 @@
 """Compiled programs as `.tw` files.
 
-    header     magic, format version, size and SHA-256 of the manifest
+    header     magic, format version, number of large constants, size of the manifest, and the SHA-256 of digests and
+               manifest
+    digests    the SHA-256 of each large constant, which are its name (`runtime.weights`)
     manifest   JSON: what the program needs and does; place, size and SHA-256 of each section of code; place, size and
-               CRC-32s of the weights (`runtime.pieces`)
-    sections   the driver, the objects, what plugins compiled, and last the weights, which start on a page so that they
-               can be mapped
+               CRC-32s of the small constants together and of each large one (`runtime.pieces`)
+    sections   the driver, the objects, what plugins compiled, and last the weights, each large constant and all small
+               ones together, which start on a page so that they can be mapped
+
+A program in the cache has its large constants outside, in files that programs share; all else is the same.
 
 All digests and checksums are verified before anything is used. They guard against damage, not against malice: a
-program is native code, and whoever can write the file decides what it does.
+program is native code, and whoever can write the file decides what it does. A large constant that the process has
+in memory already, by its digest, is not read.
 """
 
 import contextlib
@@ -17,10 +22,12 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +44,16 @@ from tilewright.runtime.manifest import (
     region_from_json,
     region_to_json,
 )
-from tilewright.runtime.memory import ALIGN, MemoryRegion, round_up
-from tilewright.runtime.pieces import are_whole, checksums, read_whole
+from tilewright.runtime.memory import ALIGN, memory_for, round_up
+from tilewright.runtime.pieces import Stretch, are_whole, checksums, read_whole
+from tilewright.runtime.weights import Bytes, bytes_of, digests_of, shared_bytes
 from tilewright.support.artifact import FORMAT_VERSION, Artifact
 from tilewright.support.errors import InternalError, UserError
 from tilewright.support.regular_file import open_regular
 
 _MAGIC = b"TILEWRT\0"
-_HEADER = struct.Struct("<8sIIQ32s")  # magic, format version, zero, manifest size, manifest digest
+_HEADER = struct.Struct("<8sIIQ32s")  # magic, format version, large constants, manifest size, digest
+_DIGEST = hashlib.sha256().digest_size
 _PAGE = 4096
 _MAX_MANIFEST = 256 << 20
 
@@ -57,9 +66,23 @@ class _Section(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    offset: int
+    """A large constant, or all small ones."""
+
+    offset: int  # as of a section; of no meaning if outside
     size: int
     crc32: list[int]  # of each piece
+
+
+class BlobStore(Protocol):
+    """Where large constants are that are not in their program's file."""
+
+    def opened_blob(self, digest: str) -> AbstractContextManager[int]:
+        """A descriptor to read it with. OSError if it is not there."""
+        ...
+
+    def discard_blob(self, digest: str) -> None:
+        """It is damaged."""
+        ...
 
 
 def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
@@ -82,16 +105,18 @@ def to_bytes(artifact: Artifact) -> bytes:
     return b"".join(chunks(artifact))
 
 
-def load_artifact(path: str | os.PathLike[str], *, mapped: bool = False) -> Artifact:
+def load_artifact(
+    path: str | os.PathLike[str], *, mapped: bool = False, blobs: BlobStore | None = None
+) -> Artifact:
     """Read a program. Its constants are read to where a Session wants them, which uses them in place.
 
-    `mapped`: they are views of the mapped file instead.
+    `mapped`: they are views of the mapped file instead. `blobs` has the large ones of a program of the cache.
     """
     try:
         descriptor, info = open_regular(path)
         try:
             if not mapped:
-                return _decode(_OpenFile(descriptor, info.st_size))
+                return _decode(_OpenFile(descriptor, info.st_size, blobs))
             view = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if info.st_size else b""
             return _decode(_Memory(memoryview(view)))
         finally:
@@ -112,23 +137,30 @@ def from_bytes(data: bytes | memoryview, *, where: str = "program") -> Artifact:
         raise UserError(error.message, where=where, hint=error.hint) from None
 
 
+def large_constants(path: str | os.PathLike[str]) -> set[str]:
+    """The digests of a program's large constants; nothing if it is no program, whatever its version."""
+    try:
+        descriptor, _ = open_regular(path, os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "rb") as file:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+                return set()
+            table = file.read(_DIGEST * _HEADER.unpack(header)[2])
+    except OSError:
+        return set()
+    return {d.hex() for d in _rows(table)}
+
+
+def _rows(table: bytes) -> list[bytes]:
+    return [table[i : i + _DIGEST] for i in range(0, len(table), _DIGEST)]
+
+
 # Writing
 
 
-def chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
-    """What `save` writes, in pieces: the weights are not copied."""
-    constants: list[Json] = []
-    weights: list[bytes | memoryview] = []
-    at = 0
-    for array in artifact.constants:
-        name = array.dtype.name
-        if numpy_dtype(name) != array.dtype:
-            raise InternalError(f"a constant has dtype {array.dtype!r}, which a file cannot hold")
-        constants.append([name, list(array.shape), at])
-        weights.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        padding = -array.nbytes % ALIGN
-        weights.append(bytes(padding))
-        at += array.nbytes + padding
+def chunks(artifact: Artifact, *, with_large: bool = True) -> Iterator[bytes | memoryview]:
+    """What `save` writes, in pieces: the weights are not copied. Without large constants, they are in `blobs`."""
+    constants, small, large = _parted(artifact)
     codes = [("driver", artifact.driver), *((f"object {i}", code) for i, code in enumerate(artifact.objects))]
     for region in artifact.regions:
         codes += [(f"code of {region.key}", region.blob), (f"model of {region.key}", region.model)]
@@ -137,7 +169,10 @@ def chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
     for name, code in codes:
         sections.append(_Section(name, offset, len(code), hashlib.sha256(code).hexdigest()))
         offset = round_up(offset + len(code), _PAGE)
-    last = _Weights(offset, at, checksums(weights))
+    placed = [_Weights(offset, sum(map(len, small)), checksums(small))]
+    for data in large.values():
+        offset = round_up(offset + placed[-1].size, _PAGE) if with_large else 0
+        placed.append(_Weights(offset, len(data), checksums([data])))
     text = json.dumps(
         {
             "manifest": manifest_to_json(artifact.manifest),
@@ -146,25 +181,56 @@ def chunks(artifact: Artifact) -> Iterator[bytes | memoryview]:
             "constants": constants,
             "regions": [region_to_json(r) for r in artifact.regions],
             "sections": [list(s) for s in sections],
-            "weights": list(last),
+            "weights": [list(w) for w in placed],
+            "with_large": with_large,
         },
         separators=(",", ":"),
     ).encode()
-    yield _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, len(text), hashlib.sha256(text).digest())
+    table = bytes.fromhex("".join(large))
+    digest = hashlib.sha256(table + text).digest()
+    yield _HEADER.pack(_MAGIC, FORMAT_VERSION, len(large), len(text), digest)
+    yield table
     yield text
-    end = _HEADER.size + len(text)
-    for section, (_, code) in zip(sections, codes, strict=True):
-        start = _base(len(text)) + section.offset
-        yield bytes(start - end)
-        yield code
-        end = start + section.size
-    yield bytes(_base(len(text)) + last.offset - end)
-    yield from weights
+    end = _HEADER.size + len(table) + len(text)
+    base = round_up(end, _PAGE)
+    parts = [(s.offset, [code]) for s, (_, code) in zip(sections, codes, strict=True)]
+    weights = [small, *([d] for d in large.values())][: None if with_large else 1]
+    parts += [(w.offset, data) for w, data in zip(placed, weights, strict=False)]
+    for start, data in parts:
+        yield bytes(base + start - end)
+        yield from data
+        end = base + start + sum(map(len, data))
 
 
-def _base(manifest_bytes: int) -> int:
-    """Where the sections start."""
-    return round_up(_HEADER.size + manifest_bytes, _PAGE)
+def blobs(artifact: Artifact) -> dict[str, memoryview]:
+    """The large constants by their digests."""
+    return _parted(artifact)[2]
+
+
+def _parted(
+    artifact: Artifact,
+) -> tuple[list[Json], list[bytes | memoryview], dict[str, memoryview]]:
+    """Where each constant is (type, shape, section of weights, place there), the bytes of small ones, and large ones by
+    their digests.
+    """
+    digests = artifact.digests or digests_of(artifact.constants)
+    order = {d: n for n, d in enumerate(dict.fromkeys(d for d in digests if d), 1)}
+    constants: list[Json] = []
+    small: list[bytes | memoryview] = []
+    large: dict[str, memoryview] = {}
+    at = 0
+    for array, digest in zip(artifact.constants, digests, strict=True):
+        name = array.dtype.name
+        if numpy_dtype(name) != array.dtype:
+            raise InternalError(f"a constant has dtype {array.dtype!r}, which a file cannot hold")
+        constants.append([name, list(array.shape), order.get(digest, 0), 0 if digest else at])
+        if digest:
+            large[digest] = bytes_of(array).data
+            continue
+        padding = -array.nbytes % ALIGN
+        small += [bytes_of(array).data, bytes(padding)]
+        at += array.nbytes + padding
+    return constants, small, large
 
 
 @contextlib.contextmanager
@@ -223,58 +289,104 @@ class _Memory:
     def read(self, start: int, size: int) -> memoryview:
         return self._data[start : start + size]
 
-    def weights(self, start: int, size: int, sums: list[int]) -> memoryview | None:
-        """None if they are damaged."""
-        view = self.read(start, size)
-        return view if are_whole(view, sums) else None
+    def weights(self, wanted: "Sequence[_Wanted]") -> list[Bytes]:
+        views = [self.read(w.start, w.size) for w in wanted]
+        for w, view in zip(wanted, views, strict=True):
+            if w.is_outside:
+                raise _incomplete()
+            if not are_whole(view, w.sums):
+                raise _damaged("a checksum of the weights is wrong")
+        return [np.frombuffer(v, np.uint8) for v in views]
 
 
 class _OpenFile:
-    """A file on disk: weights are read to where they will be used, in huge pages."""
+    """A file on disk: weights are read to where they will be used, in huge pages, unless they are in memory already."""
 
-    def __init__(self, file: int, size: int) -> None:
+    def __init__(self, file: int, size: int, blobs: BlobStore | None) -> None:
         self._file = file
+        self._blobs = blobs
         self.size = size
 
     def read(self, start: int, size: int) -> memoryview:
         return memoryview(os.pread(self._file, size, start))
 
-    def weights(self, start: int, size: int, sums: list[int]) -> memoryview | None:
-        view = MemoryRegion(size, zeroed=False).array[:size].data
-        return view.toreadonly() if read_whole(self._file, start, view, sums) else None
+    def weights(self, wanted: "Sequence[_Wanted]") -> list[Bytes]:
+        found = [shared_bytes(w.digest, w.size) for w in wanted]
+        missing = [(i, w) for i, w in enumerate(wanted) if found[i] is None]
+        memory = memory_for([w.size for _, w in missing])
+        stretches = [
+            Stretch(self._opener(w), w.start, m.data, w.sums)
+            for (_, w), m in zip(missing, memory, strict=True)
+        ]
+        whole = read_whole(stretches)
+        for (_, w), is_whole in zip(missing, whole, strict=True):
+            if not is_whole and w.is_outside and self._blobs is not None:
+                self._blobs.discard_blob(w.digest)
+        if not all(whole):
+            raise _damaged("a checksum of the weights is wrong")
+        read = {i: m for (i, _), m in zip(missing, memory, strict=True)}
+        return [read[i] if f is None else f for i, f in enumerate(found)]
+
+    def _opener(self, wanted: "_Wanted") -> Callable[[], AbstractContextManager[int]]:
+        if not wanted.is_outside:
+            return partial(contextlib.nullcontext, self._file)
+        if self._blobs is None:
+            raise _incomplete()
+        return partial(self._blobs.opened_blob, wanted.digest)
+
+
+class _Wanted(NamedTuple):
+    """Weights to be read. All small ones together have no digest."""
+
+    digest: str
+    start: int
+    size: int
+    sums: list[int]
+    is_outside: bool
+
+
+def _incomplete() -> UserError:
+    return UserError(
+        "the program is an entry of a cache, whose weights are elsewhere", hint="save the program to a file"
+    )
 
 
 def _decode(source: _Memory | _OpenFile) -> Artifact:
     header = source.read(0, _HEADER.size)
     if len(header) < _HEADER.size or bytes(header[: len(_MAGIC)]) != _MAGIC:
         raise _damaged("it does not start like a .tw file")
-    _, version, _, size, digest = _HEADER.unpack(header)
+    _, version, count, size, digest = _HEADER.unpack(header)
     if version != FORMAT_VERSION:
         age = "a newer" if version > FORMAT_VERSION else "an older"
         raise UserError(
             f"the file has format {version}, of {age} version; this one reads format {FORMAT_VERSION}",
             hint="compile the model again with the version that runs it",
         )
-    if size > min(_MAX_MANIFEST, source.size - _HEADER.size):
+    if count * _DIGEST + size > min(_MAX_MANIFEST, source.size - _HEADER.size):
         raise _damaged("its manifest is cut off")
-    text = bytes(source.read(_HEADER.size, size))
+    text = bytes(source.read(_HEADER.size, count * _DIGEST + size))
     if hashlib.sha256(text).digest() != digest:
         raise _damaged("the digest of its manifest is wrong")
     try:
-        value: object = json.loads(text)
+        value: object = json.loads(text[count * _DIGEST :])
     except (ValueError, RecursionError):
         raise _damaged("its manifest is not JSON") from None
-    manifest, arena, program, constants, regions, sections, weights = Entry(value, "manifest").record(
-        "manifest", "arena_bytes", "program", "constants", "regions", "sections", "weights"
+    manifest, arena, program, constants, regions, sections, weights, with_large = Entry(
+        value, "manifest"
+    ).record(
+        *("manifest", "arena_bytes", "program", "constants"),
+        *("regions", "sections", "weights", "with_large"),
     )
     facts = manifest_from_json(manifest, version)
     check_machine(facts)
-    codes = [_code(source, s, _base(size)) for s in sections.items()]
+    base = round_up(_HEADER.size + len(text), _PAGE)
+    codes = [_code(source, s, base) for s in sections.items()]
     parts = regions.items()
     objects = len(codes) - 2 * len(parts)
     if objects < 1:
         raise sections.bad("the driver, the objects, and two for each region")
-    memory = _weights(source, weights, _base(size))
+    digests = ["", *(d.hex() for d in _rows(text[: count * _DIGEST]))]
+    memory = _weights(source, weights, digests, base, is_outside=not with_large.flag())
     arrays = tuple(_constant(c, memory) for c in constants.items())
     return Artifact(
         facts,
@@ -287,6 +399,7 @@ def _decode(source: _Memory | _OpenFile) -> Artifact:
             region_from_json(entry, codes[objects + 2 * i], codes[objects + 2 * i + 1], len(arrays))
             for i, entry in enumerate(parts)
         ),
+        tuple(digests[c.items(4)[2].count()] for c in constants.items()),
     )
 
 
@@ -301,21 +414,31 @@ def _code(source: _Memory | _OpenFile, entry: Entry, base: int) -> bytes:
     return code
 
 
-def _weights(source: _Memory | _OpenFile, entry: Entry, base: int) -> memoryview:
-    offset, size, sums = entry.items(3)
-    start = base + offset.count()
-    if start + size.count() > source.size:
-        raise _damaged("the weights are cut off")
-    memory = source.weights(start, size.count(), list(sums.counts()))
-    if memory is None:
-        raise _damaged("a checksum of the weights is wrong")
+def _weights(
+    source: _Memory | _OpenFile, entry: Entry, digests: list[str], base: int, *, is_outside: bool
+) -> list[Bytes]:
+    """The small constants, and each of the large ones. Nobody may write to them."""
+    wanted: list[_Wanted] = []
+    for section, digest in zip(entry.items(len(digests)), digests, strict=True):
+        offset, size, sums = section.items(3)
+        place = (0, True) if digest and is_outside else (base + offset.count(), False)
+        wanted.append(_Wanted(digest, place[0], size.count(), list(sums.counts()), place[1]))
+        if not wanted[-1].is_outside and wanted[-1].start + wanted[-1].size > source.size:
+            raise _damaged("the weights are cut off")
+    memory = source.weights(wanted)
+    for array in memory:
+        array.flags.writeable = False
     return memory
 
 
-def _constant(entry: Entry, weights: memoryview) -> NDArray[np.generic]:
-    name, dims, at = entry.items(3)
+def _constant(entry: Entry, weights: list[Bytes]) -> NDArray[np.generic]:
+    name, dims, section, at = entry.items(4)
     dtype, shape = numpy_dtype(name.text()), dims.counts()
     nbytes = dtype.itemsize * prod(shape)
-    if at.count() % ALIGN or at.count() + nbytes > len(weights):
+    if section.count() >= len(weights):
+        raise section.bad("a section of weights")
+    memory = weights[section.count()]
+    is_whole = nbytes == memory.nbytes and not at.count() if section.count() else True
+    if not is_whole or at.count() % ALIGN or at.count() + nbytes > memory.nbytes:
         raise entry.bad("inside of the weights")
-    return np.frombuffer(weights, np.uint8, nbytes, at.count()).view(dtype).reshape(shape)
+    return memory[at.count() : at.count() + nbytes].view(dtype).reshape(shape)

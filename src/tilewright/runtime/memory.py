@@ -1,7 +1,8 @@
 """Memory of a program: anonymous, 64-byte aligned, in huge pages where the system has them, and touched at load.
 
-Regions belong to Python objects: an array that views a region keeps it mapped. They are private mappings, so a forked
-child writes to its own copy.
+Regions belong to Python objects: an array that views a region keeps it mapped. A piece of a region is freed by itself,
+so that constants of several programs can be shared one by one (`runtime.weights`). Regions are private mappings, so a
+forked child writes to its own copy.
 """
 
 import contextlib
@@ -9,12 +10,14 @@ import ctypes
 import mmap
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import prod
 from typing import TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.runtime.weights import LARGE, share, shared_bytes
 from tilewright.support.errors import UserError
 
 _addressof = ctypes.addressof
@@ -48,7 +51,7 @@ class MemoryRegion:
     run. Leave that out where everything is written at once anyway.
     """
 
-    __slots__ = ("address", "array")
+    __slots__ = ("_mapping", "_start", "address", "array")
 
     def __init__(self, nbytes: int, *, zeroed: bool = True) -> None:
         size = round_up(max(nbytes, 1), mmap.PAGESIZE)
@@ -68,10 +71,28 @@ class MemoryRegion:
         _regions.add(mapping)
         whole = np.frombuffer(mapping, np.uint8)
         start = -address_of(whole) % HUGE_PAGE if huge else 0
+        self._mapping, self._start = mapping, start
         self.array = whole[start : start + size]
         self.address = address_of(self.array)
         if zeroed:
             ctypes.memset(self.address, 0, size)
+
+    def piece(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A part of the region that is freed by itself: its pages, when nothing views the piece any more. The rest of
+        the region must not be part of another piece, and `nbytes` not be 0.
+        """
+        made = np.frombuffer(self._mapping, np.uint8, nbytes, self._start + offset)
+        start = round_up(self._start + offset, mmap.PAGESIZE)
+        end = (self._start + offset + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > start:
+            # also keeps the mapping, so that it outlives its pieces
+            weakref.finalize(made, _free_pages, self._mapping, start, end - start).atexit = False
+        return made
+
+
+def _free_pages(mapping: mmap.mmap, start: int, size: int) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        mapping.madvise(mmap.MADV_DONTNEED, start, size)
 
 
 _regions: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
@@ -87,30 +108,52 @@ def _is_in_region(array: NDArray[np.generic]) -> bool:
 class Constants:
     """The constants of a program: `arrays` are read-only views, `addresses` where they are.
 
-    Those that are in a region already stay there; the others are copied, one after the other, into one. `in_place`:
-    only those that are not contiguous and aligned are copied (they are in a mapped file, say).
+    Those that are in a region already stay there; the others are copied, one after the other, into one. Those that have
+    a digest are shared with other programs of the process. `in_place`: only those that are not contiguous and aligned
+    are copied (they are in a mapped file, say), and nothing is shared.
     """
 
     __slots__ = ("addresses", "arrays")
 
-    def __init__(self, constants: Sequence[NDArray[np.generic]], *, in_place: bool = False) -> None:
-        kept = [(in_place or _is_in_region(c)) and _is_ready(c) for c in constants]
-        offsets, total = [0] * len(constants), 0
-        for i, c in enumerate(constants):
-            if not kept[i]:
-                offsets[i] = total
-                total += round_up(c.nbytes, ALIGN)
-        region = MemoryRegion(total, zeroed=False) if total else None
-        self.arrays: list[NDArray[np.generic]] = []
-        for i, c in enumerate(constants):
-            view = c.view()
-            if region is not None and not kept[i]:
-                memory = region.array[offsets[i] : offsets[i] + c.nbytes]
-                view = memory.view(c.dtype).reshape(c.shape)
-                view[...] = c
-            view.flags.writeable = False
-            self.arrays.append(view)
+    def __init__(
+        self,
+        constants: Sequence[NDArray[np.generic]],
+        digests: Sequence[str] = (),
+        *,
+        in_place: bool = False,
+    ) -> None:
+        keys = digests if digests and not in_place else [""] * len(constants)
+        found = [shared_bytes(d, c.nbytes) for d, c in zip(keys, constants, strict=True)]
+        self.arrays = [
+            c.view() if f is None else f.view(c.dtype).reshape(c.shape)
+            for c, f in zip(constants, found, strict=True)
+        ]
+        moved = [
+            i
+            for i, c in enumerate(constants)
+            if found[i] is None and not ((in_place or _is_in_region(c)) and _is_ready(c))
+        ]
+        for i, memory in zip(moved, memory_for([constants[i].nbytes for i in moved]), strict=True):
+            self.arrays[i] = memory.view(constants[i].dtype).reshape(constants[i].shape)
+            self.arrays[i][...] = constants[i]
+        for i, key in enumerate(keys):
+            self.arrays[i] = share(key, self.arrays[i])
+            self.arrays[i].flags.writeable = False
         self.addresses = [address_of(a) for a in self.arrays]
+
+
+def memory_for(sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """Memory of these sizes in regions, aligned: what is large can be freed by itself, what is small goes together."""
+    out: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * len(sizes)
+    for is_large in (False, True):
+        group = [i for i, n in enumerate(sizes) if n and (n >= LARGE) is is_large]
+        if not group:
+            continue
+        offsets = [0, *accumulate(round_up(sizes[i], ALIGN) for i in group)]
+        region = MemoryRegion(offsets.pop(), zeroed=False)
+        for i, at in zip(group, offsets, strict=True):
+            out[i] = region.piece(at, sizes[i]) if is_large else region.array[at : at + sizes[i]]
+    return out
 
 
 def _is_ready(array: NDArray[np.generic]) -> bool:
@@ -118,17 +161,21 @@ def _is_ready(array: NDArray[np.generic]) -> bool:
 
 
 class Shelf:
-    """Arrays side by side in large regions, where `Constants` leaves them. They are freed when none of them is left."""
+    """Arrays side by side in large regions, where `Constants` leaves them. A large one is freed when nobody has it any
+    more, the others when none of them is left.
+    """
 
     def __init__(self) -> None:
-        self._region: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._region: MemoryRegion | None = None
+        self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         nbytes = dtype.itemsize * prod(shape)
-        room = round_up(nbytes, ALIGN)
-        if room > self._region.size:
-            self._region = MemoryRegion(max(room, _SHELF), zeroed=False).array
-        memory, self._region = self._region[:nbytes], self._region[room:]
+        if self._region is None or self._used + nbytes > self._region.array.size:
+            self._region, self._used = MemoryRegion(max(nbytes, _SHELF), zeroed=False), 0
+        at, region = self._used, self._region
+        self._used += round_up(nbytes, ALIGN)
+        memory = region.piece(at, nbytes) if nbytes >= LARGE else region.array[at : at + nbytes]
         return memory.view(dtype).reshape(shape)
 
 

@@ -59,7 +59,8 @@ class OpenSession(Closing):
         )  # dimensions whose sizes kernels read
         self._names = [s.name for s in self.inputs]
         team = shared_team(artifact.driver, self.threads)
-        plan = ExecutionPlan(artifact, Code(artifact.objects), Constants(artifact.constants), {}, team)
+        constants = Constants(artifact.constants, artifact.digests)
+        plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team)
         if plan.is_parallel:
             team.start()
         self._calls = [c for s in plan.segments for c in s.calls for _ in range(c.steps) if c.in_use]

@@ -9,6 +9,8 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from tilewright.runtime.machine import default_threads
 
@@ -42,20 +44,40 @@ def are_whole(data: memoryview, expected: Sequence[int]) -> bool:
     return len(expected) == -(-len(data) // PIECE) and all(_for_each(check, len(expected)))
 
 
-def read_whole(file: int, offset: int, into: memoryview, expected: Sequence[int]) -> bool:
-    """Fill `into` from the file. Are all bytes there, and do they have these checksums?"""
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """Bytes of a file: how it is opened, where they are, where they go, and the checksums of their pieces."""
 
-    def read(n: int) -> bool:
-        piece = into[n * PIECE : (n + 1) * PIECE]
+    opened: Callable[[], AbstractContextManager[int]]
+    offset: int
+    into: memoryview
+    expected: Sequence[int]
+
+    def read(self, n: int) -> bool:
+        """Read the n-th piece. Is it all there, and right?"""
+        piece = self.into[n * PIECE : (n + 1) * PIECE]
         done = 0
-        while done < len(piece):
-            got = os.preadv(file, [piece[done:]], offset + n * PIECE + done)
-            if got == 0:
-                return False
-            done += got
-        return zlib.crc32(piece) == expected[n]
+        with self.opened() as file:
+            while done < len(piece):
+                got = os.preadv(file, [piece[done:]], self.offset + n * PIECE + done)
+                if got == 0:
+                    return False
+                done += got
+        return zlib.crc32(piece) == self.expected[n]
 
-    return len(expected) == -(-len(into) // PIECE) and all(_for_each(read, len(expected)))
+
+def read_whole(stretches: Sequence[Stretch]) -> list[bool]:
+    """Read all of them, together. Of each: are all bytes there, and do they have these checksums?"""
+    whole = [len(s.expected) == -(-len(s.into) // PIECE) for s in stretches]
+    jobs = [(i, n) for i, s in enumerate(stretches) if whole[i] for n in range(len(s.expected))]
+
+    def read(job: int) -> bool:
+        i, n = jobs[job]
+        return stretches[i].read(n)
+
+    for (i, _), is_right in zip(jobs, _for_each(read, len(jobs)), strict=True):
+        whole[i] &= is_right
+    return whole
 
 
 def _for_each(work: Callable[[int], bool], count: int) -> Iterable[bool]:

@@ -49,7 +49,7 @@ class Session(Closing):
         self.threads = default_threads() if threads is None else check_threads(threads)
         check_machine(artifact.manifest)  # an instruction that does not exist would end the process
         self._signature = Signature(artifact.manifest.inputs, artifact.manifest.outputs)
-        constants = Constants(artifact.constants, in_place=weights_in_place)
+        constants = Constants(artifact.constants, artifact.digests, in_place=weights_in_place)
         team = shared_team(artifact.driver, self.threads)
         plan = ExecutionPlan(artifact, Code(artifact.objects), constants, externals, team)
         if plan.is_parallel:

@@ -19,7 +19,7 @@ from tilewright.support.indices import IndexCheck
 from tilewright.support.program import ProgramTree
 from tilewright.support.sizes import Dim, Guard, SizeExpr
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 SIZE_INPUT = "size__"  # how the names of the inputs begin that are sizes of open dimensions, in multiples
 
 
@@ -162,6 +162,9 @@ class Artifact:
 
     `driver` is the object of `codegen.driver`. It stands apart because programs of one process that have the same
     driver share one team of threads.
+
+    `digests` has for each constant the SHA-256 of its bytes, or nothing if it is small; it is empty if nobody took them
+    yet. Programs with the same ones share the memory (`runtime.weights`).
     """
 
     manifest: Manifest
@@ -171,3 +174,4 @@ class Artifact:
     arena_bytes: int
     program: ArtifactProgram
     regions: tuple[RegionCode, ...] = ()
+    digests: tuple[str, ...] = ()
