@@ -34,6 +34,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import BinaryOp, Buffer, Expr, Fma, Scope, Var, binary, const, select, size_expr
 from tilewright.support.sizes import SizeError, SymInt, capacity, is_open
 from tilewright.tir.func import Func
+from tilewright.tir.passes.bound_reads import bound_reads
 from tilewright.tir.passes.place_sizes import has_sizes, size_buffers
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.stmt import Block, For, Iter, IterKind, Stmt, Store, seq, walk_stmts
@@ -261,5 +262,5 @@ def _at_capacity(func: Func) -> Func:
     moved = {b: at_capacity(b) for b in (*func.params, *func.locals)}
     params, local, outputs = (tuple(moved[b] for b in bs) for bs in (func.params, func.locals, func.outputs))
     changed = {b: new for b, new in moved.items() if new is not b}
-    made = Func(func.name, params, local, redirect(func.body, changed), outputs)
+    made = bound_reads(Func(func.name, params, local, redirect(func.body, changed), outputs))
     return replace(made, params=(*params, *size_buffers(made)))
