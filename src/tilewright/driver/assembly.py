@@ -104,16 +104,19 @@ def with_scheduled(module: Module, made: Mapping[str, Func]) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What a program takes and writes. Its last inputs are the sizes of open dimensions that kernels read."""
+    """What a program takes and writes. Its last inputs are the sizes of open dimensions that kernels read. `in_place`
+    are inputs, and the outputs that are the same buffers with more in use.
+    """
 
     inputs: tuple[TensorSpec, ...]
     written: tuple[TensorSpec, ...]
     dims: tuple[Dim, ...]
+    in_place: tuple[tuple[int, int], ...]
 
 
-def interface_of(graph: Graph, inputs: Sequence[Buffer]) -> Interface:
-    """Of a graph whose Module has these inputs."""
-    sizes = inputs[len(graph.inputs) :]
+def interface_of(graph: Graph, module: Module) -> Interface:
+    """Of a graph and its Module."""
+    sizes = module.inputs[len(graph.inputs) :]
     written = [
         replace(_value_spec(v), name=n) for v, n in zip(graph.outputs, graph.output_names, strict=True)
     ]
@@ -122,6 +125,7 @@ def interface_of(graph: Graph, inputs: Sequence[Buffer]) -> Interface:
         (*map(_value_spec, graph.inputs), *(_spec(b, b.name) for b in sizes)),
         tuple(written),
         tuple(sorted(found)),
+        tuple((i, module.outputs.index(b)) for i, b in enumerate(module.inputs) if b in module.outputs),
     )
 
 

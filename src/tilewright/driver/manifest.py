@@ -17,7 +17,7 @@ def manifest_of(
 ) -> Manifest:
     """Of a program after all passes; `digest` is that of its model, `guards` are what its open sizes keep."""
     checks = state.graph.checks or ()
-    face = interface_of(state.graph, state.current.inputs)
+    face = interface_of(state.graph, state.current)
     return Manifest(
         FORMAT_VERSION,
         __version__,
@@ -31,6 +31,7 @@ def manifest_of(
         checks,
         face.dims,
         tuple(guards),
+        face.in_place,
     )
 
 

@@ -102,14 +102,16 @@ def manifest_to_json(m: Manifest) -> Json:
         "checks": [[c.node, c.dtype, list(c.extents), c.from_back] for c in m.checks],
         "dims": [[d.name, d.least, d.most, d.multiple] for d in m.dims],
         "guards": [[size_to_json(g.size), g.op] for g in m.guards],
+        "in_place": [list(pair) for pair in m.in_place],
     }
 
 
 def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
-    compiler, llvm, options, digest, triple, features, inputs, outputs, checks, dims, guards = entry.record(
+    compiler, llvm, options, digest, triple, features, inputs, outputs, *rest = entry.record(
         *("compiler_version", "llvm_version", "options", "model_digest"),
-        *("triple", "features", "inputs", "outputs", "checks", "dims", "guards"),
+        *("triple", "features", "inputs", "outputs", "checks", "dims", "guards", "in_place"),
     )
+    checks, dims, guards, in_place = rest
     known = {d.name: d for d in map(_dim_from_json, dims.items())}
     if not isinstance(options.value, dict):
         raise options.bad("a mapping")
@@ -127,6 +129,7 @@ def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
         tuple(_check_from_json(c) for c in checks.items()),
         tuple(known.values()),
         tuple(_guard_from_json(g, known) for g in guards.items()),
+        tuple(_pair_from_json(e, len(inputs.items()), len(outputs.items())) for e in in_place.items()),
     )
 
 
@@ -207,6 +210,13 @@ def _guard_from_json(entry: Entry, dims: Mapping[str, Dim]) -> Guard:
     if op.text() not in ("<", "==", "!="):
         raise op.bad("a comparison")
     return Guard(_size_from_json(size, dims), op.text())
+
+
+def _pair_from_json(entry: Entry, inputs: int, outputs: int) -> tuple[int, int]:
+    first, second = entry.items(2)
+    if first.count() >= inputs or second.count() >= outputs:
+        raise entry.bad("an input and an output")
+    return first.count(), second.count()
 
 
 def _check_from_json(entry: Entry) -> IndexCheck:

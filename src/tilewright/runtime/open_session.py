@@ -7,7 +7,6 @@ of a few sums; one that was, a look into a table.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,31 +14,15 @@ from tilewright.runtime.feeds import Buffers, Feeds, as_array, check_by_name, si
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import check_machine, check_threads, default_threads
 from tilewright.runtime.memory import Constants, empty_aligned
+from tilewright.runtime.open_sizes import OpenSizes, Sized, number_arrays
+from tilewright.runtime.open_state import State, find_pairs
 from tilewright.runtime.program import ExecutionPlan, RunContext, dtype_of, nbytes_of
 from tilewright.runtime.session import ContextPool
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
-from tilewright.support.artifact import SIZE_INPUT, Artifact, TensorSpec
+from tilewright.support.artifact import Artifact, TensorSpec
 from tilewright.support.closing import Closing
-from tilewright.support.errors import Hint, UserError
-from tilewright.support.sizes import Dim, SizeExpr
-
-_KNOWN_SIZES = 4096  # whose tables are kept
-
-
-class OutOfRange(UserError):
-    """Sizes that the program is not made for."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sized:
-    """What follows from the sizes of the open dimensions."""
-
-    values: dict[str, int]
-    numbers: tuple[OpaqueArray, ...]  # what kernels read
-    parts: tuple[int, ...]
-    inputs: tuple[tuple[slice, ...], ...]  # what is in use of each
-    outputs: tuple[tuple[slice, ...], ...]
+from tilewright.support.errors import UserError
 
 
 class OpenSession(Closing):
@@ -50,24 +33,17 @@ class OpenSession(Closing):
         self.threads = default_threads() if threads is None else check_threads(threads)
         check_machine(manifest)
         self.dims = manifest.dims
-        self._guards = manifest.guards
-        self.inputs = manifest.given
-        sizes = manifest.inputs[len(self.inputs) :]
-        self.outputs = manifest.outputs
-        self._read = tuple(
-            s.name.removeprefix(SIZE_INPUT) for s in sizes
-        )  # dimensions whose sizes kernels read
-        self._names = [s.name for s in self.inputs]
+        self._in_place = dict(manifest.in_place)
         team = shared_team(artifact.driver, self.threads)
         constants = Constants(artifact.constants, artifact.digests)
         plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team)
         if plan.is_parallel:
             team.start()
-        self._calls = [c for s in plan.segments for c in s.calls for _ in range(c.steps) if c.in_use]
-        self._where = {d.name: _place_of(d, self.inputs) for d in self.dims}
-        self._known: dict[tuple[int, ...], _Sized] = {}
+        calls = [c for s in plan.segments for c in s.calls for _ in range(c.steps) if c.in_use]
+        self._sizes = OpenSizes(manifest, calls)
+        self.inputs, self.outputs = self._sizes.inputs, self._sizes.outputs
+        self._names = [s.name for s in self.inputs]
         self._staged: dict[int, list[OpaqueArray]] = {}
-        self._used: dict[int, _Sized] = {}
         self._pool = ContextPool(plan, max(2, default_threads() + 1))
         tensors = (*self.inputs, *self.outputs)
         self.capacity_bytes = plan.arena_bytes + sum(map(nbytes_of, tensors))  # of a run at the largest sizes
@@ -84,16 +60,14 @@ class OpenSession(Closing):
         written to and returned.
         """
         arrays = self._arrays(feeds, outputs)
-        sized = self._sized(arrays)
+        sized = self._sizes.of([a.shape for a in arrays])
         results = [empty_aligned(s.shape, dtype_of(s)) for s in self.outputs]
         pool = self._pool
         context = pool.take()
         try:
-            inputs = self._staged_inputs(context, arrays, sized)
-            if self._used.get(id(context)) is not sized:
-                context.use_parts(sized.parts)
-                self._used[id(context)] = sized
-            context.attach([*inputs, *sized.numbers], results)
+            inputs = self._staged_inputs(context, arrays, sized, results)
+            context.use_parts(sized.parts)
+            context.attach([*inputs, *number_arrays(sized)], results)
             context.run()
         finally:
             context.detach()
@@ -107,16 +81,32 @@ class OpenSession(Closing):
     def bind(self, feeds: Feeds, outputs: Buffers | None = None) -> "OpenBound":
         """Fix the arrays that runs read from and write to, and with them the sizes."""
         arrays = self._arrays(feeds, outputs)
-        sized = self._sized(arrays)
+        sized = self._sizes.of([a.shape for a in arrays])
         context = self._pool.take_away()
         context.use_parts(sized.parts)
         results = [empty_aligned(s.shape, dtype_of(s)) for s in self.outputs]
         stages = self._new_stages()
-        inputs = _staged(self.inputs, arrays, stages, sized.inputs)
-        context.attach([*inputs, *sized.numbers], results)
+        inputs = self._stage(arrays, stages, sized, results)
+        context.attach([*inputs, *number_arrays(sized)], results)
         views = {s.name: r[at] for s, r, at in zip(self.outputs, results, sized.outputs, strict=True)}
         copies = [(c[at], a) for c, a, at in zip(inputs, arrays, sized.inputs, strict=True) if c is not a]
         return OpenBound(context, dict(zip(self._names, arrays, strict=True)), views, copies, outputs or {})
+
+    def state(
+        self,
+        start: Feeds | None = None,
+        *,
+        pairs: Mapping[str, str] | None = None,
+        window: int | None = None,
+    ) -> State:
+        """What one run leaves to the next (`docs/dynamic.md`). There may be any number of states at a time.
+
+        `pairs` are outputs, each with the input of the next run that it is; by default those that append to an input,
+        and those with the name of an input but for `present` in place of `past`. `start` are arrays of such inputs; the
+        others begin empty, or with zeros. With a `window`, the last so many elements are kept where a range ends.
+        """
+        found = find_pairs(self.inputs, self.outputs, self._in_place, pairs)
+        return State(self._sizes, self._pool, found, self._in_place, start or {}, window)
 
     def close(self) -> None:
         """Free arenas, and end the team if nobody else uses it."""
@@ -149,15 +139,6 @@ class OpenSession(Closing):
             )
         return arrays
 
-    def _sized(self, arrays: list[OpaqueArray]) -> _Sized:
-        key = tuple(n for a in arrays for n in a.shape)
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= _KNOWN_SIZES:
-                self._known.clear()
-            found = self._known[key] = self._measure(arrays)
-        return found
-
     def covers(self, shapes: Mapping[str, Sequence[int]]) -> bool:
         """Is the program made for inputs of these shapes?"""
         return self.why_not(shapes) is None
@@ -168,57 +149,53 @@ class OpenSession(Closing):
         if any(len(g) != len(s.shape) for g, s in zip(given, self.inputs, strict=True)):
             return "the ranks of the inputs are others"
         try:
-            self._values(given)
+            self._sizes.of(given)
         except UserError as e:
             return e.message
         return None
 
-    def _values(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """The sizes of the open dimensions where the inputs have these shapes. UserError if there is no program."""
-        values = {name: shapes[i][d] for name, (i, d) in self._where.items()}
-        for dim in self.dims:
-            if not dim.allows(values[dim.name]):
-                raise OutOfRange(
-                    f"{dim.name} is {values[dim.name]}, and the program is made for {dim}",
-                    hint=Hint(
-                        f"load the model with a wider range: dims={{{dim.name!r}: (…, …)}}",
-                        command=f"give a wider range: --dim {dim.name}=LEAST..MOST",
-                    ),
-                )
-        for spec, shape in zip(self.inputs, shapes, strict=True):
-            if shape != spec.shape_at(values):
-                raise UserError(
-                    f"the feeds do not fit each other: {spec.name} is {list(shape)}, and should be "
-                    f"{list(spec.shape_at(values))} where {', '.join(f'{n} is {v}' for n, v in values.items())}"
-                )
-        wrong = next((g for g in self._guards if not g.holds(values)), None)
-        if wrong is not None:
-            raise OutOfRange(f"the program is made for sizes with {wrong}")
-        return values
-
-    def _measure(self, arrays: list[OpaqueArray]) -> _Sized:
-        values = self._values([a.shape for a in arrays])
-        by_name = {d.name: d for d in self.dims}
-        numbers = [np.array([values[n] // by_name[n].multiple], np.int64) for n in self._read]
-        return _Sized(
-            values,
-            tuple(numbers),
-            tuple(c.parts_at(values) // c.steps for c in self._calls),
-            tuple(_used(s, values) for s in self.inputs),
-            tuple(_used(s, values) for s in self.outputs),
-        )
-
     def _staged_inputs(
-        self, context: RunContext, arrays: list[OpaqueArray], sized: _Sized
+        self,
+        context: RunContext,
+        arrays: list[OpaqueArray],
+        sized: Sized,
+        results: list[OpaqueArray],
     ) -> list[OpaqueArray]:
         """The inputs with the pitch of the capacity: in memory of the context, unless they have it already."""
         own = self._staged.get(id(context))
         if own is None:
             own = self._staged[id(context)] = self._new_stages()
-        return _staged(self.inputs, arrays, own, sized.inputs)
+        return self._stage(arrays, own, sized, results)
+
+    def _stage(
+        self,
+        arrays: list[OpaqueArray],
+        stages: list[OpaqueArray],
+        sized: Sized,
+        results: list[OpaqueArray],
+    ) -> list[OpaqueArray]:
+        """The arrays with the pitch of the capacity: where results begin with them, or in `stages`, or as they are."""
+        out: list[OpaqueArray] = []
+        for i, (spec, array, stage, at) in enumerate(
+            zip(self.inputs, arrays, stages, sized.inputs, strict=True)
+        ):
+            if i in self._in_place:
+                results[self._in_place[i]][at] = array
+                out.append(results[self._in_place[i]])
+            elif array.shape == spec.shape and array.flags.c_contiguous and array.flags.aligned:
+                out.append(array)
+            elif spec.sizes:
+                stage[at] = array
+                out.append(stage)
+            else:
+                out.append(np.require(array, requirements=("C", "A")))
+        return out
 
     def _new_stages(self) -> list[OpaqueArray]:
-        return [np.zeros(s.shape if s.sizes else (0,), dtype_of(s)) for s in self.inputs]
+        return [
+            np.zeros(s.shape if s.sizes and i not in self._in_place else (0,), dtype_of(s))
+            for i, s in enumerate(self.inputs)
+        ]
 
 
 class OpenBound:
@@ -248,39 +225,6 @@ class OpenBound:
         for name, array in self._given.items():
             np.copyto(array, self._results[name])
         return self.outputs
-
-
-def _staged(
-    specs: tuple[TensorSpec, ...],
-    arrays: list[OpaqueArray],
-    stages: list[OpaqueArray],
-    used: tuple[tuple[slice, ...], ...],
-) -> list[OpaqueArray]:
-    """The arrays with the pitch of the capacity: copied to `stages`, unless they have it already."""
-    out: list[OpaqueArray] = []
-    for spec, array, stage, at in zip(specs, arrays, stages, used, strict=True):
-        if array.shape == spec.shape and array.flags.c_contiguous and array.flags.aligned:
-            out.append(array)
-        elif spec.sizes:
-            stage[at] = array
-            out.append(stage)
-        else:
-            out.append(np.require(array, requirements=("C", "A")))
-    return out
-
-
-def _place_of(dim: Dim, inputs: tuple[TensorSpec, ...]) -> tuple[int, int]:
-    """An input, and its axis, which have the size of the dimension."""
-    whole = SizeExpr.of_dim(dim)
-    for i, spec in enumerate(inputs):
-        for d, size in enumerate(spec.sizes):
-            if size == whole:
-                return i, d
-    raise UserError(f"no input has the dimension {dim.name}", hint="compile the program again")
-
-
-def _used(spec: TensorSpec, values: Mapping[str, int]) -> tuple[slice, ...]:
-    return tuple(slice(n) for n in spec.shape_at(values))
 
 
 def _type_text(spec: TensorSpec) -> str:

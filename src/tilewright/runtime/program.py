@@ -246,6 +246,8 @@ class RunContext:
         self._input_uses: list[list[int]] = [[] for _ in plan.inputs]
         self._output_uses: list[list[int]] = [[] for _ in plan.outputs]
         self._open_rows: list[CallRow] = []
+        self._parts: list[int] = []  # that each of them has now
+        self.attached: object = None  # whose arrays the tables lead to, if it wants to know
         self._fill()
         self._addresses = [ctypes.addressof(job) for job in self._jobs]
         is_native = len(plan.program) == 1 and isinstance(plan.program[0], NativeSegment)
@@ -288,12 +290,16 @@ class RunContext:
                 _set_parts(row, step.parts)
                 if not step.is_each and segment.calls[step.call].in_use:
                     self._open_rows.append(row)
+                    self._parts.append(step.parts)
                 n_rows += 1
 
     def use_parts(self, parts: Sequence[int]) -> None:
         """Run as many parts of the calls in which that depends on open dimensions, in their order."""
-        for row, n in zip(self._open_rows, parts, strict=True):
-            _set_parts(row, n)
+        now = self._parts
+        for i, n in enumerate(parts):
+            if now[i] != n:
+                now[i] = n
+                _set_parts(self._open_rows[i], n)
 
     def attach(self, inputs: Sequence[OpaqueArray], outputs: Sequence[OpaqueArray]) -> None:
         """Read from and write to these arrays, which were checked, from now on."""
@@ -308,6 +314,7 @@ class RunContext:
             for i in self._output_uses[n]:
                 pointers[i] = address
         self._inputs, self._outputs = inputs, outputs
+        self.attached = None
 
     def detach(self) -> None:
         """Let go of the arrays. The tables still hold their addresses, and are not used before the next `attach`."""

@@ -144,6 +144,8 @@ class Manifest:
     checks: tuple[IndexCheck, ...] = ()  # of what it writes besides, for the runtime to examine
     dims: tuple[Dim, ...] = ()  # those that are open; their sizes are the last inputs, in this order
     guards: tuple[Guard, ...] = ()  # what sizes must keep besides their ranges
+    # inputs, each with the output that begins with it and in whose memory it has to be: no kernel reads the input
+    in_place: tuple[tuple[int, int], ...] = ()
 
     @property
     def given(self) -> tuple[TensorSpec, ...]:

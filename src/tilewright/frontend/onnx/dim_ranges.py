@@ -44,7 +44,7 @@ def dims_of(specs: Sequence[InputSpec], given: Mapping[str, DimRange]) -> dict[s
 
 def _dim(name: str, given: DimRange) -> Dim:
     least, most, step = (given, given, 1) if isinstance(given, int) else (*given, 1)[:3]
-    if not 1 <= least <= most or step < 1 or most < step or -(-least // step) > most // step:
+    if not 0 <= least <= most or step < 1 or most < step or -(-least // step) > most // step:
         raise UserError(
             f"{given} is no range of sizes, for the dimension {name!r}",
             hint=Hint(

@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tilewright.graph.appends import find_appends
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node, Value, producers, users
 from tilewright.graph.passes.attention import contraction_chains
@@ -79,6 +80,8 @@ class Grouping:
         self._index = {n: i for i, n in enumerate(graph.nodes)}
         self._producer, self._users = producers(graph), users(graph)
         self._results = set(graph.outputs)
+        # Who reads these must come after their group: they are stored to inputs (`graph/appends.py`).
+        self._appended = frozenset(v for n in find_appends(graph) for v in n.outputs)
         self._draft: dict[Node, GroupDraft] = {}
         self._repeated: set[Node] = set()
         # Groups with several ends, as spans of node indices: see `_comes_back`.

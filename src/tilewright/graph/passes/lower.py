@@ -10,18 +10,21 @@ that is an input, a constant or another output is copied.
 
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
+from tilewright.graph.appends import find_appends
 from tilewright.graph.external import ExternalRegion
-from tilewright.graph.graph import Graph, Value
+from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.passes.group import FusionGroup, Grouped, group
-from tilewright.ir.expr import Buffer, Const, Load, Scope, const, loads
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Scope, const, loads, size_expr
+from tilewright.ops.core.pieces import Concat
 from tilewright.ops.opdef import Compute, OpAlternative
 from tilewright.support.errors import UserError
-from tilewright.support.sizes import strict
+from tilewright.support.sizes import SizeError, SymInt, size_of, strict
 from tilewright.tir.build import FuncBuilder, at_capacity
 from tilewright.tir.func import Alternative, Call, Constant, External, Func, Module
 from tilewright.tir.names import short_name
@@ -40,7 +43,9 @@ def lower_graph(graph: Graph, regions: Sequence[ExternalRegion] = ()) -> Module:
 
 def lower_groups(graph: Graph, groups: Grouped) -> tuple[Module, tuple[str, ...]]:
     """The Module that computes `graph`, and the Func of each group: "" for a region, or where nothing is computed."""
-    state = _Lowering(graph)
+    appends = _appends_in_place(graph, groups)
+    _check_empty(graph, appends)
+    state = _Lowering(graph, appends)
     names: list[str] = []
     for part in groups:
         names.append("")
@@ -64,6 +69,7 @@ def lower_alone(graph: Graph, part: FusionGroup) -> Module:
 @dataclass(slots=True)
 class _Lowering:
     graph: Graph
+    appends: frozenset[Node]  # whose result is stored behind their first input, in its buffer
     buffers: dict[Value, Buffer] = field(default_factory=dict[Value, Buffer])
     literals: dict[Buffer, Const] = field(default_factory=dict[Buffer, Const])
     funcs: list[Func] = field(default_factory=list[Func])
@@ -71,8 +77,10 @@ class _Lowering:
     names: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
+        made = {n.inputs[0] for n in self.appends}
         for v in (*self.graph.inputs, *self.graph.constants):
-            self.buffers[v] = self.new_buffer(v)
+            if v not in made:
+                self.buffers[v] = self.new_buffer(v)
         for v, array in self.graph.constants.items():
             if array.size == 1:
                 self.literals[self.buffers[v]] = const(array.item(), v.type.dtype)
@@ -107,13 +115,18 @@ class _Lowering:
         self, part: FusionGroup, b: FuncBuilder, titles: Sequence[str], chosen: Mapping[int, Compute] = _PLAIN
     ) -> tuple[Func, dict[Value, Buffer]]:
         """The Func of a group, and the buffers of its outputs. `chosen` has other algorithms for some of its nodes."""
-        local: dict[Value, Buffer] = {v: b.use(self.buffers[v]) for v in part.inputs}
+        known = [v for v in part.inputs if v in self.buffers]  # but for what is appended to
+        local: dict[Value, Buffer] = {v: b.use(self.buffers[v]) for v in known}
         for i, (n, title) in enumerate(zip(part.nodes, titles, strict=True)):
             # A block's name has no underscore, so `name_<what>` of one op never meets the name of another.
             with strict():
+                if n in self.appends:
+                    pieces = [local[v] for v in n.inputs[1:]]
+                    local[n.outputs[0]] = _append(b, n, pieces, f"{title}{i}")
+                    continue
                 made = chosen.get(i, n.op.compute)(b, [local[v] for v in n.inputs], f"{title}{i}")
             local.update(zip(n.outputs, made, strict=True))
-        given = {self.buffers[v] for v in part.inputs}
+        given = {self.buffers[v] for v in known}
         outputs: dict[Value, Buffer] = {}
         results: list[Buffer] = []
         for v in part.outputs:
@@ -161,11 +174,14 @@ class _Lowering:
         self.steps.append(Call(func.name, func.params))
 
     def finish(self) -> Module:
+        for n in self.appends:
+            self.buffers[n.inputs[0]] = self.buffers[n.outputs[0]]
+        in_place = {n.outputs[0] for n in self.appends}
         taken = {self.buffers[v] for v in (*self.graph.inputs, *self.graph.constants)}
         outputs: list[Buffer] = []
         for v in self.graph.outputs:
             out = self.buffers[v]
-            if out in taken:
+            if out in taken and v not in in_place:
                 b = self.builder(f"{func_name(v)}_copy")
                 out = _copy(b, b.use(out), "copy")
                 if out.size:
@@ -183,6 +199,51 @@ class _Lowering:
         placed = {*inputs, *outputs, *(c.buffer for c in constants)}
         temps = tuple(b for b in used if b not in placed)
         return Module(tuple(self.funcs), tuple(self.steps), inputs, tuple(outputs), constants, temps)
+
+
+def _appends_in_place(graph: Graph, groups: Grouped) -> frozenset[Node]:
+    """What is appended to inputs by one of the groups, in which nobody reads it: such a reader could be moved to where
+    not all of it is there.
+    """
+    parts = [g for g in groups if isinstance(g, FusionGroup)]
+    held = Counter(n for g in parts for n in g.nodes)
+    read_inside = {v for g in parts for v in _read_inside(g)}
+    return frozenset(n for n in find_appends(graph) if held[n] == 1 and n.outputs[0] not in read_inside)
+
+
+def _check_empty(graph: Graph, appends: Collection[Node]) -> None:
+    """SizeError if a kernel meets a dimension that may be 0: loops run at least once. What is appended to may be empty,
+    as nobody reads it.
+    """
+    unread = {n.inputs[0] for n in appends}
+    for v in (*graph.inputs, *(v for n in graph.nodes for v in n.outputs)):
+        for n in v.shape if v not in unread else ():
+            if isinstance(n, SymInt) and n.size.bounds[0] < 1 and any(d.least == 0 for d in n.size.dims):
+                raise SizeError(f"{v.name} is {n} long, and that may be 0")
+
+
+def _read_inside(part: FusionGroup) -> set[Value]:
+    made = {v for n in part.nodes for v in n.outputs}
+    return {v for n in part.nodes for v in n.inputs if v in made}
+
+
+def _append(b: FuncBuilder, node: Node, pieces: Sequence[Buffer], name: str) -> Buffer:
+    """A buffer of the node's result, in which what the first input has is there already: the others are stored behind
+    it.
+    """
+    assert isinstance(node.op, Concat)
+    axis, result = node.op.axis, node.outputs[0]
+    out = b.ahead(name, result.shape, result.type.dtype)
+    start = node.inputs[0].shape[axis]
+    for k, x in enumerate(pieces):
+        first = size_expr(size_of(start))
+
+        def stored(*i: Expr, x: Buffer = x, first: Expr = first) -> Store:
+            return Store(out, (*i[:axis], i[axis] + first, *i[axis + 1 :]), x[i])
+
+        b.update(f"{name}_{k}", x.shape, (), stored, axes=[f"i{d}" for d in range(len(x.shape))])
+        start = start + x.shape[axis]
+    return out
 
 
 def func_name(value: Value) -> str:

@@ -34,10 +34,19 @@ class Regrouping(Grouping):
         """
         nodes = [*first.nodes, *second.nodes]
         nodes += self._views_within(nodes)
-        if len(nodes) > MOST_NODES or self._comes_back(self._with_repeated_views(nodes)):
+        if (
+            self._reads_appended(nodes)
+            or len(nodes) > MOST_NODES
+            or self._comes_back(self._with_repeated_views(nodes))
+        ):
             return None
         nodes.sort(key=self._index.__getitem__)
         return GroupDraft(_kind_of((first.kind, second.kind)), nodes)
+
+    def _reads_appended(self, nodes: Sequence[Node]) -> bool:
+        """Does one of the nodes append to an input, and another one read it?"""
+        makers = [n for n in nodes if self._appended.intersection(n.outputs)]
+        return bool(makers) and self._reads([n for n in nodes if n not in makers], makers)
 
     def transposes_read(self, draft: GroupDraft) -> list[Node]:
         """Transposes in no group that this group alone reads. Not those that put channels last of what another group

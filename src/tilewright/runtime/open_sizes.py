@@ -1,0 +1,122 @@
+"""What follows from the sizes of open dimensions: numbers that kernels read, parts of calls, what is in use of arrays.
+
+All of it is a few sums, and is kept for sizes that come again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.support.arrays import OpaqueArray
+from tilewright.support.artifact import SIZE_INPUT, KernelCall, Manifest, TensorSpec
+from tilewright.support.errors import Hint, UserError
+from tilewright.support.sizes import Dim, SizeExpr
+
+_KNOWN_SIZES = 4096  # whose tables are kept
+
+
+class OutOfRange(UserError):
+    """Sizes that the program is not made for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sized:
+    """What follows from the sizes of the open dimensions."""
+
+    values: dict[str, int]
+    numbers: tuple[int, ...]  # what kernels read
+    parts: tuple[int, ...]
+    inputs: tuple[tuple[slice, ...], ...]  # what is in use of each
+    outputs: tuple[tuple[slice, ...], ...]
+
+
+class OpenSizes:
+    """The open dimensions of a program. `calls` are those whose parts depend on them."""
+
+    def __init__(self, manifest: Manifest, calls: Sequence[KernelCall]) -> None:
+        self.dims = manifest.dims
+        self._guards = manifest.guards
+        self._by_name = {d.name: d for d in self.dims}
+        self.inputs = manifest.given
+        sizes = manifest.inputs[len(self.inputs) :]
+        self.outputs = manifest.outputs
+        self.read = tuple(
+            s.name.removeprefix(SIZE_INPUT) for s in sizes
+        )  # dimensions whose sizes kernels read
+        # Layers are alike: few calls have parts of their own, and few arrays sizes.
+        different = dict.fromkeys((c.in_use, c.parts, c.steps) for c in calls)
+        number = {key: n for n, key in enumerate(different)}
+        some = {(c.in_use, c.parts, c.steps): c for c in calls}
+        self._calls = tuple(some[key] for key in different)
+        self._call_of = tuple(number[c.in_use, c.parts, c.steps] for c in calls)
+        kinds = [replace(s, name="") for s in (*self.inputs, *self.outputs)]
+        self._specs = tuple(dict.fromkeys(kinds))
+        self._spec_of = tuple(map(self._specs.index, kinds))
+        found = {d.name: place_of(d, self.inputs) for d in self.dims}
+        self._where = {name: place for name, place in found.items() if place is not None}
+        missing = next((name for name, place in found.items() if place is None), None)
+        if missing is not None:
+            raise UserError(f"no input has the dimension {missing}", hint="compile the program again")
+        self._known: dict[tuple[int, ...], Sized] = {}
+
+    def of(self, shapes: Sequence[tuple[int, ...]]) -> Sized:
+        """For inputs of these shapes. UserError if they do not fit each other or the program."""
+        key = tuple(n for shape in shapes for n in shape)
+        found = self._known.get(key)
+        if found is None:
+            values = {name: shapes[i][d] for name, (i, d) in self._where.items()}
+            found = self.at(values, dict(enumerate(shapes)))
+            self.keep(key, found)
+        return found
+
+    def keep(self, key: tuple[int, ...], sized: Sized) -> None:
+        if len(self._known) >= _KNOWN_SIZES:
+            self._known.clear()
+        self._known[key] = sized
+
+    def at(self, values: dict[str, int], shapes: Mapping[int, tuple[int, ...]]) -> Sized:
+        """For these sizes of the dimensions, and inputs of these shapes. OutOfRange, or UserError if they differ."""
+        for dim in self.dims:
+            if not dim.allows(values[dim.name]):
+                raise OutOfRange(
+                    f"{dim.name} is {values[dim.name]}, and the program is made for {dim}",
+                    hint=Hint(
+                        f"load the model with a wider range: dims={{{dim.name!r}: (…, …)}}",
+                        command=f"give a wider range: --dim {dim.name}=LEAST..MOST",
+                    ),
+                )
+        wanted = [s.shape_at(values) for s in self._specs]
+        for i, shape in shapes.items():
+            if shape != wanted[self._spec_of[i]]:
+                raise UserError(
+                    f"the feeds do not fit each other: {self.inputs[i].name} is {list(shape)}, and should be "
+                    f"{list(wanted[self._spec_of[i]])} where {', '.join(f'{n} is {v}' for n, v in values.items())}"
+                )
+        wrong = next((g for g in self._guards if not g.holds(values)), None)
+        if wrong is not None:
+            raise OutOfRange(f"the program is made for sizes with {wrong}")
+        parts = [c.parts_at(values) // c.steps for c in self._calls]
+        slices = [tuple(map(slice, shape)) for shape in wanted]
+        return Sized(
+            values,
+            tuple(values[n] // self._by_name[n].multiple for n in self.read),
+            tuple(parts[n] for n in self._call_of),
+            tuple(slices[n] for n in self._spec_of[: len(self.inputs)]),
+            tuple(slices[n] for n in self._spec_of[len(self.inputs) :]),
+        )
+
+
+def place_of(dim: Dim, inputs: Sequence[TensorSpec | None]) -> tuple[int, int] | None:
+    """An input, and its axis, which have the size of the dimension."""
+    whole = SizeExpr.of_dim(dim)
+    for i, spec in enumerate(inputs):
+        for d, size in enumerate(spec.sizes if spec is not None else ()):
+            if size == whole:
+                return i, d
+    return None
+
+
+def number_arrays(sized: Sized) -> list[OpaqueArray]:
+    """The last inputs of the program."""
+    return [np.array([n], np.int64) for n in sized.numbers]
