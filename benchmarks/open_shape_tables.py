@@ -10,9 +10,11 @@ from benchmarks.open_shape_measure import KEPT, STATIC, Found
 from benchmarks.results import table
 from benchmarks.suite_results import OURS, Cell, against, geometric_mean
 from benchmarks.suite_tables import ratio_text, threads_text
+from tilewright.support.turns import Ratio
 
 _NAMES = {OURS: "open", STATIC: "static", KEPT: "open, cache in place"}
-_ENGINES = (OURS, STATIC, "ort", "openvino")
+_PEERS = {"ort": "ONNX Runtime", "openvino": "OpenVINO"}
+_ENGINES = (OURS, STATIC, *_PEERS)
 
 
 def sections(measured: Mapping[str, Mapping[str, Found]]) -> list[str]:
@@ -29,6 +31,23 @@ def sections(measured: Mapping[str, Mapping[str, Found]]) -> list[str]:
         shown += _decoding({c.name: found(c) for c in DECODERS if found(c)})
         parts += [f"## {threads_text(threads)}", *shown]
     return [*parts, *_versions(measured)]
+
+
+def summary(measured: Mapping[str, Mapping[str, Found]]) -> list[str]:
+    """What lengths show, in a sentence for each number of threads."""
+    told: list[str] = []
+    for threads, found in sorted(measured.get(MINILM.name, {}).items()):
+        compared = {e: r for e, r in compare(rows_of(MINILM, found)).items() if r}
+        texts = [
+            f"takes {mean_of(r):.2f} times as long as static programs ({worst_of(_values(r), True)} at worst)"
+            if e == STATIC
+            else f"is {mean_of(r):.2f} times as quick as {_PEERS[e]} ({worst_of(_values(r), False)} at worst)"
+            for e, r in compared.items()
+        ]
+        if texts:
+            which = {1: "one thread", 2: "two threads"}.get(int(threads), f"{threads} threads")
+            told.append(f"With {which}, one program for all lengths of a MiniLM {', '.join(texts)}.")
+    return told
 
 
 def _name(engine: str) -> str:
@@ -56,32 +75,49 @@ def _sizes(case: OpenCase, found: Found) -> list[str]:
     if not rows:
         return [f"### {case.name}", told]
     engines = [e for e in _ENGINES if any(e in row for row in rows.values())]
-    peers = [e for e in engines if e not in (OURS, STATIC)]
-    lines: list[list[str]] = []
-    ratios: dict[str, dict[str, float]] = {e: {} for e in (STATIC, *peers)}
-    for size, row in rows.items():
-        line = [size, *(f"{row[e].median:.3f}" if e in row else "" for e in engines)]
-        for e in ratios:
-            ratio = against(row, e)
-            if ratio is None or OURS not in row:
-                line.append("")
-                continue
-            if e == STATIC:  # ours over it
-                ratio = type(ratio)(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
-            ratios[e][size] = ratio.value
-            line.append(ratio_text(ratio))
-        lines.append(line)
-    heads = [f"open / {STATIC}", *(f"{e} / open" for e in peers)]
-    head = (_dims_text(case), *map(_name, engines), *heads)
+    compared = compare(rows)
+    lines = [
+        [
+            size,
+            *(f"{row[e].median:.3f}" if e in row else "" for e in engines),
+            *(ratio_text(by_size.get(size)) for by_size in compared.values()),
+        ]
+        for size, row in rows.items()
+    ]
+    head = (_dims_text(case), *map(_name, engines), *map(_ratio_name, compared))
     means = [
-        f"{h} {geometric_mean(r.values()):.2f}, worst {worst_of(r, e == STATIC)}"
-        for h, (e, r) in zip(heads, ratios.items(), strict=True)
-        if r
+        f"{_ratio_name(e)} {mean_of(by_size):.2f}, worst {worst_of(_values(by_size), e == STATIC)}"
+        for e, by_size in compared.items()
+        if by_size
     ]
     errors = [row[OURS].error for row in rows.values() if OURS in row]
     wrong = f" The largest error of ours is {max(errors):.1e} of the largest output." if errors else ""
     text = f"Geometric means over these sizes: {'; '.join(means)}.{wrong}" if means else ""
     return [f"### {case.name}", told, table(head, lines), *([text] if text else [])]
+
+
+def compare(rows: Mapping[str, Mapping[str, Cell]]) -> dict[str, dict[str, Ratio]]:
+    """By engine and size: its time over ours, but ours over that of static programs."""
+    found: dict[str, dict[str, Ratio]] = {}
+    for e in (e for e in _ENGINES if e != OURS and any(e in row for row in rows.values())):
+        ratios = {size: against(row, e) for size, row in rows.items() if OURS in row}
+        there = {size: r for size, r in ratios.items() if r is not None and r.value > 0}
+        if e == STATIC:
+            there = {size: Ratio(1 / r.value, 1 / r.high, 1 / r.low) for size, r in there.items()}
+        found[e] = there
+    return found
+
+
+def _ratio_name(engine: str) -> str:
+    return f"open / {STATIC}" if engine == STATIC else f"{engine} / open"
+
+
+def _values(by_size: Mapping[str, Ratio]) -> dict[str, float]:
+    return {size: r.value for size, r in by_size.items()}
+
+
+def mean_of(by_size: Mapping[str, Ratio]) -> float:
+    return geometric_mean(r.value for r in by_size.values())
 
 
 def worst_of(ratios: Mapping[str, float], is_largest: bool) -> str:

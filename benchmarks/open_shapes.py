@@ -29,7 +29,7 @@ from benchmarks.open_shape_measure import (
     measure_tokens,
     open_race,
 )
-from benchmarks.open_shape_tables import sections
+from benchmarks.open_shape_tables import sections, summary
 from benchmarks.options import PageOptions, page_options, parse_thread_counts, results_option
 from benchmarks.suite_results import OURS
 from benchmarks.weight_reads import read_seconds, weight_bytes
@@ -141,8 +141,9 @@ def main(
         if not sources:
             found = measure(parts or PARTS, thread_counts, rounds, calls, memory_calls, tokens, folder)
             sources = (page.stored(found, folder / "open-shapes.json"),)
-        shown = sections(read_measured(sources))
-    page.publish("open-shapes", "Open shapes", SHOWS, METHOD, shown, measured_at)
+        results = read_measured(sources)
+    shows = " ".join((SHOWS, *summary(results)))
+    page.publish("open-shapes", "Open shapes", shows, METHOD, sections(results), measured_at)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from benchmarks.open_shape_measure import (
     open_race,
     random_sizes,
 )
-from benchmarks.open_shape_tables import growth, medians_of, worst_of
+from benchmarks.open_shape_tables import growth, medians_of, summary, worst_of
 from benchmarks.open_shapes import main
 from benchmarks.suite_results import OURS
 from benchmarks.weight_reads import read_weights
@@ -170,6 +170,12 @@ def test_a_page_is_made_of_stored_results(tmp_path: Path) -> None:
     )
     assert "| gpt2_decode, open | 70.0 | 50.0 | 0.80 | 0 | 500 | 501 | 1e-06 |" in shown
     assert "open, cache in place failed (tokens): no state." in shown
+
+
+def test_a_page_begins_with_what_it_shows() -> None:
+    (told,) = summary(stored())
+    assert "takes 1.25 times as long as static programs (1.25 at 17 at worst)" in told
+    assert "is 1.50 times as quick as ONNX Runtime (1.50 at 17 at worst)" in told
 
 
 def test_later_results_replace_parts(tmp_path: Path) -> None:
