@@ -226,18 +226,16 @@ def _shuffled(rng: np.random.Generator, count: int) -> list[int]:
 
 
 def measure_memory(race: OpenRace, calls: int, seed: int = 1) -> None:
-    """Resident memory of each process while it is called with random sizes: not in turns."""
+    """Resident memory of our process while it is called with random sizes."""
     values = random_sizes(race.case, calls, seed)
-    for name in race.running:
-        resident: list[tuple[int, float]] = []
-        for begin in range(0, calls, _SETTLED_CALLS):
-            chunk = [(race.case.sizes_at(v), False) for v in values[begin : begin + _SETTLED_CALLS]]
-            answer = race.ask("memory", name, "calls", calls=chunk)
-            if answer is None:
-                break
-            resident.append((begin + len(chunk), answer["resident_mb"]))
-        else:
-            race.found.setdefault("memory", {})[name] = {"resident_mb": resident}
+    resident: list[tuple[int, float]] = []
+    for begin in range(0, calls if OURS in race.running else 0, _SETTLED_CALLS):
+        chunk = [(race.case.sizes_at(v), False) for v in values[begin : begin + _SETTLED_CALLS]]
+        answer = race.ask("memory", OURS, "calls", calls=chunk)
+        if answer is None:
+            return
+        resident.append((begin + len(chunk), answer["resident_mb"]))
+    race.found["memory"] = {OURS: {"resident_mb": resident}} if resident else {}
 
 
 # -------------------------------------------------------------------------------------------------------- tokens

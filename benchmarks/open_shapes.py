@@ -68,8 +68,8 @@ def measure(
             measured.setdefault(case.name, {})[str(threads)] = found
 
         for case in _there(TEXTS if "lengths" in parts or "memory" in parts else ()):
-            static = (STATIC,) if "lengths" in parts else ()
-            with open_race(case, (OURS, *static, *peers), threads, folder) as race:
+            others = (STATIC, *peers) if "lengths" in parts else ()
+            with open_race(case, (OURS, *others), threads, folder) as race:
                 if "lengths" in parts:
                     measure_sample(race, rounds)
                     race.drop(STATIC)
@@ -98,13 +98,15 @@ def _there(cases: Sequence[OpenCase]) -> list[OpenCase]:
 
 
 def read_measured(paths: Sequence[Path]) -> Measured:
-    """All files together; where two have the same part of the same case, the later file counts."""
+    """All files together; where two have the same engine in a part, the later file counts."""
     found: Measured = {}
     for path in paths:
         given: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
         for case, by_threads in given.items():
             for threads, parts in by_threads.items():
-                found.setdefault(case, {}).setdefault(threads, {}).update(parts)
+                own = found.setdefault(case, {}).setdefault(threads, {})
+                for part, by_engine in parts.items():
+                    own.setdefault(part, {}).update(by_engine)
     return found
 
 
