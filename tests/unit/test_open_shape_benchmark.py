@@ -18,6 +18,7 @@ from benchmarks.open_shape_measure import (
     measure_memory,
     measure_random,
     measure_sample,
+    measure_tokens,
     open_race,
     random_sizes,
 )
@@ -77,6 +78,36 @@ def test_an_engine_that_fails_is_told_of_and_the_others_go_on(case: SmallCase, t
         measure_sample(race, rounds=1)
         assert race.running == ["ort"]
     assert "n is 13" in race.found["sample"][OURS]["error"] and len(race.found["sample"]["ort"]) == 2
+
+
+def growing() -> ModelProto:
+    """What is appended to a cache, and a sum of all."""
+    nodes = [
+        helper.make_node("Concat", ["past.0", "x"], ["present.0"], axis=1),
+        helper.make_node("ReduceSum", ["present.0", "axis"], ["y"]),
+    ]
+    shapes = {"x": [1, "sequence", 4], "past.0": [1, "past", 4], "y": [1, 1, 4], "present.0": [1, "total", 4]}
+    x, past, y, present = (helper.make_tensor_value_info(n, F32, s) for n, s in shapes.items())
+    axis = numpy_helper.from_array(np.array([1], np.int64), "axis")
+    graph = helper.make_graph(nodes, "g", [x, past], [y, present], [axis])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_tokens_are_appended_in_turns(tmp_path: Path) -> None:
+    path = tmp_path / "growing.onnx"
+    path.write_bytes(growing().SerializeToString())
+    inputs = [
+        {"name": "x", "dtype": "float32", "fill": "normal", "shape": [1, "sequence", 4]},
+        {"name": "past.0", "dtype": "float32", "fill": "normal", "shape": [1, "past", 4], "is_cache": True},
+    ]
+    sample = [{"sequence": 1, "past": 4, "total": 5}, {"sequence": 3, "past": 1, "total": 4}]
+    case = SmallCase("growing", inputs, {"sequence": (1, 3), "past": (1, 60)}, sample, path=path)
+    with open_race(case, (OURS, "ort"), 1, tmp_path) as race:
+        measure_tokens(race, tokens=40, rounds=2)
+    for engine in (OURS, "ort"):
+        found = race.found["tokens"][engine]
+        assert len(found["times"]) == 40 and found["rel_err"] < 1e-5
+        assert found["compiled"] == found["compiled_at_2"] and race.found["prompt"][engine]["ms"] > 0
 
 
 def test_all_engines_get_the_same_inputs() -> None:
