@@ -30,7 +30,30 @@ def sections(measured: Mapping[str, Mapping[str, Found]]) -> list[str]:
             shown += _sizes(case, found(case))
         shown += _decoding({c.name: found(c) for c in DECODERS if found(c)})
         parts += [f"## {threads_text(threads)}", *shown]
-    return [*parts, *_versions(measured)]
+    return [*parts, *_versions(measured), *not_measured(measured)]
+
+
+def not_measured(measured: Mapping[str, Mapping[str, Found]]) -> list[str]:
+    """What a whole run has, and these results do not."""
+    wanted = {
+        "lengths": (MINILM, "sample"),
+        "calls in random order": (MINILM, "random"),
+        "memory": (MINILM, "memory"),
+        **{c.name: (c, "sample") for c in IMAGES},
+        **{c.name: (c, "tokens") for c in DECODERS},
+    }
+    missing = [
+        f"{', '.join(names)} ({threads_text(threads).lower()})"
+        for threads in (1, 2)
+        if (
+            names := [
+                name
+                for name, (case, part) in wanted.items()
+                if not measured.get(case.name, {}).get(str(threads), {}).get(part)
+            ]
+        )
+    ]
+    return [f"Not measured: {'; '.join(missing)}."] if missing else []
 
 
 def summary(measured: Mapping[str, Mapping[str, Found]]) -> list[str]:
@@ -45,7 +68,7 @@ def summary(measured: Mapping[str, Mapping[str, Found]]) -> list[str]:
             for e, r in compared.items()
         ]
         if texts:
-            which = {1: "one thread", 2: "two threads"}.get(int(threads), f"{threads} threads")
+            which = threads_text(int(threads)).lower()
             told.append(f"With {which}, one program for all lengths of a MiniLM {', '.join(texts)}.")
     return told
 
@@ -99,6 +122,8 @@ def _sizes(case: OpenCase, found: Found) -> list[str]:
 def compare(rows: Mapping[str, Mapping[str, Cell]]) -> dict[str, dict[str, Ratio]]:
     """By engine and size: its time over ours, but ours over that of static programs."""
     found: dict[str, dict[str, Ratio]] = {}
+    if not any(OURS in row for row in rows.values()):
+        return {}
     for e in (e for e in _ENGINES if e != OURS and any(e in row for row in rows.values())):
         ratios = {size: against(row, e) for size, row in rows.items() if OURS in row}
         there = {size: r for size, r in ratios.items() if r is not None and r.value > 0}

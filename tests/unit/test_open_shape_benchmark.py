@@ -201,6 +201,7 @@ def test_a_page_is_made_of_stored_results(tmp_path: Path) -> None:
     )
     assert "| gpt2_decode, open | 70.0 | 50.0 | 0.80 | 0 | 500 | 501 | 1e-06 |" in shown
     assert "open, cache in place failed (tokens): no state." in shown
+    assert "Not measured: detector, recogniser, llama_decode (one thread); lengths, calls in random" in shown
 
 
 def test_a_page_begins_with_what_it_shows() -> None:
