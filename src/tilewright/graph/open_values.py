@@ -7,7 +7,7 @@ are small arrays of ints, open ones among them.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +32,7 @@ _MOST_ELEMENTS = 256  # of a shape, with room
 
 def is_open_op(op: Op) -> bool:
     """Does one of its attributes depend on an open dimension?"""
-    return any(_has_open(getattr(op, f.name)) for f in fields(op))  # pyright: ignore[reportArgumentType]
+    return _has_open(op)
 
 
 def is_open_node(node: Node) -> bool:
@@ -43,6 +43,8 @@ def is_open_node(node: Node) -> bool:
 def _has_open(value: object) -> bool:
     if isinstance(value, tuple):
         return any(map(_has_open, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if is_dataclass(value):  # a window, the places of a resized axis
+        return any(_has_open(getattr(value, f.name)) for f in fields(value))
     return isinstance(value, int) and is_open((value,))
 
 

@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 
@@ -348,8 +349,19 @@ class SymInt(int):
     def __rmod__(self, other: int) -> int:
         return _number(size_of(other) % self.size)
 
+    def __divmod__(self, other: int) -> tuple[int, int]:
+        return self // other, self % other
+
+    def __abs__(self) -> int:
+        return -self if self < 0 else self
+
     def __neg__(self) -> int:
         return _number(-self.size)
+
+    @property
+    def numerator(self) -> int:
+        """Without this a Fraction would take the number at the capacity (`ratio_of`)."""
+        raise SizeError(f"({self.size}) as a fraction")
 
     def __pos__(self) -> int:
         return self
@@ -419,6 +431,17 @@ def same_size(a: int, b: int) -> bool:
 def is_at_most(a: int, b: int) -> bool:
     """Is that so for all sizes? Nothing is noted."""
     return (size_of(a) - size_of(b)).bounds[1] <= 0
+
+
+def ratio_of(a: int, b: int) -> Fraction:
+    """a / b, which has to be the same for all sizes."""
+    over, under = size_of(a), size_of(b)
+    if [m for m, _ in over.terms] != [m for m, _ in under.terms] or not under.terms:
+        raise SizeError(f"({over}) / ({under})")
+    found = {Fraction(c, d) for (_, c), (_, d) in zip(over.terms, under.terms, strict=True)}
+    if len(found) > 1:
+        raise SizeError(f"({over}) / ({under})")
+    return found.pop()
 
 
 def is_open(values: Iterable[int]) -> bool:

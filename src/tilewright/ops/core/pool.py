@@ -31,6 +31,7 @@ from tilewright.ops.core.window import Window, check_rank
 from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import is_at_most
 from tilewright.tir.build import FuncBuilder, identity
 
 
@@ -230,9 +231,9 @@ class AveragePool(Op):
         first: Expr = const(0)
         end: Expr = const(kernel)
         if low:
-            first = maximum((const(low + step - 1) - begin) // step, 0)
-        if last > high:
-            end = minimum((const(high + step - 1) - begin) // step, kernel)
+            first = maximum((as_index(low + step - 1) - begin) // step, 0)
+        if not is_at_most(last, high):
+            end = minimum((as_index(high + step - 1) - begin) // step, kernel)
         return end - first
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:

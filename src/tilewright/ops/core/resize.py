@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -32,10 +32,12 @@ from tilewright.ops.core.sampling import AxisSampling, regions, sampling, target
 from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import capacity, is_at_most
 from tilewright.tir.build import FuncBuilder
 
 _ROUNDINGS = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 _POLICIES = ("stretch", "not_larger", "not_smaller")
+_Place = TypeVar("_Place", Expr, int)
 _WRITTEN_OUT = (
     32  # up to this many terms are an expression, which fills vectors along any axis; more are a reduction
 )
@@ -129,17 +131,10 @@ class Resize(Op):
     def _nearest(self, i: Expr, axis: AxisSampling, extent: int) -> Expr:
         if axis.is_identity(extent):
             return i
-        place, unit = _place(i, axis), axis.unit
-        match self.rounding:
-            case "floor":
-                at = place // unit
-            case "ceil":
-                at = (place + (unit - 1)) // unit
-            case "round_prefer_ceil":
-                at = (place * 2 + unit) // (2 * unit)
-            case _:
-                at = (place * 2 + (unit - 1)) // (2 * unit)
-        return _inside(at, extent)
+        at = _nearest_to(_place(i, axis), axis.unit, self.rounding)
+        last = _nearest_to(axis.scale * (axis.count - 1) + axis.offset, axis.unit, self.rounding)
+        # Where no place is beyond the last element whatever the size, none has to be asked about an open one.
+        return _inside(at, capacity(extent) if is_at_most(last, extent - 1) else extent)
 
     def _interpolated(self, x: Buffer, i: Sequence[Expr], wide: DType) -> Expr:
         def along(d: int, at: tuple[Expr, ...]) -> Expr:
@@ -332,6 +327,19 @@ def _rounded(value: Expr, dtype: DType) -> Expr:
 
 def _place(i: Expr, axis: AxisSampling) -> Expr:
     return i * axis.scale + axis.offset
+
+
+def _nearest_to(place: _Place, unit: int, rounding: str | None) -> _Place:
+    """The element nearest to place / unit."""
+    match rounding:
+        case "floor":
+            return place // unit
+        case "ceil":
+            return (place + (unit - 1)) // unit
+        case "round_prefer_ceil":
+            return (place * 2 + unit) // (2 * unit)
+        case _:
+            return (place * 2 + (unit - 1)) // (2 * unit)
 
 
 def _split_place(i: Expr, axis: AxisSampling, wide: DType) -> tuple[Expr, Expr]:

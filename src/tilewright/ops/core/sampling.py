@@ -14,8 +14,10 @@ import numpy as np
 from tilewright.ops.axes import normal_axes, normal_axis
 from tilewright.ops.opdef import OnnxNode, TensorType
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import SizeError, SymInt, capacity, is_open, ratio_of, same_size
 
 _ROOM = 1 << 61  # of index arithmetic
+_EXACT = 1 << 24  # all integers up to this are f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class AxisSampling:
     stretch: float = 1.0
 
     def is_identity(self, extent: int) -> bool:
-        return self.scale == self.unit and self.offset == 0 and self.count == extent
+        return self.scale == self.unit and self.offset == 0 and same_size(self.count, extent)
 
 
 def _axes(node: OnnxNode, x: TensorType) -> tuple[int, ...]:
@@ -52,28 +54,41 @@ def targets(node: OnnxNode, x: TensorType) -> Iterable[tuple[int, int, Fraction]
         ratios = [float(v) for v in node.value(given, "the scales").reshape(-1)]
     if len(ratios) != len(axes) or not all(0 < r < math.inf for r in ratios):
         raise UserError(f"{node.op_type} of {x}: scales {ratios} for {len(axes)} axes")
-    # The product is rounded to f32 before it is cut: that is how others count, and 0.7 · 10 should be 7.
-    return [
-        (d, int(np.float32(x.shape[d]) * np.float32(r)), 1 / Fraction(r))
-        for d, r in zip(axes, ratios, strict=True)
-    ]
+    return [(d, _scaled(x.shape[d], r), 1 / Fraction(r)) for d, r in zip(axes, ratios, strict=True)]
+
+
+def _scaled(extent: int, ratio: float) -> int:
+    """The new extent. The product is rounded to f32 before it is cut: that is how others count, and 0.7 · 10 should be
+    7. An open extent has one only if nothing is rounded.
+    """
+    if not isinstance(extent, SymInt):
+        return int(np.float32(extent) * np.float32(ratio))
+    exact = Fraction(ratio)
+    if exact.numerator * capacity(extent) >= _EXACT or exact.denominator >= _EXACT:
+        raise SizeError(f"({extent}) * {ratio}")
+    return extent * exact.numerator // exact.denominator
 
 
 def _sized(
     node: OnnxNode, x: TensorType, axes: Sequence[int], sizes: Sequence[int]
 ) -> Iterable[tuple[int, int, Fraction]]:
-    if len(sizes) != len(axes) or min(sizes, default=1) < 1 or any(not x.shape[d] for d in axes):
+    if len(sizes) != len(axes) or any(n < 1 for n in sizes) or any(not x.shape[d] for d in axes):
         raise UserError(f"{node.op_type} of {x}: sizes {list(sizes)} for {len(axes)} axes")
-    ratios = [Fraction(x.shape[d], m) for d, m in zip(axes, sizes, strict=True)]
+    ratios = [ratio_of(x.shape[d], m) for d, m in zip(axes, sizes, strict=True)]
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     match policy:
         case "stretch":
             return list(zip(axes, sizes, ratios, strict=True))
         case "not_larger" | "not_smaller":
             ratio = max(ratios) if policy == "not_larger" else min(ratios)
-            return [(d, math.floor(x.shape[d] / ratio + Fraction(1, 2)), ratio) for d in axes]
+            return [(d, _rounded(x.shape[d], ratio), ratio) for d in axes]
         case _:
             raise UserError(f"Resize: unknown keep_aspect_ratio_policy '{policy}'")
+
+
+def _rounded(extent: int, ratio: Fraction) -> int:
+    """extent / ratio, to the nearest."""
+    return (extent * (2 * ratio.denominator) + ratio.numerator) // (2 * ratio.numerator)
 
 
 def regions(node: OnnxNode, count: int) -> list[tuple[Fraction, Fraction]]:
@@ -102,7 +117,7 @@ def sampling(
         case (
             "half_pixel_symmetric"
         ):  # the middle of the output, whose extent was rounded, is that of the input
-            start += (extent - count * ratio) / 2
+            start += _left_over(extent, count, ratio) / 2
         case "pytorch_half_pixel":
             start = start if count > 1 else Fraction(0)
         case "align_corners":
@@ -116,11 +131,18 @@ def sampling(
     return AxisSampling(count, *_integers(step, start, count), stretch)
 
 
+def _left_over(extent: int, count: int, ratio: Fraction) -> Fraction:
+    """Of the input, where outputs `ratio` apart are as wide as that."""
+    if is_open((extent, count)) and ratio_of(extent, count) == ratio:
+        return Fraction(0)
+    return extent - count * ratio
+
+
 def _integers(step: Fraction, start: Fraction, count: int) -> tuple[int, int, int]:
     """Scale, offset and unit. If the fraction is too fine for index arithmetic, the finest one that is not."""
     unit = math.lcm(step.denominator, start.denominator)
     size = max(abs(step), abs(start), Fraction(1))
-    room = _ROOM // (count + 1)
+    room = _ROOM // (capacity(count) + 1)
     if size * unit >= room:
         unit = 1 << max(math.floor(room / size).bit_length() - 2, 0)
     if size * unit >= room:
