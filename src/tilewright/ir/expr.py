@@ -65,8 +65,14 @@ class Buffer(metaclass=Interned):
             step *= self.shape[d]
         return tuple(out)
 
-    def with_shape(self, shape: tuple[int, ...]) -> "Buffer":
-        return Buffer(self.name, shape, self.dtype, self.scope)
+    def is_open(self, d: int) -> bool:
+        """May less than all of dimension d be in use?"""
+        return bool(self.sizes) and self.sizes[d] is not None
+
+    def with_shape(self, shape: tuple[int, ...], sizes: "tuple[Expr | None, ...]" = ()) -> "Buffer":
+        return Buffer(
+            self.name, shape, self.dtype, self.scope, sizes if any(n is not None for n in sizes) else ()
+        )
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

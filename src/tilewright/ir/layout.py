@@ -2,9 +2,10 @@
 
     Layout((SplitDim(1, 16), ReorderDims((0, 2, 3, 1, 4))))      NCHW -> NHWC16c blocks
 
-A layout maps a logical shape to a physical one. Each primitive says three things: the new shape, where an element
-goes (`forward`), and where a physical position comes from (`inverse`). `PadDim` and a `SplitDim` that does not divide
-make positions without a logical element; `inside` tells them apart, and arrays are filled with zeros there.
+A layout maps a logical shape to a physical one. Each primitive says four things: the new shape, how much of it is in
+use (`sizes`), where an element goes (`forward`), and where a physical position comes from (`inverse`). `PadDim` and a
+`SplitDim` that does not divide make positions without a logical element; `inside` tells them apart, and arrays are
+filled with zeros there.
 """
 
 import math
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 from tilewright.ir.condition import logical_and
 from tilewright.ir.expr import (
     TRUE,
+    Buffer,
     Expr,
     as_index,
 )
 
 Dims: TypeAlias = tuple[int, ...]
+Sizes: TypeAlias = "tuple[Expr | None, ...]"  # how much of each dimension is in use; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,11 @@ class SplitDim:
 
     def shape(self, s: Dims) -> Dims:
         return (*s[: self.dim], -(-s[self.dim] // self.factor), self.factor, *s[self.dim + 1 :])
+
+    def sizes(self, s: Dims, used: Sizes) -> Sizes:
+        size = used[self.dim]
+        whole = None if size is None else (size + (self.factor - 1)) // self.factor
+        return (*used[: self.dim], whole, None, *used[self.dim + 1 :])
 
     def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         return [*i[: self.dim], i[self.dim] // self.factor, i[self.dim] % self.factor, *i[self.dim + 1 :]]
@@ -62,6 +70,9 @@ class ReorderDims:
     def shape(self, s: Dims) -> Dims:
         return tuple(s[d] for d in self.order)
 
+    def sizes(self, s: Dims, used: Sizes) -> Sizes:
+        return tuple(used[d] for d in self.order)
+
     def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         return [i[d] for d in self.order]
 
@@ -88,6 +99,12 @@ class FuseDims:
     def shape(self, s: Dims) -> Dims:
         end = self.dim + self.count
         return (*s[: self.dim], math.prod(s[self.dim : end]), *s[end:])
+
+    def sizes(self, s: Dims, used: Sizes) -> Sizes:
+        """What is in use ends at one place only if that depends on the outermost of the dimensions."""
+        end, outer = self.dim + self.count, used[self.dim]
+        size = None if outer is None else outer * math.prod(s[self.dim + 1 : end])
+        return (*used[: self.dim], size, *used[end:])
 
     def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         end = self.dim + self.count
@@ -120,6 +137,12 @@ class PadDim:
 
     def shape(self, s: Dims) -> Dims:
         return (*s[: self.dim], self.before + s[self.dim] + self.after, *s[self.dim + 1 :])
+
+    def sizes(self, s: Dims, used: Sizes) -> Sizes:
+        """With the positions around it: whoever fills them wants them to be there."""
+        size = used[self.dim]
+        wide = None if size is None else size + (self.before + self.after)
+        return (*used[: self.dim], wide, *used[self.dim + 1 :])
 
     def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
         return [*i[: self.dim], i[self.dim] + self.before, *i[self.dim + 1 :]]
@@ -154,6 +177,14 @@ class Layout:
     def shape(self, logical: Dims) -> Dims:
         """The physical shape."""
         return self._shapes(logical)[-1]
+
+    def buffer(self, logical: Buffer) -> Buffer:
+        """The buffer that is laid out so."""
+        shape, sizes = logical.shape, logical.sizes
+        for p in self.primitives:
+            sizes = p.sizes(shape, sizes) if sizes else ()
+            shape = p.shape(shape)
+        return logical.with_shape(shape, sizes)
 
     def forward(self, logical: Dims, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         """Where the logical element `indices` is stored."""

@@ -185,7 +185,7 @@ def _address(b: Buffer, indices: tuple[Expr, ...], choice: int, around: _Around)
     """Where the element is, counted from the first."""
     if choice and b in around.images:
         layout = around.layout(b)
-        b, indices = b.with_shape(layout.shape(b.shape)), layout.forward(b.shape, indices)
+        b, indices = layout.buffer(b), layout.forward(b.shape, indices)
     flat: Expr = as_index(0)
     for i, stride in zip(indices, b.strides, strict=True):
         flat = flat + i * stride
@@ -291,7 +291,7 @@ def _laid_out(block: Block, layouts: Mapping[Buffer, Layout]) -> Block:
         if layout is None:
             return b, indices
         placed = tuple(simplify(i) for i in layout.forward(b.shape, indices))
-        return b.with_shape(layout.shape(b.shape)), placed
+        return layout.buffer(b), placed
 
     def load(e: Expr) -> Expr | None:
         return Load(*place(e.buffer, e.indices)) if isinstance(e, Load) and e.buffer in layouts else None

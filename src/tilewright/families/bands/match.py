@@ -95,7 +95,7 @@ def try_band_chain(func: Func) -> BandChain | None:
         return None
     found = [] if expansion is None else [expansion, *before]
     axes = _axes(depthwise, image, found, None if projection is None else (*behind, projection))
-    if axes is None:
+    if axes is None or image.buffer.is_open(axes.columns_at):  # whose rows follow each other in a band
         return None
     after = behind[0] if behind else None
     pixel = None

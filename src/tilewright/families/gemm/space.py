@@ -69,8 +69,8 @@ class GemmSpace(Space):
         for swap in (0, 1):
             c = try_contraction(find_block(self._start.func, self._block), bool(swap))
             if c is not None:
-                for r in range(1, max(len(c.rows), 1) + 1):
-                    for k in range(1, len(c.cols) + 1):
+                for r in range(1, max(_fusable(c, c.rows), 1) + 1):
+                    for k in range(1, _fusable(c, c.cols) + 1):
                         self.forms[swap, r, k] = form_of(c, r, k, epilogue, constants)
         self._points = np.concatenate(
             [_grid(key, f, self._target.vector_registers) for key, f in self.forms.items()]
@@ -141,6 +141,15 @@ def gemm_space(request: ScheduleRequest) -> Space | None:
     if len(reductions) != 1 or try_contraction(reductions[0]) is None:
         return None
     return GemmSpace(start, request.target, request.constants)
+
+
+def _fusable(c: Contraction, group: tuple[Iter, ...]) -> int:
+    """How many of the last iterators of the group may be one: inside of another, a dimension is run through as far as
+    it may be in use.
+    """
+    at = [c.store.indices.index(it.var) for it in group]
+    inner = [n for n, d in enumerate(reversed(at), 1) if c.store.buffer.is_open(d)]
+    return min(inner, default=len(group))
 
 
 # ------------------------------------------------------------------------------------------------------------- points

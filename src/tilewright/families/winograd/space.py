@@ -103,7 +103,7 @@ def stages_seconds(
     blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
     times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
     gemm = panel_seconds(c, c.rows[-1].extent, tiles, target) * times
-    together = blocks_of_tiles if inside else 1
+    together = c.rows[0].extent if inside and len(c.rows) > 1 else 1
     between = (c.a.buffer.bytes + c.store.buffer.bytes) / together
     return staged_seconds(transforms, gemm, c.b.buffer.bytes, between, together, m)
 

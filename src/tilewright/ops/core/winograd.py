@@ -21,19 +21,22 @@ from tilewright.ops.core.window import Window
 from tilewright.ops.core.winograd_error import winograd_error
 from tilewright.ops.opdef import TensorType
 from tilewright.support.arrays import Array
+from tilewright.support.sizes import capacity, is_open
 from tilewright.tir.build import FuncBuilder
 
 _MAX_PRODUCTS = 36  # of a tile: as many statements are written out
 _MIN_CHANNELS = 16  # with fewer, the transforms cost more than the multiplications save
 _TILES = (12, 48)  # of a block, at least
 _OUTPUTS = (4, 2)  # of a tile along an axis, at most
+_WIDTHS = 2  # by which the capacity of an open width is larger than one that a block is made for
 
 
 @dataclass(frozen=True, slots=True)
 class Winograd:
     """A block of `rows` × `columns` tiles, along the first and the last spatial axis, goes through all stages together;
-    both divide the tiles there. Where a block is all of an image, `images` of them, which divide the batch, go together
-    too.
+    both divide the tiles there, as many as there may be. Where a block is all of an image, `images` of them, which
+    divide the batch, go together too. If the last axis is open, a block has all of its tiles, and an axis for them, so
+    that only those in use are computed: `columns` is 0.
     """
 
     schemes: tuple[Scheme, ...]
@@ -44,7 +47,8 @@ class Winograd:
     def __str__(self) -> str:
         tile, taps = ("×".join(str(n) for n in ns) for ns in (self.outputs, [s.taps for s in self.schemes]))
         images = "" if self.images == 1 else f"{self.images}×"
-        return f"Winograd F({tile}, {taps}) in blocks of {images}{self.rows}×{self.columns} tiles"
+        columns = self.columns or "all"
+        return f"Winograd F({tile}, {taps}) in blocks of {images}{self.rows}×{columns} tiles"
 
     def error(self, weights: Array | None) -> float:
         """Of a layer with these weights; without them, nothing is known of it."""
@@ -66,7 +70,8 @@ class Winograd:
         grid = self.tiles(out.shape[2:])
         # Of images first, then along each axis: tiles of a block, and blocks.
         block = [self.images, self.rows, *grid[1:-1], *([self.columns] if rank > 1 else [])]
-        parts = [n // size for n, size in zip((out.shape[0], *grid), block, strict=True)]
+        block = [capacity(n) for n in (block[:-1] if self.columns == 0 else block)]
+        parts = [-(-capacity(n) // size) for n, size in zip((out.shape[0], *grid), block, strict=False)]
         covered = [t * s.outputs for t, s in zip(grid, schemes, strict=True)]
         padded = window.pad(b, x, covered, 0, f"{name}_pad")
         planes = [s.products for s in schemes]
@@ -76,19 +81,19 @@ class Winograd:
             weights = apply_transforms([s.filter for s in schemes], lambda *k: w[(i[-1], i[-2], *k)])
             return select_element(i[:rank], weights)
 
-        def corner(g: Expr, t: Expr) -> tuple[Expr, list[Expr]]:
+        def corner(g: Expr, t: Expr, *across: Expr) -> tuple[Expr, list[Expr]]:
             """The image of tile t of a block, and where in it the tile begins."""
             left, inside = math.prod(parts[1:]), math.prod(block[1:])
             image = g // left * self.images + t // inside % self.images
             start: list[Expr] = []
-            for count, size, s in zip(parts[1:], block[1:], schemes, strict=True):
+            for count, size, s in zip(parts[1:], block[1:], schemes, strict=False):
                 left, inside = left // count, inside // size
                 start.append((g // left % count * size + t // inside % size) * s.outputs)
-            return image, start
+            return image, [*start, *(a * schemes[-1].outputs for a in across)]
 
         def transformed_input(g: Expr, *i: Expr) -> Expr:
-            t, c = i[-2:]
-            image, start = corner(g, t)
+            c = i[-1]
+            image, start = corner(g, *i[rank:-1])
             values = apply_transforms(
                 [s.data for s in schemes],
                 lambda *k: padded[(image, c, *(p + n for p, n in zip(start, k, strict=True)))],
@@ -98,44 +103,49 @@ class Winograd:
         u = b.compute(
             f"{name}_filter", (*planes, depth, channels), transformed_filter, axes=[*axes, "i", "o"]
         )
-        blocks, tiles = math.prod(parts), math.prod(block)
+        blocks = math.prod(parts)
+        if parts[0] == 1:  # of all images together: those along the first axis are as many as are in use
+            blocks = -(-grid[0] // self.rows) * math.prod(parts[2:])
+        tiles, names = (
+            ((math.prod(block), grid[-1]), ["r", "t"]) if self.columns == 0 else ((math.prod(block),), ["t"])
+        )
         v = b.compute(
             f"{name}_input",
-            (blocks, *planes, tiles, depth),
+            (blocks, *planes, *tiles, depth),
             transformed_input,
-            axes=["g", *axes, "t", "i"],
+            axes=["g", *axes, *names, "i"],
         )
 
         def factors(*i: Expr) -> tuple[Expr, Expr]:
-            g, plane, t, o, c = i[0], i[1 : 1 + rank], i[1 + rank], i[2 + rank], i[3 + rank]
-            return v[(g, *plane, t, c)], u[(*plane, c, o)]
+            g, plane, t, o, c = i[0], i[1 : 1 + rank], i[1 + rank : -2], i[-2], i[-1]
+            return v[(g, *plane, *t, c)], u[(*plane, c, o)]
 
         m = b.reduce(
             f"{name}_gemm",
-            (blocks, *planes, tiles, channels),
+            (blocks, *planes, *tiles, channels),
             (depth,),
             factors,
             "sum",
-            axes=["g", *axes, "t", "o", "i"],
+            axes=["g", *axes, *names, "o", "i"],
         )
 
-        def result(g: Expr, t: Expr, *i: Expr) -> Expr:
-            o = i[-1]
-            values = apply_transforms([s.output for s in schemes], lambda *k: m[(g, *k, t, o)])
-            return select_element(i[:rank], values)
+        def result(g: Expr, *i: Expr) -> Expr:
+            t, place, o = i[: len(tiles)], i[len(tiles) : -1], i[-1]
+            values = apply_transforms([s.output for s in schemes], lambda *k: m[(g, *k, *t, o)])
+            return select_element(place, values)
 
         y = b.compute(
             f"{name}_tile",
-            (blocks, tiles, *self.outputs, channels),
+            (blocks, *tiles, *self.outputs, channels),
             result,
-            axes=["g", "t", *axes, "o"],
+            axes=["g", *names, *axes, "o"],
         )
         return Tiles(self.outputs, y, parts, block)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Results [block, tile, place in the tile…, channel]."""
+    """Results [block, tile, place in the tile…, channel], with an axis for tiles of the last axis if that is open."""
 
     outputs: Sequence[int]  # of a tile, along each axis
     buffer: Buffer
@@ -146,11 +156,12 @@ class Tiles:
         """The result for image, channel and place."""
         n, o, places = i[0], i[1], i[2:]
         g, t = n // self.block[0], n % self.block[0]
-        for p, size, count, many in zip(places, self.outputs, self.parts[1:], self.block[1:], strict=True):
+        for p, size, count, many in zip(places, self.outputs, self.parts[1:], self.block[1:], strict=False):
             g = g * count + p // (size * many)
             t = t * many + p // size % many
+        across = [p // size for p, size in zip(places, self.outputs, strict=True)][len(self.block) - 1 :]
         within = [p % size for p, size in zip(places, self.outputs, strict=True)]
-        return self.buffer[(g, t, *within, o)]
+        return self.buffer[(g, t, *across, *within, o)]
 
 
 def algorithms(w: TensorType, window: Window, group: int, out: TensorType) -> Iterator[Winograd]:
@@ -164,6 +175,13 @@ def algorithms(w: TensorType, window: Window, group: int, out: TensorType) -> It
         if len(found) < len(schemes) or math.prod(s.products for s in found) > _MAX_PRODUCTS:
             continue
         grid = Winograd(found, 1, 1).tiles(out.shape[2:])
+        most = [capacity(n) for n in grid]
+        if is_open(out.shape):
+            if len(grid) > 1 and is_open(grid[-1:]):
+                yield from (Winograd(found, rows, 0) for rows in _open_rows(most))
+            elif len(grid) > 1:
+                yield from (Winograd(found, *b) for b in _blocks(most))
+            continue
         for rows, columns in _blocks(grid):
             yield Winograd(found, rows, columns)
         for images in _images(grid, out.shape[0]):
@@ -192,6 +210,12 @@ def _blocks(grid: Sequence[int]) -> list[tuple[int, int]]:
         next((c for c in candidates if c[0] * c[1] * between >= least), (first, last)) for least in _TILES
     ]
     return sorted({*wanted, (first, last)})
+
+
+def _open_rows(grid: Sequence[int]) -> list[int]:
+    """As above, of blocks that are as wide as the image, if a part of the width is in use."""
+    each = max(math.prod(grid[1:]) // _WIDTHS, 1)
+    return sorted({next((n for n in _divisors(grid[0]) if n * each >= least), grid[0]) for least in _TILES})
 
 
 def _divisors(n: int) -> list[int]:

@@ -11,6 +11,7 @@ readers of `P` run, whatever was in that memory before. So blocks of `others` ma
 their own in other Funcs: the border is as wide as any of them wants it, and each fills what it reads.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -42,7 +43,9 @@ from tilewright.tir.stmt import Block, For, Iter, Seq, Stmt, Store, blocks, seq
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What a padding block does: `source` goes into the middle, `value` around it."""
+    """What a padding block does: `source` goes into the middle, `value` around it. Behind an open dimension, `after`
+    begins where the dimension ends when the program runs, and is what the largest of all sizes needs.
+    """
 
     source: Buffer
     before: tuple[int, ...]
@@ -116,24 +119,34 @@ def try_padding(block: Block) -> Padding | None:
     before: list[int] = []
     after: list[int] = []
     wanted: set[Expr] = set()
+    idle: set[Expr] = set()  # conditions that all places meet that anybody reads
     for at, index, outer, inner in zip(
-        store.indices, load.indices, store.buffer.shape, load.buffer.shape, strict=True
+        store.indices, load.indices, _extents(store.buffer), _extents(load.buffer), strict=True
     ):
         shift = simplify.constant(at - index)
-        if shift is None or shift < 0:
+        behind = None if shift is None else simplify.bounds(outer - shift - inner).hi
+        if shift is None or shift < 0 or behind is None or behind == math.inf:
             return None
         before.append(shift)
-        after.append(max(outer - shift - inner, 0))
-        for bound in (as_index(shift) <= at, at < shift + inner):
+        after.append(max(int(behind), 0))
+        for bound, is_idle in ((as_index(shift) <= at, False), (at < inner + shift, behind <= 0)):
             simple = simplify(bound)
             if not isinstance(simple, Const):
-                wanted.add(simple)
+                (idle if is_idle else wanted).add(simple)
     others = [i for i in store.indices if not isinstance(i, Var)]
     moving = {it.var for it in block.iters if it.extent > 1}
     if not moving <= set(store.indices) or any(simplify.constant(i) != 0 for i in others):
         return None
     given = {simplify(c) for c in conjuncts(inside)} - {TRUE}
-    return Padding(load.buffer, tuple(before), tuple(after), value) if given == wanted else None
+    if not wanted <= given <= wanted | idle:
+        return None
+    return Padding(load.buffer, tuple(before), tuple(after), value)
+
+
+def _extents(buffer: Buffer) -> tuple[Expr, ...]:
+    """Of its dimensions, as far as they are in use."""
+    sizes = buffer.sizes or (None,) * len(buffer.shape)
+    return tuple(as_index(n) if size is None else size for n, size in zip(buffer.shape, sizes, strict=True))
 
 
 def _fill_instead(func: Func, name: str, wide: Buffer, padding: Padding, offsets: tuple[int, ...]) -> Func:
@@ -184,14 +197,16 @@ def _side(
     if width == 0:
         return None
     side = f"{name}_{'high' if high else 'low'}{dim}"
-    starts, extents = list[int](), list[int]()
+    starts, extents = list[Expr](), list[int]()
+    inside = _extents(padding.source)
     for d, (size, offset) in enumerate(zip(shape, offsets, strict=True)):
-        low, middle = padding.before[d], size - padding.before[d] - padding.after[d]
+        low = padding.before[d]
+        middle = min(padding.source.shape[d], size - low)
         if d == dim:
-            starts.append(offset + (low + middle if high else 0))
+            starts.append(inside[d] + (offset + low) if high else as_index(offset))
             extents.append(width)
         else:
-            starts.append(offset + (low if d < dim else 0))
+            starts.append(as_index(offset + (low if d < dim else 0)))
             extents.append(middle if d < dim else size)
     iters = tuple(Iter(Var(f"{side}_v{d}"), e) for d, e in enumerate(extents))
     loops = tuple(Var(f"{side}_i{d}") for d in range(len(extents)))

@@ -86,7 +86,7 @@ def transform_layouts(module: Module, steps: Iterable[TransformLayout]) -> Modul
             layouts[buffer] = step.layout
     if not layouts:
         return module
-    new = {b: b.with_shape(layout.shape(b.shape)) for b, layout in layouts.items()}
+    new = {b: layout.buffer(b) for b, layout in layouts.items()}
     users = {f.name: f for b in layouts for f in module.users(b)}
     return module.with_funcs(
         {name: _laid_out(f, layouts, new) for name, f in users.items()},

@@ -60,7 +60,7 @@ def limit_loops(func: Func) -> Func:
 class _Limits:
     def __init__(self, func: Func, nest: Stmt) -> None:
         self._simplify = Simplifier(ranges(func.body))
-        self._leaves = list(open_stores(nest))
+        self._leaves = [self._without_loose(leaf) for leaf in open_stores(nest)]
         others = [s for s in children(func.body) if s is not nest] if nest is not func.body else []
         self._outside = frozenset(func.params).union(
             *(touched(s).reads.keys() | touched(s).writes.keys() for s in others)
@@ -74,6 +74,22 @@ class _Limits:
                 limit = self._limit(loop)
                 if limit is not None:
                     self._limits[loop.var] = limit
+
+    def _without_loose(self, leaf: OpenStore) -> OpenStore:
+        """Without bounds that others are sure to be within: a buffer that has a border is in use to its end, also where
+        a statement only stores what is inside.
+        """
+        kept: list[SizeBound] = []
+        for b in leaf.bounds:
+            others = [o for o in leaf.bounds if o is not b and not o.must]
+            if b.must or not any(self._is_within(o, b) and not self._is_within(b, o) for o in others):
+                kept.append(b)
+        return leaf if len(kept) == len(leaf.bounds) else replace(leaf, bounds=tuple(kept))
+
+    def _is_within(self, a: SizeBound, b: SizeBound) -> bool:
+        """Is what `a` allows always allowed by `b`?"""
+        apart = self._simplify.constant(b.size - b.index - (a.size - a.index))
+        return apart is not None and apart >= 0
 
     def _limit(self, loop: For) -> Expr | None:
         """How many of its iterations do something that matters."""
@@ -191,6 +207,8 @@ class _Limits:
     def apply(self, s: Stmt) -> Stmt:
         if isinstance(s, For) and (whole := self._whole_steps(s)) is not None:
             return self._with_tail(s, *whole)
+        if isinstance(s, Seq):
+            return Seq(tuple([self._if_reached(c, self.apply(c)) for c in s.stmts]))
         loop = s
         if isinstance(s, Block):
             s = self._guarded(s)
@@ -218,6 +236,31 @@ class _Limits:
             return made
         limited = replace(s, limit=limit) if s.extent > 1 else s
         return limited if low >= 1 else If(as_index(0) < limit, limited)
+
+    def _if_reached(self, before: Stmt, now: Stmt) -> Stmt:
+        """The statement, if all that it stores may begin beyond the sizes: the last tile of rows, which needs no loop.
+        `before`: as it was.
+        """
+        inside = {id(n) for n in walk_stmts(before) if isinstance(n, Store)}
+        common: set[Expr] | None = None
+        for leaf in self._leaves:
+            if id(leaf.store) in inside:
+                found = {c for b in leaf.bounds if (c := self._begins_beyond(b, before)) is not None}
+                common = found if common is None else common & found
+        if not common:
+            return now
+        return If(logical_and(*sorted(common, key=str)), now)
+
+    def _begins_beyond(self, bound: SizeBound, s: Stmt) -> Expr | None:
+        """The condition that the index can be below the size, if it is a constant away from what moves inside."""
+        form = self._simplify.linear(bound.index)
+        inner = {n.var for n in walk_stmts(s) if isinstance(n, For)}
+        if form.const <= 0 or not all(free_vars(a) <= inner for a, _ in form.terms):
+            return None
+        least = self._simplify.bounds(bound.index).lo
+        if not 0 < least < float("inf") or self._simplify.bounds(bound.size).lo > least:
+            return None
+        return self._simplify(as_index(int(least)) < bound.size)
 
     # --------------------------------------------------------------------------------- contractions, unrolled
 

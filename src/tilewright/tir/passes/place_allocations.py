@@ -141,7 +141,7 @@ def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple
             continue
         result.remove(b)
         for number, group in enumerate(groups):
-            copy = Buffer(f"{b.name}_{number}", b.shape, b.dtype, b.scope)
+            copy = Buffer(f"{b.name}_{number}", b.shape, b.dtype, b.scope, b.sizes)
             result.add(copy)
             for n in group:
                 stmts[n] = redirect(stmts[n], {b: copy})

@@ -158,7 +158,7 @@ def _replace_allocations(s: Stmt, buffers: Mapping[Buffer, Buffer], front: Indic
 def _privatise(body: Stmt) -> Stmt:
     """Allocations of GLOBAL scope inside a nest are memory of one worker."""
     found = [n.buffer for n in walk_stmts(body) if isinstance(n, Alloc) and n.buffer.scope is Scope.GLOBAL]
-    return redirect(body, {b: Buffer(b.name, b.shape, b.dtype, Scope.LOCAL) for b in found})
+    return redirect(body, {b: Buffer(b.name, b.shape, b.dtype, Scope.LOCAL, b.sizes) for b in found})
 
 
 def _phase(name: str, body: Stmt, known: tuple[Buffer, ...]) -> Phase:
