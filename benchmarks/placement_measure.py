@@ -26,6 +26,7 @@ from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.options import NATIVE as NO_PLUGINS
 from tilewright.placement.options import PluginOptions
 from tilewright.runtime.cache import default_cache
+from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.support.arrays import Array
 from tilewright.support.artifact import Artifact
@@ -128,7 +129,7 @@ def _who(artifact: Artifact) -> tuple[str, ...]:
     return ((NATIVE,) if artifact.objects or not plugins else ()) + plugins
 
 
-def _feeds(model: Path | ModelProto, session: Session, folder: Path) -> dict[str, NDArray[Any]]:
+def _feeds(model: Path | ModelProto, session: Session | OpenSession, folder: Path) -> dict[str, NDArray[Any]]:
     return make_feeds(session.inputs, stored_inputs(model, folder) if isinstance(model, Path) else {})
 
 
