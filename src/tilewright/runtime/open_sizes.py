@@ -107,11 +107,11 @@ class OpenSizes:
         )
 
 
-def place_of(dim: Dim, inputs: Sequence[TensorSpec | None]) -> tuple[int, int] | None:
+def place_of(dim: Dim, inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
     """An input, and its axis, which have the size of the dimension."""
     whole = SizeExpr.of_dim(dim)
     for i, spec in enumerate(inputs):
-        for d, size in enumerate(spec.sizes if spec is not None else ()):
+        for d, size in enumerate(spec.sizes):
             if size == whole:
                 return i, d
     return None

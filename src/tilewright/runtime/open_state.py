@@ -134,12 +134,14 @@ class State:
         self._fed = [i for i in range(len(sizes.inputs)) if i not in kept]
         self._names = [sizes.inputs[i].name for i in self._fed]
         self._other = [o for o in range(len(sizes.outputs)) if o not in {p.output for p in pairs}]
-        fed = [None if i in kept else s for i, s in enumerate(sizes.inputs)]
+        fed = [sizes.inputs[i] for i in self._fed]
         self._where = {d.name: place_of(d, fed) for d in sizes.dims}
+        self._named = {p.input: _named(sizes.inputs[p.input]) for p in pairs}
         ends = {d.name: d for d in sizes.dims}
-        grown = {p: self._axis(p) for p in pairs if p.kept is Kept.APPENDED}
-        self._grown = {p: (axis, ends[name]) for p, (axis, name) in grown.items()}
-        for _, dim in self._grown.values():
+        grown = {p.input: self._axis(p) for p in pairs if p.kept is Kept.APPENDED}
+        self._grown = {i: (axis, ends[name]) for i, (axis, name) in grown.items()}  # by the input
+        self._ends = tuple(dict.fromkeys(dim for _, dim in self._grown.values()))
+        for dim in self._ends:
             if window is not None and not dim.allows(window):
                 raise UserError(
                     f"a window of {window} elements is asked for, and the program is made for {dim}"
@@ -186,7 +188,7 @@ class State:
                 self._hold(p, array.shape)
             elif p.kept is not Kept.APPENDED:
                 self._inputs[p.input][...] = 0
-        for _, dim in self._grown.values():
+        for dim in self._ends:
             self._values.setdefault(dim.name, 0)
 
     def _checked(self, start: Feeds) -> dict[int, OpaqueArray]:
@@ -201,9 +203,8 @@ class State:
                 array = _typed(start[name], self._sizes.inputs[i])
                 _check_room(self._sizes.inputs[i], array.shape)
                 found[i] = array
-        appended = [p.input for p in self._grown]
-        missing = [i for i in appended if i not in found]
-        if missing and len(missing) < len(appended):
+        missing = [i for i in self._grown if i not in found]
+        if missing and len(missing) < len(self._grown):
             raise UserError(
                 f"{self._sizes.inputs[missing[0]].name}: missing, and others are given that are as long"
             )
@@ -212,10 +213,8 @@ class State:
     def _hold(self, pair: StatePair, shape: tuple[int, ...]) -> None:
         """An input that is kept has this shape now."""
         self._shapes[pair.input] = shape
-        for size, n in zip(self._sizes.inputs[pair.input].sizes, shape, strict=False):
-            name = _whole(size)
-            if name is not None:
-                self._values[name] = n
+        for axis, name in self._named[pair.input]:
+            self._values[name] = shape[axis]
 
     def step(self, feeds: Feeds) -> dict[str, OpaqueArray]:
         """`run`, and `advance`."""
@@ -253,12 +252,20 @@ class State:
             raise UserError("the state is advanced without a run before it", hint="call run first")
         if count is not None and len(self._grown) < len(self._pairs):
             raise UserError("a part of what a run wrote is taken, and not all of the state is appended to")
-        shapes = [self._next_shape(p, sized, count) for p in self._pairs]
+        # Layers are alike: what is in use of them is the same tuple, and so is what comes next.
+        known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        shapes: list[tuple[int, ...]] = []
+        for p in self._pairs:
+            key = (id(sized.inputs[p.input]), id(sized.outputs[p.output]))
+            shape = known.get(key)
+            if shape is None:
+                shape = known[key] = self._next_shape(p, sized, count)
+            shapes.append(shape)
         for p, shape in zip(self._pairs, shapes, strict=True):
             source, target = self._results[p.output], self._inputs[p.input]
             match p.kept:
                 case Kept.APPENDED:
-                    shape = self._within_window(p, shape)
+                    shape = shape if self._window is None else self._within_window(p, shape)
                 case Kept.SWAPPED:
                     self._swap(p)
                 case Kept.COPIED:
@@ -280,7 +287,7 @@ class State:
         if pair.kept is Kept.COPIED:
             _check_room(self._sizes.inputs[pair.input], shape)
         if count is not None:
-            axis, _ = self._grown[pair]
+            axis, _ = self._grown[pair.input]
             before = sized.inputs[pair.input][axis].stop
             if not 0 <= count <= shape[axis] - before:
                 raise UserError(f"{count} elements are taken of {shape[axis] - before} that were appended")
@@ -291,9 +298,10 @@ class State:
         """The shape of what is kept. Where the range has ended, the last elements move to the front: once for as many
         runs as it takes to fill what is beyond the window.
         """
-        axis, dim = self._grown[pair]
-        if self._window is None or shape[axis] <= dim.most:
+        axis, dim = self._grown[pair.input]
+        if shape[axis] <= dim.most:
             return shape
+        assert self._window is not None
         new = (*shape[:axis], self._window, *shape[axis + 1 :])
         last = (*_whole_of(shape[:axis]), slice(shape[axis] - self._window, shape[axis]))
         self._inputs[pair.input][_whole_of(new)] = self._inputs[pair.input][last][
@@ -317,11 +325,10 @@ class State:
     def _sized_for(self, arrays: list[OpaqueArray]) -> Sized:
         """What follows from the sizes of these feeds and of what is kept."""
         self._check_length()
-        order = {i: n for n, i in enumerate(self._fed)}
         values: dict[str, int] = {}
         for name, place in self._where.items():
             if place is not None:
-                values[name] = arrays[order[place[0]]].shape[place[1]]
+                values[name] = arrays[place[0]].shape[place[1]]
             elif name in self._values:
                 values[name] = self._values[name]
             else:
@@ -332,7 +339,7 @@ class State:
         return self._sizes.at(values, {**shapes, **self._shapes})
 
     def _check_length(self) -> None:
-        for _, dim in self._grown.values():
+        for dim in self._ends:
             n = self._values[dim.name]
             if n > dim.most:
                 raise OutOfRange(
@@ -375,6 +382,12 @@ def _zeros(spec: TensorSpec) -> OpaqueArray:
     """An array of the capacity. Pages of it that are never used cost nothing."""
     region = MemoryRegion(nbytes_of(spec), zeroed=False)
     return region.array[: nbytes_of(spec)].view(dtype_of(spec)).reshape(spec.shape)
+
+
+def _named(spec: TensorSpec) -> tuple[tuple[int, str], ...]:
+    """Its axes that have the size of a dimension, with its name."""
+    found = ((d, _whole(size)) for d, size in enumerate(spec.sizes))
+    return tuple((d, name) for d, name in found if name is not None)
 
 
 def _whole(size: SizeExpr | None) -> str | None:
