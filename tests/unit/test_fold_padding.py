@@ -15,9 +15,11 @@ from tilewright.ir.expr import (
 from tilewright.schedule.steps import FoldPadding
 from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.support.errors import ScheduleError
+from tilewright.support.sizes import Dim, sym_int
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Call, Module
 from tilewright.tir.interp import interpret_module
+from tilewright.tir.passes.place_sizes import size_buffer
 from tilewright.tir.stmt import blocks
 from tilewright.tir.verify import verify_module
 
@@ -166,3 +168,40 @@ def test_a_kernel_may_pad_in_two_ways_but_not_with_two_constants() -> None:
 def test_a_block_is_named_once() -> None:
     with pytest.raises(ScheduleError, match="the same buffer, each of them once"):
         FoldPadding("g_p_pad", ("g_p_pad",)).apply(shared())
+
+
+def open_network() -> Module:
+    """As above, with open rows: the border behind them lies where they end."""
+    rows = sym_int(Dim("n", 1, 5))
+    f = FuncBuilder("double", "f_")
+    x = f.param("x", (2, rows, 4), DType.I32)
+    first = f.finish(f.compute("t", (2, rows, 4), lambda c, h, w: x[c, h, w] * 2))
+    (twice,) = first.outputs
+
+    g = FuncBuilder("windows", "g_")
+    t = g.use(Buffer(twice.name, (2, rows, 4), DType.I32))
+
+    def element(c: Expr, h: Expr, w: Expr) -> Expr:
+        inside = logical_and(as_index(1) <= h, h < 1 + rows)
+        return select(inside, t[c, h - 1, w], const(-3, DType.I32))
+
+    padded = g.compute("pad", (2, rows + 3, 4), element)
+    second = g.finish(g.reduce("y", (2, rows + 1, 4), (3,), lambda c, h, w, k: padded[c, h + k, w]))
+    program = tuple(Call(p.name, p.params) for p in (first, second))
+    inputs = (first.params[0], size_buffer("n"))
+    return Module((first, second), program, inputs, second.outputs, (), (twice,))
+
+
+@pytest.mark.parametrize("rows", range(1, 6))
+def test_a_border_lies_where_an_open_dimension_ends(rows: int) -> None:
+    module = open_network()
+    folded = FoldPadding("g_pad").apply(module)
+    verify_module(folded)
+    assert not any(b.name == "g_pad" for f in folded.funcs for b in blocks(f.body))
+    x = np.arange(40, dtype=np.int32).reshape(2, 5, 4) - 7
+    feeds = {"x": x, "size__n": np.array([rows])}
+    (wanted,), (got,) = (interpret_module(m, feeds).values() for m in (module, folded))
+    np.testing.assert_array_equal(got[:, : rows + 1], wanted[:, : rows + 1])
+    plain = np.full((2, rows + 3, 4), -3)
+    plain[:, 1 : rows + 1] = 2 * x[:, :rows]
+    np.testing.assert_array_equal(got[:, : rows + 1], sum(plain[:, k : k + rows + 1] for k in range(3)))

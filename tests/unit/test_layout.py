@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import Evaluated, evaluate
-from tilewright.ir.expr import Load, Var
+from tilewright.ir.expr import Buffer, Const, Load, Scope, Var, as_index
 from tilewright.ir.layout import Dims, FuseDims, Layout, LayoutPrimitive, PadDim, ReorderDims, SplitDim
 
 CASES: list[tuple[Dims, Layout]] = [
@@ -85,3 +86,28 @@ def _layouts(draw: st.DrawFn) -> tuple[Dims, Layout]:
 @settings(max_examples=40, deadline=None)
 def test_any_composition_agrees(case: tuple[Dims, Layout]) -> None:
     check(*case)
+
+
+@pytest.mark.parametrize(("logical", "layout"), CASES)
+def test_what_is_in_use_of_a_buffer_is_in_use_of_it_laid_out(logical: Dims, layout: Layout) -> None:
+    for d, n in enumerate(logical):
+        for size in range(1, n + 1):
+            sizes = tuple(as_index(size) if k == d else None for k in range(len(logical)))
+            buffer = Buffer("x", logical, DType.F32, Scope.GLOBAL, sizes)
+            laid_out = layout.buffer(buffer)
+            limits = laid_out.sizes or (None,) * len(laid_out.shape)
+            used = [size if k == d else m for k, m in enumerate(logical)]
+            for index in itertools.product(*map(range, used)):
+                at = layout.forward(logical, [as_index(i) for i in index])
+                for i, limit in zip(at, limits, strict=True):
+                    assert isinstance(i, Const)
+                    assert limit is None or (isinstance(limit, Const) and i.value < limit.value)
+
+
+def test_layouts_keep_open_dimensions() -> None:
+    sizes = (None, None, as_index(5), as_index(6))
+    image = Buffer("x", (1, 16, 8, 8), DType.F32, Scope.GLOBAL, sizes)
+    last = Layout((ReorderDims((0, 2, 3, 1)),)).buffer(image)
+    assert last.sizes == (None, as_index(5), as_index(6), None)
+    wide = Layout((PadDim(2, 1, 2),)).buffer(image)
+    assert wide.sizes == (None, None, as_index(8), as_index(6))

@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ir.expr import DimSize, as_index
 from tilewright.ir.layout import Layout, SplitDim
+from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.schedule import Schedule
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func
 from tilewright.tir.parser import parse_func
+from tilewright.tir.passes.limit_loops import limit_loops
 from tilewright.tir.passes.place_sizes import size_buffer
 from tilewright.tir.pipeline import lower_func
+from tilewright.tir.stmt import If, walk_stmts
 
 GEMM = parse_func("""
 @func
@@ -181,3 +185,29 @@ def test_a_step_that_would_lose_how_far_a_reduction_goes_refuses(step: str) -> N
             Schedule(DOT).fuse_iters("Y", ("vi", "vk"))
         else:
             Schedule(DOT).transform_block_layout("Y", Layout((SplitDim(1, 8),)))
+
+
+TAIL = """
+@func
+def tail(A: open(f32[4, 20], None, size("n", 1, 20)), Y: out(open(f32[4, 22], None, size("n", 1, 20) + 2))):
+    for i in range(4):
+        for j in range(2):
+            for r in unrolled(7):
+                with block("Y"):
+                    vi = spatial(4, i)
+                    vj = spatial(20, j * 7 + r)
+                    Y[vi, vj + 1] = A[vi, vj]
+        for t in unrolled(6):
+            with block("Y_tail"):
+                wi = spatial(4, i)
+                wj = spatial(20, t + 14)
+                Y[wi, wj + 1] = A[wi, wj]
+"""
+
+
+def test_the_last_tile_is_skipped_where_it_begins_beyond_the_size() -> None:
+    """And what a border adds to a buffer is nothing to compute."""
+    limited = limit_loops(parse_func(TAIL))
+    conditions = {str(s.cond) for s in walk_stmts(limited.body) if isinstance(s, If)}
+    beyond = as_index(14) < DimSize("n", 1, 20)
+    assert str(Simplifier({})(beyond)) in conditions

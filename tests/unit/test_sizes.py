@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from tilewright.support.sizes import (
     SymInt,
     capacity,
     is_open,
+    ratio_of,
     recording,
     same_size,
     size_of,
@@ -102,3 +104,18 @@ def test_expressions_are_what_the_numbers_are(todo: list[Step], at: dict[str, in
     assert size.evaluate(at) == number
     assert low <= number <= high
     assert not isinstance(open_number, SymInt) or int(open_number) == high
+
+
+def test_a_ratio_is_the_same_for_all_sizes_or_refused() -> None:
+    assert ratio_of(S * 6, S * 4) == Fraction(3, 2)
+    assert ratio_of(10, 4) == Fraction(5, 2)
+    for a, b in ((S, B), (S + 1, S), (S, 4), (4, S)):
+        with pytest.raises(SizeError):
+            ratio_of(a, b)
+
+
+def test_a_fraction_takes_no_open_number() -> None:
+    with pytest.raises(SizeError):
+        Fraction(S, 4)
+    with pytest.raises(SizeError):
+        Fraction(1, 2) * S
