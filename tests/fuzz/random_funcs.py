@@ -6,7 +6,7 @@ and float types. No transcendental functions: their native versions round differ
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tilewright.ir.condition import logical_and
@@ -33,13 +33,16 @@ MAX_UPDATES = 4000  # of one reduction
 class _Author:
     """Writes one function, stage by stage. Each stage reads an earlier buffer, mostly the last one."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, dims: Sequence[int] = ()) -> None:
         self.rng = rng
         self.dtype = rng.choice(DTYPES)
         self.b = FuncBuilder("random")
         self.made: list[Buffer] = []
         self.inputs: list[Buffer] = []
-        self._input(tuple(rng.randint(1, 7) for _ in range(rng.randint(1, 3))))
+        shape = [rng.randint(1, 7) for _ in range(rng.randint(1, 3))]
+        for n in dims:  # open ones, somewhere
+            shape.insert(rng.randint(0, len(shape)), n)
+        self._input(tuple(shape[:4]))
 
     def _input(self, shape: tuple[int, ...]) -> Buffer:
         x = self.b.param(f"X{len(self.inputs)}", shape, self.dtype)
@@ -198,9 +201,10 @@ STAGES = (
 )
 
 
-def random_func(seed: int) -> Func:
+def random_func(seed: int, dims: Sequence[int] = ()) -> Func:
+    """`dims` are further dimensions of its first input, which may be open."""
     rng = random.Random(seed)
-    author = _Author(rng)
+    author = _Author(rng, dims)
     for _ in range(rng.randint(1, 4)):
         rng.choice(STAGES)(author)
     last = author.made[-1]

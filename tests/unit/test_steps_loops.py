@@ -50,6 +50,22 @@ def test_split_with_a_remainder_guards_the_block() -> None:
     ]
 
 
+def test_split_with_a_remainder_refuses_a_loop_inside_of_a_block() -> None:
+    """There is no predicate there that could leave iterations out."""
+    func = parse_func("""
+@func
+def f(X: f32[4, 7], Y: out(f32[4, 7])):
+    for i in range(4):
+        with block("Y"):
+            vi = spatial(4, i)
+            for j in range(7):
+                Y[vi, j] = X[vi, j] * f32(2.0)
+""")
+    with pytest.raises(ScheduleError, match="inside of a block"):
+        Schedule(func).split("j", (None, 2))
+    Schedule(func).split("j", (None, 7))
+
+
 def test_split_that_divides_needs_no_guard() -> None:
     done = check(matmul(), Split("C_j", (None, 2, 3)))
     assert find_block(done, "C").predicate is TRUE

@@ -26,7 +26,7 @@ from tilewright.schedule.plain_loop import check_plain
 from tilewright.schedule.step import LoopStep
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, substitute_stmt
-from tilewright.tir.stmt import Block, For, Stmt
+from tilewright.tir.stmt import Block, For, Stmt, blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,13 @@ class Split(LoopStep):
             index = index * extent + var
         body = substitute_stmt(loop.body, {loop.var: index})
         if math.prod(extents) != loop.extent:
+            if not any(blocks(loop.body)):
+                raise step_refusal(
+                    func,
+                    loop,
+                    f"is inside of a block, and {math.prod(extents)} iterations are more than its {loop.extent}",
+                    hint="choose factors whose product is the number of iterations",
+                )
             body = guard(body, index < loop.extent)
         for var, extent in reversed(outer.items()):
             body = For(var, extent, body)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright.ir.evaluate import Evaluated, evaluate
 from tilewright.ir.expr import Expr, Load, Var, free_vars, loads
+from tilewright.ir.traits import SIZES, traits
 
 MAX_POINTS = 1 << 16  # a millisecond or two
 
@@ -22,10 +23,10 @@ Integers: TypeAlias = NDArray[np.int64]
 
 def try_grid(ranging: Mapping[Var, int], used: Sequence[Expr]) -> dict[Var, Evaluated] | None:
     """Every combination of the loops' values, in the order of a nest of them; None if there are too many, or if `used`
-    mentions other variables or memory.
+    mentions other variables, memory, or sizes of open dimensions.
     """
     mentioned = set[Var]().union(*(free_vars(e) for e in used))
-    if not mentioned <= ranging.keys() or any(map(loads, used)):
+    if not mentioned <= ranging.keys() or any(loads(e) or traits(e) & SIZES for e in used):
         return None
     if math.prod(ranging.values()) > MAX_POINTS:
         return None
