@@ -62,9 +62,9 @@ def summary(measured: Mapping[str, Mapping[str, Found]]) -> list[str]:
     for threads, found in sorted(measured.get(MINILM.name, {}).items()):
         compared = {e: r for e, r in compare(rows_of(MINILM, found)).items() if r}
         texts = [
-            f"takes {mean_of(r):.2f} times as long as static programs ({worst_of(_values(r), True)} at worst)"
+            f"takes {mean_of(r):.2f} times as long as static programs (at worst {worst_of(_values(r), True)})"
             if e == STATIC
-            else f"is {mean_of(r):.2f} times as quick as {_PEERS[e]} ({worst_of(_values(r), False)} at worst)"
+            else f"is {mean_of(r):.2f} times as quick as {_PEERS[e]} (at worst {worst_of(_values(r), False)})"
             for e, r in compared.items()
         ]
         if texts:
@@ -148,7 +148,7 @@ def mean_of(by_size: Mapping[str, Ratio]) -> float:
 def worst_of(ratios: Mapping[str, float], is_largest: bool) -> str:
     """The value at which ours is furthest behind, and where."""
     at = (max if is_largest else min)(ratios, key=lambda size: ratios[size])
-    return f"{ratios[at]:.2f} at {at}"
+    return f"{ratios[at]:.2f}, at {at}"
 
 
 def _dims_text(case: OpenCase) -> str:

@@ -145,7 +145,7 @@ def test_weights_that_are_multiplied_count_and_tables_do_not() -> None:
 
 def test_summaries() -> None:
     assert medians_of([2, 1, 2, 2], [5.0, 1.0, 3.0, 4.0]) == {1: 1.0, 2: 4.0}
-    assert worst_of({"1": 0.9, "2": 1.3}, is_largest=True) == "1.30 at 2"
+    assert worst_of({"1": 0.9, "2": 1.3}, is_largest=True) == "1.30, at 2"
     assert growth({500: 10.0, 1000: 12.5, 1500: 11.0}) == 1.0
     assert DETECTOR.text({"height": 64, "width": 32}) == "64 x 32" and MINILM.text(MINILM.sizes_at(7)) == "7"
 
@@ -194,7 +194,7 @@ def test_a_page_is_made_of_stored_results(tmp_path: Path) -> None:
     path.write_text(json.dumps(stored()), encoding="utf-8")
     shown = CliRunner().invoke(main, ["--from", str(path), "--no-save"], catch_exceptions=False).output
     assert "| 17 | 2.000 | 1.600 | 3.000 | 1.25 [1.25, 1.25] | 1.50 [1.50, 1.50] |" in shown
-    assert "| ort | 0.5 |  | 0.01 | 1.73 | 1.50 at 2 |" in shown
+    assert "| ort | 0.5 |  | 0.01 | 1.73 | 1.50, at 2 |" in shown
     assert "| open | 100 | 100 | +0.5 |" in shown
     assert (
         "**There is no program for all sizes**, and ours was not measured: Resize is not followed." in shown
@@ -206,8 +206,8 @@ def test_a_page_is_made_of_stored_results(tmp_path: Path) -> None:
 
 def test_a_page_begins_with_what_it_shows() -> None:
     (told,) = summary(stored())
-    assert "takes 1.25 times as long as static programs (1.25 at 17 at worst)" in told
-    assert "is 1.50 times as quick as ONNX Runtime (1.50 at 17 at worst)" in told
+    assert "takes 1.25 times as long as static programs (at worst 1.25, at 17)" in told
+    assert "is 1.50 times as quick as ONNX Runtime (at worst 1.50, at 17)" in told
 
 
 def test_later_results_replace_parts(tmp_path: Path) -> None:
