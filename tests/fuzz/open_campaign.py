@@ -35,7 +35,8 @@ import tilewright as tw
 from tests.fuzz.open_models import RandomOpenModel, feeds_at, sizes_to_try
 from tests.fuzz.open_rules import OpenRule, random_open_model
 from tests.onnx_cases import Array, check_outputs
-from tilewright.runtime.open_session import OpenSession, OutOfRange
+from tilewright.runtime.open_session import OpenSession
+from tilewright.runtime.open_sizes import OutOfRange
 
 TOLERANCE = 1e-3  # of the largest output: errors grow through a chain of random operators
 _LONGEST = 120  # seconds that a model may take
