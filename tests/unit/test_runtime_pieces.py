@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.runtime import memory, pieces
 from tilewright.runtime.memory import Constants, Shelf
-from tilewright.runtime.pieces import Stretch, are_whole, checksums, read_whole
+from tilewright.runtime.pieces import FileBytes, HeldBytes, are_whole, checksums
 
 DATA = np.random.default_rng(0).bytes(1000)
 
@@ -29,12 +29,15 @@ def readers(tmp_path: Path) -> list[Callable[[bytes, int, list[int]], bool]]:
         into = memoryview(bytearray(size))
         file = os.open(tmp_path / "f", os.O_RDONLY)
         try:
-            stretch = Stretch(lambda: nullcontext(file), 6, into, sums)
-            return read_whole([stretch]) == [True] and bytes(into) == data[:size]
+            stretch = FileBytes(lambda: nullcontext(file), 6, into, sums)
+            return are_whole([stretch]) == [True] and bytes(into) == data[:size]
         finally:
             os.close(file)
 
-    return [lambda data, size, sums: are_whole(memoryview(data)[:size], sums), from_file]
+    return [
+        lambda data, size, sums: are_whole([HeldBytes(memoryview(data)[:size], sums)]) == [True],
+        from_file,
+    ]
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 128, 1000])
@@ -57,6 +60,17 @@ def test_every_flip_and_cut_is_found(tmp_path: Path) -> None:
         assert not check(DATA[:999], 1000, sums)
         assert not check(DATA, 1000, sums[:-1])
         assert not check(DATA, 1000, [*sums, 0])
+
+
+def test_damage_is_found_where_it_is() -> None:
+    """Of many parts, several of which are read by one job."""
+    parts = [DATA[:n] for n in (10, 64, 0, 30, 33, 200, 1, 64, 65, 5)]
+    assert all(are_whole([HeldBytes(memoryview(p), checksums([p])) for p in parts]))
+    for bad in (0, 1, 3, 5, 9):
+        data = [bytearray(p) for p in parts]
+        data[bad][-1] ^= 1
+        held = [HeldBytes(memoryview(d), checksums([p])) for d, p in zip(data, parts, strict=True)]
+        assert [i for i, is_whole in enumerate(are_whole(held)) if not is_whole] == [bad]
 
 
 def test_constants_on_a_shelf_stay_where_they_are() -> None:

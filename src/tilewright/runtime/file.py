@@ -45,7 +45,7 @@ from tilewright.runtime.manifest import (
     region_to_json,
 )
 from tilewright.runtime.memory import ALIGN, memory_for, round_up
-from tilewright.runtime.pieces import Stretch, are_whole, checksums, read_whole
+from tilewright.runtime.pieces import FileBytes, HeldBytes, are_whole, checksums
 from tilewright.runtime.weights import Bytes, bytes_of, digests_of, shared_bytes
 from tilewright.support.artifact import FORMAT_VERSION, Artifact
 from tilewright.support.errors import InternalError, UserError
@@ -290,12 +290,11 @@ class _Memory:
         return self._data[start : start + size]
 
     def weights(self, wanted: "Sequence[_Wanted]") -> list[Bytes]:
+        if any(w.is_outside for w in wanted):
+            raise _incomplete()
         views = [self.read(w.start, w.size) for w in wanted]
-        for w, view in zip(wanted, views, strict=True):
-            if w.is_outside:
-                raise _incomplete()
-            if not are_whole(view, w.sums):
-                raise _damaged("a checksum of the weights is wrong")
+        if not all(are_whole([HeldBytes(v, w.sums) for v, w in zip(views, wanted, strict=True)])):
+            raise _damaged("a checksum of the weights is wrong")
         return [np.frombuffer(v, np.uint8) for v in views]
 
 
@@ -315,10 +314,10 @@ class _OpenFile:
         missing = [(i, w) for i, w in enumerate(wanted) if found[i] is None]
         memory = memory_for([w.size for _, w in missing])
         stretches = [
-            Stretch(self._opener(w), w.start, m.data, w.sums)
+            FileBytes(self._opener(w), w.start, m.data, w.sums)
             for (_, w), m in zip(missing, memory, strict=True)
         ]
-        whole = read_whole(stretches)
+        whole = are_whole(stretches)
         for (_, w), is_whole in zip(missing, whole, strict=True):
             if not is_whole and w.is_outside and self._blobs is not None:
                 self._blobs.discard_blob(w.digest)

@@ -149,7 +149,8 @@ def memory_for(sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
         group = [i for i, n in enumerate(sizes) if n and (n >= LARGE) is is_large]
         if not group:
             continue
-        offsets = [0, *accumulate(round_up(sizes[i], ALIGN) for i in group)]
+        align = mmap.PAGESIZE if is_large else ALIGN  # so that all of a piece can be freed
+        offsets = [0, *accumulate(round_up(sizes[i], align) for i in group)]
         region = MemoryRegion(offsets.pop(), zeroed=False)
         for i, at in zip(group, offsets, strict=True):
             out[i] = region.piece(at, sizes[i]) if is_large else region.array[at : at + sizes[i]]

@@ -35,27 +35,30 @@ def checksums(parts: Iterable[bytes | memoryview]) -> list[int]:
     return out
 
 
-def are_whole(data: memoryview, expected: Sequence[int]) -> bool:
-    """Do the pieces of `data` have these checksums?"""
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldBytes:
+    """Bytes in memory, and the checksums that their pieces should have."""
 
-    def check(n: int) -> bool:
-        return zlib.crc32(data[n * PIECE : (n + 1) * PIECE]) == expected[n]
+    data: memoryview
+    expected: Sequence[int]
 
-    return len(expected) == -(-len(data) // PIECE) and all(_for_each(check, len(expected)))
+    def is_right(self, n: int) -> bool:
+        """Is the n-th piece?"""
+        return zlib.crc32(self.data[n * PIECE : (n + 1) * PIECE]) == self.expected[n]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
-    """Bytes of a file: how it is opened, where they are, where they go, and the checksums of their pieces."""
+class FileBytes:
+    """Bytes of a file: how it is opened, where they are, where they go, and the checksums that pieces should have."""
 
     opened: Callable[[], AbstractContextManager[int]]
     offset: int
-    into: memoryview
+    data: memoryview
     expected: Sequence[int]
 
-    def read(self, n: int) -> bool:
+    def is_right(self, n: int) -> bool:
         """Read the n-th piece. Is it all there, and right?"""
-        piece = self.into[n * PIECE : (n + 1) * PIECE]
+        piece = self.data[n * PIECE : (n + 1) * PIECE]
         done = 0
         with self.opened() as file:
             while done < len(piece):
@@ -66,23 +69,33 @@ class Stretch:
         return zlib.crc32(piece) == self.expected[n]
 
 
-def read_whole(stretches: Sequence[Stretch]) -> list[bool]:
-    """Read all of them, together. Of each: are all bytes there, and do they have these checksums?"""
-    whole = [len(s.expected) == -(-len(s.into) // PIECE) for s in stretches]
-    jobs = [(i, n) for i, s in enumerate(stretches) if whole[i] for n in range(len(s.expected))]
+def are_whole(parts: Sequence[HeldBytes | FileBytes]) -> list[bool]:
+    """Read and check all of them, together. Of each: are all bytes there, and do they have these checksums?"""
+    whole = [len(p.expected) == -(-len(p.data) // PIECE) for p in parts]
+    jobs = _jobs([len(p.data) if is_whole else 0 for p, is_whole in zip(parts, whole, strict=True)])
 
-    def read(job: int) -> bool:
-        i, n = jobs[job]
-        return stretches[i].read(n)
+    def run(job: Sequence[tuple[int, int]]) -> list[int]:
+        return [i for i, n in job if not parts[i].is_right(n)]
 
-    for (i, _), is_right in zip(jobs, _for_each(read, len(jobs)), strict=True):
-        whole[i] &= is_right
-    return whole
-
-
-def _for_each(work: Callable[[int], bool], count: int) -> Iterable[bool]:
-    threads = min(default_threads(), count, _MAX_THREADS)
+    threads = min(default_threads(), len(jobs), _MAX_THREADS)
     if threads < 2:
-        return map(work, range(count))
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, range(count)))
+        bad = [i for job in jobs for i in run(job)]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            bad = [i for found in pool.map(run, jobs) for i in found]
+    return [is_whole and i not in bad for i, is_whole in enumerate(whole)]
+
+
+def _jobs(sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """(part, piece) in their order; several small ones are one job, which is done sooner than as many jobs."""
+    jobs: list[list[tuple[int, int]]] = []
+    filled = PIECE  # of the last job
+    for i, size in enumerate(sizes):
+        for n, start in enumerate(range(0, size, PIECE)):
+            length = min(PIECE, size - start)
+            if filled + length > PIECE:
+                jobs.append([])
+                filled = 0
+            jobs[-1].append((i, n))
+            filled += length
+    return jobs
