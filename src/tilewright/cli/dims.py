@@ -2,6 +2,7 @@
 
     NAME=128               this size
     NAME=1..512            all sizes from 1 to 512
+    NAME=0..512            nothing, too: a cache that is empty
     NAME=32..512:32        in steps of 32
     NAME=1..512@16,128     all of them; run at these
     NAME=1,16,128          from the least of these to the largest; run at these
@@ -45,7 +46,7 @@ def parse_dim(text: str) -> DimOption | None:
         return DimOption(min(sizes), max(sizes), 1, sizes) if sizes and not at else None
     least, most, step = (int(n) if n else 1 for n in match.groups())
     sizes = _sizes(tail)
-    if not 1 <= least <= most or step < 1 or (at and not sizes):
+    if not 0 <= least <= most or not most or step < 1 or (at and not sizes):
         return None
     if any(not least <= n <= most or n % step for n in sizes):
         return None
