@@ -14,7 +14,6 @@ All nodes are interned (`ir.node`): compare with `is`. Python's `==` is not over
 
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,6 +23,7 @@ from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.node import Interned
 from tilewright.ir.opcode import COMPARISONS, BinaryOp, UnaryOp, fold_int
 from tilewright.ir.scope import Scope as Scope
+from tilewright.ir.walk import walk as walk
 from tilewright.support.sizes import DimUnits, SizeError, SizeExpr, SymInt
 
 Scalar: TypeAlias = int | float | bool
@@ -451,18 +451,6 @@ def cast(dtype: DType, a: Expr) -> Expr:
 
 
 # ------------------------------------------------------------------------------------------------- traversal
-
-
-def walk(e: Expr) -> Iterator[Expr]:
-    """Every distinct node below and including `e`, parents first."""
-    seen: set[Expr] = set()
-    stack = [e]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            stack.extend(node.children())
 
 
 def free_vars(e: Expr) -> "frozenset[Var]":

@@ -25,7 +25,7 @@ from tilewright.ir.expr import (
 )
 
 Dims: TypeAlias = tuple[int, ...]
-Sizes: TypeAlias = "tuple[Expr | None, ...]"  # how much of each dimension is in use; None: all
+DimSizes: TypeAlias = "tuple[Expr | None, ...]"  # how much of each dimension is in use; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SplitDim:
     def shape(self, s: Dims) -> Dims:
         return (*s[: self.dim], -(-s[self.dim] // self.factor), self.factor, *s[self.dim + 1 :])
 
-    def sizes(self, s: Dims, used: Sizes) -> Sizes:
+    def sizes(self, s: Dims, used: DimSizes) -> DimSizes:
         size = used[self.dim]
         whole = None if size is None else (size + (self.factor - 1)) // self.factor
         return (*used[: self.dim], whole, None, *used[self.dim + 1 :])
@@ -70,7 +70,7 @@ class ReorderDims:
     def shape(self, s: Dims) -> Dims:
         return tuple(s[d] for d in self.order)
 
-    def sizes(self, s: Dims, used: Sizes) -> Sizes:
+    def sizes(self, s: Dims, used: DimSizes) -> DimSizes:
         return tuple(used[d] for d in self.order)
 
     def forward(self, s: Dims, i: Sequence[Expr]) -> list[Expr]:
@@ -100,7 +100,7 @@ class FuseDims:
         end = self.dim + self.count
         return (*s[: self.dim], math.prod(s[self.dim : end]), *s[end:])
 
-    def sizes(self, s: Dims, used: Sizes) -> Sizes:
+    def sizes(self, s: Dims, used: DimSizes) -> DimSizes:
         """What is in use ends at one place only if that depends on the outermost of the dimensions."""
         end, outer = self.dim + self.count, used[self.dim]
         size = None if outer is None else outer * math.prod(s[self.dim + 1 : end])
@@ -138,7 +138,7 @@ class PadDim:
     def shape(self, s: Dims) -> Dims:
         return (*s[: self.dim], self.before + s[self.dim] + self.after, *s[self.dim + 1 :])
 
-    def sizes(self, s: Dims, used: Sizes) -> Sizes:
+    def sizes(self, s: Dims, used: DimSizes) -> DimSizes:
         """With the positions around it: whoever fills them wants them to be there."""
         size = used[self.dim]
         wide = None if size is None else size + (self.before + self.after)

@@ -20,7 +20,7 @@ from tilewright.runtime.program import dtype_of, nbytes_of
 from tilewright.runtime.session import ContextPool
 from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import TensorSpec
-from tilewright.support.errors import UserError
+from tilewright.support.errors import Hint, UserError
 from tilewright.support.sizes import DimUnits, SizeExpr
 
 _RENAMED = (("past_key_values", "present"), ("past", "present"))  # how exporters name what a run leaves
@@ -87,7 +87,10 @@ def _known_pairs(
     if not found:
         raise UserError(
             "no output of the model is known to be an input of the next run",
-            hint='name them: session.state(pairs={"present": "past"})',
+            hint=Hint(
+                'name them: session.state(pairs={"present": "past"})',
+                command="state is kept by programs that use the library: session.state() is its name there",
+            ),
         )
     return tuple(found)
 
@@ -332,9 +335,7 @@ class State:
             elif name in self._values:
                 values[name] = self._values[name]
             else:
-                raise UserError(
-                    f"the size of {name} is not known", hint="give the state arrays to start with"
-                )
+                raise UserError(f"the size of {name} is not known", hint="start with arrays that have it")
         shapes = {i: a.shape for i, a in zip(self._fed, arrays, strict=True)}
         return self._sizes.at(values, {**shapes, **self._shapes})
 
@@ -344,14 +345,19 @@ class State:
             if n > dim.most:
                 raise OutOfRange(
                     f"the state is full: {dim.name} is {n}, and the program is made for {dim}",
-                    hint=f"load the model with a wider range: dims={{{dim.name!r}: ({dim.least}, …)}}; or drop what is "
-                    "old: session.state(window=…)",
+                    hint=Hint(
+                        f"load the model with a wider range: dims={{{dim.name!r}: ({dim.least}, …)}}; or drop what is "
+                        "old: session.state(window=…)",
+                        command=f"give a wider range: --dim {dim.name}={dim.least}..MOST",
+                    ),
                 )
             if n < dim.least:
                 raise OutOfRange(
                     f"the state is empty: {dim.name} is {n}, and the program is made for {dim}",
-                    hint=f"load the model with dims={{{dim.name!r}: (0, {dim.most})}}, or give the state arrays to "
-                    "start with",
+                    hint=Hint(
+                        f"load the model with dims={{{dim.name!r}: (0, {dim.most})}}, or start with arrays",
+                        command=f"give a range from nothing: --dim {dim.name}=0..{dim.most}",
+                    ),
                 )
 
 

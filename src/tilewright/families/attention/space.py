@@ -141,7 +141,7 @@ class AttentionSpace(Space):
         return np.concatenate([*found, apart])
 
     def _blocks(self) -> list[int]:
-        """Sizes of equal blocks, or of about equal ones where few divide: what is left is code of its own. A row by
+        """DimSizes of equal blocks, or of about equal ones where few divide: what is left is code of its own. A row by
         itself would have no loop.
         """
         if not self._chain.is_movable:

@@ -58,7 +58,7 @@ class BandTilePlan:
 
 @dataclass(frozen=True, slots=True)
 class BandPlan:
-    """Sizes of elements; `rows` and `channels` divide those of the windows' result."""
+    """DimSizes of elements; `rows` and `channels` divide those of the windows' result."""
 
     rows: int  # of a band
     channels: int  # of a block, a multiple of the columns of `expansion`

@@ -42,7 +42,7 @@ _SHORT_RUN = 0.25  # of the time, for half of that, and again for each time that
 
 
 @unique
-class Kept(IntEnum):
+class KeptPlace(IntEnum):
     """Where values are from one sweep to the next."""
 
     NOWHERE = 0  # they are computed again
@@ -69,7 +69,7 @@ class RowPlan:
     """The knobs that the time depends on; words as those of `gir.plan.Plan`."""
 
     width: int
-    keep: Kept = Kept.NOWHERE
+    keep: KeptPlace = KeptPlace.NOWHERE
     split: int = 1
     panel: bool = False  # are all vectors of rows taken together?
     ahead: int = 0
@@ -90,14 +90,14 @@ class StreamCost:
         self._graph, self._lanes, self._machine = graph, lanes, machine
         self._span = find_lanes(graph)
         self._in_rows = self._span[0] in graph.rows
-        self._sweeps = {keep: self._all_sweeps(keep) for keep in Kept}
+        self._sweeps = {keep: self._all_sweeps(keep) for keep in KeptPlace}
         self._written = float(sum(n.out.bytes for n in graph.outputs))
         self._read = max(_bytes_touched(graph) - self._written, 0.0)
 
     @property
     def later_sweeps(self) -> tuple[int, ...]:
         """Those that read again what the first did, as it lies in memory."""
-        first, *others = self._sweeps[Kept.NOWHERE]
+        first, *others = self._sweeps[KeptPlace.NOWHERE]
         return () if self._in_rows else tuple(s.number for s in others if s.memory >= first.memory)
 
     def seconds(self, p: RowPlan) -> float:
@@ -114,7 +114,7 @@ class StreamCost:
         beside = phases * m.meeting_seconds + (rows * _ROW + parts) / m.hertz
         read, written = self._moved(p)
         row = (self._read + self._written) / max(g.size(g.rows), 1) * (p.width if self._in_rows else 1)
-        passes = len(self._sweeps[Kept.IN_SCRATCH]) if row > l2_room(m) else 1
+        passes = len(self._sweeps[KeptPlace.IN_SCRATCH]) if row > l2_room(m) else 1
         if passes > 1 or self._in_rows:
             return beside + max(sum(busy), passes * (read + written))
         # Memory brings a row while the sweep runs that asks for it, and lines of results with the first stores to them.
@@ -149,7 +149,7 @@ class StreamCost:
             return 1.0 + _SHORT_RUN * max(_RUN_BYTES / run - 1.0, 0.0)
         if not p.panel:
             return _STRIPES
-        return _SO_FAR if any(s.scans for s in self._sweeps[Kept.NOWHERE]) else 1.0
+        return _SO_FAR if any(s.scans for s in self._sweeps[KeptPlace.NOWHERE]) else 1.0
 
     def _sweep_cycles(self, s: SweepWork, p: RowPlan) -> float:
         """Of a sweep over a row, or over a vector of rows."""
@@ -175,17 +175,17 @@ class StreamCost:
             cycles += s.folds * log2(max(width, 2)) * (m.fma_latency + 1)
         return cycles
 
-    def kept(self, keep: Kept) -> tuple[FlowNode, ...]:
+    def kept(self, keep: KeptPlace) -> tuple[FlowNode, ...]:
         match keep:
-            case Kept.NOWHERE:
+            case KeptPlace.NOWHERE:
                 return ()
-            case Kept.IN_SCRATCH:
+            case KeptPlace.IN_SCRATCH:
                 return self._graph.read_later
-            case Kept.IN_PLACE:
+            case KeptPlace.IN_PLACE:
                 found = result_place(self._graph)
                 return () if found is None else found[:1]
 
-    def _all_sweeps(self, keep: Kept) -> list[SweepWork]:
+    def _all_sweeps(self, keep: KeptPlace) -> list[SweepWork]:
         kept = set(self.kept(keep))
         found: list[SweepWork] = []
         for k in range(max(self._graph.sweeps.values()) + 1):
@@ -196,7 +196,7 @@ class StreamCost:
                 and (n.is_fold or n.is_scan or n in self._graph.outputs or n in kept)
             ]  # fmt: skip
             if made:
-                found.append(self._sweep(made, kept, k, is_in_place=keep is Kept.IN_PLACE))
+                found.append(self._sweep(made, kept, k, is_in_place=keep is KeptPlace.IN_PLACE))
         return found
 
     def _sweep(self, made: list[FlowNode], kept: set[FlowNode], k: int, *, is_in_place: bool) -> SweepWork:

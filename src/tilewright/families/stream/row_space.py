@@ -9,7 +9,7 @@ from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
 from tilewright.families.extract import extract_nests
 from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
-from tilewright.families.stream.cost import Kept, RowPlan, StreamCost
+from tilewright.families.stream.cost import KeptPlace, RowPlan, StreamCost
 from tilewright.families.stream.match import try_any_fold
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.plan import find_lanes, result_place
@@ -57,7 +57,7 @@ class StreamSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         found = [(*map(int, p),) for p in points]
-        plans = [RowPlan(w, Kept(k), s, bool(p), a, bool(st), d) for w, k, s, p, a, st, d in found]
+        plans = [RowPlan(w, KeptPlace(k), s, bool(p), a, bool(st), d) for w, k, s, p, a, st, d in found]
         seconds = [self._cost.seconds(p) for p in plans]
         parts = [self._rows(p.width, panel=p.panel, depth=p.depth) * p.split for p in plans]
         costs = ranked_seconds(np.array(seconds), np.array(parts, np.float64), self._machine)
@@ -67,9 +67,9 @@ class StreamSpace(Space):
         """Of what waits in the place of the result, its lines are in the caches. Workers meet in panels."""
         if p.depth and not p.panel:
             return True
-        if p.keep is Kept.IN_PLACE:
+        if p.keep is KeptPlace.IN_PLACE:
             return p.streams
-        return p.keep is Kept.IN_SCRATCH and self._is_too_much(p.width, parts)
+        return p.keep is KeptPlace.IN_SCRATCH and self._is_too_much(p.width, parts)
 
     def _is_too_much(self, width: int, rows: int) -> bool:
         """Is there no room to keep the values of a row for each part?"""
@@ -95,7 +95,7 @@ class StreamSpace(Space):
 
     def step(self, decisions: KnobValues) -> StreamRows:
         width, panel, split = decisions["width"], bool(decisions["panel"]), decisions["split"]
-        keep, depth = Kept(decisions["keep"]), decisions["depth"]
+        keep, depth = KeptPlace(decisions["keep"]), decisions["depth"]
         kept = tuple(n.name for n in self._cost.kept(keep))
         rows = self._rows(width, panel=panel, depth=depth)
         is_shared = is_worth_sharing(self._lanes, *blocks(self._start.func.body))
@@ -108,7 +108,7 @@ class StreamSpace(Space):
             kept,
             split=split,
             panel=self._panel(width, panel=panel, depth=depth),
-            in_place=keep is Kept.IN_PLACE,
+            in_place=keep is KeptPlace.IN_PLACE,
             ahead=decisions["ahead"],
             streams=bool(decisions["streams"]),
             depth=depth,
@@ -122,10 +122,10 @@ class StreamSpace(Space):
 
 def _kept_where(graph: FlowGraph) -> tuple[int, ...]:
     if not graph.read_later:
-        return (Kept.NOWHERE,)
+        return (KeptPlace.NOWHERE,)
     if result_place(graph) is None:
-        return Kept.NOWHERE, Kept.IN_SCRATCH
-    return tuple(Kept)
+        return KeptPlace.NOWHERE, KeptPlace.IN_SCRATCH
+    return tuple(KeptPlace)
 
 
 def _parts(graph: FlowGraph) -> tuple[int, ...]:
