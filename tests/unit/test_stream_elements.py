@@ -144,3 +144,16 @@ def test_vectors_taken_together_stay_in_one_row(columns: int) -> None:
         assert isinstance(n.body, Store)
         (read,) = loads(n.body.value)
         assert n.var in free_vars(read.indices[1]) and n.var not in free_vars(read.indices[0])
+
+
+@pytest.mark.parametrize("rows", [64, 70, 71])
+def test_a_triangle_that_is_transposed_is_computed_to_its_last_column(rows: int) -> None:
+    """Its condition changes at every element, which is no reason to forget what is left of the tiles."""
+    b = FuncBuilder("triangle")
+    x = b.param("X", (rows, 16), F32)
+    func = b.finish(b.compute("Y", (16, rows), lambda i, j: select(i <= j, x[j, i], const(0, F32))))
+    given = np.random.default_rng(0).standard_normal((rows, 16), np.float32)
+    for plan in PLANS:
+        s = Schedule(func)
+        s.apply(plan)
+        np.testing.assert_array_equal(build(s)(given), np.tril(given).T)

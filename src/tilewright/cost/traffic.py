@@ -22,7 +22,7 @@ from typing import TypeAlias, assert_never
 
 from tilewright.cost.caches import LINE_BYTES, l1_room, l2_room, l3_room
 from tilewright.cost.work import instructions
-from tilewright.ir.expr import Buffer, loads
+from tilewright.ir.expr import Buffer, Const, loads
 from tilewright.target.machine import Machine
 from tilewright.tir.analysis.footprints import Footprints, Use, own_accesses
 from tilewright.tir.func import Func
@@ -41,6 +41,7 @@ from tilewright.tir.stmt import (
     stmt_exprs,
     walk_stmts,
 )
+from tilewright.tir.touched import touched
 
 _STRAIGHT = (LoopKind.VECTORIZED, LoopKind.UNROLLED)  # loops of which no loop is left
 
@@ -100,13 +101,14 @@ def must_move(func: Func) -> int:
 
 
 def _is_filled_first(s: Stmt, buffer: Buffer) -> bool:
-    """Is it stored to before anything is read of it?"""
-    for n in walk_stmts(s):
-        if any(ld.buffer is buffer for e in stmt_exprs(n) for ld in loads(e)):
-            return False
-        if isinstance(n, Store) and n.buffer is buffer:
-            return True
-    return False
+    """Is it stored to, whatever conditions say, before anything is read of it? The start of a sum does not count."""
+    if any(ld.buffer is buffer for e in stmt_exprs(s) for ld in loads(e)) or isinstance(s, If):
+        return False
+    if isinstance(s, Store):
+        return s.buffer is buffer and not isinstance(s.value, Const)
+    below = (s.body,) if isinstance(s, Block) else children(s)
+    first = next((c for c in below if buffer in touched(c).reads or buffer in touched(c).writes), None)
+    return first is not None and _is_filled_first(first, buffer)
 
 
 # ------------------------------------------------------------------------------------------------------------- volumes

@@ -88,11 +88,13 @@ def find_cut(piece: ElementBox, tiled: tuple[Var, ...], lanes: int) -> Cut | Non
     order = list(piece.axes)
     for at, (axis, extent) in enumerate(piece.axes.items()):
         points = sorted({p for c in conditions for p in turning_points(c, axis, extent)})
+        if len(points) > _MAX_CUTS:  # as those of a triangle: vectors take both sides
+            points = []
         own = at
         if not points and axis in tiled and extent % lanes:
             points = [extent // lanes * lanes]
             own = min(order.index(a) for a in tiled)
-        if 0 < len(points) <= _MAX_CUTS:
+        if points:
             return Cut(axis, tuple(points), min(own, at))
     return None
 

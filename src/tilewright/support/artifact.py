@@ -19,7 +19,7 @@ from tilewright.support.indices import IndexCheck
 from tilewright.support.program import ProgramTree
 from tilewright.support.sizes import Dim, Guard, SizeExpr
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 SIZE_INPUT = "size__"  # how the names of the inputs begin that are sizes of open dimensions, in multiples
 
 
