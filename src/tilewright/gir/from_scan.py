@@ -79,11 +79,11 @@ class _Scan:
                 raise self._none()
             new = substitute(new, {k: k + 1})
         last = as_index(self._extents[k] - 1)
-        turned: dict[Var, Expr] = {k: last - k} if reverse else {}
+        mirrored: dict[Var, Expr] = {k: last - k} if reverse else {}
         # What an exclusive scan has at its last place nobody needs; it must be there all the same.
         simplify = self._within(k, 0, self._extents[k] - 1)
-        value = simplify(substitute(new, turned))
-        indices = tuple(simplify(substitute(i, turned)) for i in store.indices)
+        value = simplify(substitute(new, mirrored))
+        indices = tuple(simplify(substitute(i, mirrored)) for i in store.indices)
         if exclusive and not all(self._is_inside(ld, simplify) for ld in loads(value)):
             raise self._none()
         return ScanBlock(indices, value, k, combine, exclusive, reverse)

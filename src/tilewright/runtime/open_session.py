@@ -103,7 +103,7 @@ class OpenSession(Closing):
 
         `pairs` are outputs, each with the input of the next run that it is; by default those that append to an input,
         and those with the name of an input but for `present` in place of `past`. `start` are arrays of such inputs; the
-        others begin empty, or with zeros. With a `window`, the last so many elements are kept where a range ends.
+        others begin empty, or with zeros. With a `window`, that many of the last elements are kept where a range ends.
         """
         found = find_pairs(self.inputs, self.outputs, self._in_place, pairs)
         return State(self._sizes, self._pool, found, self._in_place, start or {}, window)

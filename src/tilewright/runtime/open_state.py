@@ -249,7 +249,7 @@ class State:
         return {outputs[o].name: self._results[o][sized.outputs[o]] for o in self._other}
 
     def advance(self, count: int | None = None) -> None:
-        """What the last run wrote is the state now. `count`: only so many of the elements that it appended."""
+        """What the last run wrote is the state now. `count`: how many of the elements that it appended are kept."""
         sized = self._last
         if sized is None:
             raise UserError("the state is advanced without a run before it", hint="call run first")

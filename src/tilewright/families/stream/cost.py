@@ -26,7 +26,7 @@ _CARRIED = 2.0  # shuffles of a vector along which a scan goes: its last lane, f
 # over the first axis of 1024 x 1024 and 16384 x 1024.
 _STRIPES = 2.0
 _LONG = 10.0  # instructions of an element, from which on a sweep is long; measured, on what follows
-# Times as long as counted: a long step of more than so many bytes of vectors. Measured with AVX-512: 128 elements take
+# Times as long as counted: a long step of more bytes of vectors than this. Measured with AVX-512: 128 elements take
 # 1.38 (GroupNorm with GELU) and 1.05 to 1.16 times (softmax) as long as 64; in the short sweeps of norms 0.96 times.
 _CROWDED = 1.2  # of the cycles
 _CROWDED_BYTES = 256  # bytes; measured, likewise
