@@ -173,31 +173,29 @@ class _Limits:
     def _room(self, index: Expr, size: Expr, var: Var, around: frozenset[Var]) -> Expr | None:
         """How far `index` is from `size` where `var` begins, if it moves the index by itself."""
         form = self._simplify.linear(index)
+        return self._left(form, size, var, around) if any(a is var for a, _ in form.terms) else None
+
+    def _left(self, form: Linear, size: Expr, mover: Expr, around: frozenset[Var]) -> Expr | None:
+        """How far an index is from `size` where its term `mover` is 0, and what is inside of that is least."""
         outer = tuple((a, k) for a, k in form.terms if free_vars(a) <= around)
-        inner = tuple(t for t in form.terms if t not in outer and t[0] is not var)
+        inner = tuple(t for t in form.terms if t not in outer and t[0] is not mover)
         least = self._simplify.bounds(self._simplify.expr(Linear(0, inner))).lo
-        if least == float("-inf") or not any(a is var for a, _ in form.terms):
+        if least == float("-inf"):
             return None
         return self._simplify(size - self._simplify.expr(Linear(form.const + int(least), outer)))
 
     def _below(self, index: Expr, size: Expr, var: Var, around: frozenset[Var]) -> Expr | None:
         """The number of values of `var`, from 0 on, with which `index` can be below `size`."""
         form = self._simplify.linear(index)
-        mine = [(a, k) for a, k in form.terms if var in free_vars(a)]
-        outer = tuple((a, k) for a, k in form.terms if free_vars(a) <= around)
-        inner = tuple(t for t in form.terms if t not in mine and t not in outer)
-        plain = [(a, k) for a, k in mine if a is var]
-        whole = [(a, k) for a, k in mine if _is_quotient(a)]
-        inner += tuple(t for t in mine if t not in plain and t not in whole)
-        least = self._simplify.bounds(self._simplify.expr(Linear(0, inner))).lo
-        if least == float("-inf") or len(plain) + len(whole) != 1:
+        movers = [(a, k) for a, k in form.terms if a is var or (_is_quotient(a) and var in free_vars(a))]
+        if len(movers) != 1 or movers[0][1] <= 0:
             return None
-        atom, k = (*plain, *whole)[0]
-        if k <= 0:
+        ((atom, k),) = movers
+        room = self._left(form, size, atom, around)
+        if room is None:
             return None
-        room = self._simplify(size - self._simplify.expr(Linear(form.const + int(least), outer)))
         count = room if k == 1 else (room + (k - 1)) // k
-        if plain:
+        if atom is var:
             return self._simplify(count)
         assert isinstance(atom, Binary) and isinstance(atom.b, Const)
         return self._below(atom.a, count * atom.b, var, around)
