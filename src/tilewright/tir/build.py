@@ -97,11 +97,10 @@ class FuncBuilder:
     @contextmanager
     def around(self, name: str, extents: Sequence[int], axes: Sequence[str]) -> Generator[None]:
         """Loops around all blocks that are made inside, which run one after the other in each iteration. The first
-        axes of each of them are these.
+        axes of each of them are these. A loop over an open dimension may go beyond its size: who passes something on
+        stores nothing there (`update`).
         """
         assert not self._around, "loops that blocks share are not nested"
-        if is_open(extents):
-            raise SizeError(f"{name} goes over an open dimension in order")
         outside, self._stmts = self._stmts, []
         self._around = tuple(
             (Var(f"{self._prefix}{name}_{a}"), e) for a, e in zip(axes, extents, strict=True)
@@ -109,7 +108,7 @@ class FuncBuilder:
         yield
         nest = seq(*self._stmts)
         for var, extent in reversed(self._around):
-            nest = For(var, extent, nest)
+            nest = For(var, capacity(extent), nest)
         self._stmts, self._around = [*outside, nest], ()
 
     def compute(

@@ -273,7 +273,7 @@ class Recurrence:
         if not any(self.op.backward):
             return t
         length = self._length(n)
-        back = self.e.steps - 1 - t if length is None else select(t < length, length - 1 - t, t)
+        back = as_index(self.e.steps) - 1 - t if length is None else select(t < length, length - 1 - t, t)
         return back if all(self.op.backward) else select(d < 1, t, back)
 
     def _length(self, n: Expr) -> Expr | None:

@@ -1,0 +1,135 @@
+"""Recurrent networks whose sequences or batches are left open: interpreter, native code and numpy agree."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import tilewright as tw
+from tests.fuzz.open_models import OpenModel, feeds_at
+from tests.onnx_cases import Array, check_outputs, run_onnxruntime
+from tilewright.frontend.onnx.load import OnnxModel
+from tilewright.frontend.onnx.open_import import following, import_open
+from tilewright.graph.passes.lower import lower_graph
+from tilewright.ops.core.recurrent import Recurrent
+from tilewright.runtime.open_session import OpenSession
+from tilewright.support.sizes import Dim, sym_int
+from tilewright.tir.interp import interpret_module
+
+STEPS, BATCH = Dim("steps", 1, 17), Dim("batch", 1, 5)
+SIZES = ((17, 5), (1, 1), (16, 4), (7, 3), (17, 1), (1, 5), (2, 2))
+FEATURES, HIDDEN = 6, 9
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
+
+
+def layer(
+    op: str, steps: int, batch: int, *, lengths: bool = False, states: bool = False, **attrs: Any
+) -> ModelProto:
+    """All states of a layer, and the last of each kind; `lengths` and `states`: these are inputs."""
+    m = OpenModel(0)
+    directions = 2 if attrs.get("direction") == "bidirectional" else 1
+    x, rows = m.input(steps, batch, FEATURES), GATES[op] * HIDDEN
+    kinds = 2 if op == "LSTM" else 1
+
+    def weight(*shape: int) -> str:
+        return m.constant(0.4 * m.rng.standard_normal(shape).astype(np.float32))
+
+    inputs = [x, weight(directions, rows, FEATURES), weight(directions, rows, HIDDEN)]
+    inputs += [weight(directions, 2 * rows), m.input(batch, dtype=np.int32) if lengths else ""]
+    inputs += [m.input(directions, batch, HIDDEN) for _ in range(kinds)] if states else []
+    return m.finish(*m.op(op, *inputs, outputs=1 + kinds, hidden_size=HIDDEN, **attrs))
+
+
+def feeds_of(model: ModelProto, at: dict[str, int], rng: np.random.Generator) -> dict[str, Array]:
+    feeds = feeds_at(model, at, rng)
+    for name, a in feeds.items():
+        if a.dtype == np.int32:
+            feeds[name] = rng.integers(1, at["steps"] + 1, a.shape).astype(np.int32)
+    return feeds
+
+
+both = {"steps": sym_int(STEPS), "batch": sym_int(BATCH)}
+LAYERS: dict[str, ModelProto] = {
+    "RNN from the end": layer("RNN", both["steps"], 3, direction="reverse"),
+    "GRU both ways": layer("GRU", both["steps"], both["batch"], direction="bidirectional"),
+    "GRU, linear": layer("GRU", both["steps"], 1, linear_before_reset=1, states=True),
+    "LSTM": layer("LSTM", both["steps"], both["batch"], states=True),
+    "LSTM with lengths": layer("LSTM", both["steps"], both["batch"], lengths=True, direction="bidirectional"),
+    "LSTM from the end of each": layer(
+        "LSTM", both["steps"], both["batch"], lengths=True, direction="reverse"
+    ),
+    "LSTM of an open batch": layer("LSTM", 4, both["batch"], direction="reverse"),
+}
+
+
+def dims_of(model: ModelProto) -> dict[str, Dim]:
+    names = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
+    return {d.name: d for d in (STEPS, BATCH) if d.name in names}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_recurrence_runs_as_far_as_its_sizes(name: str) -> None:
+    """One program for all sizes; what was there before it, beyond them, is not finite."""
+    model, rng = LAYERS[name], np.random.default_rng(0)
+    dims = dims_of(model)
+    ranges = {d.name: (d.least, d.most) for d in dims.values()}
+    with tw.load(model, dims=ranges, threads=2) as session:
+        assert isinstance(session, OpenSession)
+        for steps, batch in SIZES:
+            bad = feeds_of(model, {d.name: d.most for d in dims.values()}, rng)
+            session.run({k: np.full_like(a, np.nan) if a.dtype == np.float32 else a for k, a in bad.items()})
+            feeds = feeds_of(model, {"steps": steps, "batch": batch}, rng)
+            check_outputs(session.run(feeds), run_onnxruntime(model, feeds))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_interpreter_agrees_with_numpy(name: str) -> None:
+    model, rng = LAYERS[name], np.random.default_rng(1)
+    dims = dims_of(model)
+    with OnnxModel(model) as found:
+        opened = import_open(found, dims)
+    with following(opened.guards):
+        module = lower_graph(opened.graph)
+    (node,) = (n for n in opened.graph.nodes if isinstance(n.op, Recurrent))
+    constants = {v.name: a for v, a in opened.graph.constants.items()}
+    for steps, batch in SIZES:
+        at = {"steps": steps, "batch": batch}
+        feeds = feeds_of(model, at, rng)
+        want = node.op.reference(
+            [feeds[v.name] if v.name in feeds else constants[v.name] for v in node.inputs]
+        )
+        given: dict[str, Array] = {f"size__{d}": np.array([at[d]]) for d in dims}
+        for b in module.inputs:
+            if b.name in feeds:
+                given[b.name] = padded(feeds[b.name], b.shape)
+        got = interpret_module(module, given)
+        for b, w in zip(module.outputs, want, strict=True):
+            check_outputs({b.name: got[b.name][tuple(map(slice, w.shape))]}, {b.name: w}, 1e-5)
+
+
+def padded(array: Array, shape: Sequence[int]) -> Array:
+    """At the capacity; beyond its size are numbers that stand out."""
+    made = np.full(shape, np.nan if array.dtype.kind == "f" else 99, array.dtype)
+    made[tuple(map(slice, array.shape))] = array
+    return made
+
+
+def test_pieces_of_a_sequence_with_a_state_are_the_whole() -> None:
+    model = layer("LSTM", both["steps"], both["batch"], states=True)
+    x, h, c = (v.name for v in model.graph.input)
+    y, last_h, last_c = (v.name for v in model.graph.output)
+    whole = np.random.default_rng(2).standard_normal((17, 2, FEATURES)).astype(np.float32)
+    zeros = np.zeros((1, 2, HIDDEN), np.float32)
+    want = run_onnxruntime(model, {x: whole, h: zeros, c: zeros})
+    with tw.load(model, dims={"steps": (1, 17), "batch": (1, 5)}) as session:
+        assert isinstance(session, OpenSession)
+        state = session.state(pairs={last_h: h, last_c: c})
+        pieces = [state.step({x: part})[y].copy() for part in np.split(whole, [1, 2, 9])]
+        check_outputs({y: np.concatenate(pieces), c: state.arrays[c]}, {y: want[y], c: want[last_c]})
