@@ -158,11 +158,11 @@ def test_borders_lie_at_the_size_in_use(name: str) -> None:
             np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-5, err_msg=f"{height}x{width}")
 
 
-def test_a_ratio_that_depends_on_the_size_is_refused() -> None:
-    """A resize by a factor that is another one for every size has a program for each shape, and is right."""
+def test_a_kernel_as_wide_as_the_size_says_is_refused() -> None:
+    """A resize against aliasing, by a factor that is another one for every size, has a program for each shape."""
     n = Network([1, 3, "height", "width"])
     sizes = n.constant(np.array([1, 3, 8, 24], np.int64))
-    m = n.model(n.node("Resize", "x", "", "", sizes, mode="linear"))
+    m = n.model(n.node("Resize", "x", "", "", sizes, mode="linear", antialias=1))
     with tw.load(m, dims=dims_of(m)) as session:
         assert isinstance(session, DynamicSession)
 

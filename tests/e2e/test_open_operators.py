@@ -1,4 +1,6 @@
-"""Operators over open dimensions, one at a time, as one program for all sizes: against ONNX Runtime."""
+"""Operators over open dimensions, one at a time, as one program for all sizes: against ONNX Runtime, as native code
+and in the interpreter.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 import tilewright as tw
 from tests.fuzz.open_models import OpenModel, feeds_at
 from tests.onnx_cases import check_outputs, run_onnxruntime
+from tests.open_interp import OpenInterpreter
 from tilewright.runtime.open_session import OpenSession
 from tilewright.support.sizes import Dim, sym_int
 
@@ -87,6 +90,20 @@ def squared(m: OpenModel, n: int) -> str | tuple[str, ...]:
     return m.op("Tanh", m.op("Reshape", x, m.op("Concat", m.ints(n * n), m.ints(4), axis=0)))
 
 
+def resized(mode: str, places: str, to: str, **attrs: Any) -> Build:
+    """An image [1, 2, n, 6]; by scales, to a fixed size, one more than twice as large, or as large as another."""
+
+    def build(m: OpenModel, n: int) -> str:
+        x = m.input(1, 2, n, 6)
+        given: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": places, **attrs}
+        if to == "scaled":
+            return m.op("Resize", x, "", m.constant(np.array([1, 1, 1.3, 0.5], np.float32)), **given)
+        height = {"fixed": 9, "larger": 2 * n + 1, "smaller": n // 2 + 1}[to]
+        return m.op("Resize", x, "", "", m.ints(1, 2, height, 9), **given)
+
+    return build
+
+
 ONE = np.array(1)
 OPERATORS: dict[str, Build] = {
     "running sum": one("CumSum", ONE),
@@ -97,6 +114,15 @@ OPERATORS: dict[str, Build] = {
     "edge": one("Pad", np.array([0, 3, 0, 0, 2, 0]), mode="edge"),
     "largest pool": one("MaxPool", kernel_shape=[1]),
     "triangle": one("Trilu", np.array(-1), upper=0),
+    "nearest, to a fixed size": resized("nearest", "half_pixel", "fixed"),
+    "nearest, by a decimal fraction": resized("nearest", "asymmetric", "scaled", nearest_mode="floor"),
+    "linear, to a fixed size": resized("linear", "half_pixel", "fixed"),
+    "linear, corner to corner": resized("linear", "align_corners", "smaller"),
+    "linear, larger": resized("linear", "pytorch_half_pixel", "larger"),
+    "linear, down to one": resized("linear", "pytorch_half_pixel", "smaller"),
+    "cubic, by a decimal fraction": resized("cubic", "half_pixel", "scaled"),
+    "cubic, corner to corner": resized("cubic", "align_corners", "larger"),
+    "cubic, only what is inside": resized("cubic", "half_pixel", "fixed", exclude_outside=1),
     **{
         f.__name__: f
         for f in (
@@ -114,6 +140,9 @@ def test_an_operator_is_right_for_all_sizes(name: str) -> None:
     model = m.finish(*(made if isinstance(made, tuple) else (made,)))
     with tw.load(model, dims={"n": (N.least, N.most)}, threads=2) as session:
         assert isinstance(session, OpenSession)
+        interpreter = OpenInterpreter(model, {"n": N})
         for n in SIZES:
             feeds = feeds_at(model, {"n": n}, np.random.default_rng(n))
-            check_outputs(session.run(feeds), run_onnxruntime(model, feeds))
+            want = run_onnxruntime(model, feeds)
+            check_outputs(session.run(feeds), want)
+            check_outputs(interpreter.run(feeds, {"n": n}), want)

@@ -5,7 +5,7 @@ axis: a block of weights, which depends on no data and is computed at compile ti
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self, TypeVar
@@ -19,6 +19,7 @@ from tilewright.ir.expr import (
     Expr,
     Fma,
     UnaryOp,
+    as_index,
     cast,
     const,
     maximum,
@@ -32,7 +33,7 @@ from tilewright.ops.core.sampling import AxisSampling, regions, sampling, target
 from tilewright.ops.opdef import Kind, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
-from tilewright.support.sizes import capacity, is_at_most
+from tilewright.support.sizes import SizeError, capacity, is_at_most, is_open, size_of
 from tilewright.tir.build import FuncBuilder
 
 _ROUNDINGS = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
@@ -79,7 +80,9 @@ class Resize(Op):
         sizes = list(targets(node, x))
         crop = regions(node, len(sizes)) if crops else [(Fraction(0), Fraction(1))] * len(sizes)
         for (d, count, ratio), region in zip(sizes, crop, strict=True):
-            stretch = float(max(ratio, 1)) if antialias else 1.0
+            if antialias and ratio is None:
+                raise SizeError(f"Resize by ({x.shape[d]}) / ({count}) against aliasing")
+            stretch = float(max(ratio, 1)) if antialias and ratio is not None else 1.0
             samplings[d] = sampling(convention, x.shape[d], count, ratio, region, stretch)
         return cls(
             tuple(samplings),
@@ -107,62 +110,70 @@ class Resize(Op):
         (x,) = inputs
         (out,) = self.infer([TensorType(x.dtype, x.shape)])
         wide = _accumulator(x.dtype)
-        source = self._weighted(b, x, wide, name) if self._reaches_far else x
+        places = [_Places(b, axis, f"{name}_{d}", wide) for d, axis in enumerate(self.axes)]
+        source = self._weighted(b, x, places, wide, name) if self._reaches_far else x
 
         def element(*i: Expr) -> Expr:
             if self.rounding is not None:
-                value: Expr = x[tuple(map(self._nearest, i, self.axes, x.shape))]
+                value: Expr = x[tuple(map(self._nearest, i, places, x.shape))]
             elif self._reaches_far:
                 value = _rounded(cast(wide, source[i]), x.dtype)
             else:
-                value = _rounded(self._interpolated(x, i, wide), x.dtype)
+                value = _rounded(self._interpolated(x, i, places, wide), x.dtype)
             if self.fill is None:
                 return value
             inside = [
                 test
                 for k, axis, n in zip(i, self.axes, x.shape, strict=True)
                 if not axis.is_identity(n)
-                for test in (const(0) <= _place(k, axis), _place(k, axis) <= (n - 1) * axis.unit)
+                for test in (const(0) <= _place(k, axis), _place(k, axis) <= _unit(axis) * (n - 1))
             ]
             return select(logical_and(*inside), value, const(self.fill, x.dtype))
 
         return (b.compute(name, out.shape, element),)
 
-    def _nearest(self, i: Expr, axis: AxisSampling, extent: int) -> Expr:
+    def _nearest(self, i: Expr, places: "_Places", extent: int) -> Expr:
+        axis = places.axis
         if axis.is_identity(extent):
             return i
-        at = _nearest_to(_place(i, axis), axis.unit, self.rounding)
+        at = places.nearest(i, self.rounding)
+        if is_open((axis.unit,)):
+            return _inside(at, extent)
         last = _nearest_to(axis.scale * (axis.count - 1) + axis.offset, axis.unit, self.rounding)
         # Where no place is beyond the last element whatever the size, none has to be asked about an open one.
         return _inside(at, capacity(extent) if is_at_most(last, extent - 1) else extent)
 
-    def _interpolated(self, x: Buffer, i: Sequence[Expr], wide: DType) -> Expr:
+    def _interpolated(self, x: Buffer, i: Sequence[Expr], places: Sequence["_Places"], wide: DType) -> Expr:
         def along(d: int, at: tuple[Expr, ...]) -> Expr:
             if d == len(i):
                 return cast(wide, x[at])
             axis, n = self.axes[d], x.shape[d]
             if axis.is_identity(n):
                 return along(d + 1, (*at, i[d]))
-            low, share = _split_place(i[d], axis, wide)
+            low, share = places[d].split(i[d])
             below = along(d + 1, (*at, _inside(low, n)))
             above = along(d + 1, (*at, _inside(low + 1, n)))
             return below * (1 - share) + above * share
 
         return along(0, ())
 
-    def _weighted(self, b: FuncBuilder, x: Buffer, wide: DType, name: str) -> Buffer:
+    def _weighted(
+        self, b: FuncBuilder, x: Buffer, places: Sequence["_Places"], wide: DType, name: str
+    ) -> Buffer:
         """Weighted sums, axis by axis; the one that shrinks most comes first."""
         value = x
-        for d in sorted(range(len(self.axes)), key=lambda d: self.axes[d].count / x.shape[d]):
+        for d in sorted(
+            range(len(self.axes)), key=lambda d: capacity(self.axes[d].count) / capacity(x.shape[d])
+        ):
             if not self.axes[d].is_identity(x.shape[d]):
-                value = self._along(b, value, d, wide, name)
+                value = self._along(b, value, d, places[d], wide, name)
         return value
 
-    def _along(self, b: FuncBuilder, x: Buffer, d: int, wide: DType, name: str) -> Buffer:
+    def _along(self, b: FuncBuilder, x: Buffer, d: int, places: "_Places", wide: DType, name: str) -> Buffer:
         axis, extent, reach = self.axes[d], x.shape[d], self._reach(self.axes[d])
 
         def weight(i: Expr, t: Expr) -> Expr:
-            low, share = _split_place(i, axis, wide)
+            low, share = places.split(i)
             distance = unary(UnaryOp.ABS, cast(wide, t) + (1 - reach) - share) / axis.stretch
             tap = low + (1 - reach) + t
             counts = logical_and(const(0) <= tap, tap < extent) if self.inside_only else const(1, DType.BOOL)
@@ -173,7 +184,7 @@ class Resize(Op):
             weights = _normalised(b, weights, d, name)
 
         def term(at: Sequence[Expr], t: Expr) -> tuple[Expr, Expr]:
-            here = _inside(_place(at[d], axis) // axis.unit + (1 - reach) + t, extent)
+            here = _inside(places.split(at[d])[0] + (1 - reach) + t, extent)
             return cast(wide, x[(*at[:d], here, *at[d + 1 :])]), weights[at[d], t]
 
         def terms(*i: Expr) -> Expr:
@@ -329,7 +340,13 @@ def _place(i: Expr, axis: AxisSampling) -> Expr:
     return i * axis.scale + axis.offset
 
 
-def _nearest_to(place: _Place, unit: int, rounding: str | None) -> _Place:
+def _unit(axis: AxisSampling) -> Expr:
+    """Never 0: corners of a single element are not apart."""
+    unit = as_index(axis.unit)
+    return unit if size_of(axis.unit).bounds[0] >= 1 else maximum(unit, 1)
+
+
+def _nearest_to(place: _Place, unit: _Place, rounding: str | None) -> _Place:
     """The element nearest to place / unit."""
     match rounding:
         case "floor":
@@ -342,11 +359,42 @@ def _nearest_to(place: _Place, unit: int, rounding: str | None) -> _Place:
             return (place * 2 + (unit - 1)) // (2 * unit)
 
 
-def _split_place(i: Expr, axis: AxisSampling, wide: DType) -> tuple[Expr, Expr]:
-    """The element below a place, and how far towards the next one the place is."""
-    place = _place(i, axis)
-    low = place // axis.unit
-    return low, cast(wide, place - low * axis.unit) / axis.unit
+class _Places:
+    """The places of one axis. Where their unit is open each of them takes a division, whose result is kept: all that is
+    beside or below an element has it in common.
+    """
+
+    def __init__(self, b: FuncBuilder, axis: AxisSampling, name: str, wide: DType) -> None:
+        self.axis, self._b, self._name, self._wide = axis, b, name, wide
+        self._is_open = is_open((axis.unit,))
+        self._tables: dict[str, Buffer] = {}
+
+    def nearest(self, i: Expr, rounding: str | None) -> Expr:
+        """The element nearest to place i."""
+        if not self._is_open:
+            return _nearest_to(_place(i, self.axis), _unit(self.axis), rounding)
+        return self._kept(
+            "nearest", i, lambda i: _nearest_to(_place(i, self.axis), _unit(self.axis), rounding)
+        )
+
+    def split(self, i: Expr) -> tuple[Expr, Expr]:
+        """The element below place i, and how far towards the next one the place is."""
+        if self._is_open:
+            return self._kept("below", i, self._below), self._kept("share", i, self._share)
+        return self._below(i), self._share(i)
+
+    def _below(self, i: Expr) -> Expr:
+        return _place(i, self.axis) // _unit(self.axis)
+
+    def _share(self, i: Expr) -> Expr:
+        unit = _unit(self.axis)
+        whole = cast(self._wide, unit) if self._is_open else const(self.axis.unit, self._wide)
+        return cast(self._wide, _place(i, self.axis) - self._below(i) * unit) / whole
+
+    def _kept(self, what: str, i: Expr, fn: Callable[[Expr], Expr]) -> Expr:
+        if what not in self._tables:
+            self._tables[what] = self._b.compute(f"{self._name}_{what}", (self.axis.count,), fn, axes=["i"])
+        return self._tables[what][(i,)]
 
 
 def _inside(at: Expr, extent: int) -> Expr:
