@@ -23,7 +23,17 @@ from tilewright.schedule.find import path_to
 from tilewright.schedule.sampling import SamplingStep
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import STEPS, ComputeAt, FuseIters, Rfactor, RollingBuffer, SampleCategorical
+from tilewright.schedule.steps import (
+    STEPS,
+    ComputeAt,
+    FuseIters,
+    Rfactor,
+    RollingBuffer,
+    RollingUpdate,
+    SampleCategorical,
+    StreamRows,
+    StreamWindows,
+)
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
@@ -57,7 +67,7 @@ def reduction_orders(func: Func) -> dict[str, list[str]]:
 
 def reassociates(step: Step, before: Func, after: Func) -> bool:
     """May the step have changed the order in which a reduction adds?"""
-    if isinstance(step, Rfactor):
+    if isinstance(step, Rfactor | RollingUpdate | StreamRows | StreamWindows):
         return True
     if isinstance(step, SampleCategorical) and "Rfactor" in str(step):
         return True
@@ -223,6 +233,12 @@ def check(seeds: range, *, native: bool) -> None:
 @pytest.mark.parametrize("n", range(QUICK))
 def test_random_traces(n: int) -> None:
     check(range(n * SEEDS, (n + 1) * SEEDS), native=n % 2 == 0)
+
+
+@pytest.mark.parametrize("seed", [126, 272, 372])
+def test_traces_that_once_failed(seed: int) -> None:
+    """Windows over what nobody reads, and over what is not stored at its axes; a part that has the rest of elements."""
+    check(range(seed, seed + 1), native=False)
 
 
 @pytest.mark.slow

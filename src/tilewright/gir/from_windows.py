@@ -43,6 +43,8 @@ def window_graph_of(func: Func) -> FlowGraph:
         raise ScheduleError(f"{func.name} has a scan, which is no stage")
     found = [_predicated(o) for o in _read_through(own, func.params)]
     graph = graph_of_blocks(func, found)
+    if not graph.outputs:
+        raise ScheduleError(f"nobody reads what {func.name} makes")
     folds = [n for n in graph.nodes if n.is_fold]
     if len(folds) != 1 or not folds[0].axes:
         raise ScheduleError(f"{func.name} has not one fold with several results")

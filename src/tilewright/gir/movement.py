@@ -10,15 +10,33 @@ together can only take bytes away; a rewrite that adds some has lost what it was
 of rows adds so that workers find parts, are the one exception: then only what was in memory before is compared.
 """
 
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil, floor, prod
 from typing import NamedTuple
 
 from tilewright.gir.from_scan import reads_own
-from tilewright.ir.expr import Buffer, Scope, loads
+from tilewright.ir.condition import conjuncts
+from tilewright.ir.expr import Binary, BinaryOp, Buffer, Expr, Scope, Var, loads
+from tilewright.ir.simplify import Interval, Linear, Simplifier
 from tilewright.tir.analysis.footprints import Footprints
 from tilewright.tir.func import Func
-from tilewright.tir.stmt import Block, For, Seq, Stmt, Store, blocks, children, seq, stmt_exprs, walk_stmts
+from tilewright.tir.stmt import (
+    Block,
+    For,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    blocks,
+    children,
+    seq,
+    stmt_exprs,
+    walk_stmts,
+)
+
+_COMPARED = (BinaryOp.LT, BinaryOp.LE, BinaryOp.EQ)
 
 
 class Movement(NamedTuple):
@@ -100,6 +118,55 @@ def _so_far(block: Block) -> int:
 
 def _elements(s: Stmt, counts: Callable[[Buffer], bool] = lambda b: True) -> int:
     """Loads and stores, of registers too unless they are not to count."""
+    return ceil(_counted(s, counts, {}))
+
+
+def _counted(s: Stmt, counts: Callable[[Buffer], bool], around: Mapping[Var, int]) -> Fraction:
+    """`around`: the variables of loops and blocks that it is inside of, with their extents."""
     own = sum(counts(ld.buffer) for e in stmt_exprs(s) for ld in loads(e))
     own += isinstance(s, Store) and counts(s.buffer)
-    return (s.extent if isinstance(s, For) else 1) * (own + sum(_elements(c, counts) for c in children(s)))
+    match s:
+        case For():
+            return s.extent * (own + _inside(s, counts, {**around, s.var: s.extent}))
+        case Block():
+            return own + _inside(s, counts, {**around, **{it.var: it.extent for it in s.iters}})
+        case If():
+            return own + share_of(s.cond, around) * _inside(s, counts, around)
+        case _:
+            return own + _inside(s, counts, around)
+
+
+def _inside(s: Stmt, counts: Callable[[Buffer], bool], around: Mapping[Var, int]) -> Fraction:
+    return sum((_counted(c, counts, around) for c in children(s)), Fraction(0))
+
+
+def share_of(cond: Expr, extents: Mapping[Var, int]) -> Fraction:
+    """Of the points of these variables, how many a condition holds for, as far as that can be counted: comparisons of a
+    number of which the variables are the digits, such as the iterations of a last part. Others count as if they held.
+    """
+    out = Fraction(1)
+    simplify = Simplifier({v: Interval(0, e - 1) for v, e in extents.items()})
+    for c in conjuncts(cond):
+        if isinstance(c, Binary) and c.op in _COMPARED and not loads(c):
+            out *= _share_of(simplify.linear(c.a - c.b), c.op, extents)
+    return out
+
+
+def _share_of(form: Linear, op: BinaryOp, extents: Mapping[Var, int]) -> Fraction:
+    """Of all points, those at which the form compares so with zero."""
+    digits = [(abs(k), extents[v]) for v, k in form.terms if isinstance(v, Var) and v in extents]
+    signs = {k > 0 for _, k in form.terms}
+    if len(digits) != len(form.terms) or len(signs) != 1:
+        return Fraction(1)
+    digits.sort()
+    if any(k * extent != after for (k, extent), (after, _) in pairwise(digits)):
+        return Fraction(1)
+    # The n-th number is step * n + const, or const - step * n.
+    step, total = digits[0][0], prod(extent for _, extent in digits)
+    is_growing = signs == {True}
+    if op is BinaryOp.EQ:
+        n = Fraction(-form.const if is_growing else form.const, step)
+        return Fraction(n.denominator == 1 and 0 <= n < total, total)
+    limit = form.const - 1 if op is BinaryOp.LE else form.const
+    below = ceil(Fraction(-limit, step)) if is_growing else total - 1 - floor(Fraction(limit, step))
+    return Fraction(min(max(below, 0), total), total)

@@ -211,7 +211,10 @@ class _Stages:
 
     def _near(self, node: FlowNode, own: Mapping[Expr, Expr]) -> Indices:
         """Where scratch has a value."""
-        inner = [own[a] for a in indexed_axes(node.indices) if a not in self._outer]
+        axes = [a for a in indexed_axes(node.indices) if a not in self._outer]
+        if any(a not in own for a in axes):
+            raise ScheduleError(f"{node.name} is not stored at its axes, but at sums of them")
+        inner = [own[a] for a in axes]
         if self._blocked is not None:
             inner.insert(0, self._blocked - self._at[self._blocked])
         return (*self._here, *inner)
