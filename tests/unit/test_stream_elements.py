@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from native import run_native
 
 from tilewright.build import build
 from tilewright.codegen.kernel import kernel_ir
+from tilewright.gir.movement import share_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, const, free_vars, loads, maximum, select
+from tilewright.ir.expr import Buffer, Expr, Var, as_index, const, equal, free_vars, loads, maximum, select
 from tilewright.runtime.memory import empty_aligned
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.stream_elements import StreamElements
@@ -96,6 +98,25 @@ def test_stores_past_the_caches_are_aligned_and_fenced() -> None:
     assert "fence seq_cst" in text
 
 
+def test_a_loop_of_one_iteration_streams_too() -> None:
+    """Squares that are as wide as their block: the loop over rows of squares goes, not what it says."""
+    text = code(streamed(transposed(64, 64), lanes=16, squares=1, across=16, along=32))
+    assert len(re.findall(r"store <16 x float> .*!nontemporal", text)) == 16
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(7 * 8, 1), (13 * 8, 1), (12 * 8, 4)])
+def test_blocks_are_as_large_as_the_plan_says_even_if_nothing_divides_the_rows(rows: int, parts: int) -> None:
+    """13 rows of squares in blocks of up to 4 are 4 + 4 + 4 + 1; with several parts, each has a block."""
+    func = transposed(16, rows)
+    made = streamed(func, squares=1, across=4 * 8, along=16, parts=parts)
+    sizes = [n.extent for n in loops(made.body) if "row" in n.var.name]
+    assert sizes == [{7: 4, 13: 4, 12: 3}[rows // 8]]
+    assert StreamElements("Y", 8).broken_promise(func, made) is None  # what is not there is not counted
+    arrays = integers(func)
+    np.testing.assert_array_equal(run_func(made, *arrays)[0], arrays[0].T)
+    np.testing.assert_array_equal(run_native(made, arrays)[0], arrays[0].T)
+
+
 def test_of_rows_that_are_not_whole_vectors_only_every_eighth_is_aligned() -> None:
     assert code(streamed(transposed(61, 64))).count("!nontemporal") == 1
 
@@ -112,6 +133,42 @@ def test_an_output_that_is_not_aligned_is_stored_as_usual() -> None:
 
 def test_a_loop_says_that_it_streams() -> None:
     assert any(STREAM in dict(n.annotations) for n in loops(streamed(transposed(64, 64)).body))
+
+
+def test_what_one_part_alone_does_counts_once() -> None:
+    """126 elements are 15 vectors, which three parts share, and 6 others, which the last of them has."""
+    b = FuncBuilder("sum")
+    x, y = b.param("X", (7, 6, 3), F32), b.param("B", (3,), F32)
+    func = b.finish(b.compute("Y", (7, 6, 3), lambda i, j, k: x[i, j, k] + y[k]))
+    plan = StreamElements("Y", 8, parts=2)
+    s = Schedule(func)
+    s.apply(plan)
+    assert plan.broken_promise(func, s.func) is None
+
+
+@pytest.mark.parametrize("extents", [(5, 4, 3), (1, 7, 2), (4, 4, 1)])
+@pytest.mark.parametrize("steps", [(12, 3, 1), (24, 6, 2), (1, 5, 20), (7, 7, 1)])
+def test_the_iterations_that_a_condition_holds_for_are_counted(
+    extents: tuple[int, ...], steps: tuple[int, ...]
+) -> None:
+    """Exactly where variables are digits of a number, which is so in some of these; never too few."""
+    axes = {Var(n): e for n, e in zip("abc", extents, strict=True)}
+    points = np.stack([g.ravel() for g in np.meshgrid(*map(np.arange, extents), indexing="ij")])
+    values = np.array(steps) @ points
+    number: Expr = as_index(0)
+    for v, k in zip(axes, steps, strict=True):
+        number = number + v * k
+    used = sorted((k, e) for k, e in zip(steps, extents, strict=True) if e > 1)
+    exact = all(k * e == after for (k, e), (after, _) in pairwise(used))
+    for limit in range(-2, 70, 3):
+        cases = (
+            (number < limit, values < limit),
+            (as_index(limit) <= number, limit <= values),
+            (equal(number, as_index(limit)), values == limit),
+        )
+        for cond, holds in cases:
+            counted = share_of(cond, axes) * values.size
+            assert counted == holds.sum() if exact else counted >= holds.sum()
 
 
 def test_a_sum_is_refused() -> None:

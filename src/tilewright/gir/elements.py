@@ -73,7 +73,8 @@ class _Elements:
         cut = find_cut(piece, () if found is None else (found.across, found.inner), self._plan.lanes)
         if cut is None:
             if found is not None:
-                squares = Squares(piece, found, self._plan.tile, self._plan.lanes, self._names)
+                plan, parts = self._plan, self._plan.parts if is_shared else 1
+                squares = Squares(piece, found, plan.tile, plan.lanes, parts, self._names)
                 return [self._loops(squares.loops, self._streamed(squares.block()), is_shared)]
             return [self._vectors(piece, is_shared)]
         order = list(piece.axes.items())

@@ -10,6 +10,7 @@ Squares are taken in blocks, so that lines are read, and written, as a whole bef
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, prod
 
 from tilewright.gir.names import Names
 from tilewright.gir.pieces import ElementBox, steps_of
@@ -17,13 +18,13 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import TRUE, Buffer, Expr, Load, Scope, Var, free_vars, loads
 from tilewright.ir.rewrite import replace_loads, substitute
 from tilewright.ir.simplify import Simplifier
-from tilewright.tir.stmt import For, LoopKind, Stmt, Store, seq
+from tilewright.tir.stmt import For, If, LoopKind, Stmt, Store, seq
 
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """Elements of a block of squares: along the source's memory, and along the result's. `sources_first`: the next
-    block is the neighbour in the source; otherwise in the result. `squares` are stored together, side by side.
+    """Elements of a block of squares, at most: along the source's memory, and along the result's. `sources_first`: the
+    next block is the neighbour in the source; otherwise in the result. `squares` are stored together, side by side.
     """
 
     across: int
@@ -79,40 +80,72 @@ def _exists(load: Load, simplify: Simplifier) -> bool:
     return all(b.lo >= 0 and b.hi < n for b, n in zip(bounds, load.buffer.shape, strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class SquareBlocks:
+    """How the squares of a piece are divided: `across` and `along` are squares of a block, `rows` and `columns` are how
+    many blocks there are. The last has no squares beyond `rows_in_all`. `squares` side by side count as one.
+    """
+
+    across: int
+    along: int
+    rows: int
+    columns: int
+    rows_in_all: int
+    squares: int
+
+
+def square_blocks(
+    piece: ElementBox, found: TransposedReads, shape: TileShape, lanes: int, parts: int
+) -> SquareBlocks:
+    """As near to the shape as the extents allow, with no fewer blocks than the parts that are wanted, if there are that
+    many rows of squares.
+    """
+    rows, columns = (piece.axes[a] // lanes for a in (found.across, found.inner))
+    squares = _divisor(columns, shape.squares if len(found.reads) == 1 else 1)
+    along = _divisor(columns // squares, max(shape.along // (lanes * squares), 1))
+    columns = columns // squares // along
+    others = prod(e for a, e in piece.axes.items() if a not in (found.across, found.inner))
+    least = min(ceil(parts / (others * columns)), rows)
+    most = min(max(shape.across // lanes, 1), rows // least)
+    across = _divisor(rows, most)
+    if 2 * across <= most:  # few divide it, such as none a prime: the last block is smaller
+        across = ceil(rows / ceil(rows / most))
+    return SquareBlocks(across, along, ceil(rows / across), columns, rows, squares)
+
+
 class Squares:
     """The blocks of a piece: `loops` over them, and the statements of one."""
 
     def __init__(
-        self, piece: ElementBox, found: TransposedReads, shape: TileShape, lanes: int, names: Names
+        self,
+        piece: ElementBox,
+        found: TransposedReads,
+        shape: TileShape,
+        lanes: int,
+        parts: int,
+        names: Names,
     ) -> None:
         self._piece, self._found, self._lanes, self._names = piece, found, lanes, names
-        rows, columns = (piece.axes[a] // lanes for a in (found.across, found.inner))
-        self._squares = _divisor(columns, shape.squares if len(found.reads) == 1 else 1)
-        across = _divisor(rows, max(shape.across // lanes, 1))
-        along = _divisor(columns // self._squares, max(shape.along // (lanes * self._squares), 1))
-        self._inside = (across, along)
-        self._blocks = (
-            names.var("across", rows // across),
-            names.var("along", columns // along // self._squares),
-        )
-        counts = (rows // across, columns // along // self._squares)
+        self._divided = own = square_blocks(piece, found, shape, lanes, parts)
+        self._blocks = (names.var("across", own.rows), names.var("along", own.columns))
         others = {a: e for a, e in piece.axes.items() if a not in (found.across, found.inner)}
-        pairs = list(zip(self._blocks, counts, strict=True))
+        pairs = list(zip(self._blocks, (own.rows, own.columns), strict=True))
         self.loops: dict[Var, int] = {**others, **dict(reversed(pairs) if shape.sources_first else pairs)}
 
     def block(self) -> Stmt:
         """One block: its squares, those that follow each other in the result one after the other."""
-        (across, along), lanes, names = self._inside, self._lanes, self._names
-        row, column = names.var("row", across), names.var("column", along)
-        first = (
-            (self._blocks[0] * across + row) * lanes,
-            (self._blocks[1] * along + column) * (lanes * self._squares),
-        )
-        return For(row, across, For(column, along, self._square(*first)))
+        own, lanes, names = self._divided, self._lanes, self._names
+        row, column = names.var("row", own.across), names.var("column", own.along)
+        at = self._blocks[0] * own.across + row
+        along = (self._blocks[1] * own.along + column) * (lanes * own.squares)
+        squares: Stmt = For(column, own.along, self._square(at * lanes, along))
+        if own.rows * own.across > own.rows_in_all:
+            squares = If(at < own.rows_in_all, squares)
+        return For(row, own.across, squares)
 
     def _square(self, across: Expr, along: Expr) -> Stmt:
         found, lanes, names = self._found, self._lanes, self._names
-        height = lanes * self._squares
+        height = lanes * self._divided.squares
         tiles: dict[Load, Buffer] = {}
         out: list[Stmt] = []
         for n, ld in enumerate(found.reads):
@@ -123,7 +156,7 @@ class Squares:
             load = Load(ld.buffer, tuple(names.simplify(substitute(i, at)) for i in ld.indices))
             own = For(lane, lanes, Store(tiles[ld], (r, lane), load), LoopKind.VECTORIZED)
             out.append(For(r, height, own, LoopKind.UNROLLED))
-        w, h, lane = names.var("w", lanes), names.var("h", self._squares), names.var("lane", lanes)
+        w, h, lane = names.var("w", lanes), names.var("h", self._divided.squares), names.var("lane", lanes)
         here: Mapping[Var, Expr] = {found.across: across + w, found.inner: along + h * lanes + lane}
 
         def inside(ld: Load) -> Expr | None:
@@ -136,7 +169,7 @@ class Squares:
             indices = tuple(names.simplify(substitute(i, here)) for i in s.indices)
             stores.append(Store(s.buffer, indices, value))
         own = For(lane, lanes, seq(*stores), LoopKind.VECTORIZED)
-        both = For(h, self._squares, own, LoopKind.UNROLLED)
+        both = For(h, self._divided.squares, own, LoopKind.UNROLLED)
         return seq(*out, For(w, lanes, both, LoopKind.UNROLLED))
 
 

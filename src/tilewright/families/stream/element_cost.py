@@ -8,7 +8,7 @@ from tilewright.cost.work import instructions
 from tilewright.gir.elements import ElementPlan, fused_axes
 from tilewright.gir.from_nest import ElementNest
 from tilewright.gir.pieces import steps_of
-from tilewright.gir.tiles import find_transposed
+from tilewright.gir.tiles import find_transposed, square_blocks
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.target.machine import Machine
 
@@ -39,13 +39,17 @@ class ElementCost:
             inner is not None and inner in steps_of(ld.buffer, ld.indices, simplify) for ld in reads
         )
         self._stores = len(piece.stores)
-        self.is_transposed = find_transposed(piece, lanes, simplify) is not None
+        self._piece, self._transposed = piece, find_transposed(piece, lanes, simplify)
         cost = fused_axes(piece, lanes)[1] * lanes - _STEP_ACCESSES
         self._scattered = 0.0 if self.is_transposed else max(cost - len(reads) - self._stores, 0.0)
         size = self._size
         read = {ld.buffer: min(ld.buffer.bytes, size * ld.dtype.bytes) for ld in reads}
         self._read = float(sum(read.values()))
         self._written = float(sum(size * s.buffer.dtype.bytes for s in piece.stores))
+
+    @property
+    def is_transposed(self) -> bool:
+        return self._transposed is not None
 
     def seconds(self, plan: ElementPlan) -> float:
         m = self._machine
@@ -73,9 +77,11 @@ class ElementCost:
 
     def _runs(self, plan: ElementPlan) -> float:
         near = self._read + self._written
-        if not self.is_transposed or near <= l2_room(self._machine):
+        if self._transposed is None or near <= l2_room(self._machine):
             return 0.0
         reads, stores, past = _RUN_NEAR if near <= pass_room(self._machine) else _RUN_FAR
+        own = square_blocks(self._piece, self._transposed, plan.tile, self._lanes, plan.parts)
         if plan.tile.sources_first:
-            return self._size / plan.tile.along * (past if plan.streams else stores) * 1e-9
-        return self._size / plan.tile.across * reads * 1e-9
+            run = own.along * own.squares * self._lanes
+            return self._size / run * (past if plan.streams else stores) * 1e-9
+        return self._size / (own.across * self._lanes) * reads * 1e-9

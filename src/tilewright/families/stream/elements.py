@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from itertools import product
 
+from tilewright.cost.caches import LINE_BYTES
 from tilewright.cost.parallel import ENOUGH_PARTS
 from tilewright.families.inline import consumers
 from tilewright.families.parallel import is_worth_sharing
@@ -25,9 +26,10 @@ from tilewright.target.target import Target
 from tilewright.tir.stmt import LoopKind
 
 VECTORS = (1, 2)  # vectors computed in turn; bound: what is tried
-# Bound: what is tried, in elements. Whole lines on both sides; and longer runs of results, for which the source is read
-# in order.
-TILES = (TileShape(16, 16, False, 2), TileShape(16, 64, True, 2))
+# Bound: what is tried, in elements. Whole lines on both sides; longer runs of results, for which the source is read in
+# order; and runs of the source of a page, of which the results are a line or two of each of their rows.
+TILES = (TileShape(16, 16), TileShape(16, 64, sources_first=True), TileShape(1024, 32))
+_MOST_SQUARES = 2  # stored together; bound: more do not fit the registers
 
 
 def find_elements(s: Draft, name: str, target: Target) -> ElementNest:
@@ -43,9 +45,10 @@ def lanes_of(s: Draft, name: str, target: Target) -> int:
 def element_step(
     name: str, lanes: int, vectors: int, tile: int, *, streams: bool, parts: int
 ) -> StreamElements:
-    t = TILES[tile]
+    """With as many squares as make whole lines of results, counted in elements of 4 bytes."""
+    t, squares = TILES[tile], max(1, min(LINE_BYTES // (4 * lanes), _MOST_SQUARES))
     return StreamElements(
-        name, lanes, vectors, t.across, t.along, t.sources_first, t.squares, streams=streams, parts=parts
+        name, lanes, vectors, t.across, t.along, t.sources_first, squares, streams=streams, parts=parts
     )
 
 

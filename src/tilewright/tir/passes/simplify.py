@@ -22,7 +22,7 @@ from tilewright.ir.simplify import Simplifier
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_children, map_exprs
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Alloc, Emit, For, If, LoopKind, Seq, Stmt, Store, seq, walk_stmts
+from tilewright.tir.stmt import STREAM, Alloc, Emit, For, If, LoopKind, Seq, Stmt, Store, seq, walk_stmts
 
 _NOTHING = Seq(())
 
@@ -46,7 +46,8 @@ def _tidy(s: Stmt) -> Stmt:
         case For():
             if s.body == _NOTHING or s.extent == 0:
                 return _NOTHING
-            if s.extent == 1 and s.kind is not LoopKind.PARALLEL:
+            # Its annotations are about what is inside, however often it runs.
+            if s.extent == 1 and s.kind is not LoopKind.PARALLEL and STREAM not in dict(s.annotations):
                 return s.body
             return _hoist(s)
         case Alloc() | Emit():
