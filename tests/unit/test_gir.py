@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from native import run_native
 
 from tilewright.gir.from_func import flow_graph_of
 from tilewright.gir.lower import lower_flow_graph
+from tilewright.gir.movement import added_movement
 from tilewright.gir.plan import Plan, find_lanes, result_place
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope, UnaryOp, as_index, cast, const, equal, select, unary
@@ -14,7 +16,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func, poisoned_array
-from tilewright.tir.stmt import PREFETCH, PREFETCH_ROW, loops
+from tilewright.tir.stmt import PREFETCH, PREFETCH_ROW, LoopKind, loops
 
 F32 = DType.F32
 
@@ -223,6 +225,24 @@ def test_a_row_that_begins_unlike_the_rest(make: Callable[[int, int], Func], fir
     np.testing.assert_allclose(
         run(streamed(func, 4, 1, chunk=4), args), run(func, args), rtol=2e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("make", [sum_columns, softmax_columns])
+@pytest.mark.parametrize(("n", "lanes"), [(96, 32), (100, 32), (24, 32), (5, 8), (64, 64)])
+def test_rows_side_by_side_are_vectors_of_a_power_of_two(
+    make: Callable[[int, int], Func], n: int, lanes: int
+) -> None:
+    """Others would be passed from one iteration to the next element by element."""
+    func = make(7, n)
+    graph = flow_graph_of(func)
+    made = lower_flow_graph(graph, Plan(find_lanes(graph), 128, 1))
+    assert {loop.extent for loop in loops(made.body) if loop.kind is LoopKind.VECTORIZED} == {lanes}
+    assert added_movement(func, made) is None
+    args = inputs(func)
+    want = run(func, args)
+    np.testing.assert_allclose(run(made, args), want, rtol=2e-6, atol=1e-6)
+    (got,) = run_native(made, args)
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
 
 
 def test_what_is_no_flow_graph_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TypeAlias
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
@@ -16,6 +17,9 @@ from tilewright.tir.stmt import PREFETCH_ROW, STREAM, Annotations, For, If, Loop
 ZERO = as_index(0)
 Values: TypeAlias = dict[Var, Expr]  # of axes
 Others: TypeAlias = Callable[[Values], Iterator[Stmt]]
+# Lanes of each of several vectors that are one, whose lanes are no power of two; bound: two vectors of AVX-512. What
+# has no element in it is left out.
+_MOST_LANES = 32
 _LANE = Var("lane_of_elements")  # where lanes are elements of a row: which of them it is
 
 
@@ -70,8 +74,8 @@ class Row:
         if self._step is not None:
             shape = (*self._here.values(), self._steps * self.width)
             return Load(self.names.local(name, shape, like, Scope.LOCAL), self._own_place)
-        lanes = 1 if self.lane is None else self.width
-        return Load(self.names.local(name, (lanes,), like, Scope.REGISTER), self._own_place)
+        width, count = (1, 1) if self.lane is None else _whole_vectors(self.width)
+        return Load(self.names.local(name, (width * count,), like, Scope.REGISTER), self._own_place)
 
     @property
     def _own_row(self) -> Expr:
@@ -113,13 +117,24 @@ class Row:
     def over_rows(self, s: Stmt) -> Stmt:
         if self.lane is None:
             return s
+        if self._step is None:
+            return self._over_one_vector(self.lane, s)
         lane = self.names.var("lane", self.width)  # of this loop alone
         own: Values = {self.lane: lane}
-        if self._step is None:
-            return For(lane, self.width, substitute_stmt(s, own), LoopKind.VECTORIZED)
         step = self.names.var("step", self._steps)
         own[self._step] = step
         return For(step, self._steps, For(lane, self.width, substitute_stmt(s, own), LoopKind.VECTORIZED))
+
+    def _over_one_vector(self, mine: Var, s: Stmt) -> Stmt:
+        """For all rows of a vector; several that are whole ones if it has no power of two lanes."""
+        width, count = _whole_vectors(self.width)
+        lane, vector = self.names.var("lane", width), self.names.var("vector", count)
+        own: Expr = lane if count == 1 else vector * width + lane
+        body = substitute_stmt(s, {mine: own})
+        if width * count > self.width:
+            body = If(own < self.width, body)
+        body = For(lane, width, body, LoopKind.VECTORIZED)
+        return body if count == 1 else For(vector, count, body, LoopKind.UNROLLED)
 
     # ------------------------------------------------------------------------------------------------------- values
 
@@ -416,6 +431,17 @@ class Row:
         for n in range(1, acc.shape[0]):
             value = binary(node.combine, value, Load(acc, (as_index(n),)))
         return value
+
+
+def _whole_vectors(lanes: int) -> tuple[int, int]:
+    """Lanes of each vector, a power of two, and how many have room for as many lanes. Code generators pass vectors of
+    other sizes from block to block element by element.
+    """
+    width = 1 << (lanes - 1).bit_length()
+    if width == lanes:
+        return lanes, 1
+    width = min(width, _MOST_LANES)
+    return width, ceil(lanes / width)
 
 
 def _wrapped(body: Stmt, loops: Sequence[tuple[Var, int]], notes: Annotations = ()) -> Stmt:
