@@ -11,7 +11,7 @@ from tilewright.gir.lower import lower_flow_graph
 from tilewright.gir.movement import added_movement
 from tilewright.gir.plan import Plan, find_lanes, result_place
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Scope, UnaryOp, as_index, cast, const, equal, select, unary
+from tilewright.ir.expr import Scope, UnaryOp, as_index, cast, const, equal, maximum, minimum, select, unary
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
@@ -225,6 +225,16 @@ def test_a_row_that_begins_unlike_the_rest(make: Callable[[int, int], Func], fir
     np.testing.assert_allclose(
         run(streamed(func, 4, 1, chunk=4), args), run(func, args), rtol=2e-4, atol=1e-5
     )
+
+
+def test_lanes_are_along_the_rows_that_data_chooses() -> None:
+    """Not along what chooses them, of which one is read for each row."""
+    f = FuncBuilder("chosen")
+    x, at = f.param("x", (100, 48), F32), f.param("at", (32,), DType.I64)
+    rows = f.compute("rows", (32, 48), lambda i, j: x[minimum(maximum(at[i], 0), 99), j])
+    total = f.reduce("total", (32,), (48,), lambda i, k: rows[i, k])
+    graph = flow_graph_of(f.finish(f.compute("y", (32, 48), lambda i, j: rows[i, j] - total[i])))
+    assert [a in graph.inner for a in find_lanes(graph)] == [True]
 
 
 @pytest.mark.parametrize("make", [sum_columns, softmax_columns])

@@ -101,11 +101,12 @@ def memory_accesses(graph: FlowGraph) -> list[tuple[Buffer, Indices, tuple[Var, 
 def find_lanes(graph: FlowGraph) -> tuple[Var, ...]:
     """The axes along which most of memory lies side by side: several inner ones that follow each other, or one."""
     weights: dict[Var, float] = {}
-    for buffer, indices, axes in memory_accesses(graph):
-        steps = strides(graph, buffer, indices)
-        for a, k in (steps or {}).items():
-            if k == 1 and graph.extents[a] > 1:
-                weights[a] = weights.get(a, 0.0) + graph.size(axes) * buffer.dtype.bytes
+    for buffer, indices, _ in memory_accesses(graph):
+        # What does not vary with an axis is read once for all of it, such as the number of a row.
+        used = [a for a in graph.extents if any(a in free_vars(i) for i in indices)]
+        for a in used:
+            if graph.extents[a] > 1 and stride_along(graph, buffer, indices, a) == 1:
+                weights[a] = weights.get(a, 0.0) + graph.size(used) * buffer.dtype.bytes
     if not weights:
         return ()
     last = max(weights, key=lambda a: weights[a])
