@@ -2,7 +2,9 @@
 
 A block that only moves data is inlined wherever it is read. A block that computes is inlined into blocks that are not
 reductions, where each element would be computed once per reduction step; and where that costs no more than to store it
-and to load it: into blocks of no more elements than it has itself, or few more if it takes few operations.
+and to load it: into blocks of no more elements than it has itself, or few more if it takes few operations. What is read
+before a fold and again by what depends on it is left, as a row that is normed: it may be kept near from one sweep to
+the next, which is a choice of whoever schedules the sweeps.
 
 The two operands of a contraction may be moved parts of one buffer, as queries and keys that were computed together are.
 Then one of them stays: a step that packs an operand names its buffer. Once it is packed, what it is packed from
@@ -35,6 +37,8 @@ def inline_spatial(s: Draft) -> None:
         if any(_is_factor_of_same(now, u) or is_laid_out(now, u) or keeps_rows(now, u) for u in users):
             continue
         if users and all(is_movement(block) or _pays(block, u) for u in users):
+            if not is_movement(block) and _is_worth_keeping(now, users, s.func):
+                continue
             s.attempt(ComputeInline(block.name))
 
 
@@ -81,6 +85,37 @@ def single_consumer(func: Func, buffer: Buffer) -> Block | None:
 def is_movement(block: Block) -> bool:
     """Each element stored is one element loaded."""
     return block.try_store is not None and isinstance(block.store.value, Load)
+
+
+_KEPT = 2  # operations: a store and a load; counted
+
+
+def _is_worth_keeping(block: Block, users: list[Block], func: Func) -> bool:
+    """Is a reader behind a fold of what another makes of it, and does it take more to compute its elements again than
+    to keep them?
+    """
+    value, elements = block.store.value, domain(block)
+    again = instructions(value) + sum(ld.buffer.size >= elements for ld in loads(value))
+    return again > _KEPT and any(
+        u is not first and domain(u) == elements and _is_behind_fold(u, first, func)
+        for first in users
+        for u in users
+    )
+
+
+def _is_behind_fold(block: Block, first: Block, func: Func) -> bool:
+    """Does it depend on a fold of what `first` makes? A contraction is none: it has others beside."""
+    stack, seen = [(first, False)], set[tuple[str, bool]]()
+    while stack:
+        b, is_folded = stack.pop()
+        if b.name == block.name and is_folded:
+            return True
+        store = b.try_store
+        if store is None or (b.name, is_folded) in seen or (b.is_reduction and isinstance(store.value, Fma)):
+            continue
+        seen.add((b.name, is_folded))
+        stack += [(u, is_folded or b.is_reduction) for u in consumers(func, store.buffer)]
+    return False
 
 
 def _pays(producer: Block, user: Block) -> bool:
