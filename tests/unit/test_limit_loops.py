@@ -1,20 +1,24 @@
 """Loops over open dimensions stop where these end, in the interpreter and in native code."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ir.expr import DimSize, as_index
+from tilewright.driver.parts_in_use import sizes_in_use
+from tilewright.ir.expr import DimSize, Load, Var, as_index, maximum, minimum
 from tilewright.ir.layout import Layout, SplitDim
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.sizes import Dim
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.passes.limit_loops import limit_loops
 from tilewright.tir.passes.place_sizes import size_buffer
 from tilewright.tir.pipeline import lower_func
-from tilewright.tir.stmt import If, walk_stmts
+from tilewright.tir.stmt import For, If, LoopKind, Seq, walk_stmts
 
 GEMM = parse_func("""
 @func
@@ -158,6 +162,21 @@ def test_a_loop_that_passes_a_value_on_to_itself_alone_is_limited(
 
 def test_parts_are_counted() -> None:
     assert "in parallel(8, (size__n[0] + 7) // 8)" in text_of(shared)
+
+
+def test_parts_in_use_are_at_most_what_a_minimum_is_of() -> None:
+    """The runtime counts parts by sums and quotients: of a minimum it takes what it has these for."""
+    dim = Dim("n", 1, 64)
+    n = Load(size_buffer("n"), (as_index(0),))
+    half, most = (n + 1) // 2, minimum(n, as_index(9))
+    loop = For(
+        Var("p"), 32, Seq(()), LoopKind.PARALLEL, limit=maximum(minimum(minimum(half, n % 7), n), most)
+    )
+    func = Func("f", (size_buffer("n"),), (), loop)
+    found = sizes_in_use(func, {"n": dim})
+    assert [max(e.evaluate({"n": v}) for e in found) for v in (1, 10, 64)] == [1, 10, 64]
+    unknown = replace(loop, limit=n % 7)
+    assert sizes_in_use(replace(func, body=unknown), {"n": dim}) == ()
 
 
 def test_register_tiles_come_in_heights_that_differ_by_one() -> None:

@@ -18,6 +18,7 @@ from tilewright.ir.expr import (
     BinaryOp,
     Buffer,
     Const,
+    DimSize,
     Expr,
     Load,
     Select,
@@ -129,6 +130,16 @@ def test_floats_pass_with_their_indices_simplified() -> None:
     a = Buffer("A", (100,), DType.F32)
     x = a[i + j - i] + const(0.0, DType.F32)
     assert Simplifier(RANGES)(x) is Binary(BinaryOp.ADD, a[j], const(0.0, DType.F32))
+
+
+def test_a_quotient_of_open_sizes_is_near_to_what_it_divides() -> None:
+    n = DimSize("n", 1, 20)
+    for by, behind in itertools.product((2, 3, 4, 8), range(4)):
+        rounded = const(0) - (const(0) - n * 2 - behind) // by * by  # up to the next multiple
+        more = rounded - n * 2
+        low, high = Simplifier().bounds(more)
+        values = [-((-2 * v - behind) // by) * by - 2 * v for v in range(1, 21)]
+        assert behind <= low <= min(values) and max(values) <= high <= behind + by - 1
 
 
 def test_bounds_of_unknowns_are_infinite() -> None:

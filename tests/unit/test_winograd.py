@@ -10,6 +10,7 @@ from native import run_native
 
 from tilewright.families.choosing import choosing
 from tilewright.families.winograd.recipe import find_stages
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
 from tilewright.ops.core.conv import Conv
 from tilewright.ops.opdef import OpAlternative, Sample, TensorType
@@ -17,10 +18,12 @@ from tilewright.schedule.validate import check_valid
 from tilewright.search.algorithms import algorithm_seconds, choose_algorithms
 from tilewright.search.default import schedule_func, spaces
 from tilewright.support.arrays import Array
+from tilewright.support.sizes import Dim, sym_int
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Alternative, Func, single
 from tilewright.tir.interp import run_func
+from tilewright.tir.pipeline import lower_func
 from tilewright.tir.stmt import LoopKind, blocks, loops
 
 Sound = Callable[[Func], Func]
@@ -96,6 +99,7 @@ def test_scheduled_and_native_they_still_do(name: str, sound: Sound) -> None:
         layer((1, 8, 8, 8), 16, (3, 3)),  # few channels
         layer((1, 16, 8, 8), 16, (1, 1)),
         layer((1, 16, 8, 8), 16, (7, 7), pad=3),  # no points
+        layer((1, 16, 2, 2), 16, (3, 3)),  # one tile
     ],
 )
 def test_other_convolutions_have_none(s: Sample) -> None:
@@ -131,6 +135,29 @@ def test_every_kind_of_point_gives_the_convolution() -> None:
             check_valid(built)
             (native,) = run_native(built, s.inputs)
             assert error(native, s) < 5e-6, space.decisions(some[n])
+
+
+def test_images_of_open_size_are_scheduled_in_every_order() -> None:
+    """Rows of tiles are blocks where one has all of them; and no stage goes beyond the tiles in use."""
+    height, width = (sym_int(Dim(n, 8, 40, 2)) for n in ("height", "width"))
+    shapes = [(1, 16, height, width), (24, 16, 3, 3), (24,)]
+    op = layer((1, 16, 40, 40), 24, (3, 3)).op
+    types = [TensorType(DType.F32, shape) for shape in shapes]
+    found = op.alternatives(types)
+    assert any(f"blocks of {n}×all" in a.name for a in found for n in (10, 20)), "none has all rows"
+    for a in found:
+        b = FuncBuilder("layer")
+        params = [b.param(n, t.shape, t.dtype) for n, t in zip("xwc", types, strict=True)]
+        func = b.finish(*a.compute(b, params, "conv"))
+        (space,) = spaces(func, AVX2, frozenset("wc"))
+        points, _ = space.ranked()
+        for inside in (0, 1):
+            point = points[points[:, 3] == inside][0]
+            built = space.build(space.decisions(point)).module.funcs[0]
+            check_valid(built)
+            for phase in lower_func(built)[0]:
+                rows = [n for n in loops(phase.func.body) if set(n.var.name.split("_")) & set("grt")]
+                assert all(n.limit is not None for n in rows if n.extent > 4), (a.name, rows)
 
 
 def test_stages_are_found_by_their_structure() -> None:

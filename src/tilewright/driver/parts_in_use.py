@@ -10,22 +10,29 @@ from tilewright.tir.passes.place_sizes import size_name
 
 
 def sizes_in_use(func: Func, dims: Mapping[str, Dim]) -> tuple[SizeExpr, ...]:
-    """The number of parts in use is the largest of these; none: all are. It may be larger than that of all parts."""
+    """The number of parts in use is at most the largest of these; none: all are. It may be larger than that of all
+    parts.
+    """
     limit = parts_in_use(func)
     if limit is None or parts(func) == 1:
         return ()
-    found = [_size(e, dims) for e in _largest(limit)]
-    sizes = tuple(e for e in found if e is not None)
-    return sizes if len(sizes) == len(found) else ()
+    return tuple(dict.fromkeys(_largest(limit, dims) or ()))
 
 
-def _largest(e: Expr) -> list[Expr]:
-    """Those that `e` is the maximum of. What clamps it to a number is left to the runtime."""
-    if isinstance(e, Binary) and e.op is BinaryOp.MAX:
-        return [*_largest(e.a), *_largest(e.b)]
-    if isinstance(e, Binary) and e.op is BinaryOp.MIN and isinstance(e.b, Const):
-        return _largest(e.a)
-    return [e]
+def _largest(e: Expr, dims: Mapping[str, Dim]) -> list[SizeExpr] | None:
+    """The largest of these is at least `e`: a minimum is at most either of what it is made of. None if there are none
+    that the runtime could evaluate.
+    """
+    match e:
+        case Binary(op=BinaryOp.MAX):
+            a, b = _largest(e.a, dims), _largest(e.b, dims)
+            return None if a is None or b is None else [*a, *b]
+        case Binary(op=BinaryOp.MIN):  # what clamps it to a number is left to the runtime
+            a = _largest(e.a, dims)
+            return a if a is not None and any(s.constant is None for s in a) else _largest(e.b, dims)
+        case _:
+            found = _size(e, dims)
+            return None if found is None else [found]
 
 
 def _size(e: Expr, dims: Mapping[str, Dim]) -> SizeExpr | None:

@@ -32,6 +32,7 @@ from tilewright.ir.expr import (
     mul,
     sub,
 )
+from tilewright.ir.traits import SIZES, traits
 
 Number: TypeAlias = int | float  # an int, or ±inf
 
@@ -364,7 +365,24 @@ class Simplifier:
             a = self._atom_bounds(atom)
             lo += a.lo * k if k > 0 else a.hi * k
             hi += a.hi * k if k > 0 else a.lo * k
+        if len(form.terms) > 1 and any(_is_open_quotient(atom) for atom, _ in form.terms):
+            return Interval(max(lo, -self._above(self._scale(form, -1))), min(hi, self._above(form)))
         return Interval(lo, hi)
+
+    def _above(self, form: Linear) -> Number:
+        """A bound from above, in which a quotient of open sizes is near to what it is a quotient of: n - n // 4 * 4 is
+        at most 3, though n may be anything.
+        """
+        for atom, k in form.terms:
+            if _is_open_quotient(atom):
+                assert isinstance(atom, Binary) and isinstance(atom.b, Const)
+                by = int(atom.b.value)
+                rest = Linear(form.const, tuple([t for t in form.terms if t[0] is not atom]))
+                of = self.linear(atom.a)
+                near = of if k > 0 else self._sum(of, Linear(1 - by, ()))
+                found = self._bounds_of(self._sum(self._scale(rest, by), self._scale(near, k))).hi
+                return found if found == math.inf else found // by
+        return math.inf
 
     def _atom_bounds(self, atom: Expr) -> Interval:
         if isinstance(atom, Var):
@@ -402,6 +420,13 @@ class Simplifier:
             text = _spell(atom)
             self._order[atom] = text
         return text
+
+
+def _is_open_quotient(atom: Expr) -> bool:
+    """Is it a quotient, by a number, of sizes that are known when the program runs?"""
+    if not isinstance(atom, Binary) or atom.op is not BinaryOp.FLOORDIV or not isinstance(atom.b, Const):
+        return False
+    return atom.b.value > 0 and bool(traits(atom.a) & SIZES)
 
 
 def _has_data(form: Linear) -> bool:

@@ -19,7 +19,7 @@ from tilewright.families.gemm.register_tile import ReductionNest, loops_of, tile
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
 from tilewright.families.winograd.straight_line import schedule_straight_line
-from tilewright.ir.expr import Scope, Var, loads
+from tilewright.ir.expr import Buffer, Scope, Var, loads
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.cache_write import CacheWrite
@@ -93,18 +93,34 @@ def _own(shared: dict[str, str], name: str) -> tuple[str, ...]:
 
 
 def _shared(s: Draft, stages: WinogradBlocks) -> dict[str, str]:
-    """The loop over blocks of tiles, of each stage that goes over them; empty if there is one block only."""
+    """The loop over blocks of tiles, of each stage that goes over them: over rows of tiles, where one block has all of
+    them and their columns are an axis of their own. Empty if there is one block only.
+    """
     c = _contraction(s, stages.gemm)
     if len(c.rows) < 2:
         return {}
-    found: dict[str, str] = {}
-    for name in (*stages.inputs, stages.gemm, *stages.results):
-        block = find_block(s.func, name)
-        first = block.store.indices[0]
-        if not isinstance(first, Var):
-            raise ScheduleError(f"{name} does not go over blocks of tiles first")
-        found[name] = loops_of(block)[first]
+    lead = c.rows[0].var
+    if lead not in c.a.indices or lead not in c.store.indices:
+        raise ScheduleError(f"{stages.gemm} does not go over blocks of tiles")
+    found = {name: _loop_along(s, name, c.a.indices.index(lead)) for name in stages.inputs}
+    found[stages.gemm] = loops_of(c.block)[lead]
+    at = c.store.indices.index(lead)
+    found |= {name: _loop_along(s, name, at, c.store.buffer) for name in stages.results}
     return found
+
+
+def _loop_along(s: Draft, name: str, place: int, read: Buffer | None = None) -> str:
+    """The loop of a block whose variable is the index at this place of what it stores, or of what it reads of a
+    buffer.
+    """
+    block = find_block(s.func, name)
+    accesses = [ld.indices for ld in loads(block.store.value) if ld.buffer is read]
+    if read is None:
+        accesses = [block.store.indices]
+    found = {indices[place] for indices in accesses}
+    if len(found) != 1 or not isinstance(var := found.pop(), Var):
+        raise ScheduleError(f"{name} does not go over blocks of tiles")
+    return loops_of(block)[var]
 
 
 def _contraction(s: Draft, name: str) -> Contraction:

@@ -28,6 +28,9 @@ _MAX_PRODUCTS = 36  # of a tile: as many statements are written out
 _MIN_CHANNELS = 16  # with fewer, the transforms cost more than the multiplications save
 _TILES = (12, 48)  # of a block, at least
 _OUTPUTS = (4, 2)  # of a tile along an axis, at most
+_MOST_OPEN_ROWS = (
+    2  # rows of tiles of one of several blocks where the height is open; bound: one is computed in vain
+)
 _WIDTHS = 2  # by which the capacity of an open width is larger than one that a block is made for
 
 
@@ -106,9 +109,11 @@ class Winograd:
         blocks = math.prod(parts)
         if parts[0] == 1:  # of all images together: those along the first axis are as many as are in use
             blocks = -(-grid[0] // self.rows) * math.prod(parts[2:])
-        tiles, names = (
-            ((math.prod(block), grid[-1]), ["r", "t"]) if self.columns == 0 else ((math.prod(block),), ["t"])
-        )
+        tiles, names = ((math.prod(block),), ["t"])
+        if self.columns == 0:
+            # A block that has all rows of an image, which may be open too, has as many as are in use.
+            rows = grid[0] if block == [1, capacity(grid[0])] else math.prod(block)
+            tiles, names = ((rows, grid[-1]), ["r", "t"])
         v = b.compute(
             f"{name}_input",
             (blocks, *planes, *tiles, depth),
@@ -176,9 +181,11 @@ def algorithms(w: TensorType, window: Window, group: int, out: TensorType) -> It
             continue
         grid = Winograd(found, 1, 1).tiles(out.shape[2:])
         most = [capacity(n) for n in grid]
+        if math.prod((capacity(out.shape[0]), *most)) == 1:
+            continue  # one tile: filters, which are larger than those of the convolution, are all that is read
         if is_open(out.shape):
             if len(grid) > 1 and is_open(grid[-1:]):
-                yield from (Winograd(found, rows, 0) for rows in _open_rows(most))
+                yield from (Winograd(found, rows, 0) for rows in _open_rows(most, is_open(grid[:1])))
             elif len(grid) > 1:
                 yield from (Winograd(found, *b) for b in _blocks(most))
             continue
@@ -212,10 +219,15 @@ def _blocks(grid: Sequence[int]) -> list[tuple[int, int]]:
     return sorted({*wanted, (first, last)})
 
 
-def _open_rows(grid: Sequence[int]) -> list[int]:
-    """As above, of blocks that are as wide as the image, if a part of the width is in use."""
+def _open_rows(grid: Sequence[int], are_rows_open: bool) -> list[int]:
+    """As above, of blocks that are as wide as the image, if a part of the width is in use. Where the height is open,
+    too, the last of several blocks has rows beyond it; one block has none.
+    """
     each = max(math.prod(grid[1:]) // _WIDTHS, 1)
-    return sorted({next((n for n in _divisors(grid[0]) if n * each >= least), grid[0]) for least in _TILES})
+    rows = {next((n for n in _divisors(grid[0]) if n * each >= least), grid[0]) for least in _TILES}
+    if are_rows_open and len(grid) == 2:
+        rows = {n if n <= _MOST_OPEN_ROWS else grid[0] for n in rows}
+    return sorted(rows)
 
 
 def _divisors(n: int) -> list[int]:
