@@ -1,11 +1,12 @@
-"""What the families that fuse contractions win: programs with `bands` and `attention`, and without them.
+"""What the families that fuse contractions win: programs with `bands` and `chain`, and without them.
 
     python -m benchmarks.fused_contractions                       # blocks, and networks of $BENCH_HOME; writes the page
     python -m benchmarks.fused_contractions decode_32x4096_keys bert_base --no-save
     python -m benchmarks.fused_contractions --from RESULTS.json   # what was measured before
 
 A program without a family is another trace of the same model (`docs/traces.md`): without `bands` no Funcs are joined,
-without `attention` every group of two contractions is divided into three. What follows from that is decided anew.
+without `chain` contractions are not joined to others,
+and every group of two contractions is divided into three. What follows from that is decided anew.
 """
 
 import json
@@ -30,7 +31,7 @@ from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
 from tilewright.cli.output import note
 from tilewright.compiler import stages
-from tilewright.driver.decisions import Group, Kernel
+from tilewright.driver.decisions import Group, Join, Kernel
 from tilewright.driver.trace import ProgramTrace
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.group import FusionGroup, Grouping
@@ -42,13 +43,13 @@ SHOWS = """Where the kernel families that fuse contractions with what is around 
 
 METHOD = """float32, random inputs, untuned, in one process that is pinned to as many cores as threads. *with* is the
 program as it is by default. *without* is the same model with another trace: without `bands` no Funcs are joined, so
-each convolution is a kernel; without `attention` the two MatMuls and what is between them are three kernels. Both take
+each convolution is a kernel; without `chain` two MatMuls and what is between them are three kernels. Both take
 turns; times are medians in milliseconds. *without / with* is how many times longer the program takes without the
 family, with its 95 % interval over rounds: above 1 the family wins. *kernels* counts the calls of the family in a run,
-and how many of them do fuse: `attention` may also keep its contractions apart. *difference* is the largest between
+and how many of them do fuse: `chain` may also keep its contractions apart. *difference* is the largest between
 both results, over the largest output."""
 
-FAMILIES = ("bands", "attention")
+FAMILIES = ("bands", "chain")
 NETWORKS = (
     "mobilenetv2",
     "efficientnet_b0",
@@ -81,7 +82,11 @@ def without(family: str, found: Stages) -> ProgramTrace:
         return ProgramTrace({"groups": given["groups"], "algorithms": given["algorithms"], "joins": ()})
     groups = [g for g in given["groups"] if isinstance(g, Group)]
     divided = divide_chains(found.graph, groups)
-    return ProgramTrace({"groups": divided, "algorithms": given["algorithms"], "joins": given["joins"]})
+    chained = {c for k in given["kernels"] if isinstance(k, Kernel) and k.family == family for c in k.calls}
+    joins = tuple(
+        j for j in given["joins"] if isinstance(j, Join) and f"{j.first}__{j.second}" not in chained
+    )
+    return ProgramTrace({"groups": divided, "algorithms": given["algorithms"], "joins": joins})
 
 
 def divide_chains(graph: Graph, groups: Sequence[Group]) -> tuple[Group, ...]:

@@ -5,7 +5,7 @@ Run with `--bless` to write the text anew, and read the difference before it is 
 
 from collections.abc import Callable
 
-from tilewright.families.attention.space import AttentionSpace
+from tilewright.families.chain.space import ChainSpace
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import UnaryOp, unary
 from tilewright.search.default import spaces
@@ -31,7 +31,7 @@ def attention(heads: int, rows: int, keys: int, size: int) -> Func:
 
 def test_blocks_of_rows(golden: Callable[[str, str], None]) -> None:
     space = spaces(attention(2, 24, 16, 8), AVX2)[0]
-    assert isinstance(space, AttentionSpace)
+    assert isinstance(space, ChainSpace)
     decisions = {
         "block": 12,
         "keys": 0,

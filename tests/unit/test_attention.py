@@ -12,7 +12,7 @@ from native import BEST, every_target, run_native
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from tilewright.families.attention.space import AttentionSpace
+from tilewright.families.chain.space import ChainSpace
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
@@ -75,9 +75,9 @@ def func_of(graph: Graph) -> Func:
     return func
 
 
-def space_of(func: Func, target: Target = AVX2) -> AttentionSpace:
+def space_of(func: Func, target: Target = AVX2) -> ChainSpace:
     found = spaces(func, target)[0]
-    assert isinstance(found, AttentionSpace)
+    assert isinstance(found, ChainSpace)
     return found
 
 
@@ -310,7 +310,7 @@ def test_heads_that_come_and_go_side_by_side() -> None:
     graph = b.finish(b.apply(Relu(), b.apply(Reshape((40, 48)), b.apply(Transpose((1, 0, 2)), out))))
     first, *_ = lower_graph(prepare(graph)).funcs
     assert next(n for n in groups(prepare(graph)) if "SoftmaxParts" in n).endswith("Transpose Reshape")
-    assert isinstance(spaces(first, AVX2)[0], AttentionSpace)
+    assert isinstance(spaces(first, AVX2)[0], ChainSpace)
 
 
 def test_a_block_without_tiles_takes_for_ever() -> None:

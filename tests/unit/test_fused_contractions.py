@@ -15,7 +15,7 @@ from tilewright.compiler import compile, stages
 from tilewright.frontend.onnx.load import load_graph
 
 SMALL = {
-    "attention": attention(2, 128, 128, 32)(),
+    "chain": attention(2, 128, 128, 32)(),
     "bands": inverted_residual(28, 16, 6, 16)(),
 }
 
@@ -55,11 +55,11 @@ def test_a_page_is_made_of_stored_results(tmp_path: Path) -> None:
         return {"median_ms": ms, "round_medians_ms": [ms] * 3, "rel_err": 0.0, "version": version}
 
     stored = {
-        "bert_base": {"1": {"tilewright": cell(10.0), "attention": cell(12.0, "12 11")}},
+        "bert_base": {"1": {"tilewright": cell(10.0), "chain": cell(12.0, "12 11")}},
         "resnet_bottleneck_56x56x256": {},
     }
     path = tmp_path / "results.json"
     path.write_text(json.dumps(stored), encoding="utf-8")
     shown = CliRunner().invoke(main, ["--from", str(path), "--no-save"], catch_exceptions=False).output
-    assert "| bert_base | attention | 11 of 12 | 10.000 | 12.000 | 1.20 [1.20, 1.20] | 0e+00 |" in shown
+    assert "| bert_base | chain | 11 of 12 | 10.000 | 12.000 | 1.20 [1.20, 1.20] | 0e+00 |" in shown
     assert "No kernel of either family is in: resnet_bottleneck_56x56x256." in shown

@@ -8,7 +8,7 @@ from online_programs import chain
 from schedule_programs import check_native
 from test_attention import Mask, attention, exactly, feeds, func_of, given, hidden, padded, scaled, space_of
 
-from tilewright.families.attention.space import AttentionSpace
+from tilewright.families.chain.space import ChainSpace
 from tilewright.families.space import KnobValues
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
@@ -97,7 +97,7 @@ def test_rows_of_a_nest_skip_what_they_do_not_see() -> None:
 # ----------------------------------------------------------------------------------------------------------- the recipe
 
 
-def online(space: AttentionSpace, *, block: int = 0, keys: int = 0) -> KnobValues:
+def online(space: ChainSpace, *, block: int = 0, keys: int = 0) -> KnobValues:
     """The cheapest point with blocks of keys."""
     for p in space.ranked()[0]:
         if p[1] and block in (0, p[0]) and keys in (0, p[1]):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from native import best_target, run_native
 
-from tilewright.families.attention.space import attention_space
 from tilewright.families.bands import space as bands_rule
 from tilewright.families.bands.cost import BandForm, apart_cycles, banded_cycles, best_bands, gain
 from tilewright.families.bands.match import try_band_chain
 from tilewright.families.bands.space import bands_space, try_form
+from tilewright.families.chain.space import chain_space
 from tilewright.families.prepare import prepared
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import DType
@@ -431,4 +431,4 @@ def test_a_pool_is_joined_to_the_convolution_before_it() -> None:
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_windows_between_contractions_are_not_taken_for_rows_of_attention(name: str) -> None:
-    assert attention_space(make_request(CHAINS[name], AVX512, frozenset())) is None
+    assert chain_space(make_request(CHAINS[name], AVX512, frozenset())) is None

@@ -3,9 +3,9 @@
 Families whose space takes long to span come after those that may leave them nothing to gain (`ScheduleRequest.limit`).
 """
 
-from tilewright.families.attention.space import attention_space
 from tilewright.families.bands.apart import apart_space
 from tilewright.families.bands.space import bands_space
+from tilewright.families.chain.space import chain_space
 from tilewright.families.family import Family
 from tilewright.families.gemm.space import gemm_space
 from tilewright.families.ordered.space import ordered_space
@@ -24,7 +24,7 @@ FAMILIES: tuple[Family, ...] = (
     ordered_space,
     bands_space,
     apart_space,
-    attention_space,
+    chain_space,
     split_k_space,
     gemm_space,
     window_space,

@@ -20,11 +20,12 @@ position and an axis that it folds. `where` is a predicate: what it takes up, an
 element; so what lies outside of an image is never read. Graphs with either are lowered in stages (`gir/stages.py`).
 
 Nodes stand in an order in which each is made before it is read. Axes have one value of a name each: two nodes that
-go over the same elements share an axis. The text is that of `gir/printer.py`, and is read back (`gir/parser.py`).
+go over the same elements share an axis. A graph of what happens inside of loops has the values that they have `around`
+it: it is computed once for each of them. The text is that of `gir/printer.py`, and is read back (`gir/parser.py`).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
@@ -113,6 +114,9 @@ class FlowGraph:
     extents: Mapping[Var, int]  # of the axes
     nodes: tuple[FlowNode, ...]
     swept: tuple[Var, ...] = ()  # axes that are inner ones though no fold has them, where there is none
+    around: Mapping[Var, int] = field(
+        default_factory=dict[Var, int]
+    )  # values of loops around it, and their extents
 
     @cached_property
     def makers(self) -> dict[Buffer, FlowNode]:

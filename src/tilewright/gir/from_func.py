@@ -74,13 +74,23 @@ def own_blocks(func: Func) -> list[OwnBlock]:
 
 def graph_of_blocks(func: Func, blocks: Sequence[OwnBlock]) -> FlowGraph:
     """Of blocks that do what `func` does."""
+    graph, _ = joined_graph(func.name, func.params, blocks)
+    check_rows(graph)
+    return graph if any(n.is_fold or n.is_scan for n in graph.nodes) else sweeping(graph)
+
+
+def joined_graph(
+    name: str, params: tuple[Buffer, ...], blocks: Sequence[OwnBlock]
+) -> tuple[FlowGraph, dict[Var, Var]]:
+    """The graph of any blocks, contractions among them, and the axis that each iterator of theirs became; none, if it
+    was split or has one value.
+    """
     found = _refined(blocks)
     axes = _Axes(found)
     nodes = tuple(_node(o, axes) for o in found)
     extents = {axes.of(v): e for o in found for v, e in o.extents.items()}
-    graph = _without_unit_axes(FlowGraph(func.name, func.params, extents, nodes))
-    _check(graph)
-    return graph if any(n.is_fold or n.is_scan for n in graph.nodes) else sweeping(graph)
+    graph = _without_unit_axes(FlowGraph(name, params, extents, nodes))
+    return graph, {v: axes.of(v) for o in found for v in o.extents if axes.of(v) in graph.extents}
 
 
 def _own_block(nest: Stmt) -> OwnBlock:
@@ -91,9 +101,16 @@ def _own_block(nest: Stmt) -> OwnBlock:
     if not isinstance(block, Block):
         raise ScheduleError("a nest is not one block under plain loops")
     domain = {b: it.extent for it, b in zip(block.iters, block.bindings, strict=True)}
-    store = block.try_store
-    if domain != around or store is None or block.predicate is not TRUE:
+    if domain != around or block.try_store is None or block.predicate is not TRUE:
         raise ScheduleError(f"{block.name} is not one store over all of its domain")
+    return own_block(block)
+
+
+def own_block(block: Block) -> OwnBlock:
+    """The block over all of its domain, whatever its loops are."""
+    store = block.try_store
+    if store is None:
+        raise ScheduleError(f"{block.name} is not one store")
     extents = {it.var: it.extent for it in block.iters}
     simplify = Simplifier({v: Interval(0, e - 1) for v, e in extents.items()})
     over = tuple(it.var for it in block.iters if it.kind is IterKind.REDUCE)
@@ -279,7 +296,8 @@ def _node(o: OwnBlock, axes: _Axes) -> FlowNode:
     )
 
 
-def _check(graph: FlowGraph) -> None:
+def check_rows(graph: FlowGraph) -> None:
+    """ScheduleError unless all folds go over the same axes, those that are not of rows."""
     inner = set(graph.inner)
     scans = [n for n in graph.nodes if n.is_scan]
     if any({n.along} != inner for n in scans) or len({n.reverse for n in scans}) > 1:
@@ -287,7 +305,7 @@ def _check(graph: FlowGraph) -> None:
     for n in graph.nodes:
         if n.is_fold and (set(n.over) != inner or set(n.axes) & inner):
             raise ScheduleError(f"{n.name} reduces other axes than the rest")
-        stored = {a for i in n.indices for a in free_vars(i)}
+        stored = {a for i in n.indices for a in free_vars(i)} - graph.around.keys()
         if n.out not in graph.params and stored != set(n.axes):
             raise ScheduleError(f"{n.name} stores one element several times")
         if n.out in graph.params and not n.is_fold and not graph.is_scalar(n) and inner - set(n.axes):

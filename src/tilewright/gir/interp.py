@@ -2,8 +2,9 @@
 
 Nodes are computed one after the other, each for all points of its axes at once. A fold takes up the points of `over`
 one by one, the last axis fastest, with the operation that `FlowNode.taken_up` gives, and a scan those of its axis: as
-the blocks do that the graph was made of. The two agree to the bit, but for sums of products, which a graph rounds once.
-A plan may put sums together in another order, and agrees as far as that allows.
+the blocks do that the graph was made of. A graph inside of loops is computed for all of their values. The two agree to
+the bit, but for sums of products, which a graph rounds once. A plan may put sums together in another order, and agrees
+as far as that allows.
 
 It shares the meaning of expressions with the interpreter of TIR (`ir/evaluate.py`), and nothing else.
 """
@@ -30,9 +31,12 @@ def interpret_flow_graph(graph: FlowGraph, arrays: Mapping[Buffer, Array]) -> No
             raise UserError(f"{graph.name}: no array is given for {p}")
         check_array(graph.name, p, arrays[p])
     inside = {n.out: poisoned_array(n.out) for n in graph.nodes if n.out not in graph.params}
-    machine = _FlowMachine(graph, {**{p: arrays[p] for p in graph.params}, **inside})
-    for n in graph.nodes:
-        machine.run(n)
+    memory = {**{p: arrays[p] for p in graph.params}, **inside}
+    for values in product(*map(range, graph.around.values())):
+        around = {v: np.int64(i) for v, i in zip(graph.around, values, strict=True)}
+        machine = _FlowMachine(graph, memory, around)
+        for n in graph.nodes:
+            machine.run(n)
 
 
 def run_flow_graph(graph: FlowGraph, *inputs: Array) -> tuple[Array, ...]:
@@ -47,8 +51,10 @@ def run_flow_graph(graph: FlowGraph, *inputs: Array) -> tuple[Array, ...]:
 
 
 class _FlowMachine:
-    def __init__(self, graph: FlowGraph, memory: Mapping[Buffer, Array]) -> None:
-        self._graph, self._memory = graph, memory
+    def __init__(
+        self, graph: FlowGraph, memory: Mapping[Buffer, Array], around: Mapping[Var, Evaluated]
+    ) -> None:
+        self._graph, self._memory, self._around = graph, memory, around
 
     def run(self, node: FlowNode) -> None:
         if node.along is not None:
@@ -86,7 +92,8 @@ class _FlowMachine:
         extents = [self._graph.extents[a] for a in axes]
         return dict(zip(axes, np.ogrid[tuple(slice(e) for e in extents)], strict=True)) if axes else {}
 
-    def _store(self, node: FlowNode, value: Expr, at: Mapping[Var, Evaluated]) -> None:
+    def _store(self, node: FlowNode, value: Expr, points: Mapping[Var, Evaluated]) -> None:
+        at = {**self._around, **points}
         where: Any = self._places(node, node.out, node.indices, at)
         self._memory[node.out][where] = evaluate(value, at, lambda ld, i: self._load(node, ld, i))
 

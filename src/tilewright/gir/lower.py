@@ -11,9 +11,10 @@
 Sums of lanes are put together in another order than the graph says; otherwise it computes the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
 
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.names import Names
@@ -24,21 +25,25 @@ from tilewright.gir.split import split_folds
 from tilewright.ir.expr import TRUE, Expr, Load, Scope, Var, as_index, loads
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
+from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import PREFETCH, Annotations, Block, For, Iter, LoopKind, Stmt, seq
 
+NO_LOOPS: Mapping[Var, Var] = MappingProxyType({})
 _BLOCK = Var("vector_of_rows")
 
 
-def lower_flow_graph(graph: FlowGraph, plan: Plan) -> Func:
-    """ScheduleError if nodes move windows over each other, or have predicates: that is done in stages."""
+def lower_flow_graph(graph: FlowGraph, plan: Plan, loops: Mapping[Var, Var] = NO_LOOPS) -> Func:
+    """ScheduleError if nodes move windows over each other, or have predicates: that is done in stages. `loops` are
+    those around it, by the names of their values in the graph.
+    """
     if any(n.where is not TRUE for n in graph.nodes) or not _reads_its_own(graph):
         raise ScheduleError(f"{graph.name} has windows or predicates: see gir/stages.py")
-    names = Names(graph.nodes[-1].name, graph.extents)
+    names = Names(graph.nodes[-1].name, {**graph.extents, **graph.around})
     graphs = (graph,) if plan.split == 1 else split_folds(graph, plan.split)
     nests: list[Stmt] = []
     for g in graphs:
         lanes = plan.lanes if g is graph else find_lanes(g)
-        rows = _Rows(g, replace(plan, lanes=lanes), names)
+        rows = _Rows(g, replace(plan, lanes=lanes), names, loops)
         nests.append(rows.run_in_steps() if plan.depth else rows.run())
     # What one of the graphs makes for the next is memory of the Func.
     shared = dict.fromkeys(b for g in graphs for b in g.params if b not in graph.params)
@@ -48,8 +53,8 @@ def lower_flow_graph(graph: FlowGraph, plan: Plan) -> Func:
 
 
 class _Rows:
-    def __init__(self, graph: FlowGraph, plan: Plan, names: Names) -> None:
-        self._graph, self._plan, self._names = graph, plan, names
+    def __init__(self, graph: FlowGraph, plan: Plan, names: Names, loops: Mapping[Var, Var]) -> None:
+        self._graph, self._plan, self._names, self._loops = graph, plan, names, loops
 
     def run(self) -> Stmt:
         """All rows; of vectors of them, the last may be shorter."""
@@ -142,19 +147,32 @@ class _Rows:
             at[a] = names.simplify(number % e)
             number = names.simplify(number // e)
         notes: Annotations = ((PREFETCH, 1),) if self._plan.ahead else ()
-        row = body(at, {part: total // grain, own: grain})
+        row = body(at, {**self._graph.around, part: total // grain, own: grain})
         inside = For(own, grain, row, LoopKind.SERIAL, notes)
         # Steps and analyses know what a block reads and writes, whatever it does inside.
         loop = names.var("part", total // grain)
         kind = LoopKind.PARALLEL if total > grain else LoopKind.SERIAL
         if steps is None:
-            block = Block(names.block("rows"), (Iter(part, total // grain),), (loop,), inside)
-            return For(loop, total // grain, block, kind)
+            return For(loop, total // grain, self._block({part: (total // grain, loop)}, inside), kind)
         step, count = steps
         turn = names.var("block", count)
-        iters = (Iter(step, count), Iter(part, total // grain))
-        block = Block(names.block("rows"), iters, (turn, loop), inside)
+        block = self._block({step: (count, turn), part: (total // grain, loop)}, inside)
         return For(turn, count, For(loop, total // grain, block, kind))
+
+    def _block(self, iters: Mapping[Var, tuple[int, Var]], inside: Stmt) -> Block:
+        """Of iterators with their extents and loops, and of the loops around."""
+        names, values = self._names, dict[Var, Expr]()
+        every = dict(iters)
+        for v, extent in self._graph.around.items():
+            own = names.var("v", extent)  # of this block alone
+            values[v] = own
+            every[own] = (extent, self._loops[v])
+        return Block(
+            names.block("rows"),
+            tuple(Iter(v, extent) for v, (extent, _) in every.items()),
+            tuple(loop for _, loop in every.values()),
+            substitute_stmt(inside, values) if values else inside,
+        )
 
 
 def _reads_its_own(graph: FlowGraph) -> bool:

@@ -52,6 +52,7 @@ class _FlowParser(ExprParser):
             scope[a.arg] = self._buffer(a if kind is None else kind, names.get(a.arg, a.arg))
         params = tuple(b for b in scope.values() if isinstance(b, Buffer))
         extents: dict[Var, int] = {}
+        around: dict[Var, int] = {}
         swept: tuple[Var, ...] = ()
         nodes: list[FlowNode] = []
         plan: Plan | None = None
@@ -61,6 +62,8 @@ class _FlowParser(ExprParser):
                     pass
                 case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id="axes"), args=sizes)):
                     extents |= self._extents(target, sizes, scope, names)
+                case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id="around"), args=sizes)):
+                    around |= self._extents(target, sizes, scope, names)
                 case ast.Expr(value=ast.Call(func=ast.Name(id="swept"), args=args)):
                     swept = self._axes(args, scope)
                 case ast.Expr(value=ast.Call(func=ast.Name(id="plan"), keywords=words) as call):
@@ -74,7 +77,7 @@ class _FlowParser(ExprParser):
                     nodes.append(self._node(s, scope, scope, names))
                 case _:
                     self.let(s, scope)
-        return FlowGraph(names.get(d.name, d.name), params, extents, tuple(nodes), swept), plan
+        return FlowGraph(names.get(d.name, d.name), params, extents, tuple(nodes), swept, around), plan
 
     def _buffer(self, node: ast.AST, name: str) -> Buffer:
         match node:

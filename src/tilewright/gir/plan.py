@@ -60,9 +60,10 @@ def result_place(graph: FlowGraph) -> tuple[FlowNode, FlowNode] | None:
 
 def strides(graph: FlowGraph, buffer: Buffer, indices: Indices) -> dict[Var, int] | None:
     """How far the address of an element moves with each axis; None if that is not a number."""
-    simplify = _simplifier(tuple(graph.extents.items()))
     found: dict[Var, int] = {}
-    for atom, k in simplify.weighted(indices, buffer.strides).terms:
+    for atom, k in _simplifier_of(graph).weighted(indices, buffer.strides).terms:
+        if free_vars(atom) <= graph.around.keys():
+            continue
         if not isinstance(atom, Var):
             return None
         found[atom] = k
@@ -71,14 +72,17 @@ def strides(graph: FlowGraph, buffer: Buffer, indices: Indices) -> dict[Var, int
 
 def stride_along(graph: FlowGraph, buffer: Buffer, indices: Indices, axis: Var) -> int | None:
     """How far it moves with one axis, whatever chooses the place along others, as data does for rows of a table."""
-    simplify = _simplifier(tuple(graph.extents.items()))
     step = 0
-    for atom, k in simplify.weighted(indices, buffer.strides).terms:
+    for atom, k in _simplifier_of(graph).weighted(indices, buffer.strides).terms:
         if atom is axis:
             step = k
         elif axis in free_vars(atom):
             return None
     return step
+
+
+def _simplifier_of(graph: FlowGraph) -> Simplifier:
+    return _simplifier((*graph.extents.items(), *graph.around.items()))
 
 
 @lru_cache(maxsize=64)

@@ -16,7 +16,7 @@
 - `cummax[j](…)` is a scan along j, with `exclusive=True` and `reverse=True` if it is that; `cumsum`, `cummin` and
   `cumprod` are the others.
 - `rows` is derived from the nodes and there for the reader; the parser skips it. `swept` is not: it names the inner
-  axes of a graph without folds.
+  axes of a graph without folds. `b = around(16)` is the value of a loop that the graph stands in.
 - `with node("name", axes=[r, j]):` around a node says what does not follow from its line: a name that is not its
   buffer's, axes in another order than its indices have them, and whatever fields are not at their defaults.
 - Expressions, abbreviations (`t0 = …`) and `names(…)` are those of TIR (`tir/printer.py`).
@@ -72,7 +72,8 @@ def _variables(e: Expr) -> Iterator[Var]:
 
 def _graph_names(graph: "FlowGraph", plan: "Plan | None") -> list[Var | Buffer]:
     nodes = [name for n in graph.nodes for name in _node_names(n)]
-    return [*graph.params, *graph.extents, *graph.swept, *nodes, *(_plan_names(plan) if plan else ())]
+    axes = (*graph.extents, *graph.swept, *graph.around)
+    return [*graph.params, *axes, *nodes, *(_plan_names(plan) if plan else ())]
 
 
 def _node_names(node: "FlowNode") -> list[Var | Buffer]:
@@ -103,6 +104,9 @@ class _FlowPrinter(ExprPrinter):
             self.line(1, f"rows({self._listed(graph.rows)})")
         if graph.swept:
             self.line(1, f"swept({self._listed(graph.swept)})")
+        if graph.around:
+            extents = ", ".join(map(str, graph.around.values()))
+            self.line(1, f"{self._listed(graph.around)} = around({extents})")
         for n in graph.nodes:
             self.node(n, 1, declared=n.out in graph.params)
         if not graph.nodes:

@@ -100,13 +100,27 @@ class StreamCost:
         first, *others = self._sweeps[KeptPlace.NOWHERE]
         return () if self._in_rows else tuple(s.number for s in others if s.memory >= first.memory)
 
+    def computing_seconds(self, p: RowPlan) -> float:
+        """Of all rows, if what they read is near."""
+        rows = self._rows(p)
+        cycles = rows * (_ROW + sum(self._sweep_cycles(s, p) for s in self._sweeps[p.keep]))
+        return cycles / self._machine.hertz
+
+    def sweeps(self, keep: KeptPlace) -> int:
+        """How often a row is gone over."""
+        return len(self._sweeps[keep])
+
+    def _rows(self, p: RowPlan) -> int:
+        """Of them, or of vectors of them."""
+        rows = self._graph.size(self._graph.rows)
+        if not self._in_rows:
+            return rows
+        extent = self._graph.extents[self._span[0]]
+        return rows // extent * ceil(extent / p.width)
+
     def seconds(self, p: RowPlan) -> float:
         m, g = self._machine, self._graph
-        sweeps = self._sweeps[p.keep]
-        rows = g.size(g.rows)
-        if self._in_rows:
-            extent = g.extents[self._span[0]]
-            rows = rows // extent * ceil(extent / p.width)
+        sweeps, rows = self._sweeps[p.keep], self._rows(p)
         busy = [rows * self._sweep_cycles(s, p) / m.hertz for s in sweeps]
         meetings = ceil(g.size(g.inner) / p.depth) if p.depth else 1
         phases = meetings if p.split == 1 else 2 + (len(sweeps) > 1)

@@ -14,16 +14,22 @@ are computed again. What else there is are the words of a `gir.plan.Plan`. Sums 
 ones.
 
 Preconditions: the nests of the blocks follow each other; each block is one store, alone under plain loops; what one
-reads of another it reads at its own iterators.
+reads of another it reads at its own iterators. They may stand inside of loops (rows between two contractions, a block
+of them at a time), which then divide the work: rows are one part there.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.from_func import flow_graph_of
-from tilewright.gir.lower import lower_flow_graph
+from tilewright.gir.from_nests import nested_graph_of
+from tilewright.gir.lower import NO_LOOPS, lower_flow_graph
 from tilewright.gir.movement import added_movement
 from tilewright.gir.plan import Plan, find_lanes
-from tilewright.schedule.nests import replace_nests
+from tilewright.ir.expr import Var
+from tilewright.schedule.names import bound_names, check_fresh
+from tilewright.schedule.nests import find_run, replace_nests, replace_run, shared_buffers
 from tilewright.schedule.step import FuncStep
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
@@ -51,10 +57,19 @@ class StreamRows(FuncStep):
             raise ScheduleError("width, grain, split and panel are at least 1")
         if min(self.chunk, self.ahead, self.depth) < 0:
             raise ScheduleError("chunk, ahead and depth are at least 0")
-        return replace_nests(func, self.blocks, self._streamed)
+        if not self.blocks:
+            raise ScheduleError("no block is named")
+        run = find_run(func, self.blocks)
+        if not run.around:
+            return replace_nests(func, self.blocks, lambda apart: self._streamed(flow_graph_of(apart)))
+        if self.split > 1 or self.depth:
+            raise ScheduleError("workers do not meet inside of loops: split and depth are for whole kernels")
+        nested = nested_graph_of(run.nests, shared_buffers(func, run), run.around)
+        made = self._streamed(nested.graph, nested.loops)
+        check_fresh(func, (bound_names(made.body) | {b.name for b in made.locals}))
+        return replace_run(func, run, made.body, made.locals)
 
-    def _streamed(self, apart: Func) -> Func:
-        graph = flow_graph_of(apart)
+    def _streamed(self, graph: FlowGraph, loops: Mapping[Var, Var] = NO_LOOPS) -> Func:
         lanes = find_lanes(graph)
         if not lanes:
             raise ScheduleError("nothing in memory lies side by side along an axis")
@@ -72,7 +87,7 @@ class StreamRows(FuncStep):
             self.streams,
             self.depth,
         )
-        return lower_flow_graph(graph, plan)
+        return lower_flow_graph(graph, plan, loops)
 
     def broken_promise(self, before: Func, after: Func) -> str | None:
         return added_movement(before, after, is_divided=self.split > 1)

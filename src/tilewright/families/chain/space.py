@@ -1,4 +1,4 @@
-"""The rule for attention: how many rows go through both contractions together, with all keys or with how many at a
+"""The rule for chains of contractions: how many rows go through all of it together, with all keys or with how many at a
 time, and the register tiles of each contraction.
 
 A point with no rows keeps the contractions apart: each is scheduled as if it were alone, and so are the rows between
@@ -8,7 +8,7 @@ rows and many keys, as in decoding, values may be summed up in chunks of keys th
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from math import inf, prod
 
 import numpy as np
@@ -18,15 +18,9 @@ from tilewright.cost.caches import l2_room
 from tilewright.cost.parallel import evenly, ranked_seconds
 from tilewright.cost.register_tile import UNROLL
 from tilewright.cost.stream import pass_seconds
-from tilewright.families.attention.cost import Between, panels_seconds, scaling_seconds, strips_seconds
-from tilewright.families.attention.recipe import (
-    AttentionChain,
-    ChainPlan,
-    ContractionTilePlan,
-    schedule_chain,
-    schedule_rows_apart,
-    try_attention_chain,
-)
+from tilewright.families.chain.cost import RowsBetween, panels_seconds, scaling_seconds, strips_seconds
+from tilewright.families.chain.match import ContractionChain, try_contraction_chain
+from tilewright.families.chain.recipe import ChainPlan, ContractionTilePlan, schedule_chain
 from tilewright.families.extract import extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
@@ -36,6 +30,9 @@ from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.split_k.recipe import divide_reduction
+from tilewright.families.stream.match import try_flow_graph
+from tilewright.families.stream.space import stream_space
+from tilewright.gir.flow_graph import FlowGraph
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.hidden import masked_nest, seen_more
 from tilewright.schedule.reduction_chain import ReductionChain, find_chain
@@ -46,25 +43,27 @@ from tilewright.tir.stmt import blocks
 # Bound: what is tried.
 _BLOCKS = (12, 16, 24, 32, 48, 64, 96, 128)  # rows, about
 _KEYS = (128, 192, 256, 384, 512)  # keys of a block
-_ACCUMULATORS = 4  # vectors, counted: as many as cover the latency of an addition
 _BEST = 4  # tiles of each contraction that are points
 _FEW_ROWS = 16  # rows that read values in strips
+_WHICH = ("first", "second")  # contraction
 _TILE_KNOBS = ("rows", "vectors", "pack", "columns_outside")
-_KNOBS = ("block", "keys", *(f"{which}_{name}" for which in ("first", "second") for name in _TILE_KNOBS))
-_TILE_SIZES = [n for n, name in enumerate(_KNOBS) if name.endswith(("rows", "vectors"))]
-_FLAGS = [n for n, name in enumerate(_KNOBS) if name.endswith(("pack", "columns_outside"))]
 
 
-class AttentionSpace(Space):
-    family = "attention"
+class ChainSpace(Space):
+    family = "chain"
 
-    def __init__(self, start: Draft, chain: AttentionChain, request: ScheduleRequest) -> None:
-        self._start, self._chain, self._request = start, chain, request
+    def __init__(self, start: Draft, found: ContractionChain, request: ScheduleRequest) -> None:
+        self._start, self._chain, self._request = start, found, request
         self._target, self._constants = request.target, request.constants
         self._seconds_apart: dict[int, float] = {}
+        which = _WHICH[: len(found.contractions)]
+        self._names = ("block", "keys", *(f"{w}_{name}" for w in which for name in _TILE_KNOBS))
+        self._sizes = [n for n, name in enumerate(self._names) if name.endswith(("rows", "vectors"))]
+        self._flags = [n for n, name in enumerate(self._names) if name.endswith(("pack", "outside"))]
         self._points = self._best_points()
         self.knobs = tuple(
-            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
+            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n])))
+            for n, name in enumerate(self._names)
         )
 
     def points(self) -> Points:
@@ -78,7 +77,7 @@ class AttentionSpace(Space):
         if (
             block not in self._blocks()
             or keys not in self._keys()
-            or (point[_FLAGS] > 1).any()
+            or (point[self._flags] > 1).any()
             or (point < 0).any()
         ):
             return False
@@ -86,7 +85,7 @@ class AttentionSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         out = np.full(len(points), inf)
-        is_tiled = (points[:, _TILE_SIZES] > 0).all(
+        is_tiled = (points[:, self._sizes] > 0).all(
             axis=1
         )  # a child of both apart and of a tile may have neither
         for block, keys in np.unique(points[:, :2], axis=0):
@@ -102,24 +101,26 @@ class AttentionSpace(Space):
         s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
         if decisions["block"]:
-            first, second = (self._tile_plan(decisions, which) for which in ("first", "second"))
+            which = _WHICH[: len(self._chain.contractions)]
+            tiles = tuple(self._tile_plan(decisions, w) for w in which)
             skip = decisions["keys"] > 0 and self._hidden is not None
-            plan = ChainPlan(decisions["block"], decisions["keys"], skip, first, second, _ACCUMULATORS)
+            plan = ChainPlan(decisions["block"], decisions["keys"], skip, tiles)
             schedule_chain(s, self._chain, plan, self._target)
         else:
             runs = [set(part) for part in self._chain.gemms]
             if decisions["keys"]:
                 runs.insert(1, {self._divide(s, decisions["keys"])})
+            if self._chain.between:
+                runs.append(set(self._chain.between))
             for run in runs:
                 for step in self._request.alone(extract_nests(s.func, run)).trace:
                     s.apply(step)
-            schedule_rows_apart(s, self._chain, _ACCUMULATORS, self._target)
         schedule_rest(s, names, self._target)
         return s
 
     def _divide(self, s: Draft, keys: int) -> str:
         """Sum up chunks of keys apart: the block that does. Workers share them, where there are few rows and heads."""
-        c = self._chain.second
+        c = self._chain.end
         return divide_reduction(s, c.block.name, c.reduce[-1], c.reduce[-1].extent // keys)
 
     def _tile_plan(self, decisions: KnobValues, which: str) -> ContractionTilePlan:
@@ -130,14 +131,16 @@ class AttentionSpace(Space):
     # ---------------------------------------------------------------------------------------------------------- costs
 
     def _best_points(self) -> Points:
-        """The best tiles of either contraction for each size of blocks, in all combinations; and both apart."""
-        apart = np.zeros((1 + len(self._divided()), len(_KNOBS)), np.int64)
+        """The best tiles of each contraction for each size of blocks, in all combinations; and all apart."""
+        apart = np.zeros((1 + len(self._divided()), len(self._names)), np.int64)
         apart[1:, 1] = self._divided()
         found: list[Points] = []
         for block, keys in product(self._blocks(), self._keys()):
-            one, two = (t.best(_BEST) for t in self._tiled(block, keys))
-            grid = np.array([(block, keys, *p, *q) for p in one for q in two], np.int64)
-            found.append(grid.reshape(-1, len(_KNOBS)))
+            best = [t.best(_BEST).tolist() for t in self._tiled(block, keys)]
+            grid = np.array(
+                [(block, keys, *chain.from_iterable(tiles)) for tiles in product(*best)], np.int64
+            )
+            found.append(grid.reshape(-1, len(self._names)))
         return np.concatenate([*found, apart])
 
     def _blocks(self) -> list[int]:
@@ -146,7 +149,7 @@ class AttentionSpace(Space):
         """
         if not self._chain.is_movable:
             return []
-        rows = self._chain.second.rows[-1].extent
+        rows = self._chain.end.rows[-1].extent
         sizes = {-(-rows // -(-rows // n)) for n in _BLOCKS}
         even = sorted(n for n in sizes if rows % n == 0)
         return even if len(even) > 1 else sorted(n for n in sizes if rows % n != 1)
@@ -160,8 +163,10 @@ class AttentionSpace(Space):
     @cached_property
     def _reductions(self) -> ReductionChain | None:
         """What can be done for blocks of keys, if it can."""
+        if len(self._chain.contractions) < 2:
+            return None
         try:
-            return find_chain(self._start.func, self._chain.second.block.name)
+            return find_chain(self._start.func, self._chain.end.block.name)
         except ScheduleError:
             return None
 
@@ -169,41 +174,45 @@ class AttentionSpace(Space):
     def _hidden(self) -> int | None:
         """How many keys more than its own number a row sees, if it sees none of those that follow."""
         scores = None if self._reductions is None else masked_nest(self._reductions)
-        return None if scores is None else seen_more(scores, self._chain.second.rows[-1].extent)
+        return None if scores is None else seen_more(scores, self._chain.end.rows[-1].extent)
 
     def _seen(self, block: int, keys: int) -> float:
         """The share of blocks of scores of which any is seen."""
         if not keys or self._hidden is None or self._reductions is None:
             return 1.0
-        last = np.arange(block, self._chain.second.rows[-1].extent + block, block) - 1 + self._hidden
+        last = np.arange(block, self._chain.end.rows[-1].extent + block, block) - 1 + self._hidden
         every = -(-self._reductions.extent // keys)
         return float(np.minimum(last // keys + 1, every).mean()) / every
 
-    def _tiled(self, block: int, keys: int) -> "tuple[_Tiled, _Tiled]":
-        one, two, target = self._chain.first, self._chain.second, self._target
-        at_a_time = keys or one.cols[-1].extent
-        row_bytes = at_a_time * block * one.b.dtype.bytes
-        return (
-            _Tiled(one, True, block, keys, one.a.buffer.size, one.b.buffer.name in self._constants, target),
-            _Tiled(two, False, block, keys, row_bytes, two.b.buffer.name in self._constants, target),
-        )
+    def _tiled(self, block: int, keys: int) -> "list[_Tiled]":
+        first, target = self._chain.first, self._target
+        row_bytes = (keys or first.cols[-1].extent) * block * first.b.dtype.bytes
+        return [
+            _Tiled(
+                c,
+                c is first,
+                block,
+                keys,
+                first.a.buffer.size if c is first else row_bytes,
+                c.b.buffer.name in self._constants,
+                target,
+            )
+            for c in self._chain.contractions
+        ]
 
     def _together(self, block: int, keys: int, points: Points) -> Costs:
-        first, second = self._tiled(block, keys)
         scores = self._chain.first.store.buffer
         kept = block * (keys or scores.shape[-1])
-        again = 0.0
+        alone = np.full(len(points), self._between.seconds(2 * kept * scores.dtype.bytes, self._target))
         if keys:
-            again = scaling_seconds(
+            alone += scaling_seconds(
                 scores.size // scores.shape[-1], -(-scores.shape[-1] // keys), self._target.machine
             )
-        alone = self._seen(block, keys) * (
-            self._between(kept, is_apart=False)
-            + again
-            + first.seconds(points[:, 2:6])
-            + second.seconds(points[:, 6:10])
-        )
-        m, c = self._target.machine, self._chain.second
+        knobs = len(_TILE_KNOBS)
+        for n, tiled in enumerate(self._tiled(block, keys)):
+            alone += tiled.seconds(points[:, 2 + n * knobs : 2 + (n + 1) * knobs])
+        alone *= self._seen(block, keys)
+        m, c = self._target.machine, self._chain.end
         if m.threads == 1:
             return alone
         blocks_of_rows = -(-c.rows[-1].extent // block)
@@ -211,51 +220,71 @@ class AttentionSpace(Space):
             alone, float(blocks_of_rows * prod(it.extent for it in (*c.batch, *c.rows[:-1]))), m
         )
 
+    @cached_property
+    def _between(self) -> RowsBetween:
+        rows = self._chain.first.store.buffer
+        return RowsBetween(rows.size, rows.dtype.bytes, self._rows_graph)
+
+    @cached_property
+    def _rows_graph(self) -> FlowGraph | None:
+        """What happens to rows between, where that is one flow graph."""
+        if not self._chain.between:
+            return None
+        return try_flow_graph(extract_nests(self._start.func, set(self._chain.between)))
+
     def _divided(self) -> list[int]:
         """Keys of chunks that are summed up apart: equal ones, of values that no near cache holds from one strip of
         columns to the next, and of few rows, which would read all of them again.
         """
-        c = self._chain.second
-        if len(c.reduce) != 1 or not c.rows or c.rows[-1].extent > _FEW_ROWS or not self._is_far:
+        c = self._chain.end
+        if len(self._chain.contractions) < 2 or len(c.reduce) != 1 or not self._is_far:
+            return []
+        if not c.rows or c.rows[-1].extent > _FEW_ROWS:
             return []
         return [n for n in _KEYS if c.reduce[0].extent % n == 0 and 2 * n <= c.reduce[0].extent]
 
     @cached_property
     def _is_far(self) -> bool:
-        b = self._chain.second.b
-        heads = prod(it.extent for it in self._chain.second.batch)
+        b = self._chain.end.b
+        heads = prod(it.extent for it in self._chain.end.batch)
         return b.buffer.bytes > heads * l2_room(self._target.machine)
 
     def _apart(self, keys: int) -> float:
-        """The cheapest schedules of both, and all rows written and read between them."""
+        """The cheapest schedules of all, and all rows written and read between them."""
         if keys not in self._seconds_apart:
-            between = self._between(self._chain.first.store.buffer.size, is_apart=True)
-            total = evenly(between, self._target.machine)
+            m = self._target.machine
             s, runs = self._start.branch(), [set(part) for part in self._chain.gemms]
+            total = self._rows_apart + len(runs) * m.meeting_seconds
             if keys:
                 runs[1] = {self._divide(s, keys)}
                 total += self._adding(keys)
             elif self._is_far:
-                total += evenly(
-                    strips_seconds(self._chain.second.b.buffer.bytes, self._target.machine),
-                    self._target.machine,
-                )
+                total += evenly(strips_seconds(self._chain.end.b.buffer.bytes, m), m)
             for run in runs:
                 space = gemm_space(replace(self._request, func=extract_nests(s.func, run)))
                 total += float(space.ranked()[1][0]) if space is not None else inf
             self._seconds_apart[keys] = total
         return self._seconds_apart[keys]
 
+    @cached_property
+    def _rows_apart(self) -> float:
+        """What happens to all rows, in kernels of its own."""
+        m, between = self._target.machine, self._between
+        if not self._chain.between:
+            return 0.0
+        alone = replace(
+            self._request, func=extract_nests(self._start.func, set(self._chain.between)), limit=inf
+        )
+        space = stream_space(alone)
+        if space is None:
+            return evenly(between.seconds(2 * between.elements * between.bytes_each, self._target), m)
+        return float(space.ranked()[1][0])
+
     def _adding(self, keys: int) -> float:
         """Adding up the sums of chunks."""
-        c, m = self._chain.second, self._target.machine
+        c, m = self._chain.end, self._target.machine
         count = c.reduce[0].extent // keys
         return evenly(pass_seconds(2 * count * c.store.buffer.bytes, m), m) + m.meeting_seconds
-
-    def _between(self, kept: int, *, is_apart: bool) -> float:
-        rows = self._chain.first.store.buffer
-        kept_bytes = 2 * kept * rows.dtype.bytes  # scores and powers
-        return Between(rows.size, rows.dtype.bytes, kept_bytes, is_apart).seconds(self._target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +363,8 @@ def _parts(extent: int, size: int) -> list[tuple[int, int]]:
     return [(n, count) for n, count in ((size, extent // size), (extent % size, 1)) if n and count]
 
 
-def attention_space(request: ScheduleRequest) -> AttentionSpace | None:
-    """The space of a Func that is a chain of two contractions."""
+def chain_space(request: ScheduleRequest) -> ChainSpace | None:
+    """The space of a Func that is a chain of contractions."""
     start = request.plain
-    chain = None if start is None else try_attention_chain(start.func)
-    return None if start is None or chain is None else AttentionSpace(start, chain, request)
+    found = None if start is None else try_contraction_chain(start.func)
+    return None if start is None or found is None else ChainSpace(start, found, request)

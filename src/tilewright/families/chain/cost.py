@@ -1,7 +1,7 @@
-"""The time of two contractions of which the second takes up rows made from the first, in closed form.
+"""The time of a chain of contractions, a block of rows at a time, in closed form.
 
-    cycles = both contractions, block of rows by block of rows
-           + copying the columns of either into panels, once
+    cycles = the contractions, block of rows by block of rows
+           + copying the columns of each into panels, once
            + what happens to rows in between, from where they are kept
            + what happens to each row once more for every block of keys, where these are taken up in blocks
 
@@ -10,23 +10,20 @@ reads the columns more often.
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from tilewright.cost.caches import from_l2, per_byte
 from tilewright.cost.layouts import COPIED, copy_cycles
+from tilewright.families.stream.cost import KeptPlace, RowPlan, StreamCost
+from tilewright.gir.flow_graph import FlowGraph
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
+VECTORS = (1, 2, 4, 8)  # vectors of a step along a row that are tried; bound
 # Swept (docs/results/constants.md).
-_ROW_CYCLES = (
-    16.0  # cycles for a vector of a row, counted: its maximum, its power of 16 instructions, its sum
-)
-_PASSES = 5.0  # times that a row is written or read, from the first GEMM to the last; counted
 _STREAMED = 16.0  # times what a byte costs a register tile: from afar, where there is little else to do
-_KERNELS_START = (
-    60000.0  # cycles to start and to end the three more kernels that there are without blocks, cold
-)
 _SCALE_CYCLES = (
     100.0  # cycles for a row: the largest score of a block of keys, by what the row is scaled then, its sum
 )
@@ -34,20 +31,34 @@ _TRANSPOSE = 0.7  # cycles to copy an element transposed, as copies of `benchmar
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
-    """The rows between the contractions: their elements, and how many bytes of them there are at a time."""
+class RowsBetween:
+    """The rows between contractions, or behind the only one: their elements, and what happens to them, if anything."""
 
     elements: int
     bytes_each: int
-    kept_bytes: int
-    is_apart: bool  # in kernels of their own
+    graph: FlowGraph | None
 
-    def seconds(self, target: Target) -> float:
-        m, lanes = target.machine, target.lanes(self.bytes_each)
+    def seconds(self, kept_bytes: int, target: Target) -> float:
+        """Where `kept_bytes` of rows are there at a time."""
+        m = target.machine
         # What comes row by row from the second cache comes in time.
-        again = _STREAMED * max(per_byte(m, np.array([float(self.kept_bytes)]))[0] - from_l2(m), 0.0)
-        cycles = self.elements * (_ROW_CYCLES / lanes + _PASSES * self.bytes_each * again)
-        return (cycles + self.is_apart * _KERNELS_START) / m.hertz
+        again = _STREAMED * max(per_byte(m, np.array([float(kept_bytes)]))[0] - from_l2(m), 0.0)
+        passes = 2  # a contraction writes them, and another one reads what is made of them
+        computed = 0.0
+        if self.graph is not None:
+            cost, plan = quickest_rows(self.graph, target.lanes(self.bytes_each), m)
+            computed = cost.computing_seconds(plan)
+            passes += cost.sweeps(plan.keep)
+        return computed + self.elements * passes * self.bytes_each * again / m.hertz
+
+
+def quickest_rows(graph: FlowGraph, lanes: int, m: Machine) -> tuple[StreamCost, RowPlan]:
+    """How rows that are near are gone over."""
+    cost = StreamCost(graph, lanes, m)
+    every = (
+        RowPlan(lanes * n, keep) for n, keep in product(VECTORS, (KeptPlace.NOWHERE, KeptPlace.IN_SCRATCH))
+    )
+    return cost, min(every, key=cost.computing_seconds)
 
 
 def panels_seconds(elements: int, bytes_each: int, is_transposed: bool, m: Machine) -> float:

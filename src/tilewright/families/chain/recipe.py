@@ -1,4 +1,4 @@
-"""Two contractions in a row, the second over rows that are derived from those of the first: attention.
+"""Contractions and what is computed from rows of their results, a block of rows at a time (`match.py`).
 
     S[r, j] = Σ q[r, k] · k[j, k]                         for blocks of rows:
     m[r] = max S[r, …]; P[r, j] = exp(S[r, j] - m[r]) ──>     S of these rows, in register tiles
@@ -6,51 +6,53 @@
                                                               y of these rows, in register tiles
 
 All of S is never there: a block of rows stays near from the first GEMM to the last. Nothing is computed twice, since
-what a row of the last GEMM needs are rows of its own. Workers share the blocks. Where a block of rows with all keys
-would not stay near, keys are taken up in blocks too (`RollingUpdate`).
+what a row needs are rows of its own. Workers share the blocks. Where a block of rows with all keys would not stay near,
+keys are taken up in blocks too (`RollingUpdate`). What happens to rows is a flow graph (`rows.py`).
 """
 
 import itertools
 from collections.abc import Container
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from tilewright.cost.caches import LINE_BYTES, SET_BYTES
 from tilewright.cost.parallel import TEAMS
-from tilewright.families.attention.row_lanes import vectorize_row
+from tilewright.families.chain.match import ContractionChain, RowLoops
+from tilewright.families.chain.rows import schedule_rows
 from tilewright.families.gemm.recipe import (
     Contraction,
     reduction_order,
     register_tiles,
     try_contraction,
 )
-from tilewright.families.gemm.register_tile import ReductionNest, join_epilogue, take_epilogue, tile_nest
+from tilewright.families.gemm.register_tile import (
+    ReductionNest,
+    join_epilogue,
+    loops_of,
+    take_epilogue,
+    tile_nest,
+)
 from tilewright.families.gemm.tiles import RegisterTile
-from tilewright.families.inline import single_consumer
 from tilewright.families.parallel import (
     is_worth_sharing,
     parallel_prefix,
-    part_size,
 )
 from tilewright.families.stream.elements import move_near, schedule_elements
-from tilewright.ir.expr import Buffer, Expr, Scope, Var, free_vars, loads
+from tilewright.ir.expr import Buffer, Scope, Var, free_vars, loads
 from tilewright.ir.layout import Layout, PadDim, ReorderDims, SplitDim
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import chain as chain_of
-from tilewright.schedule.find import find_block, loops_above, top_level
+from tilewright.schedule.find import find_block, top_level
 from tilewright.schedule.steps.compute_at import ComputeAt
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
-from tilewright.schedule.steps.fuse import Fuse
-from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.steps.loop_partition import LoopPartition
-from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.rolling_update import RollingUpdate
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.transform_layout import TransformLayout
-from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import (
@@ -73,21 +75,6 @@ _ENOUGH_HEADS = 2 * max(TEAMS)
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionChain:
-    """Both contractions with the blocks that take their results up, and what is between, by name and in order."""
-
-    first: Contraction
-    second: Contraction
-    gemms: tuple[tuple[str, ...], tuple[str, ...]]
-    between: tuple[str, ...]
-
-    @property
-    def is_movable(self) -> bool:
-        """Are there rows, and one iterator of columns in each?"""
-        return all(c.rows and len(c.cols) == 1 for c in (self.first, self.second))
-
-
-@dataclass(frozen=True, slots=True)
 class ContractionTilePlan:
     """How one of the contractions is tiled."""
 
@@ -102,37 +89,7 @@ class ChainPlan:
     rows: int  # of a block; what does not divide is a block of its own
     keys: int  # likewise, if they are taken up in blocks; 0: all together
     skip: bool  # blocks of keys that no row of a block sees
-    first: ContractionTilePlan
-    second: ContractionTilePlan
-    accumulators: int  # vectors of partial results of a reduction along a row
-
-
-def try_attention_chain(func: Func) -> AttentionChain | None:
-    """The Func as such a chain, if it has two contractions and the second reads rows made from the first."""
-    every = list(blocks(func.body))
-    found = [c for b in every if b.is_reduction and (c := try_contraction(b)) is not None]
-    if len(found) != 2:
-        return None
-    first, second = found
-    after = _after(func, first.block.name)
-    names = [b.name for b in after]
-    made = {n.buffer for b in after for n in walk_stmts(b) if isinstance(n, Store)}
-    if second.a.buffer not in made & set(func.locals) or second.b.buffer in made:
-        return None
-    at = names.index(second.block.name)
-    if any(_reads_windows(b) for b in after[1:at]):  # depthwise, not rows: bands are for these
-        return None
-    follower = single_consumer(func, first.store.buffer)
-    taken = (follower.name,) if follower is not None and not follower.is_reduction else ()
-    between = tuple(n for n in names[:at] if n not in taken)
-    return AttentionChain(first, second, ((first.block.name, *taken), tuple(names[at:])), between)
-
-
-def _reads_windows(block: Block) -> bool:
-    """Is it a reduction over neighbours?"""
-    over = {it.var for it in block.iters if it.kind is IterKind.REDUCE}
-    read = [i for n in walk_stmts(block) for e in stmt_exprs(n) for ld in loads(e) for i in ld.indices]
-    return any(len(free_vars(i)) > 1 and free_vars(i) & over for i in read)
+    tiles: tuple[ContractionTilePlan, ...]  # of each contraction
 
 
 def _after(func: Func, name: str) -> list[Block]:
@@ -160,37 +117,36 @@ class _Gemm:
     plan: ContractionTilePlan
 
 
-def schedule_chain(s: Draft, chain: AttentionChain, plan: ChainPlan, target: Target) -> None:
+def schedule_chain(s: Draft, chain: ContractionChain, plan: ChainPlan, target: Target) -> None:
     """Schedule the whole Func, whose blocks are as they were prepared; what is no part of the chain stays."""
-    one, two = chain.first.block.name, chain.second.block.name
-    copies = [
-        _pack(s, c, p.tile.columns)
-        for c, p in ((chain.first, plan.first), (chain.second, plan.second))
-        if p.pack
-    ]
+    tiled = list(zip(chain.contractions, plan.tiles, strict=True))
+    copies = [_pack(s, c, p.tile.columns) for c, p in tiled if p.pack]
     if not plan.keys:
-        _part_rows(s, chain.second.a.buffer)
-    scores = _Gemm(one, one, take_epilogue(s, one, chain.first.store.buffer), plan.first)
-    context = _Gemm(two, two, take_epilogue(s, two, chain.second.store.buffer), plan.second)
-    moved = [b.name for b in _after(s.func, one)]
-    moved = moved[: moved.index(context.follower)]
-    block, inner = _move_rows(s, chain.second, context.follower, moved, plan.rows)
-    join_epilogue(s, _nest(s, scores, ""))
+        for c in chain.contractions[1:]:
+            _part_rows(s, c.a.buffer)
+    gemms = [_Gemm(n, n, take_epilogue(s, n, c.store.buffer), p) for c, p in tiled for n in (c.block.name,)]
+    end = gemms[-1]
+    last = chain.between[-1] if chain.last is not None else end.follower
+    moved = [b.name for b in _after(s.func, gemms[0].block)]
+    moved = moved[: moved.index(last)]
+    nest = _loops_of_end(s, chain.end, end.follower) if chain.last is None else _loops_of(s, last, chain.last)
+    block, inner = _move_rows(s, chain.end, nest, moved, plan.rows)
     keys, has_rest = "", False
+    for gemm in gemms[:-1] if plan.keys else gemms:
+        join_epilogue(s, _nest(s, gemm, ""))
     if plan.keys:
         has_rest = chain.first.cols[-1].extent % plan.keys > 0
-        keys, context = _divide_keys(s, context, RollingUpdate(two, plan.keys, plan.skip))
-    else:
-        join_epilogue(s, _nest(s, context, ""))
-    suffixes = _cut_rest(s, block, chain.second.rows[-1].extent, plan.rows)
+        keys, gemms[-1] = _divide_keys(s, end, RollingUpdate(end.block, plan.keys, plan.skip))
+    suffixes = _cut_rest(s, block, chain.end.rows[-1].extent, plan.rows)
     lanes, tiles = target.lanes(chain.first.b.dtype.bytes), register_tiles(target, chain.first.b.dtype)
     for suffix in suffixes:
         for loop in (inner, keys) if keys else (inner,):
-            _schedule_body(s, f"{loop}{suffix}", plan.accumulators, target)
-        for p, rest in itertools.product((scores, context), ("", "_rest") if has_rest else ("",)):
-            nest, how = _nest(s, p, f"{rest}{suffix}"), p.plan
+            _schedule_body(s, f"{loop}{suffix}", target)
+        for p, rest in itertools.product(gemms, ("", "_rest") if has_rest else ("",)):
+            how = p.plan
+            nest = _nest(s, p, f"{rest}{suffix}")
             tile_nest(s, nest, how.tile, lanes, how.unroll, tiles, is_shared=False, is_joined=True)
-    if is_worth_sharing(target.lanes(4), chain.first.block, chain.second.block):
+    if is_worth_sharing(target.lanes(4), *(c.block for c in chain.contractions)):
         _share(s, [f"{inner}{suffix}" for suffix in suffixes])
     for copy in copies:
         _schedule_copy(s, copy, target)
@@ -241,17 +197,36 @@ def _part_rows(s: Draft, rows: Buffer) -> None:
 # ------------------------------------------------------------------------------------------------------ blocks of rows
 
 
-def _move_rows(s: Draft, c: Contraction, last: str, moved: list[str], size: int) -> tuple[str, str]:
+class _RowNest(NamedTuple):
+    """The loops of the last block, by name."""
+
+    outer: tuple[str, ...]
+    row: str
+    inner: tuple[str, ...]
+
+
+def _loops_of_end(s: Draft, c: Contraction, follower: str) -> _RowNest:
+    """Of what takes the results of the last contraction up, which goes over these."""
+    loops = [b.name for b in find_block(s.func, follower).bindings if isinstance(b, Var)]
+    row, col = (loops[c.store.indices.index(it.var)] for it in (c.rows[-1], c.cols[-1]))
+    return _RowNest(tuple(n for n in loops if n not in (row, col)), row, (col,))
+
+
+def _loops_of(s: Draft, last: str, rows: RowLoops) -> _RowNest:
+    """Of the block behind the only contraction."""
+    loops = loops_of(find_block(s.func, last))
+    outer, inner = (tuple(loops[it.var] for it in its) for its in (rows.outer, rows.inner))
+    return _RowNest(outer, loops[rows.row.var], inner)
+
+
+def _move_rows(s: Draft, c: Contraction, nest: _RowNest, moved: list[str], size: int) -> tuple[str, str]:
     """Put all blocks under loops that go over blocks of rows: the loop over blocks, and the innermost of the loops."""
-    all_loops = [b.name for b in find_block(s.func, last).bindings if isinstance(b, Var)]
-    row, col = (all_loops[c.store.indices.index(it.var)] for it in (c.rows[-1], c.cols[-1]))
-    outer = [n for n in all_loops if n not in (row, col)]
-    rest = s.loop(row).extent % size
-    block, inside = s.apply(Split(row, (None, size))).names
+    rest = s.loop(nest.row).extent % size
+    block, inside = s.apply(Split(nest.row, (None, size))).names
     # Workers share what is outside of the rest, too.
-    few = rest and prod(s.loop(n).extent for n in outer) < _ENOUGH_HEADS
-    around = [block, *outer] if few else [*outer, block]
-    s.apply(Reorder((*around, inside, col)))
+    few = rest and prod(s.loop(n).extent for n in nest.outer) < _ENOUGH_HEADS
+    around = [block, *nest.outer] if few else [*nest.outer, block]
+    s.apply(Reorder((*around, inside, *nest.inner)))
     for name in _consumers_first(s, moved, c):
         s.apply(ComputeAt(name, around[-1]))
     return block, around[-1]
@@ -343,54 +318,7 @@ def _side_by_side(body: Stmt, names: Container[str]) -> list[list[str]]:
     return [r for r in runs if r]
 
 
-def _schedule_body(s: Draft, loop: str, accumulators: int, target: Target) -> None:
+def _schedule_body(s: Draft, loop: str, target: Target) -> None:
     """Schedule the blocks that have a statement of the loop's body for themselves."""
     for run in _side_by_side(s.loop(loop).body, {b.name for b in blocks(s.loop(loop).body)}):
-        _schedule_rows(s, run, accumulators, target)
-
-
-def _schedule_rows(s: Draft, run: list[str], accumulators: int, target: Target) -> None:
-    """What happens to rows in one place: blocks side by side share their loop over rows."""
-    shared = len(run) > 1 and s.attempt(Merge(tuple(_row_loop(s, n) for n in run)))
-    for name in run:
-        block = find_block(s.func, name)
-        if shared or block.is_reduction:
-            vectorize_row(s, name, accumulators, target)
-        else:
-            schedule_elements(s, name, target, is_shared=False)
-
-
-def _own_loops(s: Draft, block: Block) -> list[For]:
-    return [n for n in loops_above(s.func, block) if all(b is block for b in blocks(n))]
-
-
-def _row_loop(s: Draft, name: str) -> str:
-    """The loop over rows, which are the last dimension but one of all that is between the contractions."""
-    block = find_block(s.func, name)
-    own, store = _own_loops(s, block), block.body
-    if isinstance(store, Store) and len(store.indices) > 1:
-        bound: dict[Expr, Expr] = {it.var: e for it, e in zip(block.iters, block.bindings, strict=True)}
-        used = free_vars(bound.get(store.indices[-2], store.indices[-2]))
-        found = [n.var.name for n in own if n.var in used]
-        if len(found) == 1:
-            return found[0]
-    raise ScheduleError(f"{name} has no loop over rows")
-
-
-def schedule_rows_apart(s: Draft, chain: AttentionChain, accumulators: int, target: Target) -> None:
-    """Schedule what is between contractions that are not scheduled together: all rows, shared by workers."""
-    for run in _side_by_side(s.func.body, chain.between):
-        rows = [_row_loop(s, n) for n in run]
-        if len(run) < 2 or not s.attempt(Merge(tuple(rows))):
-            continue
-        block = find_block(s.func, run[0])
-        above = [n.var.name for n in loops_above(s.func, block)]
-        shared = tuple(above[: above.index(rows[0]) + 1])
-        parts = s.apply(Fuse(shared)).name if len(shared) > 1 else rows[0]
-        size = part_size(s.loop(parts).extent)
-        if size > 1:
-            parts = s.apply(Split(parts, (None, size))).names[0]
-        if is_worth_sharing(target.lanes(4), *(find_block(s.func, n) for n in run)):
-            s.apply(Parallel(parts))
-        for name in run:
-            vectorize_row(s, name, accumulators, target)
+        schedule_rows(s, run, target)
