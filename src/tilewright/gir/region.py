@@ -23,7 +23,7 @@ from tilewright.tir.func import Func
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Region:
+class ContractionRegion:
     graph: FlowGraph
     contractions: tuple[FlowNode, ...]
     operands: tuple[FlowNode, ...]  # what does not depend on a contraction
@@ -36,7 +36,7 @@ class Region:
         return tuple(n for n in self.graph.nodes if n not in self.operands)
 
 
-def region_of(func: Func) -> Region:
+def region_of(func: Func) -> ContractionRegion:
     """ScheduleError if it is no flow graph, or if it has no contraction with rows that others share."""
     graph, axis_of = joined_graph(func.name, func.params, own_blocks(func))
     contractions = tuple(n for n in graph.nodes if is_contraction(n))
@@ -50,7 +50,7 @@ def region_of(func: Func) -> Region:
     if not rows:
         raise ScheduleError(f"{func.name}: nothing has the rows of {contractions[0].name} throughout")
     operands = tuple(n for n in graph.nodes if n not in chained)
-    return Region(graph, contractions, operands, rows, axis_of)
+    return ContractionRegion(graph, contractions, operands, rows, axis_of)
 
 
 def is_contraction(node: FlowNode) -> bool:

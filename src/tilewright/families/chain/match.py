@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.inline import single_consumer
-from tilewright.gir.region import Region, region_of
+from tilewright.gir.region import ContractionRegion, region_of
 from tilewright.ir.expr import free_vars, loads
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func
@@ -72,7 +72,7 @@ def try_contraction_chain(func: Func) -> ContractionChain | None:
 
 
 def _of_two(
-    func: Func, region: Region, first: Contraction, second: Contraction, names: list[str]
+    func: Func, region: ContractionRegion, first: Contraction, second: Contraction, names: list[str]
 ) -> ContractionChain | None:
     """The second reads rows that are made from the first."""
     made = {n.out for n in region.chained}
@@ -87,7 +87,9 @@ def _of_two(
     return ContractionChain((first, second), (head, tuple(names[at:])), between, None)
 
 
-def _with_rows(func: Func, region: Region, only: Contraction, names: list[str]) -> ContractionChain | None:
+def _with_rows(
+    func: Func, region: ContractionRegion, only: Contraction, names: list[str]
+) -> ContractionChain | None:
     """Rows behind it are folded."""
     rows = [n for n in region.chained if n.name != only.block.name]
     if not any(n.is_fold for n in rows) or rows[-1].is_fold or len(only.cols) != 1 or not only.rows:

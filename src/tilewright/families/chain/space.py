@@ -18,7 +18,12 @@ from tilewright.cost.caches import l2_room
 from tilewright.cost.parallel import evenly, ranked_seconds
 from tilewright.cost.register_tile import UNROLL
 from tilewright.cost.stream import pass_seconds
-from tilewright.families.chain.cost import RowsBetween, panels_seconds, scaling_seconds, strips_seconds
+from tilewright.families.chain.cost import (
+    RowsBetween,
+    panels_seconds,
+    scaling_seconds,
+    strips_seconds,
+)
 from tilewright.families.chain.match import ContractionChain, try_contraction_chain
 from tilewright.families.chain.recipe import ChainPlan, ContractionTilePlan, schedule_chain
 from tilewright.families.extract import extract_nests
