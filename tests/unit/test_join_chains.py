@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from graph_cases import check_lowered, f32
-from native import AVX2
+from native import AVX512
 
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph
@@ -28,14 +28,14 @@ def layers(rows: int, size: int, wide: int, *, both_read: bool = False) -> Graph
 
 
 def joins(graph: Graph) -> tuple[JoinFuncs, ...]:
-    return join_funcs(lower_graph(graph), AVX2)[1]
+    return join_funcs(lower_graph(graph), AVX512)[1]
 
 
 def test_layers_whose_columns_stay_near_are_joined() -> None:
-    module, steps = join_funcs(lower_graph(layers(65536, 16, 64)), AVX2)
+    module, steps = join_funcs(lower_graph(layers(65536, 16, 64)), AVX512)
     assert len(steps) == 1
     (func,) = module.funcs
-    chosen = choose_schedule(func, AVX2, frozenset(c.buffer.name for c in module.constants))
+    chosen = choose_schedule(func, AVX512, frozenset(c.buffer.name for c in module.constants))
     assert chosen.family == "chain" and chosen.decisions["block"]
 
 
