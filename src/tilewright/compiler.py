@@ -25,7 +25,8 @@ from tilewright.driver.assembly import (
     placed,
     with_scheduled,
 )
-from tilewright.driver.kernels import Compiled, ConstantFolder, Item, KernelCompiler
+from tilewright.driver.call_items import CallItems, RangeKernels
+from tilewright.driver.kernels import Compiled, Item, KernelCompiler
 from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.manifest import manifest_of
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
@@ -40,7 +41,6 @@ from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
-from tilewright.ir.expr import Buffer
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.placement.estimate import Estimated
 from tilewright.placement.measured import Assignment
@@ -63,7 +63,7 @@ from tilewright.search.database import RecordScope, default_database
 from tilewright.search.default import Spaces, spaces
 from tilewright.stages import Stages
 from tilewright.support.arrays import OpaqueArray, Shapes
-from tilewright.support.artifact import Artifact, Place, Slot
+from tilewright.support.artifact import Artifact, Place, SizeBox, Slot
 from tilewright.support.compiling import compiling
 from tilewright.support.errors import UserError
 from tilewright.support.indices import are_checked
@@ -72,7 +72,7 @@ from tilewright.support.progress import OnProgress
 from tilewright.support.sizes import Dim, Guard
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.tir.func import Call, Module
+from tilewright.tir.func import Module
 from tilewright.tir.memory_plan import plan_memory
 
 _log = logging.getLogger("tilewright")
@@ -267,7 +267,15 @@ def stages(
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None
     return Stages(
-        *(state.graph, state.lowered, scheduled, c.compiler.kernels, c.compiler.compiled, c.calls, machine),
+        *(
+            state.graph,
+            state.lowered,
+            scheduled,
+            c.compiler.kernels,
+            c.compiler.compiled,
+            c.items.counts,
+            machine,
+        ),
         *(made.artifact, hosts, later, graph, c.placement, state.trace, state.layouts),
         sum(k.is_tuned for k in state.kernels),
         files,
@@ -305,10 +313,7 @@ class _Compilation:
     state: ProgramState | None = None
     scheduled: Module | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    calls: dict[str, int] = field(default_factory=dict[str, int])
-    values: dict[Buffer, OpaqueArray] = field(default_factory=dict[Buffer, OpaqueArray])
-    shared: list[Buffer] = field(default_factory=list[Buffer])
-    folder: ConstantFolder = field(default_factory=ConstantFolder)
+    items: CallItems = field(default_factory=lambda: CallItems({}))
 
     def run(self, model: Model, digest: str, shapes: Shapes | None, check_indices: bool) -> CompiledModel:
         start = time.perf_counter()
@@ -350,12 +355,17 @@ class _Compilation:
             stage("plugins")
         state = self.state = self._planned(graph)
         module = state.current
-        self.values = {c.buffer: c.value for c in module.constants}
+        self.items = CallItems({c.buffer: c.value for c in module.constants})
         compiled = self._finished(module)
         self.scheduled = with_scheduled(module, {name: c.scheduled for name, c in compiled.items()})
         self.seconds |= self.compiler.seconds
         start = time.perf_counter()
-        nodes = assembled(module.program, lambda call: self._call(call, compiled[call.func]), state.beside)
+        ranges = self._ranges(state)
+        nodes = assembled(
+            module.program,
+            lambda call: self.items.of(call, compiled[call.func], ranges.get(call.func, ())),
+            state.beside,
+        )
         stage("constants")
         artifact = self._artifact(state, nodes, digest)
         stage("link")
@@ -399,8 +409,16 @@ class _Compilation:
         return state
 
     def _finished(self, module: Module) -> dict[str, Compiled]:
-        constants = frozenset(self.values)
+        constants = frozenset(self.items.values)
         return {f.name: self.compiler.finish(task_key(f, constants)) for f in module.funcs}
+
+    def _ranges(self, state: ProgramState) -> dict[str, RangeKernels]:
+        """What Funcs run where sizes are small."""
+        found: dict[str, list[tuple[SizeBox, Compiled]]] = {}
+        for names, scheduled in state.ranges:
+            for name in names:
+                found.setdefault(name, []).append((scheduled.box, self.compiler.finish(scheduled.key)))
+        return {**found}
 
     def _placed(self, graph: Graph) -> Placement:
         plugins, options = self._plugins(), self.plugin_options
@@ -457,28 +475,15 @@ class _Compilation:
 
     # ------------------------------------------------------------------------------------------- the program
 
-    def _call(self, call: Call, compiled: Compiled) -> list[Item]:
-        """The kernels of one call, over the buffers of the Module; what needs only constants is computed now."""
-        actual = dict(zip(compiled.func.params, call.args, strict=True))
-        known = {p: np.ascontiguousarray(self.values[b]) for p, b in actual.items() if b in self.values}
-        kernels, made = self.folder.fold(compiled, known)
-        for b in compiled.shared:
-            own = Buffer(f"{b.name}#{len(self.shared)}", b.shape, b.dtype, b.scope)
-            self.shared.append(own)
-            actual[b] = own
-            if b in made:
-                self.values[own] = made[b]
-        for k in kernels:
-            self.calls[k.name] = self.calls.get(k.name, 0) + 1
-        return [Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
-
     def _artifact(self, state: ProgramState, nodes: Assembly, digest: str) -> Artifact:
         module = state.current
         in_place = {p.region.key for p in self.placement.regions if p.plugin.capabilities.in_place}
         times = buffers_by_call(nodes, in_place)
         used = dict.fromkeys(b for t in times for b in t)
-        constants = [b for b in used if b in self.values]
-        plan = plan_memory(times, (*module.temps, *(b for b in self.shared if b not in self.values)))
+        constants = [b for b in used if b in self.items.values]
+        plan = plan_memory(
+            times, (*module.temps, *(b for b in self.items.shared if b not in self.items.values))
+        )
         slots = {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
         for where, group in (
             (Place.INPUT, module.inputs),
@@ -488,7 +493,7 @@ class _Compilation:
             slots.update((b, Slot(where, n)) for n, b in enumerate(group))
         manifest = manifest_of(state, self.target, self.accuracy, digest, self.guards)
         called = {i.kernel.name: i.kernel.object for i in leaves(nodes) if isinstance(i, Item)}
-        arrays = [np.asarray(self.values[b], order="C") for b in constants]  # also of rank 0
+        arrays = [np.asarray(self.items.values[b], order="C") for b in constants]  # also of rank 0
         regions = region_codes(self.placement, arrays)
         return Artifact(
             *(manifest, self.compiler.driver(), tuple(called.values()), tuple(arrays), plan.bytes),

@@ -15,6 +15,7 @@ from tilewright.support.sizes import Dim
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func
 from tilewright.tir.parser import parse_func
+from tilewright.tir.passes import tile_heights
 from tilewright.tir.passes.limit_loops import limit_loops
 from tilewright.tir.passes.place_sizes import size_buffer
 from tilewright.tir.pipeline import lower_func
@@ -83,6 +84,28 @@ def shared(s: Schedule) -> None:
     s.parallel("i_0")
 
 
+def shared_registers(s: Schedule) -> None:
+    in_registers(s)
+    s.parallel("i_0")
+
+
+def shared_tiles(s: Schedule) -> None:
+    """Columns outside, and rows inside; a part is a tile."""
+    s.split("i", (None, 8))
+    s.split("j", (None, 8))
+    s.reorder("j_0", "i_0", "k", "i_1", "j_1")
+    s.unroll("i_1")
+    s.parallel(s.fuse("j_0", "i_0"))
+
+
+def shared_tiles_of_rows(s: Schedule) -> None:
+    s.split("i", (None, 8))
+    s.split("j", (None, 4))
+    s.reorder("i_0", "j_0", "k", "i_1", "j_1")
+    s.unroll("i_1")
+    s.parallel(s.fuse("i_0", "j_0"))
+
+
 def fused(s: Schedule) -> None:
     s.fuse("i", "j")
 
@@ -111,9 +134,15 @@ def lowered_runs(func: Func, inputs: dict[str, np.ndarray], n: int) -> np.ndarra
     return memory["Y"]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 8, 9, 17, 63, 64])
-@pytest.mark.parametrize("how", [plain, tiled, in_registers, shared, fused])
-def test_rows_in_use_are_computed(how: "object", n: int) -> None:
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 8, 9, 10, 17, 63, 64])
+@pytest.mark.parametrize("most_instructions", [10**6, 100])
+@pytest.mark.parametrize(
+    "how", [plain, tiled, in_registers, shared, shared_registers, shared_tiles, shared_tiles_of_rows, fused]
+)
+def test_rows_in_use_are_computed(
+    how: "object", n: int, most_instructions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tile_heights, "_MOST_INSTRUCTIONS", most_instructions)
     rng = np.random.default_rng(n)
     a, b = np.full((64, 8), np.nan, np.float32), rng.standard_normal((8, 16), np.float32)
     a[:n] = rng.standard_normal((n, 8), np.float32)
@@ -179,17 +208,22 @@ def test_parts_in_use_are_at_most_what_a_minimum_is_of() -> None:
     assert sizes_in_use(replace(func, body=unknown), {"n": dim}) == ()
 
 
-def test_register_tiles_come_in_heights_that_differ_by_one() -> None:
-    text = text_of(in_registers)
-    assert [h for h in range(1, 9) if f"i_0_h{h} in range" in text or f"_h{h}" in text] == [
-        1,
-        2,
-        4,
-        5,
-        6,
-        7,
-        8,
-    ]
+def heights_in(text: str) -> list[int]:
+    return [h for h in range(1, 9) if f"_h{h}" in text]
+
+
+@pytest.mark.parametrize("how", [in_registers, shared_registers, shared_tiles, shared_tiles_of_rows])
+def test_register_tiles_come_in_heights_that_differ_by_one(how: "object") -> None:
+    assert heights_in(text_of(how)) == [1, 2, 4, 5, 6, 7, 8]
+
+
+def test_tiles_of_much_code_come_in_few_heights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_heights, "_MOST_INSTRUCTIONS", 100)
+    assert heights_in(text_of(in_registers)) == [1, 2, 4, 8]
+
+
+def test_parts_that_are_register_tiles_are_counted() -> None:
+    assert "in parallel(8, (size__n[0] + 7) // 8)" in text_of(shared_registers)
 
 
 @pytest.mark.parametrize("func", [GEMM, DOT])

@@ -83,7 +83,7 @@ def test_a_replay_is_the_same_program_byte_by_byte(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", MODELS)
 def test_every_section_is_there_and_names_the_call_of_each_kernel_once(name: str) -> None:
     trace = compiled(name).trace
-    assert list(trace.sections) == list(SECTIONS)
+    assert list(trace.sections) == [name for name in SECTIONS if name != "ranges"]  # nothing is open
     calls = [c for d in trace.sections["kernels"] if isinstance(d, Kernel) for c in d.calls]
     assert sorted(calls) == sorted(f.name for f in lowered(MODELS[name]).funcs)
 

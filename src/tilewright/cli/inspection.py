@@ -80,9 +80,15 @@ def traffic_of_model(
     if run is not None:
         files, seed, seconds, sizes = run
         check_cores(view["threads"])
-        feeds, _ = make_program_feeds(found.artifact.manifest, files, seed, sizes)
+        feeds, sizes = make_program_feeds(found.artifact.manifest, files, seed, sizes)
         made = profile(
-            found.artifact, feeds, target=native(), threads=view["threads"], seconds=seconds, stages=found
+            found.artifact,
+            feeds,
+            target=native(),
+            threads=view["threads"],
+            seconds=seconds,
+            stages=found,
+            sizes=sizes,
         )
         view = with_times(view, {k.name: k.seconds for k in made.kernels})
     if svg is not None:
@@ -140,7 +146,9 @@ def show_profile_of(
     feeds, sizes = make_program_feeds(artifact.manifest, files, seed, sizes)
     is_whole = all(sizes[d.name] == d.most for d in artifact.manifest.dims)
     about = found if is_whole else None
-    made = profile(artifact, feeds, target=native(), threads=threads, seconds=seconds, stages=about)
+    made = profile(
+        artifact, feeds, target=native(), threads=threads, seconds=seconds, stages=about, sizes=sizes
+    )
     if as_json:
         here = machine().summary()
         facts = {"model": str(model), "machine": here, "sizes": sizes}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ from tilewright.support.artifact import (
     KernelCall,
     Place,
     Segment,
+    program_at,
 )
 from tilewright.support.driver_abi import CallRow, Job
 from tilewright.support.program import map_program
@@ -146,8 +148,13 @@ def profile(
     threads: int,
     seconds: float,
     stages: Stages | None = None,
+    sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> Profile:
-    """Run the program for about `seconds`, on as many cores as threads; `stages` tell of each kernel what it does."""
+    """Run the program for about `seconds`, on as many cores as threads; `stages` tell of each kernel what it does.
+    `sizes` are those that open dimensions have in the feeds.
+    """
+    if artifact.manifest.dims:
+        artifact = replace(artifact, program=program_at(artifact.program, sizes))
     with pinned(threads) as cores:
         before = measure_limits(target, threads)
         with _patient_workers():

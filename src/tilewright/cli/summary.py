@@ -34,6 +34,7 @@ def summary_of(artifact: Artifact, flops: Mapping[str, int]) -> dict[str, Any]:
             "calls": 0,
             "parts": call.parts,
             "parts_in_use": parts_text(call),
+            "where": where_text(call),
             "flops": flops.get(call.kernel),
         }
         kernels.setdefault(call.kernel, fresh)["calls"] += 1
@@ -86,6 +87,19 @@ def parts_text(call: KernelCall) -> str | None:
     return sizes[0] if len(sizes) == 1 else f"max({', '.join(sizes)})"
 
 
+def where_text(call: KernelCall) -> str | None:
+    """For which sizes of open dimensions the call is made; None if for all."""
+    if not call.is_optional:
+        return None
+    only = [f"{name} <= {most}" for name, most in call.only]
+    above = {
+        name: max(m for box in call.unless for n, m in box if n == name)
+        for box in call.unless
+        for name, _ in box
+    }
+    return ", ".join([*only, *(f"{name} > {most}" for name, most in above.items())])
+
+
 def dims_json(manifest: Manifest) -> dict[str, Any]:
     """The open dimensions with their ranges, and what sizes must keep besides."""
     dims = [
@@ -104,7 +118,15 @@ def print_dims(found: Mapping[str, Any]) -> None:
 
 def _print_kernels(kernels: Sequence[Mapping[str, Any]], *, is_open: bool) -> None:
     """Where dimensions are open, parts and flops are those at the largest sizes."""
-    columns = ("kernel", "calls", "parts", *(("in use",) if is_open else ()), "flops")
+    is_chosen = any(k["where"] for k in kernels)
+    columns = (
+        "kernel",
+        "calls",
+        "parts",
+        *(("in use",) if is_open else ()),
+        "flops",
+        *(("where",) if is_chosen else ()),
+    )
     rows = [
         (
             k["name"],
@@ -112,6 +134,7 @@ def _print_kernels(kernels: Sequence[Mapping[str, Any]], *, is_open: bool) -> No
             k["parts"],
             *((k["parts_in_use"] or "all",) if is_open else ()),
             "" if k["flops"] is None else k["flops"],
+            *((k["where"] or "",) if is_chosen else ()),
         )
         for k in kernels
     ]

@@ -10,7 +10,7 @@ from tilewright.graph.value import Value
 from tilewright.ir.expr import Buffer
 from tilewright.support.artifact import ArtifactProgram, ExternalCall, Segment, Slot, TensorSpec
 from tilewright.support.program import Branch, ProgramTree, While, map_program
-from tilewright.support.sizes import Dim, SymInt, capacity, is_open
+from tilewright.support.sizes import Dim, SymInt, capacity, dims_in, is_open
 from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.program import rename_calls
 
@@ -120,7 +120,7 @@ def interface_of(graph: Graph, module: Module) -> Interface:
     written = [
         replace(_value_spec(v), name=n) for v, n in zip(graph.outputs, graph.output_names, strict=True)
     ]
-    found = {d for v in graph.inputs for n in v.shape if isinstance(n, SymInt) for d in n.size.dims}
+    found = {d for v in graph.inputs for d in dims_in(v.shape)}
     return Interface(
         (*map(_value_spec, graph.inputs), *(_spec(b, b.name) for b in sizes)),
         tuple(written),

@@ -6,6 +6,8 @@
     ChannelsLast(group='relu_1', buffers=('conv0', 'relu1')) the layout of what a group makes
     Kernel(calls=('relu_1', 'relu_5'), family='gemm', rows=6, vectors=2)
                                                              the schedule of a Func, for all calls of equal Funcs
+    RangeKernel(calls=('relu_1',), dim='rows', most=8, family='gemm', rows=1, vectors=4)
+                                                             another one where an open dimension is at most so large
     Beside(calls=('mul_3', 'mul_8'))                         kernels of one part that a team shares together
 
 Passes that always pay are no decisions, and leave nothing here. Nor do estimates: the same choices are the same text.
@@ -86,11 +88,30 @@ class Kernel:
     steps: tuple[Step, ...] = ()
 
     def __str__(self) -> str:
-        items = [f"calls={value_text(self.calls)}", f"family={self.family!r}"]
-        items += [f"{name}={value}" for name, value in self.knobs]
-        if self.steps:
-            items.append(f"steps={value_text(self.steps)}")
-        return f"Kernel({', '.join(items)})"
+        return f"Kernel({', '.join([f'calls={value_text(self.calls)}', *_point_text(self)])})"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeKernel:
+    """How Funcs run where an open dimension is at most so large, in place of what `Kernel` says. Of several, the first
+    that fits counts.
+    """
+
+    calls: tuple[str, ...]
+    dim: str
+    most: int
+    family: str
+    knobs: tuple[tuple[str, int], ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        head = f"calls={value_text(self.calls)}, dim={self.dim!r}, most={self.most}"
+        return f"RangeKernel({', '.join([head, *_point_text(self)])})"
+
+
+def _point_text(d: "Kernel | RangeKernel") -> list[str]:
+    items = [f"family={d.family!r}", *(f"{name}={value}" for name, value in d.knobs)]
+    return [*items, f"steps={value_text(d.steps)}"] if d.steps else items
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +124,4 @@ class Beside:
         return value_text(self)
 
 
-Decision: TypeAlias = Group | Algorithm | Join | ChannelsLast | Kernel | Beside
+Decision: TypeAlias = Group | Algorithm | Join | ChannelsLast | Kernel | RangeKernel | Beside

@@ -28,7 +28,7 @@ from tilewright.runtime.memory import Shelf
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace
 from tilewright.support.arrays import OpaqueArray
-from tilewright.support.artifact import KernelCall, Place, Slot
+from tilewright.support.artifact import KernelCall, Place, SizeBox, Slot
 from tilewright.support.errors import InternalError
 from tilewright.support.sizes import Dim
 from tilewright.target.target import Target
@@ -208,12 +208,14 @@ _Span: TypeAlias = tuple[Place, int, int]  # where memory is: from, to
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
     """A kernel call before its buffers have places. `beside`: a team may share it and the one before, as parts of one
-    call.
+    call. It is made `only` where sizes are within a box, if there is one, and not where they are within others.
     """
 
     kernel: NativeKernel
     buffers: tuple[Buffer, ...]
     beside: bool = False
+    only: SizeBox = ()
+    unless: tuple[SizeBox, ...] = ()
 
 
 def bundled(items: Iterable[Item]) -> list[list[Item]]:
@@ -252,7 +254,7 @@ def calls_of(
         written += stores
         for n, item in enumerate(together):
             call = item.kernel.call(tuple(slots[b] for b in item.buffers), dims)
-            calls.append(replace(call, barrier=False, beside=n > 0))
+            calls.append(replace(call, barrier=False, beside=n > 0, only=item.only, unless=item.unless))
     return tuple(calls)
 
 
@@ -271,10 +273,14 @@ def _overlap(some: Sequence[_Span], others: Sequence[_Span]) -> bool:
 
 
 class ConstantFolder:
-    """Runs kernels over constants, here and now."""
+    """Runs kernels over constants, here and now. What was made by the same kernels of the same arrays is not made
+    again: schedules for several ranges of sizes share it.
+    """
 
     def __init__(self) -> None:
         self._shelf = Shelf()
+        # With the arrays that they were made of, so that these are the only ones with their identity.
+        self._made: dict[tuple[tuple[str | int, ...], ...], tuple[list[OpaqueArray], list[OpaqueArray]]] = {}
         self._loaded: dict[str, tuple[Code, Callable[[int, int], None]]] = {}
 
     def fold(
@@ -284,14 +290,24 @@ class ConstantFolder:
         made).
         """
         early = constant_kernels(compiled, values)
+        left = tuple(k for k in compiled.kernels if k not in early)
+        outputs = list(dict.fromkeys(p for k in early for p in k.func.outputs))
+        used = [values[p] for k in early for p in k.func.params if p in values]
+        number = {p: n for n, p in enumerate(outputs)}
+        key = tuple(
+            (k.name, *(id(values[p]) if p in values else number[p] for p in k.func.params)) for k in early
+        )
+        before = self._made.get(key)
+        if before is not None:
+            return left, dict(zip(outputs, before[1], strict=True))
         known = dict(values)
         for k in early:
             for p in k.func.outputs:
                 if p not in known:  # the parts of a partitioned loop fill one buffer in turn
                     known[p] = self._shelf.empty(p.shape, p.dtype.numpy)
             self._run(k, known)
-        left = tuple(k for k in compiled.kernels if k not in early)
-        return left, {b: a for b, a in known.items() if b not in values}
+        self._made[key] = used, [known[p] for p in outputs]
+        return left, {p: known[p] for p in outputs}
 
     def _run(self, kernel: NativeKernel, arrays: Mapping[Buffer, OpaqueArray]) -> None:
         """Run all parts of a kernel."""

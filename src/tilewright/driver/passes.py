@@ -12,7 +12,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from tilewright.driver.decisions import Algorithm, Beside, ChannelsLast, Decision, Group, Join, Kernel
+from tilewright.driver.decisions import (
+    Algorithm,
+    Beside,
+    ChannelsLast,
+    Decision,
+    Group,
+    Join,
+    Kernel,
+    RangeKernel,
+)
 from tilewright.driver.trace import SECTIONS, ProgramTrace
 from tilewright.graph import passes as graph_passes
 from tilewright.graph.external import ExternalRegion
@@ -33,14 +42,18 @@ from tilewright.search.fused_seconds import try_fused_seconds
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import Component, choose_layouts
 from tilewright.search.layouts import find_images, lay_out
+from tilewright.search.ranges import RangeTask, SchedulePoint, find_range_schedules
+from tilewright.support.artifact import SizeBox
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import dims_in
 from tilewright.target.target import Target
 from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
+from tilewright.tir.narrow import narrowed
 
 _log = logging.getLogger(__name__)
 
-D = TypeVar("D", Group, Algorithm, Join, ChannelsLast, Kernel, Beside)
+D = TypeVar("D", Group, Algorithm, Join, ChannelsLast, Kernel, RangeKernel, Beside)
 Decisions: TypeAlias = tuple[Decision, ...]
 FindTuned: TypeAlias = Callable[[str], Choice | None]  # what tuning found for the Func of a key
 FindRegions: TypeAlias = Callable[[Graph], Sequence[ExternalRegion]]
@@ -73,6 +86,7 @@ class Scheduled:
     func: Func
     schedule: Schedule
     is_tuned: bool = False
+    box: SizeBox = ()  # the sizes that it is for, if not for all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +100,9 @@ class ProgramState:
     module: Module | None = None
     layouts: tuple[Component, ...] = ()  # why layouts were chosen, if they were chosen here
     kernels: tuple[Scheduled, ...] = ()
+    ranges: tuple[
+        tuple[tuple[str, ...], Scheduled], ...
+    ] = ()  # calls, and what they run where sizes are small
     beside: tuple[tuple[str, ...], ...] = ()  # calls that a team shares together; they follow each other
     trace: ProgramTrace = field(default_factory=ProgramTrace)
 
@@ -103,6 +120,7 @@ RunPass: TypeAlias = Callable[[ProgramState, Decisions | None, PassContext], tup
 class Pass:
     name: str  # of its section in the trace, if it decides anything
     run: RunPass
+    is_always_told: bool = True  # or only if it has decided anything
 
 
 def run_passes(
@@ -118,7 +136,7 @@ def run_passes(
     state = replace(state, trace=replace(state.trace, machine=str(context.target.machine)))
     for p in PASSES:
         state, taken = p.run(state, wanted.sections.get(p.name), context)
-        if p.name in SECTIONS:
+        if p.name in SECTIONS and (taken or p.is_always_told or p.name in wanted.sections):
             state = replace(state, trace=state.trace.with_section(p.name, taken))
         after(p.name)
         if p.name == until:
@@ -324,16 +342,55 @@ def _kernels_by_key(given: Sequence[Kernel], keys: Mapping[str, str]) -> dict[st
     return found
 
 
+def schedule_ranges(
+    state: ProgramState, given: Decisions | None, context: PassContext
+) -> tuple[ProgramState, Decisions]:
+    """Other schedules for some of the sizes that Funcs may have."""
+    dims = {d.name: d for v in state.graph.inputs for d in dims_in(v.shape)}
+    if not dims and not given:
+        return state, ()
+    names = frozenset(c.buffer.name for c in state.current.constants)
+    kernels = dict(zip(_only(Kernel, state.trace.sections["kernels"]), state.kernels, strict=True))
+    made: list[tuple[RangeKernel, Func, Schedule]] = []
+    if given is None:
+        tasks = [
+            RangeTask(k.func, d.calls, SchedulePoint(d.family, dict(d.knobs))) for d, k in kernels.items()
+        ]
+        find_range_schedules(tasks, context.target, names)
+        for t in tasks:
+            for s in t.found:
+                most, knobs = s.most * dims[s.dim].multiple, tuple(s.point.decisions.items())
+                made.append((RangeKernel(t.calls, s.dim, most, s.point.family, knobs), s.func, s.draft))
+    for r in _only(RangeKernel, given or ()):
+        with _naming(r):
+            whole = next((k for d, k in kernels.items() if set(d.calls) == set(r.calls)), None)
+            if whole is None or r.dim not in dims:
+                raise _refused(r, f"{r.dim} is not open, or these are not all calls of a kernel")
+            func = narrowed(whole.func, {r.dim: r.most // dims[r.dim].multiple})
+            schedule = schedule_as(func, context.target, names, r.family, dict(r.knobs), context.spaces)
+            for step in r.steps:
+                schedule.apply(step)
+            made.append((r, func, schedule))
+    found: list[tuple[tuple[str, ...], Scheduled]] = []
+    for r, func, schedule in made:
+        key = f"{task_key(func, frozenset(c.buffer for c in state.current.constants))} of {r.dim}"
+        found.append((r.calls, Scheduled(key, func, schedule.settled(), box=((r.dim, r.most),))))
+        context.on_kernel(found[-1][1])
+    return replace(state, ranges=tuple(found)), tuple(r for r, _, _ in made)
+
+
 def share_together(
     state: ProgramState, given: Decisions | None, context: PassContext
 ) -> tuple[ProgramState, Decisions]:
     """Kernels of one part that have nothing to do with each other."""
     module = state.current
+    varied = {name for calls, _ in state.ranges for name in calls}
     parts = {
         name: k.func
         for k, d in zip(state.kernels, _only(Kernel, state.trace.sections["kernels"]), strict=True)
         if is_one_part(k.schedule.func)
         for name in d.calls
+        if name not in varied
     }
     if given is None:
         target = context.one_core
@@ -364,6 +421,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("joins", join_kernels),  # before layouts: what stays inside a Func needs none
     Pass("layouts", lay_out_buffers),  # of all buffers between kernels, together
     Pass("kernels", schedule_kernels),  # each distinct Func once
+    Pass("ranges", schedule_ranges, is_always_told=False),  # where dimensions are open: for few rows, say
     Pass("beside", share_together),  # once it is known which kernels have one part
 )
 

@@ -21,7 +21,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import cast
 
-from tilewright.driver.decisions import Algorithm, Beside, ChannelsLast, Decision, Group, Join, Kernel
+from tilewright.driver.decisions import (
+    Algorithm,
+    Beside,
+    ChannelsLast,
+    Decision,
+    Group,
+    Join,
+    Kernel,
+    RangeKernel,
+)
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import step_classes
 from tilewright.schedule.trace import bad_trace, parse_value
@@ -34,6 +43,7 @@ SECTIONS: Mapping[str, type[Decision]] = {
     "joins": Join,
     "layouts": ChannelsLast,
     "kernels": Kernel,
+    "ranges": RangeKernel,
     "beside": Beside,
 }
 _MACHINE = "# machine: "
@@ -107,7 +117,7 @@ def _decision(node: ast.Call, section: str) -> Decision:
     steps = step_classes()
     values = {name: parse_value(a, steps) for name, a in zip(names, node.args, strict=False)}
     values |= {k.arg or "**": parse_value(k.value, steps) for k in node.keywords}
-    if cls is Kernel:
+    if cls is Kernel or cls is RangeKernel:
         values["knobs"] = tuple((n, v) for n, v in values.items() if n not in names)
         values = {n: v for n, v in values.items() if n in names}
     wrong = next((n for n, v in values.items() if n in names and not _has_kind(n, v)), None)
@@ -124,6 +134,8 @@ def _has_kind(name: str, value: object) -> bool:
     match name:
         case "values" | "funcs" | "buffers" | "calls":
             return _are(value, str) and value != ()
+        case "most":
+            return type(value) is int and value > 0
         case "repeated":
             return _are(value, str)
         case "steps":

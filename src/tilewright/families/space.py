@@ -35,6 +35,13 @@ class Space(ABC):
     family: str  # whose space it is; stored with what a search found
     knobs: tuple[Knob, ...]
 
+    @property
+    def packing(self) -> tuple[str, ...]:
+        """The knobs that decide how constants are laid out: points that agree in them read the same copies. All, unless
+        a family knows better.
+        """
+        return tuple(k.name for k in self.knobs)
+
     @abstractmethod
     def points(self) -> Points:
         """All points worth ranking, in a fixed order."""

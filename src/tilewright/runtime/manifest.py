@@ -17,6 +17,7 @@ from tilewright.support.artifact import (
     Place,
     RegionCode,
     Segment,
+    SizeBox,
     Slot,
     TensorSpec,
 )
@@ -263,7 +264,13 @@ def _step_to_json(step: _Step) -> Json:
 
 def _call_to_json(c: KernelCall) -> Json:
     in_use = [size_to_json(e) for e in c.in_use]
-    return [c.kernel, c.parts, [_slot_to_json(s) for s in c.args], c.barrier, c.steps, c.beside, in_use]
+    args = [_slot_to_json(s) for s in c.args]
+    boxes = [_box_to_json(c.only), [_box_to_json(box) for box in c.unless]]
+    return [c.kernel, c.parts, args, c.barrier, c.steps, c.beside, in_use, *boxes]
+
+
+def _box_to_json(box: SizeBox) -> Json:
+    return [[name, most] for name, most in box]
 
 
 def program_from_json(entry: Entry, dims: Mapping[str, Dim], depth: int = 0) -> ArtifactProgram:
@@ -292,7 +299,7 @@ def _step_from_json(entry: Entry, dims: Mapping[str, Dim], depth: int) -> _Step:
 
 
 def _call_from_json(entry: Entry, dims: Mapping[str, Dim]) -> KernelCall:
-    kernel, parts, args, barrier, steps, beside, in_use = entry.items(7)
+    kernel, parts, args, barrier, steps, beside, in_use, only, unless = entry.items(9)
     return KernelCall(
         kernel.text(),
         parts.count(),
@@ -301,7 +308,19 @@ def _call_from_json(entry: Entry, dims: Mapping[str, Dim]) -> KernelCall:
         steps.count(),
         beside.flag(),
         tuple(_size_from_json(e, dims) for e in in_use.items()),
+        _box_from_json(only, dims),
+        tuple(_box_from_json(box, dims) for box in unless.items()),
     )
+
+
+def _box_from_json(entry: Entry, dims: Mapping[str, Dim]) -> SizeBox:
+    found: list[tuple[str, int]] = []
+    for pair in entry.items():
+        name, most = pair.items(2)
+        if name.text() not in dims:
+            raise name.bad("an open dimension")
+        found.append((name.text(), most.count()))
+    return tuple(found)
 
 
 def _views_from_json(entry: Entry) -> tuple[tuple[Slot, TensorSpec], ...]:

@@ -39,8 +39,7 @@ class OpenSession(Closing):
         plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team)
         if plan.is_parallel:
             team.start()
-        calls = [c for s in plan.segments for c in s.calls for _ in range(c.steps) if c.in_use]
-        self._sizes = OpenSizes(manifest, calls)
+        self._sizes = OpenSizes(manifest, [c for s in plan.segments for c in s.calls])
         self.inputs, self.outputs = self._sizes.inputs, self._sizes.outputs
         self._names = [s.name for s in self.inputs]
         self._staged: dict[int, list[OpaqueArray]] = {}
@@ -66,7 +65,7 @@ class OpenSession(Closing):
         context = pool.take()
         try:
             inputs = self._staged_inputs(context, arrays, sized, results)
-            context.use_parts(sized.parts)
+            context.use(sized.choice, sized.parts)
             context.attach([*inputs, *number_arrays(sized)], results)
             context.run()
         finally:
@@ -83,7 +82,7 @@ class OpenSession(Closing):
         arrays = self._arrays(feeds, outputs)
         sized = self._sizes.of([a.shape for a in arrays])
         context = self._pool.take_away()
-        context.use_parts(sized.parts)
+        context.use(sized.choice, sized.parts)
         results = [empty_aligned(s.shape, dtype_of(s)) for s in self.outputs]
         stages = self._new_stages()
         inputs = self._stage(arrays, stages, sized, results)

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.support.arrays import OpaqueArray
-from tilewright.support.artifact import SIZE_INPUT, KernelCall, Manifest, TensorSpec
+from tilewright.support.artifact import (
+    SIZE_INPUT,
+    KernelCall,
+    Manifest,
+    SizeChoice,
+    TensorSpec,
+    boxes_of,
+    choice_at,
+)
 from tilewright.support.errors import Hint, UserError
 from tilewright.support.sizes import Dim, SizeExpr
 
@@ -26,13 +34,14 @@ class Sized:
 
     values: dict[str, int]
     numbers: tuple[int, ...]  # what kernels read
-    parts: tuple[int, ...]
+    choice: SizeChoice  # which calls are made
+    parts: tuple[int, ...]  # of those in which that depends on sizes
     inputs: tuple[tuple[slice, ...], ...]  # what is in use of each
     outputs: tuple[tuple[slice, ...], ...]
 
 
 class OpenSizes:
-    """The open dimensions of a program. `calls` are those whose parts depend on them."""
+    """The open dimensions of a program with these `calls`."""
 
     def __init__(self, manifest: Manifest, calls: Sequence[KernelCall]) -> None:
         self.dims = manifest.dims
@@ -44,12 +53,10 @@ class OpenSizes:
         self.read = tuple(
             s.name.removeprefix(SIZE_INPUT) for s in sizes
         )  # dimensions whose sizes kernels read
+        self._boxes = boxes_of(calls)
         # Layers are alike: few calls have parts of their own, and few arrays sizes.
-        different = dict.fromkeys((c.in_use, c.parts, c.steps) for c in calls)
-        number = {key: n for n, key in enumerate(different)}
-        some = {(c.in_use, c.parts, c.steps): c for c in calls}
-        self._calls = tuple(some[key] for key in different)
-        self._call_of = tuple(number[c.in_use, c.parts, c.steps] for c in calls)
+        self._steps = [c for c in calls for _ in range(c.steps) if c.in_use]
+        self._alike: dict[SizeChoice, tuple[list[KernelCall], list[int]]] = {}
         kinds = [replace(s, name="") for s in (*self.inputs, *self.outputs)]
         self._specs = tuple(dict.fromkeys(kinds))
         self._spec_of = tuple(map(self._specs.index, kinds))
@@ -96,15 +103,29 @@ class OpenSizes:
         wrong = next((g for g in self._guards if not g.holds(values)), None)
         if wrong is not None:
             raise OutOfRange(f"the program is made for sizes with {wrong}")
-        parts = [c.parts_at(values) // c.steps for c in self._calls]
+        choice = choice_at(self._boxes, values)
+        different, call_of = self._alike.get(choice) or self._alike_at(choice)
+        parts = [c.parts_at(values) // c.steps for c in different]
         slices = [tuple(map(slice, shape)) for shape in wanted]
         return Sized(
             values,
             tuple(values[n] // self._by_name[n].multiple for n in self.read),
-            tuple(parts[n] for n in self._call_of),
+            choice,
+            tuple([parts[n] for n in call_of]),
             tuple(slices[n] for n in self._spec_of[: len(self.inputs)]),
             tuple(slices[n] for n in self._spec_of[len(self.inputs) :]),
         )
+
+    def _alike_at(self, choice: SizeChoice) -> tuple[list[KernelCall], list[int]]:
+        """Of the calls that are made, those that differ in their parts, and which of them each is like."""
+        made = [c for c in self._steps if c.is_made(choice)]
+        keys = [(c.in_use, c.parts, c.steps) for c in made]
+        different = list(dict.fromkeys(keys))
+        number = {key: n for n, key in enumerate(different)}
+        some = dict(zip(keys, made, strict=True))
+        found = [some[key] for key in different], [number[key] for key in keys]
+        self._alike[choice] = found
+        return found
 
 
 def place_of(dim: Dim, inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:

@@ -2,7 +2,8 @@
 
 `ExecutionPlan` is made once for a session and never changes. `RunContext` is what one run needs for itself: an arena,
 and call tables whose argument pointers lead into that arena, to the constants, and to the inputs and outputs of the
-moment.
+moment. Where dimensions are open and calls have others in their place for small sizes, there is a table for each
+choice of calls that was needed.
 """
 
 import ctypes
@@ -26,6 +27,7 @@ from tilewright.support.artifact import (
     KernelCall,
     Place,
     Segment,
+    SizeChoice,
     Slot,
     TensorSpec,
 )
@@ -99,9 +101,9 @@ def merge_barriers(calls: Sequence[KernelCall | CallStep]) -> list[bool]:
     return meet
 
 
-def is_shared(segment: Segment) -> bool:
+def is_shared(calls: Sequence[KernelCall]) -> bool:
     """Is there something for several workers to do?"""
-    return any(call.parts > call.steps or (n and call.beside) for n, call in enumerate(segment.calls))
+    return any(call.parts > call.steps or (n and call.beside) for n, call in enumerate(calls))
 
 
 class ExecutionPlan:
@@ -127,7 +129,7 @@ class ExecutionPlan:
         self.outputs = artifact.manifest.written
         self.segments: list[Segment] = []
         self.program = map_program(artifact.program, self._plan, self._condition)
-        self.is_parallel = team.threads > 1 and any(map(is_shared, self.segments))
+        self.is_parallel = team.threads > 1 and any(is_shared(s.calls) for s in self.segments)
         self._check_externals()
 
     def _plan(self, run: list[Segment | ExternalCall]) -> Iterator[NativeSegment | ExternalCall]:
@@ -225,6 +227,57 @@ def _set_parts(row: CallRow, parts: int) -> None:
     row.claims = -(-parts // row.chunk)
 
 
+class _CallTable:
+    """The calls of all segments that are made for one choice, as the driver reads them."""
+
+    __slots__ = ("addresses", "memory", "now", "open_rows")
+
+    def __init__(self, plan: ExecutionPlan, choice: SizeChoice, arguments: Sequence[Sequence[int]]) -> None:
+        made = [s.calls_at(choice) for s in plan.segments]
+        every = [c for calls in made for _, c in calls]
+        calls = (CallRow * max(1, sum(c.steps for c in every)))()
+        each = (CallRow * max(1, 2 * sum(c.beside for c in every)))()  # calls that are parts of a row
+        jobs = (Job * max(1, len(made)))()
+        self.memory = calls, each, jobs
+        self.open_rows: list[CallRow] = []
+        self.now: list[int] = []  # parts that each of them has
+        n_rows = n_each = 0
+        for numbered, own, job in zip(made, arguments, jobs, strict=False):
+            here = [c for _, c in numbered]
+            args = [own[n] for n, _ in numbered]
+            steps = rows(here)
+            job.calls = ctypes.addressof(calls) + n_rows * ctypes.sizeof(CallRow)
+            job.n = len(steps)
+            job.team = plan.team.address if plan.is_parallel and is_shared(here) else 0
+            functions = [plan.code.address(c.kernel) for c in here]
+            for step, meet in zip(steps, merge_barriers(steps), strict=True):
+                row = calls[n_rows]
+                if step.is_each:
+                    row.fn, row.args = plan.team.each, ctypes.addressof(each[n_each])
+                    for n in range(step.call, step.call + step.parts):
+                        each[n_each].fn, each[n_each].args = functions[n], args[n]
+                        n_each += 1
+                else:
+                    row.fn, row.args = functions[step.call], args[step.call]
+                row.first, row.barrier = step.first, meet
+                _set_parts(row, step.parts)
+                if not step.is_each and here[step.call].in_use:
+                    self.open_rows.append(row)
+                    self.now.append(step.parts)
+                n_rows += 1
+        self.addresses = [ctypes.addressof(job) for job in jobs]
+
+    def use_parts(self, parts: Sequence[int]) -> None:
+        now = self.now
+        for i, n in enumerate(parts):
+            if now[i] != n:
+                now[i] = n
+                _set_parts(self.open_rows[i], n)
+
+
+_WHOLE: SizeChoice = frozenset()
+
+
 class RunContext:
     """Memory and tables of one run at a time. Keeps code, constants and team alive.
 
@@ -239,26 +292,24 @@ class RunContext:
         self._outputs: Sequence[OpaqueArray] = ()
         calls = [c for s in plan.segments for c in s.calls]
         self._pointers = (ctypes.c_uint64 * max(1, sum(len(c.args) for c in calls)))()
-        self._calls = (CallRow * max(1, sum(c.steps for c in calls)))()
-        self._each = (CallRow * max(1, 2 * sum(c.beside for c in calls)))()  # calls that are parts of a row
-        self._jobs = (Job * max(1, len(plan.segments)))()
         # where in `_pointers` the address of each input and output goes
         self._input_uses: list[list[int]] = [[] for _ in plan.inputs]
         self._output_uses: list[list[int]] = [[] for _ in plan.outputs]
-        self._open_rows: list[CallRow] = []
-        self._parts: list[int] = []  # that each of them has now
         self.attached: object = None  # whose arrays the tables lead to, if it wants to know
-        self._fill()
-        self._addresses = [ctypes.addressof(job) for job in self._jobs]
-        is_native = len(plan.program) == 1 and isinstance(plan.program[0], NativeSegment)
-        self.only_job = self._addresses[0] if is_native else 0
+        self._arguments = self._fill()
+        self._is_native = len(plan.program) == 1 and isinstance(plan.program[0], NativeSegment)
+        self._tables: dict[SizeChoice, _CallTable] = {}
+        self._choice = _WHOLE
+        self._take(_WHOLE)
 
-    def _fill(self) -> None:
-        n_rows = n_each = n_pointers = 0
-        for segment, job in zip(self._plan.segments, self._jobs, strict=False):
-            arguments: list[int] = []
+    def _fill(self) -> list[list[int]]:
+        """Where the arguments of each call are, by segment."""
+        found: list[list[int]] = []
+        n_pointers = 0
+        for segment in self._plan.segments:
+            found.append([])
             for call in segment.calls:
-                arguments.append(ctypes.addressof(self._pointers) + 8 * n_pointers)
+                found[-1].append(ctypes.addressof(self._pointers) + 8 * n_pointers)
                 for slot in call.args:
                     match slot.place:
                         case Place.INPUT:
@@ -272,34 +323,22 @@ class RunContext:
                         case _:
                             assert_never(slot.place)
                     n_pointers += 1
-            steps = rows(segment.calls)
-            job.calls = ctypes.addressof(self._calls[n_rows])
-            job.n = len(steps)
-            job.team = self._plan.team.address if self._plan.is_parallel and is_shared(segment) else 0
-            functions = [self._plan.code.address(call.kernel) for call in segment.calls]
-            for step, meet in zip(steps, merge_barriers(steps), strict=True):
-                row = self._calls[n_rows]
-                if step.is_each:
-                    row.fn, row.args = self._plan.team.each, ctypes.addressof(self._each[n_each])
-                    for n in range(step.call, step.call + step.parts):
-                        self._each[n_each].fn, self._each[n_each].args = functions[n], arguments[n]
-                        n_each += 1
-                else:
-                    row.fn, row.args = functions[step.call], arguments[step.call]
-                row.first, row.barrier = step.first, meet
-                _set_parts(row, step.parts)
-                if not step.is_each and segment.calls[step.call].in_use:
-                    self._open_rows.append(row)
-                    self._parts.append(step.parts)
-                n_rows += 1
+        return found
 
-    def use_parts(self, parts: Sequence[int]) -> None:
-        """Run as many parts of the calls in which that depends on open dimensions, in their order."""
-        now = self._parts
-        for i, n in enumerate(parts):
-            if now[i] != n:
-                now[i] = n
-                _set_parts(self._open_rows[i], n)
+    def _take(self, choice: SizeChoice) -> None:
+        table = self._tables.get(choice)
+        if table is None:
+            table = self._tables[choice] = _CallTable(self._plan, choice, self._arguments)
+        self._choice, self._table = choice, table
+        self.only_job = table.addresses[0] if self._is_native else 0
+
+    def use(self, choice: SizeChoice, parts: Sequence[int]) -> None:
+        """Make the calls of this choice; and run as many parts of those in which that depends on open dimensions, in
+        their order.
+        """
+        if choice != self._choice:
+            self._take(choice)
+        self._table.use_parts(parts)
 
     def attach(self, inputs: Sequence[OpaqueArray], outputs: Sequence[OpaqueArray]) -> None:
         """Read from and write to these arrays, which were checked, from now on."""
@@ -330,7 +369,7 @@ class RunContext:
         for step in program:
             match step:
                 case NativeSegment(index):
-                    if self.run_job(self._addresses[index]):
+                    if self.run_job(self._table.addresses[index]):
                         self.revive()
                 case ExternalCall():
                     self._call(step)

@@ -7,8 +7,8 @@ The calling convention of a kernel is `void kernel(void **args, int64_t part)`: 
 part of the work to do (0 … parts-1). Any worker may run any part, and parts of one call may run at the same time.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, unique
 from typing import TypeAlias
 
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.support.indices import IndexCheck
-from tilewright.support.program import ProgramTree
+from tilewright.support.program import ProgramTree, leaves, map_program
 from tilewright.support.sizes import Dim, Guard, SizeExpr
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 SIZE_INPUT = "size__"  # how the names of the inputs begin that are sizes of open dimensions, in multiples
 
 
@@ -57,6 +57,12 @@ class Slot:
     at: int
 
 
+SizeBox: TypeAlias = tuple[tuple[str, int], ...]  # open dimensions, and how large each may be at most
+SizeChoice: TypeAlias = frozenset[
+    SizeBox
+]  # of the boxes that a program mentions, those that sizes are within
+
+
 @dataclass(frozen=True, slots=True)
 class KernelCall:
     """Run all parts of a kernel; every worker meets at a barrier afterwards if `barrier`.
@@ -69,6 +75,9 @@ class KernelCall:
 
     Where dimensions are open, only the first parts may have something to do: as many as the largest of `in_use` says.
     To run the others is no fault.
+
+    A call may have others in its place where sizes are small: it is made `only` where they are within a box, if there
+    is one, and not where they are within one of `unless`.
     """
 
     kernel: str  # symbol
@@ -78,6 +87,15 @@ class KernelCall:
     steps: int = 1
     beside: bool = False
     in_use: tuple[SizeExpr, ...] = ()
+    only: SizeBox = ()
+    unless: tuple[SizeBox, ...] = ()
+
+    @property
+    def is_optional(self) -> bool:
+        return bool(self.only or self.unless)
+
+    def is_made(self, choice: SizeChoice) -> bool:
+        return (not self.only or self.only in choice) and choice.isdisjoint(self.unless)
 
     def parts_at(self, sizes: Mapping[str, int]) -> int:
         """The parts to run where the open dimensions have these sizes."""
@@ -91,6 +109,30 @@ class Segment:
     """Kernel calls that run one after the other without Python in between."""
 
     calls: tuple[KernelCall, ...]
+
+    def calls_at(self, choice: SizeChoice) -> list[tuple[int, KernelCall]]:
+        """Those that are made, with their numbers. Workers meet before a call if they would have after one that is not
+        made.
+        """
+        made: list[tuple[int, KernelCall]] = []
+        for n, call in enumerate(self.calls):
+            if call.is_made(choice):
+                made.append((n, call))
+            elif call.barrier and made:
+                last, before = made[-1]
+                made[-1] = last, replace(before, barrier=True)
+        return made
+
+
+def boxes_of(calls: Iterable[KernelCall]) -> tuple[SizeBox, ...]:
+    """All boxes on which depends which calls are made."""
+    found = {box for c in calls for box in (*((c.only,) if c.only else ()), *c.unless)}
+    return tuple(sorted(found))
+
+
+def choice_at(boxes: Iterable[SizeBox], sizes: Mapping[str, int]) -> SizeChoice:
+    """The boxes that these sizes are within."""
+    return frozenset(box for box in boxes if all(sizes[name] <= most for name, most in box))
 
 
 ExternalCode: TypeAlias = Callable[[tuple[NDArray[np.generic], ...], tuple[NDArray[np.generic], ...]], None]
@@ -108,6 +150,21 @@ class ExternalCall:
 
 
 ArtifactProgram: TypeAlias = ProgramTree[Segment | ExternalCall, Slot]
+
+
+def program_at(program: ArtifactProgram, sizes: Mapping[str, int]) -> ArtifactProgram:
+    """What is called where the open dimensions have these sizes."""
+    choice = choice_at(boxes_of(c for s in leaves(program) if isinstance(s, Segment) for c in s.calls), sizes)
+
+    def chosen(run: list[Segment | ExternalCall]) -> Iterable[Segment | ExternalCall]:
+        for step in run:
+            if isinstance(step, Segment):
+                made = [replace(c, parts=c.parts_at(sizes)) for _, c in step.calls_at(choice)]
+                yield Segment(tuple(replace(c, in_use=(), only=(), unless=()) for c in made))
+            else:
+                yield step
+
+    return map_program(program, chosen, lambda cond: cond)
 
 
 @dataclass(frozen=True, slots=True)

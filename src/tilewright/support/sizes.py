@@ -444,6 +444,11 @@ def ratio_of(a: int, b: int) -> Fraction:
     return found.pop()
 
 
+def dims_in(shape: Iterable[int]) -> frozenset[Dim]:
+    """The open dimensions that a shape depends on."""
+    return frozenset(d for n in shape if isinstance(n, SymInt) for d in n.size.dims)
+
+
 def is_open(values: Iterable[int]) -> bool:
     return any(isinstance(n, SymInt) for n in values)
 

@@ -17,6 +17,7 @@ from tilewright.tir.passes.place_sizes import has_sizes, place_sizes
 from tilewright.tir.passes.simplify import simplify_func
 from tilewright.tir.passes.split_phases import (
     Phase,
+    copies_of_params,
     share_large_buffers,
     split_phases,
     with_joined_fills,
@@ -53,7 +54,11 @@ def lower_func(func: Func, extra: tuple[FuncPass, ...] = ()) -> tuple[tuple[Phas
             part = p(part)
         lowered.append(part.body)
     whole = func.with_body(Seq(tuple(with_joined_fills(lowered))))
-    phases, shared = split_phases(place_sizes(whole) if is_open else whole)
+    if is_open:
+        # Schedules for several ranges of sizes share packed weights: they lie in the same way, whatever reads them.
+        phases, shared = split_phases(place_sizes(whole), keep=copies_of_params(whole))
+    else:
+        phases, shared = split_phases(whole)
     done: list[Phase] = []
     for phase in phases:
         # Allocations shrink to what an iteration touches; what is still too large for a stack is shared memory.

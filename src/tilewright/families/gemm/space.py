@@ -54,6 +54,7 @@ _KNOBS = (
     "unroll",
     "prefetch",
 )
+_PACKING = ("swap", "fuse_rows", "fuse_cols", "vectors", "pack_a", "pack_b")
 
 
 class GemmSpace(Space):
@@ -78,6 +79,10 @@ class GemmSpace(Space):
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
         )
+
+    @property
+    def packing(self) -> tuple[str, ...]:
+        return _PACKING
 
     def points(self) -> Points:
         return self._points

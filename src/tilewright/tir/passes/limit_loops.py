@@ -36,7 +36,7 @@ from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.tir.analysis.open_reductions import mask_of
 from tilewright.tir.func import Func
 from tilewright.tir.passes.open_bounds import OpenStore, SizeBound, open_stores
-from tilewright.tir.passes.tile_heights import OpenTiles, by_heights, find_tiles
+from tilewright.tir.passes.tile_heights import OpenTiles, by_heights, find_tiles, tile_indices
 from tilewright.tir.rename import rename
 from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
@@ -57,6 +57,15 @@ def limit_loops(func: Func) -> Func:
     return replace(func, body=Seq(tuple(nests)), locals=(*func.locals, *made))
 
 
+def loop_limits(func: Func) -> tuple[tuple[For, Expr], ...]:
+    """The loops of which only the first iterations may do anything that matters, and how many these are."""
+    found: list[tuple[For, Expr]] = []
+    for nest in func.body.stmts if isinstance(func.body, Seq) else (func.body,):
+        limits = _Limits(func, nest).limits
+        found += [(n, limits[n.var]) for n in walk_stmts(nest) if isinstance(n, For) and n.var in limits]
+    return tuple(found)
+
+
 class _Limits:
     def __init__(self, func: Func, nest: Stmt) -> None:
         self._simplify = Simplifier(ranges(func.body))
@@ -68,12 +77,12 @@ class _Limits:
         self._locals = frozenset(func.locals)
         self._whole: Var | None = None  # the loop whose iterations are whole: they need no condition
         self.made: list[Buffer] = []  # buffers that are new
-        self._limits: dict[Var, Expr] = {}
+        self.limits: dict[Var, Expr] = {}
         for loop in walk_stmts(nest):
             if isinstance(loop, For) and loop.kind in (LoopKind.SERIAL, LoopKind.PARALLEL):
                 limit = self._limit(loop)
                 if limit is not None:
-                    self._limits[loop.var] = limit
+                    self.limits[loop.var] = limit
 
     def _without_loose(self, leaf: OpenStore) -> OpenStore:
         """Without bounds that others are sure to be within: a buffer that has a border is in use to its end, also where
@@ -170,10 +179,10 @@ class _Limits:
             return None
         return self._simplify(self._simplify.expr(Linear(int(least), mine)) < bound.size)
 
-    def _room(self, index: Expr, size: Expr, var: Var, around: frozenset[Var]) -> Expr | None:
-        """How far `index` is from `size` where `var` begins, if it moves the index by itself."""
+    def _room(self, index: Expr, size: Expr, mover: Expr, around: frozenset[Var]) -> Expr | None:
+        """How far `index` is from `size` where `mover` is 0, if it moves the index by itself."""
         form = self._simplify.linear(index)
-        return self._left(form, size, var, around) if any(a is var for a, _ in form.terms) else None
+        return self._left(form, size, mover, around) if any(a is mover for a, _ in form.terms) else None
 
     def _left(self, form: Linear, size: Expr, mover: Expr, around: frozenset[Var]) -> Expr | None:
         """How far an index is from `size` where its term `mover` is 0, and what is inside of that is least."""
@@ -213,25 +222,26 @@ class _Limits:
         s = map_children(s, self.apply)
         if isinstance(loop, For) and isinstance(s, For) and s.kind is LoopKind.PARALLEL:
             needed = self._needed(loop)
-            s = s if needed is None else replace(s, body=If(needed, s.body))
-        if not isinstance(s, For) or s.var not in self._limits:
+            if needed is not None:
+                tiles = self._tiles(loop, s)
+                made = s if tiles is None else self._in_heights(loop, tiles)
+                assert isinstance(made, For)
+                s = replace(made, body=If(needed, made.body))
+        if not isinstance(s, For) or s.var not in self.limits:
             return s
-        limit = self._limits[s.var]
+        limit = self.limits[s.var]
         low, high = self._simplify.bounds(limit)
         if low >= s.extent:
             return s
         if high > s.extent:
             limit = minimum(limit, s.extent)
+        assert isinstance(loop, For)
+        tiles = self._tiles(loop, replace(s, limit=limit) if s.kind is LoopKind.PARALLEL else s)
+        if tiles is not None:
+            return self._in_heights(loop, tiles)
         if s.kind is LoopKind.PARALLEL:  # whose parts are counted when the program runs: never less than one
             body = s.body if low >= 1 else If(s.var < limit, s.body)
             return replace(s, body=body, limit=limit)
-        assert isinstance(loop, For)
-        tiles = self._tiles(loop, s)
-        if tiles is not None:
-            own = [b for b in self._locals if self._is_stored_inside(b, loop)]
-            made, new = by_heights(tiles, own, self._simplify)
-            self.made += new
-            return made
         limited = replace(s, limit=limit) if s.extent > 1 else s
         return limited if low >= 1 else If(as_index(0) < limit, limited)
 
@@ -310,8 +320,21 @@ class _Limits:
             If(whole * step < room, tail),
         )
 
+    def _in_heights(self, loop: For, tiles: OpenTiles) -> Stmt:
+        own = [b for b in self._locals if self._is_stored_inside(b, loop)]
+        made, new = by_heights(tiles, own, self._simplify)
+        self.made += new
+        return made
+
     def _tiles(self, loop: For, now: For) -> OpenTiles | None:
         """The loop as one over register tiles, whose rows are unrolled. `now`: with what was limited inside of it."""
+        for index, other, count in tile_indices(now):
+            tiles = self._tiles_by(loop, now, index, other, count)
+            if tiles is not None:
+                return tiles
+        return None
+
+    def _tiles_by(self, loop: For, now: For, index: Expr, other: Expr | None, count: int) -> OpenTiles | None:
         found: set[tuple[int, Expr]] = set()
         for leaf in self._leaves:
             if loop in leaf.loops and not self._is_inside(leaf.store.buffer, loop):
@@ -319,13 +342,13 @@ class _Limits:
                 found |= {
                     (k, room)
                     for b in leaf.bounds
-                    if (room := self._room(b.index, b.size, loop.var, around)) is not None
-                    and (k := dict(self._simplify.linear(b.index).terms).get(loop.var, 0)) > 1
+                    if (room := self._room(b.index, b.size, index, around)) is not None
+                    and (k := dict(self._simplify.linear(b.index).terms).get(index, 0)) > 1
                 }
         if len(found) != 1:
             return None
         height, room = found.pop()
-        return find_tiles(now, height, room, self._simplify)
+        return find_tiles(now, index, other, count, height, room, self._simplify)
 
     def _is_stored_inside(self, buffer: Buffer, loop: For) -> bool:
         if not any(leaf.store.buffer is buffer and loop in leaf.loops for leaf in self._leaves):
@@ -359,7 +382,7 @@ class _Limits:
         if not inner:
             return False
         exact = self._bound_of(inner[-1], leaf, bound)
-        return exact is not None and self._limits.get(inner[-1].var) is exact
+        return exact is not None and self.limits.get(inner[-1].var) is exact
 
 
 def _holds(block: Block, store: Store) -> bool:

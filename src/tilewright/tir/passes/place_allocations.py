@@ -45,12 +45,12 @@ def place_allocations(func: Func) -> Func:
     return replace(func, body=_place(func.body, frozenset(func.locals), simplify), locals=())
 
 
-def separate_buffers(func: Func) -> Func:
-    """Nests of the body that touch different parts of a local buffer get a buffer each."""
+def separate_buffers(func: Func, *, keep: frozenset[Buffer] = frozenset()) -> Func:
+    """Nests of the body that touch different parts of a local buffer get a buffer each, but for those to `keep`."""
     if not isinstance(func.body, Seq):
         return func
-    body, local = _separate(func.body, frozenset(func.locals), Simplifier(ranges(func.body)))
-    return replace(func, body=body, locals=tuple(_in_order(body, local)))
+    body, local = _separate(func.body, frozenset(func.locals) - keep, Simplifier(ranges(func.body)))
+    return replace(func, body=body, locals=tuple(_in_order(body, local | keep)))
 
 
 def _in_order(s: Stmt, buffers: frozenset[Buffer]) -> list[Buffer]:

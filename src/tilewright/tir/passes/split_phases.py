@@ -21,6 +21,7 @@ from tilewright.tir.func import Func
 from tilewright.tir.passes.place_allocations import indices_by_buffer, place_allocations, separate_buffers
 from tilewright.tir.rewrite import redirect, transform_stmt
 from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, seq, stmt_exprs, walk_stmts
+from tilewright.tir.touched import touched
 
 MAX_LOCAL_BYTES = 1 << 20  # on a worker's stack
 MAX_SHARED_SCRATCH = 1 << 28  # of all parts of a kernel together
@@ -65,9 +66,22 @@ def _is_fill(nest: Stmt) -> bool:
     return not part_loops(nest) and next(reads, None) is None
 
 
-def split_phases(func: Func) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
-    """(phases in order, shared buffers). The body is a sequence of nests."""
-    func = separate_buffers(func)
+def copies_of_params(func: Func) -> frozenset[Buffer]:
+    """Local buffers that are made of params alone: packed weights."""
+    local = frozenset(func.locals)
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    found = {b for n in nests for b in touched(n).writes if b in local and b.scope is Scope.GLOBAL}
+    for n in nests:
+        if not local.isdisjoint(touched(n).reads):
+            found.difference_update(touched(n).writes)
+    return frozenset(found)
+
+
+def split_phases(
+    func: Func, *, keep: frozenset[Buffer] = frozenset()
+) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
+    """(phases in order, shared buffers). The body is a sequence of nests. Buffers to `keep` stay one for all nests."""
+    func = separate_buffers(func, keep=keep)
     assert isinstance(func.body, Seq)
     nests = func.body.stmts
     local = frozenset(func.locals)
