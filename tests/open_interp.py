@@ -22,9 +22,14 @@ class OpenInterpreter:
         self._dims = dims
         with OnnxModel(model) as found:
             opened = import_open(found, dims)
+        self._guards = opened.guards
         with following(opened.guards):
             self._graph = prepare(opened.graph)
             self._module = lower_graph(self._graph)
+
+    def allows(self, at: Mapping[str, int]) -> bool:
+        """Do these sizes keep the guards of the model?"""
+        return all(g.holds(at) for g in self._guards)
 
     def run(self, feeds: Mapping[str, Array], at: Mapping[str, int]) -> dict[str, Array]:
         given: dict[str, Array] = {

@@ -25,6 +25,7 @@ from tilewright.ops.hostop import HostSample
 from tilewright.ops.opdef import ONNX_NUMBERS, OnnxNode
 from tilewright.ops.spec import BodySpec, NodeSpec
 from tilewright.support.arrays import Array
+from tilewright.support.sizes import SymInt, is_open
 
 OPSET = 24  # of ONNX's own operators, in all bodies
 
@@ -63,10 +64,13 @@ class Term:
 
 
 class CompositeBody:
-    """Collects the nodes of a composite. `body[i]` is its input i."""
+    """Collects the nodes of a composite. `body[i]` is its input i. Extents may be open: they become integers of a body;
+    numpy would take them for numbers.
+    """
 
-    def __init__(self, node: OnnxNode) -> None:
-        self._node = node
+    def __init__(self, node: OnnxNode, scope: str = "") -> None:
+        self._node, self._scope = node, scope
+        self._sizes: dict[str, tuple[int, ...]] = {}
         self._inputs = [f"input_{i}" for i in range(len(node.inputs))]
         self._nodes: list[NodeSpec] = []
 
@@ -98,10 +102,29 @@ class CompositeBody:
 
     def number(self, value: float, dtype: DType) -> Term:
         """A scalar; what the type cannot hold is infinite."""
+        if isinstance(value, SymInt):
+            return self.cast(self.op("Squeeze", self.integers(value), self.integers(0)), dtype)
         return self.constant(narrow(np.asarray(value), dtype))
 
     def integers(self, *numbers: int) -> Term:
-        return self.constant(np.array(numbers, np.int64))
+        if not is_open(numbers):
+            return self.constant(np.array(numbers, np.int64))
+        name = f"{self._scope}size_{len(self._sizes)}"
+        self._sizes[name] = numbers
+        return Term(self, name, DType.I64)
+
+    def places(self, count: int) -> Term:
+        """0, 1, … as i64."""
+        if not is_open((count,)):
+            return self.constant(np.arange(count, dtype=np.int64))
+        return self.op("Range", *(self.number(n, DType.I64) for n in (0, count, 1)))
+
+    def filled(self, value: float, dtype: DType, *shape: int) -> Term:
+        """A tensor of one value."""
+        if not is_open(shape):
+            return self.constant(np.full(shape, value, dtype.numpy))
+        one = np.full(1, value, dtype.numpy)
+        return self.op("ConstantOfShape", self.integers(*shape), value=one, dtype=dtype)
 
     def cast(self, x: Term, dtype: DType) -> Term:
         return x if x.dtype is dtype else self.op("Cast", x, to=ONNX_NUMBERS[dtype], dtype=dtype)
@@ -124,7 +147,10 @@ class CompositeBody:
     def finish(self, results: Sequence[Term | None]) -> BodySpec:
         outputs = [f"absent_{i}" if t is None else t.name for i, t in enumerate(results)]
         outputs += [f"absent_{i}" for i in range(len(outputs), self._node.outputs)]
-        return BodySpec(self._node.op_type, tuple(self._nodes), tuple(self._inputs), tuple(outputs))
+        nodes = tuple(self._nodes)
+        return BodySpec(
+            self._node.op_type, nodes, tuple(self._inputs), tuple(outputs), sizes=dict(self._sizes)
+        )
 
 
 class Composite(ABC):
@@ -143,7 +169,7 @@ class Composite(ABC):
         """Small cases that cover attributes, absent inputs and edge shapes."""
 
 
-def body_of(cls: type[Composite], node: OnnxNode) -> BodySpec:
-    """What computes a composite, for a node."""
-    body = CompositeBody(node)
+def body_of(cls: type[Composite], node: OnnxNode, scope: str = "") -> BodySpec:
+    """What computes a composite, for a node. Names of values that are not its own begin with `scope`."""
+    body = CompositeBody(node, scope)
     return body.finish(cls.write(node, body))

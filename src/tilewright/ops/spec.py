@@ -15,6 +15,10 @@ def _no_types() -> Mapping[str, "OpenType"]:
     return {}
 
 
+def _no_sizes() -> Mapping[str, tuple[int, ...]]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class OpenType:
     """The type of a tensor whose extents may be unknown (None)."""
@@ -46,3 +50,5 @@ class BodySpec:
     types: Mapping[str, OpenType] = field(
         default_factory=_no_types
     )  # of inputs, where they are to be written
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_sizes)
+    """Values besides the inputs: numbers, some of which are sizes of open dimensions."""

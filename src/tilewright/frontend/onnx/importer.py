@@ -378,7 +378,17 @@ class StageImporter:
         if composite is None:
             return None
         names = step.node.input
-        return composite_function(step, composite, attrs, types, lambda i: self._constant_of(names[i]))
+
+        def sizes(i: int) -> OpenArray | None:
+            value = self._try_value(names[i]) if i < len(names) and names[i] else None
+            return None if value is None else self._open.get(value)
+
+        function, numbers = composite_function(
+            step, composite, attrs, types, lambda i: self._constant_of(names[i]), sizes
+        )
+        for name, values in numbers.items():
+            self._define(name, self._sizes(step, Sizes(values), (name,)))
+        return function
 
     # ---------------------------------------------------------------------------------------------- what names mean
 
@@ -466,8 +476,8 @@ class StageImporter:
             self._sizes(step, Sizes((size,), single=True)) if is_open((size,)) else np.array(size, np.int64)
         )
 
-    def _sizes(self, step: NodeSite, op: Sizes) -> Value:
-        made = self._builder.add(op, (), step.name, step.node.output)
+    def _sizes(self, step: NodeSite, op: Sizes, names: Sequence[str] | None = None) -> Value:
+        made = self._builder.add(op, (), step.name, names or step.node.output)
         self._open.add(made, self._known.get)
         return made.outputs[0]
 

@@ -166,11 +166,15 @@ def composite_function(
     attrs: Mapping[str, Any],
     types: Sequence[TensorType | None],
     constant: Callable[[int], Array | None],
-) -> FunctionProto:
-    """What a composite writes for a node."""
-    seen = OnnxNode(step.node.op_type, step.opset, attrs, tuple(types), constant, len(step.node.output))
+    sizes: Callable[[int], OpenArray | None],
+) -> tuple[FunctionProto, Mapping[str, tuple[int, ...]]]:
+    """What a composite writes for a node, and open numbers in it, by the names of values that have them."""
+    seen = OnnxNode(
+        step.node.op_type, step.opset, attrs, tuple(types), constant, len(step.node.output), sizes
+    )
     with nonsense(step):
-        return write.make_function(body_of(cls, seen))
+        body = body_of(cls, seen, step.scope)
+    return write.make_function(body), body.sizes
 
 
 # What absurd values break.

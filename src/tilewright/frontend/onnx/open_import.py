@@ -13,12 +13,15 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 
+import numpy as np
+
 from tilewright.frontend.onnx.importer import StageImporter
 from tilewright.frontend.onnx.interface import InputSpec
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.graph.graph import Graph, Node
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import TensorType
+from tilewright.support.arrays import Array
 from tilewright.support.errors import MultipleProgramsError
 from tilewright.support.sizes import (
     Dim,
@@ -124,12 +127,24 @@ def _compare(a: Graph, b: Graph, dims: Mapping[str, Dim]) -> None:
         same = len(a.nodes) == len(b.nodes)
         if not same or [c.name for c in a.constants] != [c.name for c in b.constants]:
             raise NotFollowed("the model has other nodes for other sizes of its open dimensions")
+    for c, d in zip(a.constants, b.constants, strict=True):
+        if not _same_bytes(a.constants[c], b.constants[d]):
+            raise NotFollowed(
+                f"the constant {c.name} depends on an open dimension in a way that is not followed"
+            )
     for n, m in zip(a.nodes, b.nodes, strict=True):
         if not _same(n.op, m.op, dims):
             raise _lost(n, "its attributes depend")
         for v, w in zip(n.outputs, m.outputs, strict=True):
             if not _same(v.shape, w.shape, dims):
                 raise _lost(n, "the shape of its result depends")
+
+
+def _same_bytes(a: Array, b: Array) -> bool:
+    if a is b or (a.dtype, a.shape) != (b.dtype, b.shape):
+        return a is b
+    x, y = (np.ascontiguousarray(c).reshape(-1).view(np.uint8) for c in (a, b))
+    return np.array_equal(x, y)
 
 
 def _lost(node: Node, what: str) -> NotFollowed:

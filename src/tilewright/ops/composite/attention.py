@@ -14,6 +14,7 @@ from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostSample, HostValue
 from tilewright.ops.opdef import ONNX_DTYPES, OnnxNode
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import is_open
 
 
 class Attention(Composite):
@@ -92,7 +93,7 @@ def _heads(node: OnnxNode) -> tuple[Heads, int]:
 def _masked(node: OnnxNode, body: CompositeBody, h: Heads, logits: Term, earlier: int) -> tuple[Term, bool]:
     """The logits, infinitely low where a key is excluded; and whether a query may have no keys at all."""
     key, present = places(body, h.keys, 1, 1, 1, -1), body.get(6)
-    at = body.constant((np.arange(h.queries, dtype=np.int64) + earlier).reshape(1, 1, -1, 1))
+    at = _queries_at(body, h, earlier)
     if present is not None:
         present = body.reshape(present, h.batch, 1, 1, 1)
         at = at + present - h.queries
@@ -124,6 +125,13 @@ def _masked(node: OnnxNode, body: CompositeBody, h: Heads, logits: Term, earlier
     return body.op("Where", both, logits, lowest, dtype=logits.dtype), empty
 
 
+def _queries_at(body: CompositeBody, h: Heads, earlier: int) -> Term:
+    """The places of queries among the keys."""
+    if is_open((h.queries, earlier)):
+        return places(body, h.queries, 1, 1, -1, 1) + earlier
+    return body.constant((np.arange(h.queries, dtype=np.int64) + earlier).reshape(1, 1, -1, 1))
+
+
 def _filled_up(node: OnnxNode, body: CompositeBody, h: Heads) -> Term:
     """The mask; what it is too short for is excluded."""
     mask, shape = body[3], node.input(3).shape
@@ -131,4 +139,4 @@ def _filled_up(node: OnnxNode, body: CompositeBody, h: Heads) -> Term:
     if not rest[-1]:
         return mask
     fill = False if mask.dtype is DType.BOOL else float("-inf")
-    return body.concat(len(shape) - 1, mask, body.constant(np.full(rest, fill, mask.dtype.numpy)))
+    return body.concat(len(shape) - 1, mask, body.filled(fill, mask.dtype, *rest))

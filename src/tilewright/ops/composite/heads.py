@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ops.compositeop import CompositeBody, Term
+from tilewright.support.sizes import is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ def softmax_over_keys(body: CompositeBody, h: Heads, logits: Term, sink: Term | 
 
 def places(body: CompositeBody, count: int, *shape: int) -> Term:
     """0, 1, … as i64, in this shape."""
+    if is_open((count,)):
+        return body.reshape(body.places(count), *shape)
     return body.constant(np.arange(count, dtype=np.int64).reshape(shape))
 
 

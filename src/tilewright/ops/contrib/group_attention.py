@@ -123,7 +123,9 @@ def _total(node: OnnxNode) -> int | None:
     """How many tokens there are, with the new ones, if that is known."""
     if node.has(_COUNTED):
         return node.input(_COUNTED).shape[0]
-    known = node.constant(6)
+    known, sizes = node.constant(6), node.sizes(6)
+    if sizes is not None:
+        return sizes.item()
     return None if known is None else int(known.item())
 
 
@@ -151,8 +153,8 @@ def _cached(
     if past is None or (start is None and h.keys == h.queries):
         return new
     if h.keys > earlier:
-        rest = np.zeros((h.batch, h.kv_heads, h.keys - earlier, h.size), past.dtype.numpy)
-        past = body.concat(2, past, body.constant(rest))
+        rest = body.filled(0, past.dtype, h.batch, h.kv_heads, h.keys - earlier, h.size)
+        past = body.concat(2, past, rest)
     return body.op("TensorScatter", past, new, start, axis=2)
 
 
@@ -221,5 +223,5 @@ class DecoderMaskedMultiHeadAttention(Composite):
 
 def _stretched(body: CompositeBody, x: Term, shape: Sequence[int], length: int) -> Term:
     """The last axis filled up with zeros to this length."""
-    rest = np.zeros((*shape[:-1], length - shape[-1]), x.dtype.numpy)
-    return body.concat(len(shape) - 1, x, body.constant(rest)) if rest.size else x
+    rest = (*shape[:-1], length - shape[-1])
+    return body.concat(len(shape) - 1, x, body.filled(0, x.dtype, *rest)) if 0 not in rest else x

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tilewright.ir.dtype import DType
 from tilewright.ops.axes import accumulator, normal_axis
 from tilewright.ops.compositeop import Composite, CompositeBody, Term
 from tilewright.ops.core.elementwise import normal
@@ -103,14 +104,14 @@ class EmbedLayerNormalization(Composite):
     def write(cls, node: OnnxNode, body: CompositeBody) -> Sequence[Term | None]:
         batch, length = node.input(0).shape
         given, segments, kinds = body.get(8), body.get(1), body.get(4)
-        at = body.constant(np.arange(length, dtype=np.int64)) if given is None else given
+        at = body.places(length) if given is None else given
         words, positions = (body.op("Gather", table, i) for table, i in ((body[2], body[0]), (body[3], at)))
         kind = None if segments is None or kinds is None else body.op("Gather", kinds, segments)
         total, epsilon = _sum(body, words, positions, kind), node.real("epsilon", 1e-12)
         y = body.op("LayerNormalization", total, body[5], body[6], axis=-1, epsilon=epsilon)
         mask = body.get(7)
         if mask is None:
-            count = body.constant(np.zeros(batch, np.int32))
+            count = body.filled(0, DType.I32, batch)
         else:
             count = body.op("ReduceSum", mask, body.integers(1), keepdims=0)
         return y, count, total

@@ -84,7 +84,7 @@ class QEmbedLayerNormalization(Composite):
         def found(i: int, at: Term) -> Term:
             return wide(body.op("Gather", body[i], at), i)
 
-        total = found(2, body[0]) + found(3, body.constant(np.arange(length, dtype=np.int64)))
+        total = found(2, body[0]) + found(3, body.places(length))
         if node.has(1) and node.has(4):
             total = total + found(4, body[1])
         y = body.op(
@@ -97,7 +97,7 @@ class QEmbedLayerNormalization(Composite):
         )
         mask = body.get(7)
         if mask is None:
-            return y, body.constant(np.zeros(batch, np.int32))
+            return y, body.filled(0, DType.I32, batch)
         return y, body.op("ReduceSum", mask, body.integers(1), keepdims=0)
 
     @classmethod

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, equal, select, unary
+from tilewright.ir.expr import Buffer, Expr, UnaryOp, cast, equal, lift, select, unary
 from tilewright.ops.axes import FLOATS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import is_open
 from tilewright.tir.build import FuncBuilder
 
 _MATRIX = 1 << 23  # elements of a matrix that is worth having
@@ -82,8 +83,12 @@ class Transform:
     def matrix(self, b: FuncBuilder, points: int, parts: int, wide: DType, name: str) -> Buffer:
         """The factor of part c of point n in part r of result k: [n, c, k, r]."""
 
+        # A float divides an open number as if it were the largest: here it is lifted first.
+        is_fixed = not is_open((self.length,))
+        turn = 2 * math.pi / (self.length if is_fixed else lift(self.length, DType.F64))
+
         def factor(n: Expr, c: Expr, k: Expr, r: Expr) -> Expr:
-            angle = cast(DType.F64, n * k % self.length) * (2 * math.pi / self.length)
+            angle = cast(DType.F64, n * k % self.length) * turn
             sine = unary(UnaryOp.SIN, angle)
             # Real from real and imaginary from imaginary: the cosine; in one of the others the sine is negative.
             from_other = select(equal(c, 0 if self.inverse else 1), sine, -sine)

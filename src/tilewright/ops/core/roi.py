@@ -28,7 +28,7 @@ from tilewright.ops.axes import FLOATS, accumulator, narrow
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.gather import checked_index, checked_indices
 from tilewright.ops.core.sampled import SampledImage, sampled_output
-from tilewright.ops.core.taps import Taps, weighted_sum
+from tilewright.ops.core.taps import Taps, as_float, weighted_sum
 from tilewright.ops.hostop import HostOp, HostSample, HostValue, Subgraph, tensor
 from tilewright.ops.opdef import IndexInput, Kind, OnHost, OnnxNode, Op, Sample, TensorType
 from tilewright.support.arrays import Array
@@ -206,13 +206,13 @@ def _edge_taps(
     places = b.compute(f"{name}_place", shape, place, axes=axes)
 
     def low(i: Sequence[Expr]) -> tuple[Expr, Expr]:
-        inner = minimum(maximum(places[tuple(i)], 0.0), float(extent - 1))
+        inner = minimum(maximum(places[tuple(i)], 0.0), as_float(extent - 1, places.dtype))
         below = unary(UnaryOp.FLOOR, inner)
         return below, inner - below
 
     def at(*i: Expr) -> Expr:
         value = places[i[:rank]]
-        inside = logical_and(const(-1.0, value.dtype) <= value, value <= float(extent))
+        inside = logical_and(const(-1.0, value.dtype) <= value, value <= as_float(extent, value.dtype))
         first = maximum(cast(DType.I32, low(i[:rank])[0]), 0)
         tap = minimum(first + cast(DType.I32, i[rank]), extent - 1)
         return select(inside, tap, const(-1, DType.I32))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Expr, cast, const, minimum, select
+from tilewright.ir.expr import Buffer, Expr, cast, const, lift, loads, maximum, minimum, select
+from tilewright.support.sizes import capacity, is_open, same_size
 from tilewright.tir.build import FuncBuilder
 
 _ROW = 8  # channels that are worth being side by side
@@ -20,7 +21,8 @@ _ROW = 8  # channels that are worth being side by side
 @dataclass(frozen=True, slots=True)
 class SampledImage:
     """x[n, c, axes…] as it is read: `buffer` is [n, axes…, c], or [n, c, axes…] if there are few channels. With zeros
-    around it, the first of `axes` is one longer, and there they are."""
+    around it, the first of `axes` is one longer, and there they are. Places count elements as they lie in memory: where
+    axes are open, by their capacities."""
 
     buffer: Buffer
     axes: tuple[int, ...]  # of the image itself
@@ -29,7 +31,7 @@ class SampledImage:
     @staticmethod
     def of(b: FuncBuilder, x: Buffer, name: str, *, zeros: bool) -> "SampledImage":
         n, channels, first, *rest = x.shape
-        has_rows = channels >= _ROW
+        has_rows = capacity(channels) >= _ROW
         if not has_rows and not zeros:
             return SampledImage(x, x.shape[2:], has_rows)
 
@@ -52,23 +54,34 @@ class SampledImage:
     @property
     def index_type(self) -> DType:
         """Of places: vectors of them are twice as long in 32 bits."""
-        return DType.I32 if math.prod(self.buffer.shape) < 1 << 31 else INDEX
+        return DType.I32 if math.prod(map(capacity, self.buffer.shape)) < 1 << 31 else INDEX
+
+    @property
+    def _first(self) -> int:
+        """The first axis as it lies in memory."""
+        return self.buffer.shape[1 if self.has_rows else 2]
 
     def place(self, at: Sequence[Expr]) -> Expr:
         """The element of an image that `at` is, counted from the first; the zeros, if one of them is negative."""
         flat: Expr = const(0, self.index_type)
         for a, extent in zip(at, self.axes, strict=True):
-            flat = flat * extent + cast(self.index_type, a)
-        if self.buffer.shape[1 if self.has_rows else 2] == self.axes[0]:
+            flat = flat * capacity(extent) + cast(self.index_type, a)
+        if same_size(self._first, self.axes[0]):
             return flat
         inside = logical_and(*(const(0, a.dtype) <= a for a in at))
-        return select(inside, flat, const(math.prod(self.axes), self.index_type))
+        first, *rest = self.axes
+        return select(inside, flat, lift(first * math.prod(map(capacity, rest)), self.index_type))
 
     def read(self, n: Expr, c: Expr, place: Expr) -> Expr:
         rest, indices = cast(INDEX, place), list[Expr]()
+        if is_open((*self.axes, *(n for e in loads(place) for n in e.buffer.shape))):
+            # Beyond the sizes in use a place may be anything, but has to be one.
+            rest = minimum(
+                maximum(rest, 0), capacity(self._first) * math.prod(map(capacity, self.axes[1:])) - 1
+            )
         for extent in reversed(self.axes[1:]):
-            indices.insert(0, rest % extent)
-            rest = rest // extent
+            indices.insert(0, rest % capacity(extent))
+            rest = rest // capacity(extent)
         return self.buffer[(n, rest, *indices, c) if self.has_rows else (n, c, rest, *indices)]
 
 

@@ -181,7 +181,7 @@ def _open_sampling(
     ends = [abs(n) for size in (scale, offset, unit) for n in size_of(size).bounds]
     if max(ends) * (capacity(count) + 1) >= _ROOM:
         raise SizeError(f"places of ({extent}) / ({count}) are too fine for index arithmetic")
-    return AxisSampling(count, scale, offset, unit, stretch)
+    return AxisSampling(count, scale, offset, unit if is_open((unit,)) else max(unit, 1), stretch)
 
 
 def _is_several(count: int) -> int:

@@ -24,12 +24,14 @@ from tilewright.ir.expr import (
     cast,
     const,
     equal,
+    lift,
     maximum,
     minimum,
     select,
     unary,
 )
 from tilewright.support.arrays import Array
+from tilewright.support.sizes import capacity, is_open, same_size
 from tilewright.tir.build import FuncBuilder
 
 _WRITTEN_OUT = 16  # terms of a sum that is an expression, not a reduction
@@ -100,7 +102,7 @@ def bounded_places(
 ) -> Buffer:
     """The block `<name>_place`: places that can be converted to indices."""
     # Far away all is alike. Without this the conversion to an index could leave its range.
-    limit = float(extent + kernel.value)
+    limit = float(capacity(extent) + kernel.value)
 
     def bounded(*i: Expr) -> Expr:
         value = place(*i)
@@ -117,7 +119,7 @@ def tap_index(
 ) -> Expr:
     """Which element tap `t` of a bounded place is; -1 if a zero stands for it."""
     first = 1 - max(kernel.value // 2, 1)
-    low = _clamped(cast(dtype, unary(UnaryOp.FLOOR, place)), extent + kernel.value)
+    low = _clamped(cast(dtype, unary(UnaryOp.FLOOR, place)), capacity(extent) + kernel.value)
     return _brought_in(low + cast(dtype, t) + first, extent, edge)
 
 
@@ -187,13 +189,19 @@ def _is_folded(kernel: ResamplingKernel, edge: Edge) -> bool:
 
 def _folded(place: Expr, extent: int, edge: Edge) -> Expr:
     if edge is Edge.BORDER:
-        return minimum(maximum(place, 0.0), float(extent - 1))
+        return minimum(maximum(place, 0.0), as_float(extent - 1, place.dtype))
     first, length = _mirrors(extent, edge)
-    if not length:
+    if same_size(length, 0):
         return const(0, place.dtype)
-    turn = place - first
-    turn = turn - unary(UnaryOp.FLOOR, turn / (2.0 * length)) * (2.0 * length)
-    return minimum(turn, 2.0 * length - turn) + first
+    turn, both = place - first, as_float(2 * length, place.dtype)
+    whole = maximum(both, 1.0) if isinstance(both, Expr) else both  # the two may be at the same place
+    turn = turn - unary(UnaryOp.FLOOR, turn / whole) * whole
+    return minimum(turn, both - turn) + first
+
+
+def as_float(n: int, dtype: DType) -> Expr | float:
+    """A number of elements among floats: Python's own arithmetic would take an open one for the largest."""
+    return lift(n, dtype) if is_open((n,)) else float(n)
 
 
 def _brought_in(at: Expr, extent: int, edge: Edge) -> Expr:
@@ -202,6 +210,10 @@ def _brought_in(at: Expr, extent: int, edge: Edge) -> Expr:
             return select(logical_and(const(0, at.dtype) <= at, at < extent), at, const(-1, at.dtype))
         case Edge.BORDER:
             return minimum(maximum(at, 0), extent - 1)
+        case Edge.REFLECT_CENTRES if is_open((extent,)):
+            both = lift(2 * (extent - 1), at.dtype)
+            turn = at % maximum(both, 1)
+            return minimum(turn, both - turn)
         case Edge.REFLECT_CENTRES if extent > 1:
             turn = at % (2 * (extent - 1))
             return minimum(turn, const(2 * (extent - 1), at.dtype) - turn)
@@ -209,7 +221,7 @@ def _brought_in(at: Expr, extent: int, edge: Edge) -> Expr:
             return const(0, at.dtype)
         case Edge.REFLECT_SIDES:
             turn = at % (2 * extent)
-            return minimum(turn, const(2 * extent - 1, at.dtype) - turn)
+            return minimum(turn, lift(2 * extent - 1, at.dtype) - turn)
 
 
 # ---------------------------------------------------------------------------------------------------- for references
