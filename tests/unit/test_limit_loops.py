@@ -11,7 +11,9 @@ from tilewright.ir.expr import DimSize, Load, Var, as_index, maximum, minimum
 from tilewright.ir.layout import Layout, SplitDim
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.schedule import Schedule
+from tilewright.search.default import schedule_func
 from tilewright.support.sizes import Dim
+from tilewright.target.target import AVX2
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func
 from tilewright.tir.parser import parse_func
@@ -264,3 +266,34 @@ def test_the_last_tile_is_skipped_where_it_begins_beyond_the_size() -> None:
     conditions = {str(s.cond) for s in walk_stmts(limited.body) if isinstance(s, If)}
     beyond = as_index(14) < DimSize("n", 1, 20)
     assert str(Simplifier({})(beyond)) in conditions
+
+
+FILL = """
+@func
+def fill(Y: out(open(f32[ROWS, 1600, 32], FIRST, size("n", 1, 1600), None))):
+    for i in range(ROWS):
+        for j in range(1600):
+            for k in range(32):
+                with block("Y"):
+                    vi = spatial(ROWS, i)
+                    vj = spatial(1600, j)
+                    vk = spatial(32, k)
+                    Y[vi, vj, vk] = f32(0.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "first", "loops_in_use"),
+    [
+        (2, "None", ["in parallel(8, (size__n[0] + 199) // 200)", "in range(2)"]),
+        (64, "None", ["in parallel(64)", "in range(6400, size__n[0] * 4"]),
+        (64, 'size("m", 1, 64)', ["in parallel(64, size__m[0])", "in range(6400, size__n[0] * 4"]),
+    ],
+)
+def test_elements_are_not_fused_across_an_open_dimension(
+    rows: int, first: str, loops_in_use: list[str]
+) -> None:
+    func = parse_func(FILL.replace("ROWS", str(rows)).replace("FIRST", first))
+    text = str(lower_func(schedule_func(func, AVX2).func)[0][0].func)
+    assert all(loop in text for loop in loops_in_use), text
+    assert "% 1600" not in text

@@ -7,6 +7,9 @@
 Loops run in the order of the output's memory, cut where a condition on them changes (`gir/pieces.py`). The innermost
 of them, fused while that makes no access worse, become vectors; squares of transposed operands go through registers
 (`gir/tiles.py`). What is outside is divided among workers. The rest is said by an `ElementPlan`.
+
+An axis that is open (`Buffer.sizes`) is fused with axes inside of it only: of a fused loop the first iterations are in
+use then, and it stops where they end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +22,7 @@ from tilewright.gir.pieces import ElementBox, find_cut, steps_of
 from tilewright.gir.tiles import Squares, TileShape, find_transposed
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var, as_index, equal, free_vars, loads
 from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.tir.passes.open_bounds import open_stores
 from tilewright.tir.rewrite import substitute_stmt
 from tilewright.tir.stmt import (
     PREFETCH,
@@ -172,7 +176,11 @@ class _Elements:
             body = substitute_stmt(body, zero)
         notes: Annotations = ((PREFETCH, 1),) if fetches else ()
         prefix: dict[Var, int] = {}
+        open_axes = _stored_open(body) if is_shared else frozenset[Var]()
         while is_shared and order and prod(prefix.values()) < self._plan.parts:
+            if prefix and order[0][0] in open_axes:  # divided by itself: those before it are loops inside
+                order[:1], prefix = prefix.items(), dict(order[:1])
+                break
             prefix |= dict([order.pop(0)])
         for n, (a, e) in enumerate(reversed(order)):
             own = self._names.var(a.name, e)
@@ -217,11 +225,25 @@ def fused_axes(piece: ElementBox, lanes: int) -> tuple[int, float]:
     then.
     """
     best = (min(len(piece.axes), 1), _access_cost(piece, min(len(piece.axes), 1), lanes))
+    order = list(piece.axes)
     for depth in range(2, len(piece.axes) + 1):
+        if order[1 - depth] in piece.open_axes:
+            break
         cost = _access_cost(piece, depth, lanes)
         if cost <= best[1]:
             best = depth, cost
     return best
+
+
+def _stored_open(s: Stmt) -> frozenset[Var]:
+    """The variables that move what is stored along open dimensions."""
+    return frozenset(
+        v
+        for leaf in open_stores(s)
+        for d, i in enumerate(leaf.indices)
+        if leaf.store.buffer.is_open(d)
+        for v in free_vars(i)
+    )
 
 
 def _access_cost(piece: ElementBox, depth: int, lanes: int) -> float:

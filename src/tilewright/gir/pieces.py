@@ -45,6 +45,18 @@ class ElementBox:
     def size(self) -> int:
         return prod(self.axes.values())
 
+    @property
+    def open_axes(self) -> frozenset[Var]:
+        """Those along which less than all of what is stored may be in use."""
+        return frozenset(
+            v
+            for s in self.stores
+            if s.buffer.sizes
+            for d, i in enumerate(s.indices)
+            if s.buffer.is_open(d)
+            for v in free_vars(i)
+        )
+
     def accesses(self) -> Iterator[tuple[Buffer, Indices]]:
         """What it reads and writes, and where; elements that choose others are read too."""
         for s in self.stores:
