@@ -191,6 +191,16 @@ def test_what_was_there_before_does_not_matter() -> None:
         np.testing.assert_array_equal(session.run(feeds)["y"], wanted)
 
 
+def test_results_that_are_kept_are_not_written_to_again() -> None:
+    """Their memory is used again only when nobody has it."""
+    session = tw.load(mlp(), dims={"n": (1, 8192)}, threads=1)
+    first = session.run({"x": np.ones((3, 24), np.float32)})["y"]
+    before = np.array(first)
+    for n in (3, 5, 3):
+        session.run({"x": floats(n, 24)})
+    np.testing.assert_array_equal(first, before)
+
+
 def test_a_bound_program_reads_its_arrays_anew() -> None:
     m = mlp()
     feeds = feeds_of(m, {"n": 5})

@@ -89,6 +89,12 @@ class MemoryRegion:
             weakref.finalize(made, _free_pages, self._mapping, start, end - start).atexit = False
         return made
 
+    def lent(self, nbytes: int, give_back: Callable[["MemoryRegion"], None]) -> NDArray[np.uint8]:
+        """The beginning of the region, which is given back when nothing views it any more."""
+        made = np.frombuffer(self._mapping, np.uint8, nbytes, self._start)
+        weakref.finalize(made, give_back, self).atexit = False
+        return made
+
 
 def _free_pages(mapping: mmap.mmap, start: int, size: int) -> None:
     with contextlib.suppress(OSError, ValueError):

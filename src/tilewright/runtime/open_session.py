@@ -17,6 +17,7 @@ from tilewright.runtime.memory import Constants, empty_aligned
 from tilewright.runtime.open_sizes import OpenSizes, Sized, number_arrays
 from tilewright.runtime.open_state import State, find_pairs
 from tilewright.runtime.program import ExecutionPlan, RunContext, dtype_of, nbytes_of
+from tilewright.runtime.recycled import RecycledMemory
 from tilewright.runtime.session import ContextPool
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
@@ -42,6 +43,7 @@ class OpenSession(Closing):
         self._sizes = OpenSizes(manifest, [c for s in plan.segments for c in s.calls])
         self.inputs, self.outputs = self._sizes.inputs, self._sizes.outputs
         self._names = [s.name for s in self.inputs]
+        self._memory = RecycledMemory()
         self._staged: dict[int, list[OpaqueArray]] = {}
         self._pool = ContextPool(plan, max(2, default_threads() + 1))
         tensors = (*self.inputs, *self.outputs)
@@ -60,7 +62,7 @@ class OpenSession(Closing):
         """
         arrays = self._arrays(feeds, outputs)
         sized = self._sizes.of([a.shape for a in arrays])
-        results = [empty_aligned(s.shape, dtype_of(s)) for s in self.outputs]
+        results = [self._memory.empty(s.shape, dtype_of(s)) for s in self.outputs]
         pool = self._pool
         context = pool.take()
         try:
@@ -110,6 +112,7 @@ class OpenSession(Closing):
     def close(self) -> None:
         """Free arenas, and end the team if nobody else uses it."""
         self._pool.close()
+        self._memory.clear()
 
     # ------------------------------------------------------------------------------------------------------- feeds
 
