@@ -4,12 +4,13 @@ import re
 
 import numpy as np
 import pytest
-from native import arrays_of, check_same_bits, program
+from native import arrays_of, check_same_bits, program, run_native
 
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.families.gemm.recipe import GemmPlan, schedule_contraction
 from tilewright.families.gemm.space import GemmSpace, gemm_space
 from tilewright.families.prepare import prepared
+from tilewright.families.tensor.space import tensor_space
 from tilewright.ir.dtype import DType
 from tilewright.search.default import make_request
 from tilewright.target.target import AVX2
@@ -17,7 +18,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import run_func
 from tilewright.tir.pipeline import lower_func
-from tilewright.tir.stmt import PREFETCH, For, LoopKind, blocks, loops
+from tilewright.tir.stmt import PREFETCH, PREFETCH_ELEMENTS, For, LoopKind, blocks, loops
 
 F32 = DType.F32
 
@@ -176,3 +177,48 @@ def test_all_columns_are_read_from_afar_once_in_either_order() -> None:
     """A matrix that no cache holds: chunks of columns inside are no way around it."""
     func = gemm(64, 29 * 1733, 96)  # its only chunks have 29 columns
     assert best(func)["chunk"] == 0
+
+
+# ------------------------------------------------------------------------------------------ operands that are read once
+
+
+def scores(heads: int, rows: int, keys: int, size: int) -> Func:
+    """Few rows against many keys, whose elements lie side by side along the reduction."""
+    b = FuncBuilder("scores")
+    q, k = b.param("q", (heads, rows, size), F32), b.param("k", (heads, keys, size), F32)
+    return b.finish(b.reduce("C", (heads, rows, keys), (size,), lambda h, i, j, c: (q[h, i, c], k[h, j, c])))
+
+
+def tensorized(func: Func) -> Func:
+    request = make_request(func, AVX2, frozenset())
+    space = tensor_space(request)
+    assert space is not None
+    points, _ = space.ranked()
+    return space.build(space.decisions(points[0])).func
+
+
+def asking(func: Func) -> list[For]:
+    return [n for n in loops(func.body) if PREFETCH_ELEMENTS in dict(n.annotations)]
+
+
+def test_rows_of_a_later_tile_are_asked_for_if_they_come_from_memory() -> None:
+    made = tensorized(scores(8, 8, 4096, 128))
+    assert asking(made)
+    kernel = lower_func(made)[0][-1].func
+    # One request for each of the rows of the tile, whatever is written out of the reduction.
+    assert requests(kernel_ir(kernel)) in (8, 16)
+
+
+def test_what_stays_in_a_cache_is_not_asked_for() -> None:
+    assert not asking(tensorized(scores(8, 8, 128, 64)))
+
+
+def test_asking_changes_no_result() -> None:
+    func = scores(2, 8, 2048, 80)
+    made = tensorized(func)
+    assert asking(made)
+    rng = np.random.default_rng(0)
+    args = [rng.standard_normal(p.shape, np.float32) for p in func.params if p not in func.outputs]
+    np.testing.assert_allclose(
+        run_native(made, args, AVX2)[0], np.einsum("hic,hjc->hij", *args), rtol=1e-4, atol=1e-4
+    )

@@ -58,6 +58,7 @@ class _Fetching:
 
     var: Var
     ahead: int
+    elements: bool = False  # are single elements asked for, too?
     lines: set[tuple[Buffer, tuple[tuple[Expr, int], ...], int]] = field(
         default_factory=set[tuple[Buffer, tuple[tuple[Expr, int], ...], int]]
     )
@@ -101,17 +102,19 @@ class ExprEmitter:
             self.mask = outer
 
     @contextmanager
-    def fetching(self, var: Var, ahead: int, *, of_row: bool = False) -> Generator[None]:
+    def fetching(
+        self, var: Var, ahead: int, *, of_row: bool = False, elements: bool = False
+    ) -> Generator[None]:
         """In the loop over `var`: vectors that it reads `ahead` iterations later are brought near, if that is not 0.
         Loops inside do so for themselves, but for rows that data chooses by `var`: no hardware foresees these.
-        `of_row`: what is brought near is what such an outer loop reads later.
+        `of_row`: what is brought near is what such an outer loop reads later; `elements`: single elements, too.
         """
         outer = self._fetching, self._fetching_rows
         self._fetching = _Fetching(var, ahead) if ahead else None
         if self._fetching is not None:
             self._fetching_rows = self._fetching
         elif of_row and self._fetching_rows is not None:
-            self._fetching = _Fetching(self._fetching_rows.var, self._fetching_rows.ahead)
+            self._fetching = _Fetching(self._fetching_rows.var, self._fetching_rows.ahead, elements)
         try:
             yield
         finally:
@@ -303,7 +306,7 @@ class ExprEmitter:
             return load_strided(self.b, e.dtype, self.address(e.buffer, form), self.lanes, step)
         if step not in (0, 1):
             return self._gather(e)
-        if step and self._fetching is not None:
+        if self._fetching is not None and (step or self._fetching.elements):
             self._fetch_ahead(e.buffer, form, self._fetching)
         if step and self._fetching_rows is not None:
             self._fetch_row(e.buffer, form, self._fetching_rows)

@@ -30,6 +30,7 @@ from tilewright.tir.printer import print_head
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
     PREFETCH,
+    PREFETCH_ELEMENTS,
     PREFETCH_ROW,
     STREAM,
     Alloc,
@@ -191,7 +192,9 @@ class _KernelEmitter:
         b.regions.append(CodeRegion(b.place()))
         self.e.forget_all()
         notes = dict(s.annotations)
-        with self.e.fetching(s.var, int(notes.get(PREFETCH, 0)), of_row=bool(notes.get(PREFETCH_ROW))):
+        elements = bool(notes.get(PREFETCH_ELEMENTS))
+        of_row = elements or bool(notes.get(PREFETCH_ROW))
+        with self.e.fetching(s.var, int(notes.get(PREFETCH, 0)), of_row=of_row, elements=elements):
             self.stmt(s.body)
         self.e.forget_all()
         b.regions.pop()

@@ -91,6 +91,7 @@ AnnotationValue: TypeAlias = str | int | float | bool
 Annotations: TypeAlias = tuple[tuple[str, AnnotationValue], ...]  # sorted by key, each key once
 PREFETCH = "prefetch"
 PREFETCH_ROW = "prefetch_row"
+PREFETCH_ELEMENTS = "prefetch_elements"
 STREAM = "stream"
 
 

@@ -13,17 +13,16 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from tilewright.cost.parallel import ENOUGH_PARTS
+from tilewright.cost.caches import l2_room
 from tilewright.cost.register_tile import UNROLL, tile_step
 from tilewright.families.gemm.register_tile import loops_of
-from tilewright.families.parallel import is_worth_sharing
+from tilewright.families.parallel import ask_ahead, is_worth_sharing, parallel_prefix, parallel_runs
 from tilewright.families.tensor.block import RoleAxis, TensorBlock, is_all_free
-from tilewright.ir.expr import Buffer, Load, Scope, Var, free_vars, loads
+from tilewright.ir.expr import Buffer, Indices, Load, Scope, Var, free_vars, loads
 from tilewright.schedule.find import find_block, find_loop, loops_above
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop
 from tilewright.schedule.steps.decompose_reduction import DecomposeReduction
-from tilewright.schedule.steps.fuse import Fuse
-from tilewright.schedule.steps.loop_kind import Parallel, Unroll, Vectorize
+from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.split import Split
@@ -114,6 +113,7 @@ class TensorTile:
 
     def _tile(self, nest: _Nest, epilogue: str) -> None:
         is_shared = is_worth_sharing(self._lanes(), self._b.block)
+        is_far = self._is_read_once(nest.spatial)
         self._b.schedule.apply(Reorder((*nest.spatial, *nest.reduce, *nest.copies, *nest.steps, *nest.tile)))
         self._b.schedule.apply(ReverseComputeAt(epilogue, nest.spatial[-1]))
         reduce = (*nest.reduce, *nest.steps)
@@ -127,7 +127,7 @@ class TensorTile:
         inside = (*nest.steps, *nest.tile)
         self._b.schedule.apply(Tensorize(inside[0] if inside else self._b.name, self._b.intrinsic.name))
         if is_shared:
-            self._share(nest.spatial)
+            self._share(tuple(nest.spatial), is_far=is_far)
 
     def _unroll(self, nest: _Nest) -> None:
         """Write out a few steps of a free reduction."""
@@ -141,18 +141,32 @@ class TensorTile:
             self._b.schedule.apply(Unroll(inner))
             nest.steps[-1:] = [outer, inner]
 
-    def _share(self, loops: list[str]) -> None:
-        """Divide the tiles among workers."""
-        taken: list[str] = []
-        parts = 1
-        for name in loops:
-            if parts < ENOUGH_PARTS:
-                taken.append(name)
-                parts *= find_loop(self._b.func, name).extent
-        if parts > 1:
-            self._b.schedule.apply(
-                Parallel(self._b.schedule.apply(Fuse(tuple(taken))).name if len(taken) > 1 else taken[0])
-            )
+    def _share(self, loops: tuple[str, ...], *, is_far: bool) -> None:
+        """Divide the tiles among workers; several to a part, if what they read comes from afar for each alone."""
+        if not is_far:
+            parallel_prefix(self._b.schedule, loops)
+            return
+        tiles = parallel_runs(self._b.schedule, loops)
+        if tiles is not None:
+            ask_ahead(self._b.schedule, tiles)
+
+    def _is_read_once(self, around: list[str]) -> bool:
+        """Does an operand come from beyond the second-level cache, each element of it for one tile? No hardware
+        foresees rows that are read side by side.
+        """
+        block, store = self._b.block, self._b.store
+        loops = {Var(n) for n in around}
+        bound = dict(zip((it.var for it in block.iters), map(free_vars, block.bindings), strict=True))
+
+        def moved_by(indices: Indices) -> set[Var]:
+            return {v for i in indices for u in free_vars(i) for v in bound[u]} & loops
+
+        wanted = moved_by(store.indices)
+        return Var(around[-1]) in wanted and any(
+            ld.buffer.bytes > l2_room(SHIPPED) and moved_by(ld.indices) >= wanted
+            for ld in loads(store.value)
+            if ld.buffer is not store.buffer
+        )
 
     def _write_out(self, name: str) -> None:
         """Init and store of a tile: rows unrolled, columns in vectors, as registers are addressed."""
