@@ -73,11 +73,18 @@ def test_what_the_kernel_stores_to_is_read_where_it_stands() -> None:
     np.testing.assert_array_equal(got, want)
 
 
-def test_indices_of_lanes_are_computed_in_vectors() -> None:
+@pytest.mark.parametrize("axis", [0, 1])
+def test_indices_of_lanes_are_computed_in_vectors(axis: int) -> None:
+    """Along the lanes, or across them, where each lane also has a column of its own."""
     b = FuncBuilder("f")
     x, at = b.param("x", (4, 64), F32), b.param("at", (4, 64), I64)
-    func = schedule_func(b.finish(*GatherElements(1).compute(b, [x, at], "y")), AVX2).func
+    func = schedule_func(b.finish(*GatherElements(axis).compute(b, [x, at], "y")), AVX2).func
     assert "load <16 x i64>" in code(func) and "load i64" not in code(func)
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((4, 64)).astype(np.float32)
+    chosen = rng.integers(-table.shape[axis], table.shape[axis], (4, 64))
+    (got,) = run_native(func, [table, chosen])
+    np.testing.assert_array_equal(got, np.take_along_axis(table, chosen % table.shape[axis], axis))
 
 
 # ----------------------------------------------------------------------------------------------------------- laid out

@@ -397,16 +397,18 @@ class ExprEmitter:
             out = self.b.op(f"insertelement {out}, {v}, i64 {n}", e.dtype, lanes)
         return out
 
-    def _chosen_places(self, e: Load) -> tuple[Linear, list[tuple[Val, int]]] | None:
-        """(what all lanes share, (a vector of indices, their factor)…) where data chooses elements, and which takes
-        several instructions: those are done for all lanes at once.
+    def _chosen_places(self, e: Load) -> tuple[Linear, int, list[tuple[Val, int]]] | None:
+        """(what all lanes share, how far each is from the one before, (a vector of indices, their factor)…) where data
+        chooses elements, and which takes several instructions: those are done for all lanes at once.
         """
         form, lane = self.flat_index(e.buffer, e.indices), self.lane
         own = [(atom, k) for atom, k in form.terms if lane is not None and lane in free_vars(atom)]
-        if not own or not all(self._is_computed(atom) for atom, _ in own):
+        chosen = [(atom, k) for atom, k in own if atom is not lane]
+        if not chosen or not all(self._is_computed(atom) for atom, _ in chosen):
             return None
         shared = Linear(form.const, tuple(t for t in form.terms if t not in own))
-        return shared, [(self.emit(atom), k) for atom, k in own]
+        step = sum(k for atom, k in own if atom is lane)
+        return shared, step, [(self.emit(atom), k) for atom, k in chosen]
 
     def _is_computed(self, atom: Expr) -> bool:
         """Is it arithmetic on elements that a vector load reads?"""
@@ -420,8 +422,10 @@ class ExprEmitter:
             and sum(isinstance(n, Binary | Select) for n in walk(atom)) >= _COMPUTED
         )
 
-    def _chosen(self, buffer: Buffer, shared: Linear, chosen: list[tuple[Val, int]], lane_number: int) -> Val:
-        at = self.address(buffer, shared)
+    def _chosen(
+        self, buffer: Buffer, shared: Linear, step: int, chosen: list[tuple[Val, int]], lane_number: int
+    ) -> Val:
+        at = self.address(buffer, Linear(shared.const + lane_number * step, shared.terms))
         for vector, k in chosen:
             index = self.b.op(f"extractelement {vector}, i64 {lane_number}", INDEX)
             if k != 1:
