@@ -206,6 +206,21 @@ def section(results: Results, threads: int) -> list[str]:
     return parts
 
 
+def shown(results: Results, counts: Sequence[int]) -> str:
+    """What the page leads with."""
+    found: list[str] = []
+    for title, chosen in (("blocks", tuple(BLOCKS)), ("networks", NETWORKS)):
+        for family in FAMILIES:
+            means: list[str] = []
+            for t in counts:
+                rows = [results.get(name, {}).get(t, {}) for name in chosen]
+                ratios = [r.value for row in rows if (r := against(row, family)) is not None]
+                means += [f"{geometric_mean(ratios):.2f}"] if ratios else []
+            found += [f"{title} {' and '.join(means)} times without `{family}`"] if means else []
+    threads = " and ".join(map(str, counts))
+    return f"{SHOWS} On the geometric mean, with {threads} threads, {'; '.join(found)} as long as with it."
+
+
 def without_any(sources: Sequence[Path]) -> list[str]:
     """What was looked at, and has nothing to compare: the families were not taken."""
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in sources]
@@ -235,7 +250,7 @@ def main(names: tuple[str, ...], sources: tuple[Path, ...], turns: Turns, page: 
     counts = sorted({t for found in results.values() for t in found})
     parts = [part for t in counts for part in section(results, t)] + unfused
     title = "Fused contractions: with and without the families"
-    page.publish("fused-contractions", title, SHOWS, METHOD, parts, measured_at)
+    page.publish("fused-contractions", title, shown(results, counts), METHOD, parts, measured_at)
 
 
 if __name__ == "__main__":
