@@ -10,10 +10,10 @@ of the buffer instead (scalars), so that nothing outside of a buffer is ever tou
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
+from tilewright.codegen.fetching import Fetching, nearest_element
 from tilewright.codegen.loaded import Facts, LoadedValues, NodeKey
 from tilewright.codegen.registers import Offsets, RegisterFile
 from tilewright.codegen.strided import MAX_STEP, can_shuffle, load_strided
@@ -39,8 +39,6 @@ from tilewright.ir.expr import (
     as_index,
     free_vars,
     loads,
-    maximum,
-    minimum,
     walk,
 )
 from tilewright.ir.rewrite import replace_loads, substitute
@@ -50,18 +48,6 @@ from tilewright.support.errors import InternalError
 _DIVISIONS = frozenset({BinaryOp.FLOORDIV, BinaryOp.MOD})
 _LINE_BYTES = 64
 _COMPUTED = 3  # instructions for an index: as many as it takes to take it out of a vector
-
-
-@dataclass(slots=True)
-class _Fetching:
-    """The loop whose vectors are asked for `ahead` iterations before they are read, and the lines that were."""
-
-    var: Var
-    ahead: int
-    elements: bool = False  # are single elements asked for, too?
-    lines: set[tuple[Buffer, tuple[tuple[Expr, int], ...], int]] = field(
-        default_factory=set[tuple[Buffer, tuple[tuple[Expr, int], ...], int]]
-    )
 
 
 class ExprEmitter:
@@ -74,8 +60,8 @@ class ExprEmitter:
         self.lane: Var | None = None
         self.lanes = 1
         self.mask: Val | None = None
-        self._fetching: _Fetching | None = None
-        self._fetching_rows: _Fetching | None = None
+        self._fetching: Fetching | None = None
+        self._fetching_rows: Fetching | None = None
         self.fixed: frozenset[Buffer] = frozenset()  # what nothing in the kernel stores to
         self.offsets = Offsets(simplify)
         self.facts = Facts()
@@ -110,11 +96,11 @@ class ExprEmitter:
         `of_row`: what is brought near is what such an outer loop reads later; `elements`: single elements, too.
         """
         outer = self._fetching, self._fetching_rows
-        self._fetching = _Fetching(var, ahead) if ahead else None
+        self._fetching = Fetching(var, ahead) if ahead else None
         if self._fetching is not None:
             self._fetching_rows = self._fetching
         elif of_row and self._fetching_rows is not None:
-            self._fetching = _Fetching(self._fetching_rows.var, self._fetching_rows.ahead, elements)
+            self._fetching = Fetching(self._fetching_rows.var, self._fetching_rows.ahead, elements)
         try:
             yield
         finally:
@@ -312,7 +298,7 @@ class ExprEmitter:
             self._fetch_row(e.buffer, form, self._fetching_rows)
         return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
 
-    def _fetch_ahead(self, buffer: Buffer, form: Linear, fetching: "_Fetching") -> None:
+    def _fetch_ahead(self, buffer: Buffer, form: Linear, fetching: Fetching) -> None:
         """Ask for the lines that this load reads some iterations later, once for all loads of a line. It may be behind
         the end of the buffer: the instruction does not fault.
         """
@@ -321,7 +307,7 @@ class ExprEmitter:
             later = Linear(form.const + fetching.ahead * step, form.terms)
             self._fetch(buffer, form, later, fetching)
 
-    def _fetch_row(self, buffer: Buffer, form: Linear, fetching: "_Fetching") -> None:
+    def _fetch_row(self, buffer: Buffer, form: Linear, fetching: Fetching) -> None:
         """The same where data says which row is read in a later iteration."""
         chosen = [atom for atom, _ in form.terms if self.facts.buffers(atom)]
         if not any(fetching.var in free_vars(atom) for atom in chosen) or not all(
@@ -329,11 +315,11 @@ class ExprEmitter:
         ):
             return
         moved, memo = {fetching.var: fetching.var + fetching.ahead}, dict[Expr, Expr]()
-        atoms = [replace_loads(substitute(atom, moved), _inside, memo) for atom, _ in form.terms]
+        atoms = [replace_loads(substitute(atom, moved), nearest_element, memo) for atom, _ in form.terms]
         later = self.simplify.weighted(atoms, [k for _, k in form.terms])
         self._fetch(buffer, form, Linear(later.const + form.const, later.terms), fetching)
 
-    def _fetch(self, buffer: Buffer, form: Linear, later: Linear, fetching: "_Fetching") -> None:
+    def _fetch(self, buffer: Buffer, form: Linear, later: Linear, fetching: Fetching) -> None:
         f = self.b.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
         for n in range(0, self.lanes, _LINE_BYTES // buffer.dtype.bytes):
             line = (buffer, form.terms, (form.const + n) * buffer.dtype.bytes // _LINE_BYTES)
@@ -494,9 +480,3 @@ class ExprEmitter:
             m = mask if mask.lanes == 1 else self.ops.widen(mask, value.lanes)
             value = self.b.op(f"select {m}, {value}, {self._slot(file, n)}", value.dtype, value.lanes)
         file.slots[n] = value.name
-
-
-def _inside(ld: Load) -> Load:
-    """The nearest element, where this one does not exist."""
-    near = zip(ld.indices, ld.buffer.shape, strict=True)
-    return Load(ld.buffer, tuple(minimum(maximum(i, 0), n - 1) for i, n in near))
