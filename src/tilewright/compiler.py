@@ -267,15 +267,8 @@ def stages(
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None
     return Stages(
-        *(
-            state.graph,
-            state.lowered,
-            scheduled,
-            c.compiler.kernels,
-            c.compiler.compiled,
-            c.items.counts,
-            machine,
-        ),
+        *(state.graph, state.lowered, scheduled, c.compiler.kernels, c.compiler.compiled),
+        *(c.items.counts, machine),
         *(made.artifact, hosts, later, graph, c.placement, state.trace, state.layouts),
         sum(k.is_tuned for k in state.kernels),
         files,
