@@ -30,6 +30,7 @@ from tilewright.ops.accuracy import EXACT, Accuracy, AccuracyLike
 from tilewright.placement.options import CalibrationSample, PluginOptions
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
+from tilewright.runtime.interface_check import check_interface
 from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.search.database import RecordScope, choices_digest, default_database
@@ -93,6 +94,7 @@ def load(
             _check_accuracy(program, wanted, model)
         if check_indices:
             _check_checks(program, model)
+        check_interface(program.manifest, shapes or {}, dims or {}, str(model))
         return _session(program, threads, strict)
     if dims:
         _ranges().check_ranges_alone(shapes)

@@ -96,7 +96,11 @@ def test_a_file_for_all_sizes(model: str, tmp_path: Path) -> None:
     assert "n from 1 to 40" in call("inspect", path).stdout
     wrong = call("run", path, "--dim", "n=41", status=ExitStatus.USER_ERROR)
     assert "n is 41, and the program is made for n from 1 to 40" in wrong.stderr
-    assert "--dim n=LEAST..MOST" in wrong.stderr
+    assert "compile the model with a wider range: --dim n=LEAST..MOST" in wrong.stderr
+    wrong = call("run", path, "--dim", "n=1..60", status=ExitStatus.USER_ERROR)
+    assert "n is from 1 to 60, and the program is made for n from 1 to 40" in wrong.stderr
+    wrong = call("run", path, "--shape", "x=1x7x5", status=ExitStatus.USER_ERROR)
+    assert "the program is made for batch from 1 to 4, n from 1 to 40" in wrong.stderr
 
 
 def test_files_tell_the_sizes(model: str, tmp_path: Path) -> None:
@@ -166,11 +170,12 @@ def test_bench_times_one_program_at_each_size(model: str) -> None:
         (("compile", "--dim", "n=1,2"), ExitStatus.USAGE, "compile takes no sizes"),
         (("run", "--dim", "n=1,2"), ExitStatus.USAGE, "run takes one size"),
         (("run", "--dim", "n=1.."), ExitStatus.USAGE, "a range such as 1..512"),
+        (("run", "--dim", "n=1..4@9"), ExitStatus.USAGE, "outside of its range"),
         (("run", "--dim", "n=1..4"), ExitStatus.USER_ERROR, "'batch' is not given"),
         (("run", "--dim", "m=1..4"), ExitStatus.USER_ERROR, "no open dimension 'm'"),
         (("run", "--dim", "n=1..4", "--shape", "x=1x4x8"), ExitStatus.USER_ERROR, "leave one of them out"),
         (("run",), ExitStatus.USER_ERROR, "with --dim"),
-        (("tune", "--dim", "n=1..4"), ExitStatus.USER_ERROR, "tuned for given shapes"),
+        (("tune", "--dim", "n=1..4"), ExitStatus.USER_ERROR, "'batch' is not given"),
         (
             ("run", *RANGES, "--plugin", "onnxruntime"),
             ExitStatus.USER_ERROR,

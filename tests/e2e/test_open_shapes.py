@@ -253,9 +253,22 @@ def test_a_range_of_one_size_is_no_open_dimension() -> None:
             session.run(feeds_of(m, {"batch": 3, "n": 9}))
 
 
-def test_a_size_out_of_range_says_the_range() -> None:
-    with open_session(mlp()) as session, pytest.raises(tw.UserError, match=r"n is 41, .* n from 1 to 40"):
-        session.run({"x": floats(41, 24)})
+@pytest.mark.parametrize("method", ["run", "bind"])
+def test_a_size_out_of_range_says_the_range_and_how_to_widen_it(method: str) -> None:
+    with open_session(mlp()) as session:
+        with pytest.raises(tw.UserError, match=r"n is 41, .* n from 1 to 40") as raised:
+            getattr(session, method)({"x": floats(41, 24)})
+        assert "dims={'n':" in str(raised.value.hint)
+
+
+def test_shapes_of_a_compiled_program_are_those_it_has(tmp_path: Path) -> None:
+    for dims, shapes in (({"n": (1, 8)}, None), (None, {"x": (4, 24)})):
+        path = tmp_path / "program.tw"
+        tw.compile(mlp(), dims=dims, shapes=shapes).save(path)
+        with pytest.raises(tw.UserError, match="the program is made for"):
+            tw.load(path, shapes={"x": (9, 24)})
+    with tw.load(path, shapes={"x": (4, 24)}) as session:
+        assert session.inputs[0].shape == (4, 24)
 
 
 def test_sizes_that_do_not_fit_each_other_are_refused() -> None:

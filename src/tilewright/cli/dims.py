@@ -67,6 +67,12 @@ def dim_option(most_sizes: int | None, help: str) -> click.Option:
         found: dict[str, DimOption] = {}
         for name, text in parse_assignments(ctx, param, values).items():
             dim = parse_dim(text)
+            if (
+                dim is None
+                and parse_dim(text.partition("@")[0]) is not None
+                and _sizes(text.partition("@")[2])
+            ):
+                raise click.BadParameter(f"{text!r} has sizes to run at outside of its range.", ctx, param)
             if dim is None:
                 raise click.BadParameter(
                     f"{text!r} is neither a size such as 128 nor a range such as 1..512 or 32..512:32.",

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from tilewright.cli.dims import DimOption
+from tilewright.cli.dims import DimOption, ranges_of
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import milliseconds, note, print_json, print_table
@@ -39,16 +39,13 @@ def tune_model(
         raise UserError(
             "a compiled program holds machine code only", where=str(model), hint="tune the .onnx file"
         )
-    if dims:
-        raise UserError(
-            "kernels are tuned for given shapes, not for ranges of dimensions",
-            where=f"--dim {next(iter(dims))}",
-            hint="give the shapes that matter most with --shape; a program for all sizes does not use what is found",
-        )
     with (
         _progress_line() as progress,
         Tuning(
-            model, budget, trials, threads, seed, shapes, target, accuracy=accuracy, progress=progress
+            *(model, budget, trials, threads, seed, shapes, target),
+            accuracy=accuracy,
+            progress=progress,
+            dims=ranges_of(dims),
         ) as tuning,
     ):
         try:

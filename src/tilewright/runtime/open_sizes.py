@@ -102,7 +102,13 @@ class OpenSizes:
                 )
         wrong = next((g for g in self._guards if not g.holds(values)), None)
         if wrong is not None:
-            raise OutOfRange(f"the program is made for sizes with {wrong}")
+            raise OutOfRange(
+                f"the program is made for sizes with {wrong}",
+                hint=Hint(
+                    "load the model for these shapes: shapes={…}; or without ranges, for a program where one is needed",
+                    command="give these shapes: --shape NAME=1x3x224x224",
+                ),
+            )
         choice = choice_at(self._boxes, values)
         different, call_of = self._alike.get(choice) or self._alike_at(choice)
         parts = [c.parts_at(values) // c.steps for c in different]

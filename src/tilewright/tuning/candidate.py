@@ -38,6 +38,7 @@ from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower_func
 from tilewright.tir.printer import print_func
+from tilewright.tuning.open_settings import open_dims, sizes_to_time
 from tilewright.tuning.trial import Candidate, TrialStatus
 
 DEFAULT = "default"  # the rule that stands for what an untuned compilation does
@@ -161,15 +162,21 @@ def _candidate(compiled: Compiled, constants: frozenset[str]) -> Candidate:
     slots |= {b: Slot(Place.CONSTANT, n) for n, b in enumerate(made)}
     slots |= {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
 
-    def call(k: NativeKernel) -> KernelCall:
-        return k.call(tuple(slots[p] for p in k.func.params))
+    dims = open_dims(func)
 
+    def call(k: NativeKernel) -> KernelCall:
+        return k.call(tuple(slots[p] for p in k.func.params), dims)
+
+    calls = tuple(map(call, late))
+    rows = [c for c in calls for _ in range(c.steps) if c.in_use]
+    sizes = sizes_to_time(func)
     return Candidate(
         tuple(k.object for k in compiled.kernels),
         tuple(map(call, early)),
-        tuple(map(call, late)),
+        calls,
         tuple(map(tensor_spec, made)),
         plan.bytes,
+        tuple(tuple(c.parts_at(at) // c.steps for c in rows) for at in sizes) if rows else (),
     )
 
 

@@ -40,6 +40,7 @@ from tilewright.support.artifact import (
 )
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
+from tilewright.support.sizes import SizeExpr
 from tilewright.support.turns import take_turns
 
 SHORT = 1e-3  # seconds: shorter runs are repeated for as long, and their mean is the sample
@@ -61,8 +62,20 @@ class TrialStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TrialSizes:
+    """A run of a candidate: `read` are inputs that are sizes of open dimensions, with their values, and `outputs` the
+    shapes of what is in use of the outputs.
+    """
+
+    read: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Experiment:
-    """What candidates are run on. `tolerance` is relative to the largest magnitude of an output."""
+    """What candidates are run on. `tolerance` is relative to the largest magnitude of an output. A candidate runs at
+    each of `sizes`, and its time is the geometric mean; without open dimensions there are none.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -71,15 +84,17 @@ class Experiment:
     tolerance: float
     memory_bytes: int  # that a candidate may use
     seed: int = 0
+    sizes: tuple[TrialSizes, ...] = ()
 
     def packet(self, expected: Sequence[bytes]) -> bytes:
-        """`expected` are the bytes of the outputs, or nothing if they are not known yet."""
+        """`expected` are the bytes of the outputs at all sizes, or nothing if they are not known yet."""
         head = {
             "inputs": [[s.name, s.dtype, s.shape] for s in self.inputs],
             "outputs": [[s.name, s.dtype, s.shape] for s in self.outputs],
             "threads": self.threads,
             "tolerance": self.tolerance,
             "memory_bytes": self.memory_bytes,
+            "sizes": [[s.read, s.outputs] for s in self.sizes],
             "seed": self.seed,
         }
         return pack({"do": "prepare", "experiment": head}, (self.driver, *expected))
@@ -87,13 +102,16 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A program for the experiment: `early` calls read only constants and run once, `calls` are timed."""
+    """A program for the experiment: `early` calls read only constants and run once, `calls` are timed. `parts`: for
+    each of its sizes, how many parts of the calls in which that depends on them run.
+    """
 
     objects: tuple[bytes, ...]
     early: tuple[KernelCall, ...]
     calls: tuple[KernelCall, ...]
     made: tuple[TensorSpec, ...]  # the constants that the early calls make
     arena_bytes: int
+    parts: tuple[tuple[int, ...], ...] = ()
 
     def head(self) -> dict[str, Any]:
         """All but the objects, as JSON."""
@@ -103,6 +121,7 @@ class Candidate:
             "calls": [_call_head(c) for c in self.calls],
             "made": [[s.name, s.dtype, s.shape] for s in self.made],
             "arena_bytes": self.arena_bytes,
+            "parts": self.parts,
         }
 
     @staticmethod
@@ -113,17 +132,19 @@ class Candidate:
             tuple(map(_call_of, head["calls"])),
             tuple(map(_spec_of, head["made"])),
             head["arena_bytes"],
+            tuple(map(tuple, head["parts"])),
         )
 
 
 def _call_head(c: KernelCall) -> list[Any]:
-    return [c.kernel, c.parts, [[s.place.value, s.at] for s in c.args], c.steps]
+    return [c.kernel, c.parts, [[s.place.value, s.at] for s in c.args], c.steps, bool(c.in_use)]
 
 
 def _call_of(row: list[Any]) -> KernelCall:
-    name, parts, args, steps = row
+    name, parts, args, steps, is_open = row
     slots = tuple(Slot(Place(place), at) for place, at in args)
-    return KernelCall(name, parts, slots, steps=steps)
+    # Which parts are in use was found out where the candidate was made.
+    return KernelCall(name, parts, slots, steps=steps, in_use=(SizeExpr.of(parts),) if is_open else ())
 
 
 def _spec_of(row: list[Any]) -> TensorSpec:
@@ -179,42 +200,71 @@ class Bench:
         self.team = Team(Code([driver], name="driver"), head["threads"])
         if head["threads"] > 1:
             self.team.start()
-        self.feeds = [_aligned(random_input(s, head["seed"] + n)) for n, s in enumerate(self.inputs)]
+        self.sizes = tuple(
+            TrialSizes(tuple(map(tuple, read)), tuple(map(tuple, shapes))) for read, shapes in head["sizes"]
+        ) or (TrialSizes((), tuple(s.shape for s in self.outputs)),)
+        feeds = [_aligned(random_input(s, head["seed"] + n)) for n, s in enumerate(self.inputs)]
+        self.feeds = [_with_sizes(feeds, at) for at in self.sizes]
         self.results = [empty_aligned(s.shape, numpy_dtype(s.dtype)) for s in self.outputs]
-        self.expected = [
+        known = [
             np.frombuffer(blob, numpy_dtype(s.dtype)).reshape(s.shape)
-            for s, blob in zip(self.outputs, expected, strict=False)
+            for s, blob in zip(self.outputs * len(self.sizes), expected, strict=False)
         ]
+        many = len(self.outputs)
+        self.expected = [known[n * many : (n + 1) * many] for n in range(len(self.sizes))]
 
-    def load(self, candidate: Candidate) -> RunContext:
-        """Ready to run: what its early calls make is there."""
+    def load(self, candidate: Candidate) -> list[RunContext]:
+        """Ready to run at each of the sizes: what its early calls make is there."""
         code = Code(candidate.objects)
         constants = Constants([np.zeros(s.shape, numpy_dtype(s.dtype)) for s in candidate.made])
         if candidate.early:
-            self._context(candidate, candidate.early, code, constants).run()
-        return self._context(candidate, candidate.calls, code, constants)
+            self._context(candidate, candidate.early, code, constants, self.feeds[0]).run()
+        found: list[RunContext] = []
+        for n, feeds in enumerate(self.feeds):
+            context = self._context(candidate, candidate.calls, code, constants, feeds)
+            if candidate.parts:
+                context.use(frozenset(), candidate.parts[n])
+            found.append(context)
+        return found
 
     def _context(
-        self, candidate: Candidate, calls: tuple[KernelCall, ...], code: Code, constants: Constants
+        self,
+        candidate: Candidate,
+        calls: tuple[KernelCall, ...],
+        code: Code,
+        constants: Constants,
+        feeds: list[Array],
     ) -> RunContext:
         manifest = Manifest(FORMAT_VERSION, "", "", {}, "", "", (), self.inputs, self.outputs)
         artifact = Artifact(
             manifest, self.driver, candidate.objects, (), candidate.arena_bytes, (Segment(calls),)
         )
         context = RunContext(ExecutionPlan(artifact, code, constants, {}, self.team))
-        context.attach(self.feeds, self.results)
+        context.attach(feeds, self.results)
         return context
 
-    def first_run(self, context: RunContext) -> tuple[float, str]:
-        """How long it took, and what is wrong with the outputs."""
-        for array in self.results:  # what is not written shows: NaN, or -1
-            array.view(np.uint8).reshape(-1)[...] = 255 if array.dtype != np.bool_ else 0
-        seconds = _seconds(context, 1)
-        for spec, got, want in zip(self.outputs, self.results, self.expected, strict=False):
-            wrong = find_difference(got, want, self.tolerance)
-            if wrong:
-                return seconds, f"{spec.name}: {wrong}"
-        return seconds, ""
+    def first_run(self, contexts: Sequence[RunContext]) -> tuple[list[float], str, list[bytes]]:
+        """How long it took at each of the sizes, what is wrong with the outputs, and these."""
+        seconds: list[float] = []
+        made: list[bytes] = []
+        for at, context, expected in zip(self.sizes, contexts, self.expected, strict=True):
+            for array in self.results:  # what is not written shows: NaN, or -1
+                array.view(np.uint8).reshape(-1)[...] = 255 if array.dtype != np.bool_ else 0
+            seconds.append(_seconds(context, 1))
+            for spec, shape, got, want in zip(self.outputs, at.outputs, self.results, expected, strict=False):
+                used = tuple(map(slice, shape))
+                wrong = find_difference(got[used], want[used], self.tolerance)
+                if wrong:
+                    return seconds, f"{spec.name}: {wrong}", made
+            made += [a.tobytes() for a in self.results]
+        return seconds, "", made
+
+
+def _with_sizes(feeds: Sequence[Array], at: TrialSizes) -> list[Array]:
+    found = list(feeds)
+    for n, value in at.read:
+        found[n] = np.array([value], np.int64)
+    return found
 
 
 def _aligned(array: Array) -> Array:
@@ -231,39 +281,49 @@ def _seconds(context: RunContext, repeats: int) -> float:
     return (clock() - start) / repeats
 
 
+def _mean_seconds(contexts: Sequence[RunContext], repeats: Sequence[int]) -> float:
+    """The geometric mean over the sizes."""
+    return _mean([_seconds(c, n) for c, n in zip(contexts, repeats, strict=True)])
+
+
+def _mean(seconds: Sequence[float]) -> float:
+    return seconds[0] if len(seconds) == 1 else prod(max(s, 1e-9) for s in seconds) ** (1 / len(seconds))
+
+
 def _repeats(seconds: float) -> int:
     return max(1, min(MAX_REPEATS, ceil(SHORT / max(seconds, 1e-9))))
 
 
 def _time(bench: Bench, head: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
-    context = bench.load(candidate)
-    first, wrong = bench.first_run(context)
+    contexts = bench.load(candidate)
+    first, wrong, _ = bench.first_run(contexts)
     if wrong:
         return {"status": TrialStatus.WRONG_RESULT.value, "message": wrong}
-    if first > head["slow"]:  # no winner: its time need not be known better
-        return {"status": TrialStatus.OK.value, "seconds": [first]}
-    repeats = _repeats(first)
-    samples = [_seconds(context, repeats) for _ in range(head["runs"])]
+    if _mean(first) > head["slow"]:  # no winner: its time need not be known better
+        return {"status": TrialStatus.OK.value, "seconds": [_mean(first)]}
+    repeats = list(map(_repeats, first))
+    samples = [_mean_seconds(contexts, repeats) for _ in range(head["runs"])]
     return {"status": TrialStatus.OK.value, "seconds": samples}
 
 
 def _compare(bench: Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> dict[str, Any]:
     """All candidates in turns: of each the samples of each round."""
-    contexts: list[RunContext] = []
-    repeats: list[int] = []
+    contexts: list[list[RunContext]] = []
+    repeats: list[list[int]] = []
     at = 0
     for one in head["candidates"]:
-        context = bench.load(Candidate.of(one, blobs[at : at + one["objects"]]))
+        loaded = bench.load(Candidate.of(one, blobs[at : at + one["objects"]]))
         at += one["objects"]
-        first, wrong = bench.first_run(context)
+        first, wrong, _ = bench.first_run(loaded)
         if wrong:
             return {"status": TrialStatus.WRONG_RESULT.value, "message": wrong}
-        contexts.append(context)
-        repeats.append(_repeats(first))
+        contexts.append(loaded)
+        repeats.append(list(map(_repeats, first)))
 
-    def turn(context: RunContext, repeats: int) -> list[float]:
-        context.run()  # the others have evicted what it had in the caches
-        return [_seconds(context, repeats) for _ in range(head["runs"])]
+    def turn(loaded: list[RunContext], repeats: list[int]) -> list[float]:
+        for context in loaded:
+            context.run()  # the others have evicted what it had in the caches
+        return [_mean_seconds(loaded, repeats) for _ in range(head["runs"])]
 
     turns = {n: partial(turn, *one) for n, one in enumerate(zip(contexts, repeats, strict=True))}
     found = take_turns(turns, head["rounds"], pause=0.0)  # all have one team
@@ -279,9 +339,8 @@ def _answer(bench: Bench, head: dict[str, Any], blobs: Sequence[bytes]) -> bytes
             case "compare":
                 said = _compare(bench, head, blobs)
             case _:  # "outputs": whoever asks has nothing to compare them with yet
-                seconds, _ = bench.first_run(bench.load(Candidate.of(head["candidate"], blobs)))
-                said = {"status": TrialStatus.OK.value, "seconds": [seconds]}
-                results = [a.tobytes() for a in bench.results]
+                seconds, _, results = bench.first_run(bench.load(Candidate.of(head["candidate"], blobs)))
+                said = {"status": TrialStatus.OK.value, "seconds": [_mean(seconds)]}
     except MemoryError as e:
         said = {"status": TrialStatus.OOM.value, "message": str(e) or "no memory"}
     except UserError as e:

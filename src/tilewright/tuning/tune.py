@@ -12,7 +12,7 @@ moment, so a tuning may be interrupted, and the next goes on where it ended.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,7 @@ from tilewright.codegen.objects import compile_object
 from tilewright.compiler import SPACES, Model
 from tilewright.driver.passes import task_key
 from tilewright.driver.tuned import tuning_scope
+from tilewright.frontend.onnx.dim_ranges import DimRange
 from tilewright.lowered import lowered
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.runtime.machine import check_threads, default_threads
@@ -40,7 +41,7 @@ from tilewright.support.errors import UserError
 from tilewright.support.program import leaves
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
-from tilewright.tir.func import Call, Func
+from tilewright.tir.func import Call, Func, Module
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Candidates
 from tilewright.tuning.failures import Failure, by_reason, by_status
@@ -163,15 +164,19 @@ def tune(
     accuracy: AccuracyLike | None = None,
     spaces: Spaces | None = None,
     progress: OnTuningProgress | None = None,
+    dims: Mapping[str, DimRange] | None = None,
 ) -> TuneResult:
     """Search for better schedules for `budget`, or until `trials` candidates have been measured.
 
     `subject`: a model (path, bytes or ModelProto), a Func, or a Schedule of one Func with sampling steps, whose
     decisions are taken anew. `threads`: how many a candidate runs on, and is ranked for. `accuracy`: of the model, as
-    for `load`. `spaces`: the design spaces of a Func, instead of our own. On Ctrl-C everything measured is kept, and
-    the interrupt goes on to the caller.
+    for `load`. `spaces`: the design spaces of a Func, instead of our own. `dims`: ranges of open dimensions, as for
+    `load`; candidates are timed at a few sizes of them (`tuning/open_settings.py`), and what is found is used by
+    programs of the same ranges. On Ctrl-C everything measured is kept, and the interrupt goes on to the caller.
     """
-    with Tuning(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress) as tuning:
+    with Tuning(
+        subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress, dims=dims
+    ) as tuning:
         tuning.run()
         return tuning.result()
 
@@ -192,6 +197,7 @@ class Tuning:
         spaces: Spaces | None = None,
         progress: OnTuningProgress | None = None,
         database: Database | None = None,
+        dims: Mapping[str, DimRange] | None = None,
     ) -> None:
         self._start = time.monotonic()
         self.budget = parse_budget(budget)
@@ -217,7 +223,7 @@ class Tuning:
         chosen = SPACES if spaces is None else spaces
         self.tuners = [
             TaskTuner(replace(task, threads=threads), task.func.name, count, self._tools, threads, seed)
-            for task, count in _tasks(subject, shapes, Accuracy.of(accuracy), machine, chosen)
+            for task, count in _tasks(subject, shapes, dims, Accuracy.of(accuracy), machine, chosen)
         ]
 
     def __enter__(self) -> "Tuning":
@@ -350,7 +356,12 @@ def _result(t: TaskTuner) -> TaskResult:
 
 
 def _tasks(
-    subject: Subject, shapes: Shapes | None, accuracy: Accuracy, target: Target, spaces: Spaces
+    subject: Subject,
+    shapes: Shapes | None,
+    dims: Mapping[str, DimRange] | None,
+    accuracy: Accuracy,
+    target: Target,
+    spaces: Spaces,
 ) -> Sequence[tuple[Task, int]]:
     """The distinct Funcs, and how often each is called."""
     match subject:
@@ -359,7 +370,7 @@ def _tasks(
         case Schedule():
             return [(_trace_task(subject, target, spaces), 1)]
         case str() | Path() | bytes() | ModelProto():
-            return _model_tasks(subject, shapes, accuracy, target, spaces)
+            return _model_tasks(lowered(subject, shapes, accuracy, target, dims), target, spaces)
 
 
 def _trace_task(schedule: Schedule, target: Target, spaces: Spaces) -> Task:
@@ -377,10 +388,7 @@ def _trace_task(schedule: Schedule, target: Target, spaces: Spaces) -> Task:
     return Task(key, func, frozenset(), target, spaces, text)
 
 
-def _model_tasks(
-    model: Model, shapes: Shapes | None, accuracy: Accuracy, target: Target, spaces: Spaces
-) -> Sequence[tuple[Task, int]]:
-    module = lowered(model, shapes, accuracy, target)
+def _model_tasks(module: Module, target: Target, spaces: Spaces) -> Sequence[tuple[Task, int]]:
     constants = frozenset(c.buffer for c in module.constants)
     counts = Counter(c.func for c in leaves(module.program) if isinstance(c, Call))
     tasks: dict[str, Task] = {}

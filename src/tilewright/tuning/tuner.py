@@ -27,7 +27,16 @@ from tilewright.tir.stmt import Alloc, Block, For, If, IterKind, Repeat, Seq, St
 from tilewright.tuning.candidate import DEFAULT, PLAIN, Task, tensor_spec
 from tilewright.tuning.candidates import Built, Candidates
 from tilewright.tuning.failures import Failure
-from tilewright.tuning.trial import SHORT, Candidate, Experiment, TrialStatus, random_input, tensor_bytes
+from tilewright.tuning.open_settings import shape_at, sizes_read, sizes_to_time
+from tilewright.tuning.trial import (
+    SHORT,
+    Candidate,
+    Experiment,
+    TrialSizes,
+    TrialStatus,
+    random_input,
+    tensor_bytes,
+)
 from tilewright.tuning.trials import Outcome, Trials
 from tilewright.version import __version__
 
@@ -168,8 +177,12 @@ class TaskTuner:
         inputs = tuple(tensor_spec(p) for p in func.params if p not in func.outputs)
         outputs = tuple(map(tensor_spec, func.outputs))
         memory = _MEMORY_BYTES + _MEMORY_TIMES * tensor_bytes((*inputs, *outputs))
+        sizes = tuple(
+            TrialSizes(sizes_read(func, at), tuple(shape_at(b, at) for b in func.outputs))
+            for at in sizes_to_time(func)
+        )
         self._experiment = Experiment(
-            inputs, outputs, tools.driver, self.threads, tolerance(func), memory, self.seed
+            inputs, outputs, tools.driver, self.threads, tolerance(func), memory, self.seed, sizes
         )
         plain, default = tools.candidates.build(self.task, [(PLAIN, {}), (DEFAULT, {})])
         if default.candidate is None:
@@ -209,11 +222,15 @@ class TaskTuner:
 
     def _interpret(self) -> list[bytes]:
         func = self.task.func
-        arrays: dict[Buffer, np.ndarray] = {b: poisoned_array(b) for b in func.outputs}
-        given = (p for p in func.params if p not in func.outputs)
-        arrays |= {p: random_input(tensor_spec(p), self.seed + n) for n, p in enumerate(given)}
-        interpret_func(func, arrays)
-        return [arrays[b].tobytes() for b in func.outputs]
+        given = [p for p in func.params if p not in func.outputs]
+        results: list[bytes] = []
+        for at in sizes_to_time(func):
+            arrays: dict[Buffer, np.ndarray] = {b: poisoned_array(b) for b in func.outputs}
+            arrays |= {p: random_input(tensor_spec(p), self.seed + n) for n, p in enumerate(given)}
+            arrays |= {given[n]: np.array([size]) for n, size in sizes_read(func, at)}
+            interpret_func(func, arrays)
+            results += [arrays[b].tobytes() for b in func.outputs]
+        return results
 
     def _recall(self) -> None:
         """What was measured before is not measured again; it guides the search, and its best may win. Times are taken
