@@ -1,5 +1,6 @@
 """Recurrent networks whose sequences or batches are left open, in the interpreter and as native code."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,12 +99,46 @@ def test_the_interpreter_goes_as_far(name: str) -> None:
 def test_pieces_of_a_sequence_with_a_state_are_the_whole() -> None:
     model = layer("LSTM", both["steps"], both["batch"], states=True)
     x, h, c = (v.name for v in model.graph.input)
-    y, last_h, last_c = (v.name for v in model.graph.output)
+    y, _, last_c = (v.name for v in model.graph.output)
     whole = np.random.default_rng(2).standard_normal((17, 2, FEATURES)).astype(np.float32)
     zeros = np.zeros((1, 2, HIDDEN), np.float32)
     want = run_onnxruntime(model, {x: whole, h: zeros, c: zeros})
     with tw.load(model, dims={"steps": (1, 17), "batch": (1, 5)}) as session:
         assert isinstance(session, OpenSession)
-        state = session.state(pairs={last_h: h, last_c: c})
+        state = session.state()  # what is kept is found in the graph
+        assert state.arrays.keys() <= {h, c}
         pieces = [state.step({x: part})[y].copy() for part in np.split(whole, [1, 2, 9])]
         check_outputs({y: np.concatenate(pieces), c: state.arrays[c]}, {y: want[y], c: want[last_c]})
+
+
+def layers(order: Sequence[int]) -> ModelProto:
+    """Two layers that take their first states from one input, and leave their last ones in this order."""
+    m = OpenModel(0)
+    x, states = m.input(both["steps"], both["batch"], HIDDEN), m.input(2, both["batch"], HIDDEN)
+    left: list[str] = []
+    for n in range(2):
+        first = m.op("Slice", states, m.ints(n), m.ints(n + 1), m.ints(0))
+        w, r = (
+            m.constant(0.3 * m.rng.standard_normal((1, 3 * HIDDEN, HIDDEN)).astype(np.float32)) for _ in "wr"
+        )
+        every, last = m.op("GRU", x, w, r, "", "", first, outputs=2, hidden_size=HIDDEN)
+        x = m.op("Squeeze", every, m.ints(1))
+        left.append(last)
+    return m.finish(x, m.op("Concat", *(left[n] for n in order), axis=0))
+
+
+def test_states_of_several_layers_are_followed() -> None:
+    model = layers((0, 1))
+    x, states = (v.name for v in model.graph.input)
+    y, last = (v.name for v in model.graph.output)
+    whole = np.random.default_rng(3).standard_normal((9, 2, HIDDEN)).astype(np.float32)
+    want = run_onnxruntime(model, {x: whole, states: np.zeros((2, 2, HIDDEN), np.float32)})
+    dims = {"steps": (1, 17), "batch": (1, 5)}
+    with tw.load(model, dims=dims) as session:
+        assert isinstance(session, OpenSession)
+        state = session.state()
+        pieces = [state.step({x: part})[y].copy() for part in np.split(whole, [4])]
+        check_outputs({y: np.concatenate(pieces), last: state.arrays[states]}, want)
+    with tw.load(layers((1, 0)), dims=dims) as session, pytest.raises(tw.UserError, match="no output"):
+        assert isinstance(session, OpenSession)
+        session.state()

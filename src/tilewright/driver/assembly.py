@@ -6,6 +6,7 @@ from typing import TypeAlias, assert_never
 
 from tilewright.driver.kernels import Item, calls_of
 from tilewright.graph.graph import Graph
+from tilewright.graph.recurrent_states import find_states
 from tilewright.graph.value import Value
 from tilewright.ir.expr import Buffer
 from tilewright.support.artifact import ArtifactProgram, ExternalCall, Segment, Slot, TensorSpec
@@ -105,13 +106,14 @@ def with_scheduled(module: Module, made: Mapping[str, Func]) -> Module:
 @dataclass(frozen=True, slots=True)
 class Interface:
     """What a program takes and writes. Its last inputs are the sizes of open dimensions that kernels read. `in_place`
-    are inputs, and the outputs that are the same buffers with more in use.
+    are inputs, and the outputs that are the same buffers with more in use; `states` those that they become.
     """
 
     inputs: tuple[TensorSpec, ...]
     written: tuple[TensorSpec, ...]
     dims: tuple[Dim, ...]
     in_place: tuple[tuple[int, int], ...]
+    states: tuple[tuple[int, int], ...]
 
 
 def interface_of(graph: Graph, module: Module) -> Interface:
@@ -126,6 +128,7 @@ def interface_of(graph: Graph, module: Module) -> Interface:
         tuple(written),
         tuple(sorted(found)),
         tuple((i, module.outputs.index(b)) for i, b in enumerate(module.inputs) if b in module.outputs),
+        find_states(graph) if found else (),
     )
 
 

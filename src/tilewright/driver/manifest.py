@@ -32,6 +32,7 @@ def manifest_of(
         face.dims,
         tuple(guards),
         face.in_place,
+        face.states,
     )
 
 

@@ -104,15 +104,16 @@ def manifest_to_json(m: Manifest) -> Json:
         "dims": [[d.name, d.least, d.most, d.multiple] for d in m.dims],
         "guards": [[size_to_json(g.size), g.op] for g in m.guards],
         "in_place": [list(pair) for pair in m.in_place],
+        "states": [list(pair) for pair in m.states],
     }
 
 
 def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
     compiler, llvm, options, digest, triple, features, inputs, outputs, *rest = entry.record(
         *("compiler_version", "llvm_version", "options", "model_digest"),
-        *("triple", "features", "inputs", "outputs", "checks", "dims", "guards", "in_place"),
+        *("triple", "features", "inputs", "outputs", "checks", "dims", "guards", "in_place", "states"),
     )
-    checks, dims, guards, in_place = rest
+    checks, dims, guards, in_place, states = rest
     known = {d.name: d for d in map(_dim_from_json, dims.items())}
     if not isinstance(options.value, dict):
         raise options.bad("a mapping")
@@ -130,7 +131,10 @@ def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
         tuple(_check_from_json(c) for c in checks.items()),
         tuple(known.values()),
         tuple(_guard_from_json(g, known) for g in guards.items()),
-        tuple(_pair_from_json(e, len(inputs.items()), len(outputs.items())) for e in in_place.items()),
+        *(
+            tuple(_pair_from_json(e, len(inputs.items()), len(outputs.items())) for e in pairs.items())
+            for pairs in (in_place, states)
+        ),
     )
 
 

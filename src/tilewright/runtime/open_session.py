@@ -35,6 +35,7 @@ class OpenSession(Closing):
         check_machine(manifest)
         self.dims = manifest.dims
         self._in_place = dict(manifest.in_place)
+        self._states = manifest.states
         team = shared_team(artifact.driver, self.threads)
         constants = Constants(artifact.constants, artifact.digests)
         plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team)
@@ -103,10 +104,11 @@ class OpenSession(Closing):
         """What one run leaves to the next (`docs/dynamic.md`). There may be any number of states at a time.
 
         `pairs` are outputs, each with the input of the next run that it is; by default those that append to an input,
-        and those with the name of an input but for `present` in place of `past`. `start` are arrays of such inputs; the
-        others begin empty, or with zeros. With a `window`, that many of the last elements are kept where a range ends.
+        that are its state after a recurrence, or that have its name but for `present` in place of `past`. `start` are
+        arrays of such inputs; the others begin empty, or with zeros. With a `window`, that many of the last elements
+        are kept where a range ends.
         """
-        found = find_pairs(self.inputs, self.outputs, self._in_place, pairs)
+        found = find_pairs(self.inputs, self.outputs, self._in_place, self._states, pairs)
         return State(self._sizes, self._pool, found, self._in_place, start or {}, window)
 
     def close(self) -> None:

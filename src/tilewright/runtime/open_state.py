@@ -5,7 +5,7 @@ input, the output is the same array with more of it in use: a run stores what is
 of the type of its input has an array of its own, and the two change places. Only what is neither is copied.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import assert_never
@@ -48,13 +48,14 @@ def find_pairs(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     in_place: Mapping[int, int],
+    states: Iterable[tuple[int, int]],
     given: Mapping[str, str] | None,
 ) -> tuple[StatePair, ...]:
     """The pairs that are given as names of outputs and inputs; otherwise those that are known from the program: what is
-    appended in place, and equal types with names of a past and a present.
+    appended in place, `states` of recurrences, and equal types with names of a past and a present.
     """
     if given is None:
-        return _known_pairs(inputs, outputs, in_place)
+        return _known_pairs(inputs, outputs, in_place, states)
     at = {s.name: i for i, s in enumerate(inputs)}
     number = {s.name: o for o, s in enumerate(outputs)}
     pairs: list[StatePair] = []
@@ -73,11 +74,14 @@ def find_pairs(
 
 
 def _known_pairs(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], in_place: Mapping[int, int]
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    in_place: Mapping[int, int],
+    states: Iterable[tuple[int, int]],
 ) -> tuple[StatePair, ...]:
     named = {present: i for i, s in enumerate(inputs) for present in _presents(s.name)}
     found: list[StatePair] = []
-    first = {o: i for i, o in in_place.items()}
+    first = {o: i for i, o in (*states, *in_place.items())}
     for o, spec in enumerate(outputs):
         i = named.get(spec.name, first.get(o))
         if i is not None and in_place.get(i) == o:

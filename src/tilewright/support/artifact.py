@@ -19,7 +19,7 @@ from tilewright.support.indices import IndexCheck
 from tilewright.support.program import ProgramTree, leaves, map_program
 from tilewright.support.sizes import Dim, Guard, SizeExpr
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 SIZE_INPUT = "size__"  # how the names of the inputs begin that are sizes of open dimensions, in multiples
 
 
@@ -203,6 +203,7 @@ class Manifest:
     guards: tuple[Guard, ...] = ()  # what sizes must keep besides their ranges
     # inputs, each with the output that begins with it and in whose memory it has to be: no kernel reads the input
     in_place: tuple[tuple[int, int], ...] = ()
+    states: tuple[tuple[int, int], ...] = ()  # inputs, each with the output that it is in the next run
 
     @property
     def given(self) -> tuple[TensorSpec, ...]:
