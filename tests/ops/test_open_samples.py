@@ -35,6 +35,7 @@ QUICK = {
     "MultiHeadAttention": 2,
     "EmbedLayerNormalization": 2,
     "LSTM": 0,
+    "Hardmax": 1,
 }
 
 

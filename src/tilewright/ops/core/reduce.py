@@ -25,6 +25,7 @@ from tilewright.ir.expr import (
     cast,
     const,
     equal,
+    lift,
     select,
     unary,
 )
@@ -198,7 +199,7 @@ class ReduceMean(Reduction):
     def finish(self, total: Expr, count: int) -> Expr:
         if total.dtype.is_float:
             return total / count
-        return truncated_quotient(total, const(count, total.dtype)) if count else const(0, total.dtype)
+        return truncated_quotient(total, lift(count, total.dtype)) if count else const(0, total.dtype)
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         total = x.sum(axes, keepdims=True, dtype=x.dtype)

@@ -10,7 +10,19 @@ from typing import Self
 
 import numpy as np
 
-from tilewright.ir.expr import BinaryOp, Buffer, Expr, UnaryOp, binary, cast, const, equal, select, unary
+from tilewright.ir.expr import (
+    BinaryOp,
+    Buffer,
+    Expr,
+    UnaryOp,
+    as_index,
+    binary,
+    cast,
+    const,
+    equal,
+    select,
+    unary,
+)
 from tilewright.ops.axes import FLOATS, accumulator, narrow, normal_axis, widen
 from tilewright.ops.core.elementwise import normal
 from tilewright.ops.core.reduce import inner_index, kept_shape, read_kept, reduce_axes
@@ -138,7 +150,7 @@ class Hardmax(Op):
         def found(*i: Expr) -> Expr:
             at = inner_index(i, axes, rank)
             is_top = binary(BinaryOp.OR, equal(x[at], top[i[:rank]]), binary(BinaryOp.NE, x[at], x[at]))
-            return select(is_top, place(at), const(math.prod(over)))
+            return select(is_top, place(at), as_index(math.prod(over)))
 
         first = b.reduce(f"{name}_first", kept, over, found, "min", axes=names)
 
