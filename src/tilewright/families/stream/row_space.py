@@ -21,7 +21,9 @@ from tilewright.target.target import Target
 from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES, MAX_SHARED_SCRATCH
 from tilewright.tir.stmt import blocks
 
-_VECTORS = (1, 2, 4, 8)  # vectors of a step that are tried; bound
+# Vectors of a step that are tried; bound. Of those that memory makes equal, the first is taken: on an Ice Lake, a norm
+# of 512 x 4096 takes 0.71 of the time with 4 that it takes with 2.
+_VECTORS = (4, 8, 2, 1)
 # Of scans across rows that lie side by side. Measured on cumulative sums over the first axis of 1024 x 1024: two
 # threads wait for each other if it is 8.
 _DEPTH = 32  # elements of rows between meetings
