@@ -175,7 +175,17 @@ def stacked() -> ModelProto:
     return n.model(n.conv(n.node("MaxPool", x, kernel_shape=[5, 5], pads=[2] * 4), 64, 8, 1))
 
 
-@pytest.mark.parametrize("build", [classifier, stacked])
+def heads(channels: int) -> ModelProto:
+    """Two scales, flattened and joined."""
+    n = Network([1, 3, "height", "width"])
+    x = n.conv("x", 3, 8)
+    flat = n.constant(np.array([1, channels, -1], np.int64))
+    scales = [n.conv(x, 8, channels, 1), n.conv(n.conv(x, 8, 8, 3, 2), 8, channels, 1)]
+    joined = n.node("Concat", *(n.node("Reshape", s, flat) for s in scales), axis=2)
+    return n.model(n.node("Sigmoid", joined))
+
+
+@pytest.mark.parametrize("build", [classifier, stacked, lambda: heads(24), lambda: heads(2)])
 def test_sizes_in_steps_of_one(build: Callable[[], ModelProto]) -> None:
     m = build()
     other: Any = ort.InferenceSession(m.SerializeToString())

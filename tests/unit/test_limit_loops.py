@@ -1,5 +1,6 @@
 """Loops over open dimensions stop where these end, in the interpreter and in native code."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -297,3 +298,49 @@ def test_elements_are_not_fused_across_an_open_dimension(
     text = str(lower_func(schedule_func(func, AVX2).func)[0][0].func)
     assert all(loop in text for loop in loops_in_use), text
     assert "% 1600" not in text
+
+
+FLAT = """
+@func
+def flat(X: open(f32[24, 12, 40], None, HEIGHT, N), Y: out(open(f32[24, 480], None, HEIGHT * N))):
+    for i in range(24):
+        for j in range(480):
+            with block("Y"):
+                vi = spatial(24, i)
+                vj = spatial(480, j)
+                Y[vi, vj] = X[vi, min(vj // N, 11), vj % N] * f32(2.0)
+"""
+JOINED = """
+@func
+def f(A: open(f32[9, 40], None, N), B: open(f32[9, 120], None, N * 3), Y: out(open(f32[9, 160], None, N * 4))):
+    for i in range(9):
+        for j in range(160):
+            with block("Y"):
+                vi = spatial(9, i)
+                vj = spatial(160, j)
+                Y[vi, vj] = select(vj < N, A[vi, vj], B[vi, min(vj - N, 119)])
+"""
+
+
+def _sized(text: str) -> str:
+    return re.sub(r"\bN\b", 'size("n", 1, 40)', text.replace("HEIGHT", 'size("h", 1, 12)'))
+
+
+@pytest.mark.parametrize("n", [1, 7, 16, 39, 40])
+def test_flattened_images_are_gone_over_row_by_row(n: int) -> None:
+    func = schedule_func(parse_func(_sized(FLAT)), AVX2).func
+    text = "".join(str(p.func) for p in lower_func(func)[0])
+    assert "// size__n[0]" not in text and "% size__n[0]" not in text
+    x = np.random.default_rng(n).standard_normal((24, 12, 40)).astype(np.float32)
+    got = lowered_runs(func, {"X": x, size_buffer("h").name: np.array([5])}, n)
+    np.testing.assert_array_equal(got[:, : 5 * n], x[:, :5, :n].reshape(24, -1) * 2)
+
+
+@pytest.mark.parametrize("n", [1, 7, 16, 39, 40])
+def test_parts_that_end_at_an_open_size_are_loops_of_their_own(n: int) -> None:
+    func = schedule_func(parse_func(_sized(JOINED)), AVX2).func
+    assert "select" not in "".join(str(p.func) for p in lower_func(func)[0])
+    rng = np.random.default_rng(n)
+    a, b = (rng.standard_normal((9, c)).astype(np.float32) for c in (40, 120))
+    got = lowered_runs(func, {"A": a, "B": b}, n)
+    np.testing.assert_array_equal(got[:, : 4 * n], np.concatenate([a[:, :n], b[:, : 3 * n]], 1))

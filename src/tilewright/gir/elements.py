@@ -18,6 +18,7 @@ from itertools import pairwise
 from math import ceil, prod
 
 from tilewright.gir.names import Names
+from tilewright.gir.open_pieces import open_parts
 from tilewright.gir.pieces import ElementBox, find_cut, steps_of
 from tilewright.gir.tiles import Squares, TileShape, find_transposed
 from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var, as_index, equal, free_vars, loads
@@ -73,6 +74,11 @@ class _Elements:
 
     def nest(self, piece: ElementBox, is_shared: bool) -> list[Stmt]:
         """The nests of a piece; if they are shared, each is one of blocks."""
+        parts = open_parts(piece, self._names.simplify)
+        if parts is not None:
+            above = {a: e for a, e in piece.axes.items() if all(a in p.axes for p in parts)}
+            above = dict(list(above.items())[: next(n for n, a in enumerate(piece.axes) if a not in above)])
+            return self._each(parts, above, is_shared)
         found = find_transposed(piece, self._plan.lanes, self._names.simplify)
         cut = find_cut(piece, () if found is None else (found.across, found.inner), self._plan.lanes)
         if cut is None:
@@ -81,20 +87,25 @@ class _Elements:
                 squares = Squares(piece, found, plan.tile, plan.lanes, parts, self._names)
                 return [self._loops(squares.loops, self._streamed(squares.block()), is_shared)]
             return [self._vectors(piece, is_shared)]
-        order = list(piece.axes.items())
-        above = dict(order[: cut.own])
-        if is_shared and prod(above.values()) < self._plan.parts:
-            above = {}  # too few to be shared: every piece has all loops
-        inside = {a: e for a, e in order if a not in above}
         bounds = [0, *cut.points, piece.axes[cut.axis]]
-        nests: list[Stmt] = []
+        cuts: list[ElementBox] = []
         for start, end in pairwise(bounds):
             own = self._names.var(cut.axis.name, end - start)
             axes = {
-                own if a is cut.axis else a: end - start if a is cut.axis else e for a, e in inside.items()
+                own if a is cut.axis else a: end - start if a is cut.axis else e
+                for a, e in piece.axes.items()
             }
-            part = piece.moved({cut.axis: start + own}, axes, self._names.simplify)
-            nests += self.nest(part, is_shared and not above)
+            cuts.append(piece.moved({cut.axis: start + own}, axes, self._names.simplify))
+        return self._each(cuts, dict(list(piece.axes.items())[: cut.own]), is_shared)
+
+    def _each(self, parts: Sequence[ElementBox], above: Mapping[Var, int], is_shared: bool) -> list[Stmt]:
+        """The nests of parts of a piece, in common loops over the axes `above`."""
+        if is_shared and prod(above.values()) < self._plan.parts:
+            above = {}  # too few to be shared: every part has all loops
+        nests: list[Stmt] = []
+        for part in parts:
+            inside = {a: e for a, e in part.axes.items() if a not in above}
+            nests += self.nest(part.within(inside), is_shared and not above)
         return [self._loops(above, seq(*nests), is_shared)] if above else nests
 
     def _streamed(self, s: Stmt) -> Stmt:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.gir.elements import fused_axes, piece_of
+from tilewright.gir.open_pieces import by_open_rows
 from tilewright.gir.pieces import ElementBox
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var, free_vars, loads, walk
 from tilewright.ir.rewrite import substitute
@@ -80,6 +81,11 @@ def _extents(path: tuple[Stmt, ...]) -> dict[Var, int]:
 
 def _split(piece: ElementBox, lanes: int, simplify: Simplifier) -> ElementBox:
     best, cost = piece, fused_axes(piece, lanes)[1]
+    rows = by_open_rows(piece, simplify)
+    if rows is not None:
+        rows = piece_of(rows.stores, rows.axes, rows.condition, simplify)
+        if fused_axes(rows, lanes)[1] < cost:
+            return rows
     for _ in range(_MOST_SPLITS):
         found = _quotient(piece)
         if found is None:

@@ -343,11 +343,13 @@ def size_expr(size: SizeExpr) -> Expr:
     """A size over open dimensions as an expression."""
     total: Expr = const(0)
     for monomial, coefficient in size.terms:
-        term: Expr = const(coefficient)
+        term: Expr = const(1)
         for a in monomial:
             is_dim = isinstance(a, DimUnits)
             term = mul(DimSize(a.dim.name, *a.dim.units) if is_dim else size_expr(a.size) // a.by, term)
-        total = add(total, term)
+        total = add(
+            total, mul(term, const(coefficient))
+        )  # last: products of equal sizes are one atom of a sum
     return total
 
 
