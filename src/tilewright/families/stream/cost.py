@@ -37,9 +37,7 @@ _EXPOSED = 0.1  # of its cycles
 # Of scans across rows that lie side by side, times as long as in order; measured on cumulative sums over the first axis
 # of 1024 x 1024.
 _SO_FAR = 1.05  # times: of whole rows, with results so far in scratch
-# Bytes side by side that a turn of a vector of rows needs, in blocks of rows or down all of them: on an Ice Lake,
-# strips of 256 bytes down all rows took as long as blocks of rows with one thread, and 0.70 of the time with two.
-_RUN_BYTES = 256
+_RUN_BYTES = 256  # bytes side by side that a turn of a vector of rows needs, in blocks of rows
 _SHORT_RUN = 0.25  # of the time, for half of that, and again for each time that it is less
 
 
@@ -160,13 +158,12 @@ class StreamCost:
         """Times as long as memory takes in order."""
         if not self._in_rows or p.width >= self._graph.extents[self._span[0]]:
             return 1.0
-        is_scan = any(s.scans for s in self._sweeps[KeptPlace.NOWHERE])
-        if p.depth or (is_scan and not p.panel):
+        if p.depth:
             run = p.width * self._graph.nodes[-1].out.dtype.bytes
             return 1.0 + _SHORT_RUN * max(_RUN_BYTES / run - 1.0, 0.0)
         if not p.panel:
             return _STRIPES
-        return _SO_FAR if is_scan else 1.0
+        return _SO_FAR if any(s.scans for s in self._sweeps[KeptPlace.NOWHERE]) else 1.0
 
     def _sweep_cycles(self, s: SweepWork, p: RowPlan) -> float:
         """Of a sweep over a row, or over a vector of rows."""
