@@ -25,6 +25,10 @@ from tilewright.cli.output import note
 from tilewright.support.turns import take_turns
 
 STATIC, KEPT = "static", "tilewright, kept"
+KEEPING = {
+    OURS: KEPT,
+    "openvino": "openvino, kept",
+}  # engines that keep a cache themselves, and what that is called
 REFERENCE = "ort"  # whose results the others are compared with
 
 ENGINES: Mapping[str, Peer] = {
@@ -245,8 +249,7 @@ def measure_tokens(race: OpenRace, tokens: int, rounds: int) -> None:
     """A prompt at once, then tokens one by one with a cache that grows: taken and given in each call, and kept."""
     one, prompt = race.case.sample
     texts = {name: (name, False) for name in race.running}
-    if OURS in texts:
-        texts[KEPT] = (OURS, True)
+    texts |= {called: (name, True) for name, called in KEEPING.items() if name in texts}
     found: dict[str, dict[str, Any]] = {t: {"times": []} for t in texts}
 
     for name in list(race.running):

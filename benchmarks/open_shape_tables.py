@@ -6,13 +6,18 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.open_shape_cases import DECODERS, IMAGES, MINILM, OpenCase
-from benchmarks.open_shape_measure import KEPT, STATIC, Found
+from benchmarks.open_shape_measure import KEEPING, KEPT, STATIC, Found
 from benchmarks.results import table
 from benchmarks.suite_results import OURS, Cell, against, geometric_mean
 from benchmarks.suite_tables import ratio_text, threads_text
 from tilewright.support.turns import Ratio
 
-_NAMES = {OURS: "open", STATIC: "static", KEPT: "open, cache in place"}
+_NAMES = {
+    OURS: "open",
+    STATIC: "static",
+    KEPT: "open, cache in place",
+    KEEPING["openvino"]: "openvino, stateful",
+}
 _PEERS = {"ort": "ONNX Runtime", "openvino": "OpenVINO"}
 _ENGINES = (OURS, STATIC, *_PEERS)
 
@@ -249,7 +254,8 @@ def _decoding(found: Mapping[str, Found]) -> list[str]:
         for text, own in parts.get("tokens", {}).items():
             if "times" not in own:
                 continue
-            prompt: dict[str, Any] = parts.get("prompt", {}).get(OURS if text == KEPT else text, {})
+            engine = next((n for n, called in KEEPING.items() if called == text), text)
+            prompt: dict[str, Any] = parts.get("prompt", {}).get(engine, {})
             median = 1e3 * float(np.median(own["times"][2:]))
             lines.append(
                 [

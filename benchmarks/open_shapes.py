@@ -82,7 +82,7 @@ def measure(
                 measure_sample(race, rounds)
                 keep(case, race.found)
         for case in _there(DECODERS if "decoding" in parts else ()):
-            with open_race(case, (OURS, "ort"), threads, folder) as race:
+            with open_race(case, (OURS, *peers), threads, folder) as race:
                 measure_tokens(race, tokens, rounds)
                 nbytes = weight_bytes(case.model)
                 limit = {"bytes": nbytes, "ms": 1e3 * read_seconds(nbytes, threads)}

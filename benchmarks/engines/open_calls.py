@@ -190,12 +190,34 @@ class OnnxRuntimeCalls(OpenCalls):
 
 
 class OpenVinoCalls(OpenCalls):
-    """As `benchmarks.engines.openvino` sets it up; neither inputs nor outputs are copied."""
+    """As `benchmarks.engines.openvino` sets it up; neither inputs nor outputs are copied. Two requests take turns, so
+    that one reads what the other wrote. A cache that is kept is a state of a model that is made of this one.
+    """
 
     def __init__(self, job: EngineJob, progress: Progress) -> None:
         super().__init__(job)
+        self._progress = progress
         engine = OpenVino(job, progress)
-        self.version, self._request = engine.version, engine.request
+        self.version = engine.version
+        self._requests = [engine.request, engine.another_request()]
+        self._stateful: Any = None
 
     def call(self, feeds: dict[str, Any]) -> list[Any]:
-        return list(self._request.infer(feeds, share_inputs=True, share_outputs=True).values())
+        self._requests.reverse()
+        return list(self._requests[0].infer(feeds, share_inputs=True, share_outputs=True).values())
+
+    def begin(self, sizes: Sizes, is_kept: bool) -> dict[str, Any]:
+        super().begin(sizes, is_kept)
+        if is_kept:
+            self._stateful = OpenVino(self._job, self._progress, self._cached).request
+            text = self._texts[True]
+            for state in self._stateful.query_state():
+                (name,) = [n for n in self._cached if state.name.startswith(n)]
+                state.state = type(state.state)(text.cache[name])
+            text.cache = {}
+        return {}
+
+    def step(self, text: Text, feeds: dict[str, Array]) -> list[Any]:
+        if text is self._texts.get(True):
+            return list(self._stateful.infer(feeds, share_inputs=True, share_outputs=True).values())
+        return super().step(text, feeds)

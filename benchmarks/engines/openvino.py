@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ Array = NDArray[Any]
 
 
 class OpenVino:
-    """One stream, tuned for latency, in float32."""
+    """One stream, tuned for latency, in float32. Inputs that are `kept` become states, each with the output that is its
+    next value: those after the first, in their order.
+    """
 
-    def __init__(self, job: EngineJob, progress: Progress) -> None:
+    def __init__(self, job: EngineJob, progress: Progress, kept: Sequence[str] = ()) -> None:
         openvino: Any = import_module("openvino")
         self.version = openvino.__version__.split("-")[0]
         self._openvino = openvino
@@ -27,8 +30,18 @@ class OpenVino:
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "f32",
         }
-        self._compiled = openvino.Core().compile_model(job.model, "CPU", config)
-        self.request = self._compiled.create_infer_request()
+        core = openvino.Core()
+        model = job.model
+        if kept:
+            model = core.read_model(job.model)
+            names = [o.any_name for o in model.outputs[1:]]
+            transform: Any = import_module("openvino._offline_transformations")
+            transform.apply_make_stateful_transformation(model, dict(zip(kept, names, strict=True)))
+        self._compiled = core.compile_model(model, "CPU", config)
+        self.request = self.another_request()
+
+    def another_request(self) -> Any:
+        return self._compiled.create_infer_request()
 
     def bind(self, feeds: dict[str, Array]) -> None:
         self._feeds = [np.ascontiguousarray(v) for v in feeds.values()]  # the request does not keep them
