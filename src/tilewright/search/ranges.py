@@ -22,9 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.families.families import all_families
 from tilewright.families.space import Costs, KnobValues, Points, Space
 from tilewright.schedule.draft import Draft
-from tilewright.search.default import spaces
+from tilewright.search.default import make_request
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
@@ -127,13 +128,13 @@ def _built(
     offer: _Offer, dim: str, size: int, target: Target, constants: frozenset[str]
 ) -> RangeSchedule | None:
     func = narrowed(offer.task.func, {dim: size})
-    offered = {s.family: s for s in spaces(func, target, constants)}
+    offered = _sample(func, target, constants)
     for _, space, decisions in offer.best:
-        builder = offered.get(space.family)
-        if builder is None or not builder.has_point(np.array(list(decisions.values()), np.int64)):
+        own = offered.get(space.family)
+        if own is None or not own.space.has_point(np.array(list(decisions.values()), np.int64)):
             continue
         try:
-            draft = builder.build(decisions)
+            draft = own.space.build(decisions)
         except ScheduleError as e:
             _log.debug("%s: %s cannot be %s: %s", func.name, space.family, decisions, e)
             continue
@@ -142,7 +143,15 @@ def _built(
     return None
 
 
-_Sample = Mapping[str, Space]  # spaces by family
+class _Ranked(NamedTuple):
+    """The points of a space, the cheapest first."""
+
+    space: Space
+    points: Points
+    costs: Costs
+
+
+_Sample = Mapping[str, _Ranked]  # by family
 
 
 def _samples(
@@ -153,14 +162,22 @@ def _samples(
     corners = [{n: end[side] for n, end in ends.items()} | {dim: size} for side in (1, 0)]
     if corners[0] == corners[1]:
         del corners[1]
-    found = [
-        {s.family: s for s in spaces(narrowed(func, c, is_compact=True), target, constants)} for c in corners
-    ]
-    return tuple(sample for sample in found if np.isfinite(_least(sample)))
+    found = (_sample(narrowed(func, c, is_compact=True), target, constants) for c in corners)
+    return tuple(sample for sample in found if sample)
 
 
-def _least(sample: _Sample) -> float:
-    return min((float(c[0]) for s in sample.values() if len(c := s.ranked()[1])), default=inf)
+def _sample(func: Func, target: Target, constants: frozenset[str]) -> _Sample:
+    request = make_request(func, target, constants)
+    found: dict[str, _Ranked] = {}
+    for family in all_families():
+        space = family(request)
+        if space is None:
+            continue
+        points, costs = space.ranked()
+        if len(points):
+            found[space.family] = _Ranked(space, points, costs)
+            request.limit = min(request.limit, float(costs[0]))
+    return found
 
 
 def _seconds_of(chosen: SchedulePoint, samples: Sequence[_Sample]) -> float:
@@ -169,9 +186,9 @@ def _seconds_of(chosen: SchedulePoint, samples: Sequence[_Sample]) -> float:
     """
     total = 0.0
     for sample in samples:
-        space = sample.get(chosen.family)
-        cost = inf if space is None else _cost_of(space, chosen.decisions)
-        total += log(cost if np.isfinite(cost) else _least(sample))
+        own = sample.get(chosen.family)
+        cost = inf if own is None else _cost_of(own.space, chosen.decisions)
+        total += log(cost if np.isfinite(cost) else min(float(r.costs[0]) for r in sample.values()))
     return exp(total / len(samples))
 
 
@@ -200,16 +217,16 @@ def _cheapest(
     """
     first, *others = samples
     found: list[tuple[float, Space, KnobValues]] = []
-    for family, space in first.items():
-        if not all(family in o and len(o[family].knobs) == len(space.knobs) for o in others):
+    for family, (space, points, costs) in first.items():
+        there = [o[family].space for o in others if family in o]
+        if len(there) < len(others) or any(len(o.knobs) != len(space.knobs) for o in there):
             continue
-        points, costs = space.ranked()
         if whole is not None:
             alike = _packed_alike(space, points, whole)
             points, costs = points[alike], costs[alike]
         total: Costs = np.log(costs)
-        for o in others:
-            total = total + np.log(o[family].cost(_cut(points, o[family])))
+        for other in there:
+            total = total + np.log(other.cost(_cut(points, other)))
         order = np.argsort(total, kind="stable")[:_TRIED]
         mean = np.exp(total[order] / len(samples))
         found += [
