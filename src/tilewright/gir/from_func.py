@@ -191,6 +191,10 @@ def _cut(n: int, o: OwnBlock, found: Sequence[OwnBlock]) -> tuple[int, Var, int]
             # Of terms with rising steps the second is the size of what the first goes over.
             if isinstance(at, Var) and len(steps) > 1 and _divides(steps[:2], maker.extents[at]):
                 return numbers[ld.buffer], at, steps[1]
+            # Who reads at one iterator what is made at several, because others read it so, goes over these too.
+            made = sorted(k for _, k in simplify.linear(at).terms)
+            if isinstance(index, Var) and len(made) > 1 and _divides(made[:2], o.extents.get(index, 0)):
+                return n, index, made[1]
     return None
 
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
 from tilewright.gir.from_func import joined_graph, own_blocks
-from tilewright.ir.expr import Binary, BinaryOp, Var, free_vars
+from tilewright.ir.expr import Binary, BinaryOp, Select, Var, free_vars, loads
 from tilewright.support.errors import ScheduleError
+from tilewright.tir.build import identity
 from tilewright.tir.func import Func
 
 
@@ -54,8 +55,13 @@ def region_of(func: Func) -> ContractionRegion:
 
 
 def is_contraction(node: FlowNode) -> bool:
-    """Is it a sum of products whose factors are read again along different axes?"""
-    match node.value:
+    """Is it a sum of products whose factors are read again along different axes? As far as an open dimension is in use,
+    if it is over one.
+    """
+    value = node.value
+    if isinstance(value, Select) and not loads(value.cond) and value.b is identity("sum", value.dtype):
+        value = value.a
+    match value:
         case Binary(op=BinaryOp.MUL, a=a, b=b) if node.is_fold and node.combine is BinaryOp.ADD:
             left, right = (free_vars(e) & {*node.axes} for e in (a, b))
             return bool(left - right) and bool(right - left)
