@@ -277,6 +277,28 @@ def test_sizes_that_do_not_fit_each_other_are_refused() -> None:
         session.run({"x": floats(2, 9, 5), "z": floats(2, 3, 4)})
 
 
+def test_sizes_that_are_not_known_to_be_equal_are_no_error_of_the_model(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The pool has one row for two of them and for three, which is seen only where their number is given."""
+    steps = [
+        node("MaxPool", ["x"], ["p"], kernel_shape=[3, 2], pads=[1, 0, 0, 0], strides=[2, 2]),
+        node("Concat", ["p", "c"], ["y"], axis=0),
+    ]
+    m = model(steps, {"x": [2, 3, "n", 2]}, weights(c=floats(1, 3, 1, 1)))
+    caplog.set_level(logging.INFO, "tilewright")
+    other: Any = ort.InferenceSession(m.SerializeToString())
+    with tw.load(m, dims={"n": (1, 3)}) as session:
+        assert "makes no sense for all sizes" in caplog.text
+        for n in (2, 3):
+            feeds = {"x": floats(2, 3, n, 2)}
+            got: Any = session.run(feeds)["y"]
+            np.testing.assert_array_equal(got, other.run(None, feeds)[0])
+    wrong = model([node("Add", ["x", "c"], ["y"])], {"x": ["n", 3]}, weights(c=floats(4)))
+    with pytest.raises(tw.UserError, match="broadcast"):
+        tw.load(wrong, dims={"n": (1, 3)})
+
+
 def test_a_dimension_without_a_range_is_named() -> None:
     with pytest.raises(tw.UserError, match="'batch' is not given"):
         tw.load(attention(), dims={"n": (1, 40)})

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tilewright.gir.pieces import ElementBox
 from tilewright.ir.condition import conjuncts, logical_and
+from tilewright.ir.dtype import INDEX
 from tilewright.ir.expr import (
     FALSE,
     TRUE,
@@ -122,6 +123,8 @@ def open_parts(piece: ElementBox, simplify: Simplifier) -> list[ElementBox] | No
 def _turn(cond: Expr, axis: Var, simplify: Simplifier) -> tuple[Expr, bool] | None:
     """The open size from which on a condition on the axis is another one, and what it is before."""
     if not isinstance(cond, Binary) or cond.op is not BinaryOp.LT or not traits(cond) & SIZES:
+        return None
+    if cond.a.dtype is not INDEX:  # floats that depend on a size
         return None
     form = simplify.linear(cond.a - cond.b)
     k = dict(form.terms).get(axis, 0)

@@ -22,7 +22,7 @@ from tilewright.graph.graph import Graph, Node
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import TensorType
 from tilewright.support.arrays import Array
-from tilewright.support.errors import MultipleProgramsError
+from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.support.sizes import (
     Dim,
     Guard,
@@ -71,14 +71,34 @@ def dim_name(spec: InputSpec, axis: int) -> str:
 def import_open(model: OnnxModel, dims: Mapping[str, Dim]) -> OpenGraph:
     """Raises NotFollowed, HostNodes, or what an import of static shapes raises."""
     fixed = {n: d.most for n, d in dims.items() if d.least == d.most}
-    first = _imported(model, dims, fixed)
-    lower = {
-        n: replace(d, most=max(d.least, d.most - (_OTHER_ENDS + i) * d.multiple))
-        for i, (n, d) in enumerate(dims.items())
-    }
-    second = _imported(model, lower, fixed)
-    _compare(first.graph, second.graph, lower)
+    try:
+        first = _imported(model, dims, fixed)
+    except MultipleProgramsError:
+        raise
+    except UserError as e:  # sizes that are equal may not be known to be so
+        _whole(model, {n: d.most for n, d in dims.items()})
+        raise NotFollowed(f"the model makes no sense for all sizes: {e.message}") from e
+    other = _other_ends(dims, -1)
+    if not all(g.holds({n: d.most for n, d in other.items()}) for g in first.guards):
+        other = _other_ends(dims, 1)  # the model means something else for the least sizes
+    try:
+        second = _imported(model, other, fixed)
+    except MultipleProgramsError:
+        raise
+    except UserError as e:
+        raise NotFollowed(f"the model makes no sense for other sizes: {e.message}") from e
+    both = {n: replace(d, most=min(d.most, other[n].most)) for n, d in dims.items()}
+    _compare(first.graph, second.graph, both)
     return first
+
+
+def _other_ends(dims: Mapping[str, Dim], side: int) -> dict[str, Dim]:
+    """The ranges with other upper ends: below, if `side` is -1, or above."""
+    found: dict[str, Dim] = {}
+    for i, (n, d) in enumerate(dims.items()):
+        most = d.most if d.least == d.most else max(d.least, d.most + side * (_OTHER_ENDS + i) * d.multiple)
+        found[n] = replace(d, most=most)
+    return found
 
 
 @contextmanager
