@@ -69,12 +69,11 @@ def _divided(piece: ElementBox) -> tuple[Var, Expr, int] | None:
     """An axis, the open size that reads divide it by, and how many rows what they read has."""
     for ld in (ld for s in piece.stores for ld in walk(s.value) if isinstance(ld, Load)):
         for d, index in enumerate(ld.indices):
-            for e in walk(index):
-                match e:
-                    case Binary(op=BinaryOp.FLOORDIV, a=Var() as v) if v in piece.axes and _is_size(e.b):
-                        return v, e.b, ld.buffer.shape[d]
-                    case _:
-                        pass
+            match index:  # as it is: of what a row is computed with, the extent is not their number
+                case Binary(op=BinaryOp.FLOORDIV, a=Var() as v) if v in piece.axes and _is_size(index.b):
+                    return v, index.b, ld.buffer.shape[d]
+                case _:
+                    pass
     return None
 
 
@@ -144,7 +143,7 @@ def _in_order(points: set[Expr], end: Expr, extent: int, simplify: Simplifier) -
     for start, stop in pairwise(bounds):
         length = simplify(stop - start)
         low, high = simplify.bounds(length)
-        if low < 0 or high == inf or int(high) > extent:
+        if low < 0 or high == inf or not 0 < int(high) <= extent:
             return None
         parts.append(OpenPart(start, length, int(high)))
     return parts
