@@ -356,7 +356,8 @@ def schedule_ranges(
         tasks = [
             RangeTask(k.func, d.calls, SchedulePoint(d.family, dict(d.knobs))) for d, k in kernels.items()
         ]
-        find_range_schedules(tasks, context.target, names)
+        steps = {name: d.multiple for name, d in dims.items()}
+        find_range_schedules(tasks, context.target, names, steps)
         for t in tasks:
             for s in t.found:
                 most, knobs = s.most * dims[s.dim].multiple, tuple(s.point.decisions.items())

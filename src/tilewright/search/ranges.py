@@ -34,7 +34,7 @@ from tilewright.tir.narrow import narrowed, open_ranges
 _log = logging.getLogger(__name__)
 
 # Bound: what is tried.
-_SIZES = (8, 1)  # multiples of a dimension up to which there may be a schedule of its own
+_SIZES = (8, 1)  # of a dimension, up to which there may be a schedule of its own: a few rows, and one
 _FRACTION = 2  # of its range at most, so that the one for all of it is left with as much
 _TRIED = 4  # points that may be built
 # Times that the schedule for more takes. Judged: the ranking of schedules is not more exact.
@@ -92,12 +92,14 @@ class _Offer(NamedTuple):
         return len(self.task.calls) * (self.before - self.best[0][0]) if self.best else 0.0
 
 
-def find_range_schedules(tasks: Sequence[RangeTask], target: Target, constants: frozenset[str]) -> None:
-    """Give the tasks schedules for smaller sizes, where they gain by them."""
+def find_range_schedules(
+    tasks: Sequence[RangeTask], target: Target, constants: frozenset[str], multiples: Mapping[str, int]
+) -> None:
+    """Give the tasks schedules for smaller sizes, where they gain by them. `multiples` has the steps of dimensions."""
     dims = {name: ends for t in tasks for name, ends in open_ranges(t.func).items()}
     for dim, (least, most) in sorted(dims.items()):
-        for size in _SIZES:
-            if not least <= size <= most // _FRACTION:
+        for size in dict.fromkeys(n // multiples[dim] for n in _SIZES):
+            if not max(least, 1) <= size <= most // _FRACTION:
                 continue
             here = [t for t in tasks if dim in open_ranges(t.func)]
             offers = [o for t in here if (o := _offer(t, dim, size, target, constants)) is not None]
