@@ -319,6 +319,22 @@ def f(X: f32[8], Y: out(f32[8])):
     assert kernel_ir(func).count("= call <8 x float> @llvm.sqrt") == 1
 
 
+@pytest.mark.parametrize(
+    ("index", "taken_out"), [("I[k // 2, {}]", 0), ("min(max(I[k // 2, {}] * 3, 0), 30)", 8)]
+)
+def test_only_indices_that_take_arithmetic_are_taken_out_of_vectors(index: str, taken_out: int) -> None:
+    """However much the addresses of the indices themselves take: a load of one costs less than taking it out."""
+    func = program(f"""
+def f(X: f32[31], I: i64[4, 64], Y: out(f32[8, 64])):
+    for k in range(8):
+        for j in range(8):
+            for i in vectorized(8):
+                Y[k, j * 8 + i] = X[{index.format("(j * 3 + k) % 8 * 8 + i")}]
+""")
+    check_same_bits(func, arrays_of(func, I=np.arange(256) * 7 % 31))
+    assert kernel_ir(func).count("extractelement <8 x i64>") == taken_out
+
+
 @pytest.mark.parametrize("loop", ["vectorized", "range"])
 def test_code_does_not_double_with_every_select(loop: str) -> None:
     """Both sides use a value that loads: under a mask for each side it would be computed twice, each time."""

@@ -405,7 +405,7 @@ class ExprEmitter:
             bool(read)
             and len(along) == len(steps)
             and all(0 <= step <= MAX_STEP for step in along)
-            and sum(isinstance(n, Binary | Select) for n in walk(atom)) >= _COMPUTED
+            and _instructions(atom) >= _COMPUTED
         )
 
     def _chosen(
@@ -480,3 +480,9 @@ class ExprEmitter:
             m = mask if mask.lanes == 1 else self.ops.widen(mask, value.lanes)
             value = self.b.op(f"select {m}, {value}, {self._slot(file, n)}", value.dtype, value.lanes)
         file.slots[n] = value.name
+
+
+def _instructions(index: Expr) -> int:
+    """Of arithmetic on what is loaded: addresses of these loads are no part of it, whole vectors have them too."""
+    addresses = {n for load in loads(index) for i in load.indices for n in walk(i)}
+    return sum(isinstance(n, Binary | Select) and n not in addresses for n in walk(index))
