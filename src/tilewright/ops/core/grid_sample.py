@@ -13,11 +13,12 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Fma, cast, const
 from tilewright.ops.axes import FLOATS, accumulator
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.core.sampled import SampledImage, sampled_output
+from tilewright.ops.core.sampled import FramedImage, SampledImage, sampled_output
 from tilewright.ops.core.taps import (
     Edge,
     ResamplingKernel,
     bounded_places,
+    first_tap,
     sampled,
     tap_index,
     tap_values,
@@ -91,6 +92,8 @@ class GridSample(Op):
             )
 
         along = [places(d) for d in range(rank)]
+        if self.kernel is not ResamplingKernel.NEAREST and FramedImage.suits(x, grid):
+            return (self._framed(b, x, along, name, wide),)
         image = SampledImage.of(b, x, f"{name}_image", zeros=self.edge is Edge.ZEROS)
         taps = [
             self._tap(b, image, along, f"{name}_tap{k}", [const(t) for t in chosen], wide)
@@ -109,6 +112,36 @@ class GridSample(Op):
             return total
 
         return (sampled_output(b, image, name, out.shape, element, x.dtype),)
+
+    def _framed(self, b: FuncBuilder, x: Buffer, along: Sequence[Buffer], name: str, wide: DType) -> Buffer:
+        """With few channels: one index for all taps of a place, and weights in vectors of places."""
+        image = FramedImage.of(b, x, f"{name}_image", self.kernel.value, self.edge)
+        shape, chosen = along[0].shape, range(self.kernel.value)
+
+        def first(*i: Expr) -> Expr:
+            return image.place(
+                [
+                    first_tap(p[i], extent, self.kernel, image.index_type)
+                    for p, extent in zip(along, image.axes, strict=True)
+                ]
+            )
+
+        at = b.compute(f"{name}_at", shape, first, axes=[f"i{d}" for d in range(len(shape))])
+
+        def element(n: Expr, c: Expr, *p: Expr) -> Expr:
+            weights = [
+                [cast(wide, tap_weight(a[(n, *p)], const(t), self.kernel)) for t in chosen] for a in along
+            ]
+            total: Expr | None = None
+            for tap in product(chosen, repeat=len(along)):
+                value = cast(wide, image.read(n, c, at[(n, *p)], tap))
+                factor = reduce(mul, [w[t] for w, t in zip(weights, tap, strict=True)])
+                total = value * factor if total is None else Fma(value, factor, total)
+            assert total is not None
+            return cast(x.dtype, total)
+
+        axes = ["n", "c", *(f"h{d}" for d in range(len(along)))]
+        return b.compute(name, (*x.shape[:2], *shape[1:]), element, axes=axes)
 
     def _tap(
         self,

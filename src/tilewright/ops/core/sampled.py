@@ -3,6 +3,7 @@
 What a place needs depends on no channel: one number per tap says where it is, and another its weight. With enough
 channels these lie side by side, so that a tap is a row of memory; with few of them, places do, and every tap gathers.
 Either way a row of zeros behind the image stands for all that is outside, so that no tap asks whether it is inside.
+With few channels and several taps, a frame around the image is better still: one number says where all taps are.
 """
 
 import math
@@ -12,10 +13,15 @@ from dataclasses import dataclass
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import Buffer, Expr, cast, const, lift, loads, maximum, minimum, select
+from tilewright.ops.core.taps import Edge, brought_in
 from tilewright.support.sizes import capacity, is_open, same_size
 from tilewright.tir.build import FuncBuilder
 
 _ROW = 8  # channels that are worth being side by side
+
+
+def is_row(channels: int) -> bool:
+    return capacity(channels) >= _ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class SampledImage:
     @staticmethod
     def of(b: FuncBuilder, x: Buffer, name: str, *, zeros: bool) -> "SampledImage":
         n, channels, first, *rest = x.shape
-        has_rows = capacity(channels) >= _ROW
+        has_rows = is_row(channels)
         if not has_rows and not zeros:
             return SampledImage(x, x.shape[2:], has_rows)
 
@@ -83,6 +89,61 @@ class SampledImage:
             indices.insert(0, rest % capacity(extent))
             rest = rest // capacity(extent)
         return self.buffer[(n, rest, *indices, c) if self.has_rows else (n, c, rest, *indices)]
+
+
+@dataclass(frozen=True, slots=True)
+class FramedImage:
+    """x[n, c, axes…] in a frame of what stands for elements outside, as wide as the `taps` that a kernel reads along an
+    axis: all taps of a place are at fixed distances from its first one, so that a place is one index."""
+
+    buffer: Buffer
+    axes: tuple[int, ...]  # of the image itself
+    taps: int
+
+    @staticmethod
+    def suits(x: Buffer, places: Buffer) -> bool:
+        """Are indices, one for each element read, what costs? And are axes fixed, which distances hang on?"""
+        return not is_row(x.shape[1]) and not is_open((*x.shape, *places.shape))
+
+    @staticmethod
+    def of(b: FuncBuilder, x: Buffer, name: str, taps: int, edge: Edge) -> "FramedImage":
+        axes = x.shape[2:]
+
+        def element(i: Expr, c: Expr, *at: Expr) -> Expr:
+            own = [(a - taps, n) for a, n in zip(at, axes, strict=True)]
+            if edge is not Edge.ZEROS:
+                own = [(brought_in(a, n, edge), n) for a, n in own]
+            value = x[(i, c, *(minimum(maximum(a, 0), n - 1) for a, n in own))]
+            if edge is not Edge.ZEROS:
+                return value
+            inside = logical_and(*(test for a, n in own for test in (const(0) <= a, a < n)))
+            return select(inside, value, const(0, x.dtype))
+
+        names = ["n", "c", *(f"h{d}" for d in range(len(axes)))]
+        shape = (*x.shape[:2], *(n + 2 * taps for n in axes))
+        return FramedImage(b.compute(name, shape, element, axes=names), axes, taps)
+
+    @property
+    def index_type(self) -> DType:
+        return DType.I32 if math.prod(self.buffer.shape) < 1 << 31 else INDEX
+
+    def place(self, first: Sequence[Expr]) -> Expr:
+        """The element of a framed image, counted from its first, where `first` are a place's first taps in the image
+        itself. Beyond the frame all is as in it: zeros, or the last element; mirrored places do not leave it."""
+        flat: Expr = const(0, self.index_type)
+        for a, n, framed in zip(first, self.axes, self.buffer.shape[2:], strict=True):
+            flat = flat * framed + minimum(maximum(a, -self.taps), n) + self.taps
+        return flat
+
+    def read(self, n: Expr, c: Expr, place: Expr, tap: Sequence[int]) -> Expr:
+        distance, indices = 0, list[Expr]()
+        for t, framed in zip(tap, self.buffer.shape[2:], strict=True):
+            distance = distance * framed + t
+        rest = cast(INDEX, place) + distance
+        for framed in reversed(self.buffer.shape[3:]):
+            indices.insert(0, rest % framed)
+            rest = rest // framed
+        return self.buffer[(n, c, rest, *indices)]
 
 
 def sampled_output(

@@ -118,9 +118,13 @@ def tap_index(
     place: Expr, t: Expr, extent: int, kernel: ResamplingKernel, edge: Edge, dtype: DType = INDEX
 ) -> Expr:
     """Which element tap `t` of a bounded place is; -1 if a zero stands for it."""
-    first = 1 - max(kernel.value // 2, 1)
+    return brought_in(first_tap(place, extent, kernel, dtype) + cast(dtype, t), extent, edge)
+
+
+def first_tap(place: Expr, extent: int, kernel: ResamplingKernel, dtype: DType = INDEX) -> Expr:
+    """Which element the first tap of a bounded place would be, if the axis had no ends."""
     low = _clamped(cast(dtype, unary(UnaryOp.FLOOR, place)), capacity(extent) + kernel.value)
-    return _brought_in(low + cast(dtype, t) + first, extent, edge)
+    return low + (1 - max(kernel.value // 2, 1))
 
 
 def tap_weight(place: Expr, t: Expr, kernel: ResamplingKernel) -> Expr:
@@ -204,7 +208,8 @@ def as_float(n: int, dtype: DType) -> Expr | float:
     return lift(n, dtype) if is_open((n,)) else float(n)
 
 
-def _brought_in(at: Expr, extent: int, edge: Edge) -> Expr:
+def brought_in(at: Expr, extent: int, edge: Edge) -> Expr:
+    """The element of the axis that stands for `at`; -1 for a zero."""
     match edge:
         case Edge.ZEROS:
             return select(logical_and(const(0, at.dtype) <= at, at < extent), at, const(-1, at.dtype))
