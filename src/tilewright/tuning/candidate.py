@@ -38,7 +38,7 @@ from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.parser import parse_func
 from tilewright.tir.pipeline import lower_func
 from tilewright.tir.printer import print_func
-from tilewright.tuning.open_settings import open_dims, sizes_to_time
+from tilewright.tuning.open_settings import func_dims, sizes_to_time
 from tilewright.tuning.trial import Candidate, TrialStatus
 
 DEFAULT = "default"  # the rule that stands for what an untuned compilation does
@@ -162,7 +162,7 @@ def _candidate(compiled: Compiled, constants: frozenset[str]) -> Candidate:
     slots |= {b: Slot(Place.CONSTANT, n) for n, b in enumerate(made)}
     slots |= {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
 
-    dims = open_dims(func)
+    dims = func_dims(func)
 
     def call(k: NativeKernel) -> KernelCall:
         return k.call(tuple(slots[p] for p in k.func.params), dims)

@@ -16,7 +16,7 @@ from tilewright.tir.func import Func
 from tilewright.tir.passes.place_sizes import size_name, sizes_in
 
 
-def open_dims(func: Func) -> dict[str, Dim]:
+def func_dims(func: Func) -> dict[str, Dim]:
     """The open dimensions of a Func, counted in their multiples."""
     found = {e.name: e for e in sizes_in(func.body)}
     for b in (*func.params, *func.locals):
@@ -28,7 +28,7 @@ def open_dims(func: Func) -> dict[str, Dim]:
 
 def sizes_to_time(func: Func) -> tuple[dict[str, int], ...]:
     """The sizes of each run of a candidate; one, of nothing, if no dimension is open."""
-    dims = open_dims(func).values()
+    dims = func_dims(func).values()
     if not dims:
         return ({},)
     least = {d.name: max(1, d.least) for d in dims}
