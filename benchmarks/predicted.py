@@ -92,7 +92,7 @@ class Measurements:
         outputs = [tensor_spec(p) for p in func.outputs]
         specs = [[[s.name, s.dtype, s.shape] for s in side] for side in (inputs, outputs)]
         head = {"inputs": specs[0], "outputs": specs[1], "tolerance": 0.0, "threads": 1, "seed": _SEED}
-        context = Bench(head, [self._driver]).load(candidate)
+        (context,) = Bench(head, [self._driver]).load(candidate)  # one size: nothing is open here
         context.run()
         repeats = max(1, ceil(_SAMPLE_SECONDS / max(_cpu_seconds(context, 1), 1e-7)))
         return min(_cpu_seconds(context, repeats) for _ in range(_SAMPLES))
