@@ -68,13 +68,23 @@ def by_open_rows(piece: ElementBox, simplify: Simplifier) -> ElementBox | None:
 def _divided(piece: ElementBox) -> tuple[Var, Expr, int] | None:
     """An axis, the open size that reads divide it by, and how many rows what they read has."""
     for ld in (ld for s in piece.stores for ld in walk(s.value) if isinstance(ld, Load)):
-        for d, index in enumerate(ld.indices):
-            match index:  # as it is: of what a row is computed with, the extent is not their number
-                case Binary(op=BinaryOp.FLOORDIV, a=Var() as v) if v in piece.axes and _is_size(index.b):
-                    return v, index.b, ld.buffer.shape[d]
+        for rows, index in zip(ld.buffer.shape, ld.indices, strict=True):
+            # As it is, or held inside of the buffer: if a row is computed of it, the extent is not the number of rows.
+            match _unheld(index, rows):
+                case Binary(op=BinaryOp.FLOORDIV, a=Var() as v, b=size) if v in piece.axes and _is_size(size):
+                    return v, size, rows
                 case _:
                     pass
     return None
+
+
+def _unheld(index: Expr, extent: int) -> Expr:
+    """An index without the minimum that keeps it inside of a buffer."""
+    match index:
+        case Binary(op=BinaryOp.MIN, a=inner, b=Const(value=last)) if last == extent - 1:
+            return inner
+        case _:
+            return index
 
 
 def _is_size(e: Expr) -> bool:
