@@ -99,9 +99,10 @@ def test_what_is_not_shared_is_freed_though_its_neighbour_is_not() -> None:
     gc.collect()
     assert before - resident() > 0.9 * size
     np.testing.assert_array_equal(second.arrays[0], large(2, size))
+    before = resident()  # what the comparison allocated may stay with the allocator
     del second
     gc.collect()
-    assert before - resident() > 1.9 * size
+    assert before - resident() > 0.9 * size
 
 
 def test_arrays_on_a_shelf_are_freed_one_by_one() -> None:
