@@ -10,6 +10,7 @@ reads the columns more often.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -21,7 +22,7 @@ from tilewright.gir.flow_graph import FlowGraph
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-VECTORS = (1, 2, 4, 8)  # vectors of a step along a row that are tried; bound
+_VECTORS = (1, 2, 4, 8)  # vectors of a step along a row that are tried; bound
 # Swept (docs/results/constants.md).
 _STREAMED = 16.0  # times what a byte costs a register tile: from afar, where there is little else to do
 _SCALE_CYCLES = (
@@ -30,33 +31,38 @@ _SCALE_CYCLES = (
 _TRANSPOSE = 0.7  # cycles to copy an element transposed, as copies of `benchmarks.predicted` take
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowsBetween:
     """The rows between contractions, or behind the only one: their elements, and what happens to them, if anything."""
 
     elements: int
     bytes_each: int
     graph: FlowGraph | None
+    target: Target
 
-    def seconds(self, kept_bytes: int, target: Target) -> float:
+    def seconds(self, kept_bytes: int) -> float:
         """Where `kept_bytes` of rows are there at a time."""
-        m = target.machine
+        m = self.target.machine
         # What comes row by row from the second cache comes in time.
         again = _STREAMED * max(per_byte(m, np.array([float(kept_bytes)]))[0] - from_l2(m), 0.0)
-        passes = 2  # a contraction writes them, and another one reads what is made of them
-        computed = 0.0
-        if self.graph is not None:
-            cost, plan = quickest_rows(self.graph, target.lanes(self.bytes_each), m)
-            computed = cost.computing_seconds(plan)
-            passes += cost.sweeps(plan.keep)
+        computed, sweeps = self._near
+        passes = 2 + sweeps  # a contraction writes them, and another one reads what is made of them
         return computed + self.elements * passes * self.bytes_each * again / m.hertz
+
+    @cached_property
+    def _near(self) -> tuple[float, int]:
+        """Seconds of all rows if they are near, and how often they are gone over: however many there are at a time."""
+        if self.graph is None:
+            return 0.0, 0
+        cost, plan = quickest_rows(self.graph, self.target.lanes(self.bytes_each), self.target.machine)
+        return cost.computing_seconds(plan), cost.sweeps(plan.keep)
 
 
 def quickest_rows(graph: FlowGraph, lanes: int, m: Machine) -> tuple[StreamCost, RowPlan]:
     """How rows that are near are gone over."""
     cost = StreamCost(graph, lanes, m)
     every = (
-        RowPlan(lanes * n, keep) for n, keep in product(VECTORS, (KeptPlace.NOWHERE, KeptPlace.IN_SCRATCH))
+        RowPlan(lanes * n, keep) for n, keep in product(_VECTORS, (KeptPlace.NOWHERE, KeptPlace.IN_SCRATCH))
     )
     return cost, min(every, key=cost.computing_seconds)
 

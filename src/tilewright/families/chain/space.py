@@ -208,7 +208,7 @@ class ChainSpace(Space):
     def _together(self, block: int, keys: int, points: Points) -> Costs:
         scores = self._chain.first.store.buffer
         kept = block * (keys or scores.shape[-1])
-        alone = np.full(len(points), self._between.seconds(2 * kept * scores.dtype.bytes, self._target))
+        alone = np.full(len(points), self._between.seconds(2 * kept * scores.dtype.bytes))
         if keys:
             alone += scaling_seconds(
                 scores.size // scores.shape[-1], -(-scores.shape[-1] // keys), self._target.machine
@@ -228,7 +228,7 @@ class ChainSpace(Space):
     @cached_property
     def _between(self) -> RowsBetween:
         rows = self._chain.first.store.buffer
-        return RowsBetween(rows.size, rows.dtype.bytes, self._rows_graph)
+        return RowsBetween(rows.size, rows.dtype.bytes, self._rows_graph, self._target)
 
     @cached_property
     def _rows_graph(self) -> FlowGraph | None:
@@ -282,7 +282,7 @@ class ChainSpace(Space):
         )
         space = stream_space(alone)
         if space is None:
-            return evenly(between.seconds(2 * between.elements * between.bytes_each, self._target), m)
+            return evenly(between.seconds(2 * between.elements * between.bytes_each), m)
         return float(space.ranked()[1][0])
 
     def _adding(self, keys: int) -> float:
