@@ -211,6 +211,15 @@ def test_parts_in_use_are_at_most_what_a_minimum_is_of() -> None:
     assert sizes_in_use(replace(func, body=unknown), {"n": dim}) == ()
 
 
+def test_parts_of_a_loop_that_is_cut_are_counted_too() -> None:
+    """A minimum inside of a sum and a quotient: tiles of 6 rows, of which another nest has those from 108 on."""
+    n = Load(size_buffer("n"), (as_index(0),))
+    limit = (minimum(n, as_index(108)) + 5) // 6
+    func = Func("f", (size_buffer("n"),), (), For(Var("p"), 18, Seq(()), LoopKind.PARALLEL, limit=limit))
+    (found,) = sizes_in_use(func, {"n": Dim("n", 1, 128)})
+    assert [found.evaluate({"n": v}) for v in (1, 6, 7, 108)] == [1, 1, 2, 18]
+
+
 def heights_in(text: str) -> list[int]:
     return [h for h in range(1, 9) if f"_h{h}" in text]
 

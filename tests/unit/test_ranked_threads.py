@@ -10,17 +10,18 @@ from examples.models import mlp
 from tests.onnx_cases import random_feeds
 from tilewright import api
 from tilewright.compiler import compile
-from tilewright.cost.parallel import few_parts, least_shared, ranked_seconds, shared_seconds
+from tilewright.cost.parallel import few_parts, least_shared, ranked_seconds, shared_seconds, usual_share
 from tilewright.driver.trace import ProgramTrace
 from tilewright.families.space import Space
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import UnaryOp, unary
+from tilewright.ir.expr import Buffer, DimSize, UnaryOp, unary
 from tilewright.search.default import choose_schedule, spaces
 from tilewright.support.errors import UserError
 from tilewright.target.machine import SHIPPED
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
+from tilewright.tir.rewrite import redirect
 from tilewright.tuning.candidate import Task
 
 F32 = DType.F32
@@ -147,3 +148,22 @@ def test_tuning_ranks_for_the_threads_that_candidates_run_on() -> None:
     task = Task("key", func, frozenset(), AVX2, spaces, threads=4)
     ranked = {s.family: best(s) for s in task.design_spaces()}
     assert ranked == {s.family: best(s) for s in spaces(func, AVX2.for_threads(4))}
+
+
+def test_parts_along_an_open_dimension_count_as_at_a_usual_size() -> None:
+    """Blocks of 128 rows at most are no parts to rely on, so that a team shares columns."""
+    fixed = gemm(128, 1536, 384)
+    sizes = (DimSize("n", 1, 128), None)
+    x, y = fixed.params[0], fixed.outputs[0]
+    opened = {b: Buffer(b.name, b.shape, b.dtype, b.scope, sizes) for b in (x, y)}
+    func = replace(
+        fixed,
+        params=tuple(opened.get(b, b) for b in fixed.params),
+        body=redirect(fixed.body, opened),
+        outputs=(opened[y],),
+    )
+    assert usual_share(opened[y], [0]) == pytest.approx(128**0.5 / 128)
+    assert usual_share(opened[y], [1]) == 1.0
+    found = [choose_schedule(f, AVX2, frozenset({"W"})).decisions for f in (fixed, func)]
+    parts = [d["columns_outside"] or d["chunk"] for d in found]
+    assert found[0]["rows"] == found[1]["rows"] and not parts[0] and parts[1]

@@ -6,11 +6,13 @@ weigh a little. Where a choice makes one core a little slower and several much f
 is made by the time that these need.
 """
 
-from collections.abc import Sequence
-from math import ceil
+from collections.abc import Iterable, Sequence
+from math import ceil, sqrt
 
 import numpy as np
 
+from tilewright.ir.expr import Buffer
+from tilewright.ir.simplify import Simplifier
 from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
@@ -32,6 +34,19 @@ def least_shared(m: Machine) -> float:
 def few_parts(parts: float) -> float:
     """A factor for one core's time: parts so few cannot be balanced by whoever has time."""
     return 1.0 + FEW_PARTS * max(ENOUGH_PARTS / parts - 1.0, 0.0)
+
+
+def usual_share(buffer: Buffer, dims: Iterable[int]) -> float:
+    """Of all iterations along these dimensions, those that there are at a usual size, if they are open: the geometric
+    mean of the ends. Parts along them are fewer by that, as long as a program is not at its largest.
+    """
+    share, bounds = 1.0, Simplifier({}).bounds
+    for d in dims:
+        size = buffer.sizes[d] if buffer.is_open(d) else None
+        if size is not None:
+            ends = bounds(size)
+            share *= sqrt(max(ends.lo, 1) * max(ends.hi, 1)) / buffer.shape[d]
+    return min(share, 1.0)
 
 
 def shared_seconds(alone: float, parts: int, threads: int, m: Machine) -> float:

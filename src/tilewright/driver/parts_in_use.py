@@ -1,12 +1,20 @@
 """How many parts of a kernel have something to do, as sizes that the runtime evaluates."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import add, floordiv, mul, sub
 
 from tilewright.codegen.kernel import parts, parts_in_use
 from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Load
 from tilewright.support.sizes import Dim, DimUnits, SizeExpr
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_sizes import size_name
+
+_APPLIED: dict[BinaryOp, Callable[[SizeExpr, SizeExpr], SizeExpr]] = {
+    BinaryOp.ADD: add,
+    BinaryOp.SUB: sub,
+    BinaryOp.MUL: mul,
+    BinaryOp.FLOORDIV: floordiv,
+}
 
 
 def sizes_in_use(func: Func, dims: Mapping[str, Dim]) -> tuple[SizeExpr, ...]:
@@ -30,6 +38,9 @@ def _largest(e: Expr, dims: Mapping[str, Dim]) -> list[SizeExpr] | None:
         case Binary(op=BinaryOp.MIN):  # what clamps it to a number is left to the runtime
             a = _largest(e.a, dims)
             return a if a is not None and any(s.constant is None for s in a) else _largest(e.b, dims)
+        case Binary(op=BinaryOp.ADD | BinaryOp.MUL | BinaryOp.FLOORDIV, b=Const(value=n)) if n > 0:
+            a = _largest(e.a, dims)  # what grows with `a` is largest where that is
+            return None if a is None else [_APPLIED[e.op](s, SizeExpr.of(int(n))) for s in a]
         case _:
             found = _size(e, dims)
             return None if found is None else [found]
@@ -46,16 +57,7 @@ def _size(e: Expr, dims: Mapping[str, Dim]) -> SizeExpr | None:
             a, b = _size(e.a, dims), _size(e.b, dims)
             if a is None or b is None:
                 return None
-            match e.op:
-                case BinaryOp.ADD:
-                    return a + b
-                case BinaryOp.SUB:
-                    return a - b
-                case BinaryOp.MUL:
-                    return a * b
-                case BinaryOp.FLOORDIV if b.constant is not None:
-                    return a // b
-                case _:
-                    return None
+            is_known = e.op in _APPLIED and (e.op is not BinaryOp.FLOORDIV or b.constant is not None)
+            return _APPLIED[e.op](a, b) if is_known else None
         case _:
             return None

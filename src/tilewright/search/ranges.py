@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost.work import block_seconds
 from tilewright.families.families import all_families
 from tilewright.families.space import Costs, KnobValues, Points, Space
 from tilewright.schedule.draft import Draft
@@ -30,6 +31,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.narrow import narrowed, open_ranges
+from tilewright.tir.stmt import blocks
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ _PACKED_GAIN = (
 )
 _SMALL_WEIGHTS = 1 << 18  # bytes that may be there twice; judged: what a program's code takes
 _LEAST_SHARE = 0.005  # of a run at that size; judged: what nobody could measure
+_USUAL_BYTES = 4  # of an element
 
 
 class SchedulePoint(NamedTuple):
@@ -102,13 +105,34 @@ def find_range_schedules(
             if not max(least, 1) <= size <= most // _FRACTION:
                 continue
             here = [t for t in tasks if dim in open_ranges(t.func)]
-            offers = [o for t in here if (o := _offer(t, dim, size, target, constants)) is not None]
+            offers = [
+                o
+                for t in _worth_asking(here, dim, size, target)
+                if (o := _offer(t, dim, size, target, constants)) is not None
+            ]
             whole = sum(len(o.task.calls) * o.before for o in offers)
             for o in offers:
                 if o.gain > _LEAST_SHARE * whole:
                     made = _built(o, dim, size, target, constants)
                     if made is not None:
                         o.task.found.insert(0, made)
+
+
+def _worth_asking(tasks: Sequence[RangeTask], dim: str, size: int, target: Target) -> list[RangeTask]:
+    """Those that take so much of a run that they might gain the least share of it. That is asked of what blocks cost
+    roughly: families take their time, and most kernels of a network are small.
+    """
+    lanes = target.lanes(_USUAL_BYTES)
+    seconds = [
+        len(t.calls)
+        * sum(
+            block_seconds(b, lanes, target.machine)
+            for b in blocks(narrowed(t.func, {dim: size}, is_compact=True).body)
+        )
+        for t in tasks
+    ]
+    least = _LEAST_SHARE * sum(seconds)
+    return [t for t, s in zip(tasks, seconds, strict=True) if s >= least]
 
 
 def _offer(task: RangeTask, dim: str, size: int, target: Target, constants: frozenset[str]) -> _Offer | None:

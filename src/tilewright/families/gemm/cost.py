@@ -76,6 +76,10 @@ class Form:
     b_elements: int
     bytes_each: int = 4
     epilogue_loads: int = 0
+    # Where dimensions are open, which part of these there is at a usual size.
+    usual_outer: float = 1.0  # of `batch` and `other_rows`
+    usual_rows: float = 1.0
+    usual_cols: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +263,9 @@ def _is_possible(f: Form, c: Choices, registers: int) -> NDArray[np.bool_]:
 
 
 def _parts(f: Form, c: Choices, t: _Tiles, m: Machine) -> FloatArray:
-    """How many a team can share. More than enough are put together, if it is known who shares them."""
-    outer = np.float64(f.batch * f.other_rows) * np.where(c.chunk > 0, t.chunks, 1.0)
-    tops = np.where(c.chunk > 0, outer, outer * np.where(c.columns_outside, t.n_cols, t.n_rows))
+    """How many a team can share, at a usual size. More than enough are put together, if it is known who shares them."""
+    n_rows, n_cols = np.ceil(t.n_rows * f.usual_rows), np.ceil(t.n_cols * f.usual_cols)
+    chunks = np.ceil(t.chunks * np.where(c.columns_outside, f.usual_rows, f.usual_cols))
+    tops = np.where(c.chunk > 0, chunks, np.where(c.columns_outside, n_cols, n_rows))
+    tops = tops * max(f.batch * f.other_rows * f.usual_outer, 1.0)
     return tops if m.threads == 1 else np.minimum(tops, ENOUGH_PARTS * m.threads)

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.parallel import evenly
+from tilewright.cost.parallel import evenly, usual_share
 from tilewright.cost.stream import pass_seconds
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
@@ -240,7 +240,14 @@ def form_of(
         b_elements=c.b.buffer.size,
         bytes_each=c.b.dtype.bytes,
         epilogue_loads=len(loads(epilogue.store.value)) - 1,
+        usual_outer=_usual(c, (*c.batch, *cols.outside, *rows.outside)),
+        usual_rows=_usual(c, rows.inside),
+        usual_cols=_usual(c, cols.inside),
     )
+
+
+def _usual(c: Contraction, group: tuple[Iter, ...]) -> float:
+    return usual_share(c.store.buffer, [c.store.indices.index(it.var) for it in group])
 
 
 def _step_in_tile(stored: Load, epilogue: Block, group: tuple[Iter, ...]) -> int | None:
