@@ -12,10 +12,11 @@ from tilewright.ir.expr import DimSize, Load, Var, as_index, maximum, minimum
 from tilewright.ir.layout import Layout, SplitDim
 from tilewright.ir.simplify import Simplifier
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.steps.stream_rows import StreamRows
 from tilewright.search.default import schedule_func
 from tilewright.support.sizes import Dim
 from tilewright.target.target import AVX2
-from tilewright.tir.func import Func
+from tilewright.tir.func import Func, single
 from tilewright.tir.interp import interpret_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.passes import tile_heights
@@ -353,3 +354,37 @@ def test_parts_that_end_at_an_open_size_are_loops_of_their_own(n: int) -> None:
     a, b = (rng.standard_normal((9, c)).astype(np.float32) for c in (40, 120))
     got = lowered_runs(func, {"A": a, "B": b}, n)
     np.testing.assert_array_equal(got[:, : 4 * n], np.concatenate([a[:, :n], b[:, : 3 * n]], 1))
+
+
+def test_values_that_wait_in_scratch_are_made_as_far_as_a_row_is_in_use() -> None:
+    """The exponentials of a softmax, which its sum and its results need."""
+    softmax = parse_func("""
+@func
+def softmax(A: open(f32[64, 512], None, size("n", 1, 512)), Y: out(open(f32[64, 512], None, size("n", 1, 512)))):
+    S = alloc(f32[64])
+    E = alloc(open(f32[64, 512], None, size("n", 1, 512)))
+    for i in range(64):
+        for j in range(512):
+            with block("E"):
+                vi = spatial(64, i)
+                vj = spatial(512, j)
+                E[vi, vj] = exp(A[vi, vj])
+    for i2 in range(64):
+        for k in range(512):
+            with block("S"):
+                wi = spatial(64, i2)
+                vk = reduce(512, k)
+                with init():
+                    S[wi] = f32(0.0)
+                S[wi] = S[wi] + select(vk < size("n", 1, 512), E[wi, vk], f32(0.0))
+    for i3 in range(64):
+        for j3 in range(512):
+            with block("Y"):
+                yi = spatial(64, i3)
+                yj = spatial(512, j3)
+                Y[yi, yj] = E[yi, yj] / S[yi]
+""")
+    s = Schedule(single(softmax))
+    s.apply(StreamRows(("E", "S", "Y"), 16, 4, ("E",)))
+    steps = re.findall(r"for \w+_step\d+ in range\((.*)\):", str(lower_func(s.func)[0][0].func))
+    assert len(steps) == 2 and all(", (size__n[0] + 15) // 16" in step for step in steps)

@@ -38,7 +38,7 @@ def few_parts(parts: float) -> float:
 
 def usual_share(buffer: Buffer, dims: Iterable[int]) -> float:
     """Of all iterations along these dimensions, those that there are at a usual size, if they are open: the geometric
-    mean of the ends. Parts along them are fewer by that, as long as a program is not at its largest.
+    mean of the ends.
     """
     share, bounds = 1.0, Simplifier({}).bounds
     for d in dims:

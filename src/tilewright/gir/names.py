@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tilewright.ir.expr import Buffer, Scope, Var
+from tilewright.ir.expr import Buffer, Expr, Scope, Var
 from tilewright.ir.simplify import Interval, Simplifier
 
 
@@ -29,7 +29,14 @@ class Names:
         self._parts += 1
         return self._prefix if self._parts == 1 else f"{self._prefix}_p{self._parts - 1}"
 
-    def local(self, name: str, shape: tuple[int, ...], like: Buffer, scope: Scope) -> Buffer:
-        made = Buffer(name, shape, like.dtype, scope)
+    def local(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        like: Buffer,
+        scope: Scope,
+        sizes: tuple[Expr | None, ...] = (),
+    ) -> Buffer:
+        made = Buffer(name, (), like.dtype, scope).with_shape(shape, sizes)
         self.locals[made] = None
         return made

@@ -185,11 +185,14 @@ class Row:
             if n in self._in_place:
                 self._scratch[n.out] = self._in_place[n].out
                 continue
-            inner = tuple(graph.extents[a] for a in n.axes if a in graph.inner)
+            inner = {a: graph.extents[a] for a in n.axes if a in graph.inner}
             rows = () if self.lane is None else (self._steps * self.width,)
-            shape = (*self._here.values(), *inner, *rows)
+            shape = (*self._here.values(), *inner.values(), *rows)
+            # Where an axis is open, nobody reads beyond its size: loops may stop there.
+            sized = dict(zip(n.indices, n.out.sizes, strict=False))
+            sizes = (*(None for _ in self._here), *(sized.get(a) for a in inner), *(None for _ in rows))
             name = f"{n.name}_kept{self._suffix}"
-            self._scratch[n.out] = self.names.local(name, shape, n.out, Scope.LOCAL)
+            self._scratch[n.out] = self.names.local(name, shape, n.out, Scope.LOCAL, sizes)
 
         def others(at: Values) -> Iterator[Stmt]:
             for n in kept:

@@ -9,7 +9,7 @@
 candidate. Infinite where there is no such schedule.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,10 +76,6 @@ class Form:
     b_elements: int
     bytes_each: int = 4
     epilogue_loads: int = 0
-    # Where dimensions are open, which part of these there is at a usual size.
-    usual_outer: float = 1.0  # of `batch` and `other_rows`
-    usual_rows: float = 1.0
-    usual_cols: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +133,15 @@ def vector_operations(f: Form, c: Choices, target: Target) -> IntArray:
     return f.batch * f.other_rows * f.k * tiles.chunks * per_chunk
 
 
-def contraction_seconds(f: Form, c: Choices, target: Target, *, is_whole: bool = False) -> FloatArray:
+def contraction_seconds(
+    f: Form, c: Choices, target: Target, *, is_whole: bool = False, is_cut: bool = False
+) -> FloatArray:
     """On one core, with a little more for too few parts; if it `is_whole`, all that there is to do, on the threads that
-    the program is for.
+    the program is for. If it `is_cut`, choices were made for more rows or columns, and are cut to those that there are.
     """
+    if is_cut:
+        most = np.where(c.columns_outside, f.rows, f.cols)
+        c = replace(c, rows=np.minimum(c.rows, f.rows), chunk=np.minimum(c.chunk, most))
     m, lanes = target.machine, target.lanes(f.bytes_each)
     tiles = _tiles(f, c, lanes)
     cycles = np.zeros(len(c.rows))
@@ -150,7 +151,8 @@ def contraction_seconds(f: Form, c: Choices, target: Target, *, is_whole: bool =
     cycles *= np.float64(f.batch * f.other_rows) * tiles.chunks
     cycles += _traffic(f, c, m, tiles)
     cycles += _packing(f, c, lanes, m)
-    cycles = np.where(_is_possible(f, c, target.vector_registers), cycles, np.inf)
+    if not is_cut:
+        cycles = np.where(_is_possible(f, c, target.vector_registers), cycles, np.inf)
     machine = m if is_whole else m.for_threads(1)
     return ranked_seconds(cycles / m.hertz, _parts(f, c, tiles, machine), machine)
 
@@ -263,9 +265,7 @@ def _is_possible(f: Form, c: Choices, registers: int) -> NDArray[np.bool_]:
 
 
 def _parts(f: Form, c: Choices, t: _Tiles, m: Machine) -> FloatArray:
-    """How many a team can share, at a usual size. More than enough are put together, if it is known who shares them."""
-    n_rows, n_cols = np.ceil(t.n_rows * f.usual_rows), np.ceil(t.n_cols * f.usual_cols)
-    chunks = np.ceil(t.chunks * np.where(c.columns_outside, f.usual_rows, f.usual_cols))
-    tops = np.where(c.chunk > 0, chunks, np.where(c.columns_outside, n_cols, n_rows))
-    tops = tops * max(f.batch * f.other_rows * f.usual_outer, 1.0)
+    """How many a team can share. More than enough are put together, if it is known who shares them."""
+    outer = np.float64(f.batch * f.other_rows) * np.where(c.chunk > 0, t.chunks, 1.0)
+    tops = np.where(c.chunk > 0, outer, outer * np.where(c.columns_outside, t.n_cols, t.n_rows))
     return tops if m.threads == 1 else np.minimum(tops, ENOUGH_PARTS * m.threads)

@@ -5,6 +5,7 @@ B alone. The tile's row is the last row iterator, or several of the last as one;
 operands may have the columns.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -65,6 +66,7 @@ class GemmSpace(Space):
         self._names = {b.name for b in blocks(self._start.func.body)}
         (self._block,) = [b.name for b in blocks(self._start.func.body) if b.is_reduction]
         self.forms: dict[tuple[int, int, int], Form] = {}
+        self._usual: dict[tuple[int, int, int], Form] = {}
         epilogue = epilogue_of(self._start, self._block)
         self._constants = constants
         for swap in (0, 1):
@@ -72,7 +74,8 @@ class GemmSpace(Space):
             if c is not None:
                 for r in range(1, max(_fusable(c, c.rows), 1) + 1):
                     for k in range(1, _fusable(c, c.cols) + 1):
-                        self.forms[swap, r, k] = form_of(c, r, k, epilogue, constants)
+                        form = self.forms[swap, r, k] = form_of(c, r, k, epilogue, constants)
+                        self._usual[swap, r, k] = usual_form(c, form, r, k)
         self._points = np.concatenate(
             [_grid(key, f, self._target.vector_registers) for key, f in self.forms.items()]
         )
@@ -105,15 +108,32 @@ class GemmSpace(Space):
         return m.meeting_seconds + evenly(around + max(streamed - around - least, 0.0), m)
 
     def _tile_seconds(self, points: Points) -> Costs:
+        """At the capacity. What is open is ranked by that and by its time at a usual size alike."""
+        largest = self._seconds_of(self.forms, points)
+        if self._usual == self.forms:
+            return largest
+        usual = self._seconds_of(self._usual, points, is_cut=True)
+        return np.sqrt(largest * usual * self._times_usual)
+
+    @cached_property
+    def _times_usual(self) -> float:
+        """How many times longer the quickest points take at the capacity than at a usual size."""
+        largest = self._seconds_of(self.forms, self._points)
+        usual = self._seconds_of(self._usual, self._points, is_cut=True)
+        return float(largest.min() / usual[np.isfinite(largest)].min(initial=np.inf))
+
+    def _seconds_of(
+        self, forms: Mapping[tuple[int, int, int], Form], points: Points, *, is_cut: bool = False
+    ) -> Costs:
         out = np.full(len(points), np.inf)
-        for key, form in self.forms.items():
+        for key, form in forms.items():
             here = np.flatnonzero((points[:, :3] == key).all(axis=1))
             if here.size:
                 p = points[here]
                 choices = Choices(
                     p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9], p[:, 10]
                 )
-                out[here] = contraction_seconds(form, choices, self._target, is_whole=True)
+                out[here] = contraction_seconds(form, choices, self._target, is_whole=True, is_cut=is_cut)
         return out
 
     def build(self, decisions: KnobValues) -> Draft:
@@ -240,14 +260,24 @@ def form_of(
         b_elements=c.b.buffer.size,
         bytes_each=c.b.dtype.bytes,
         epilogue_loads=len(loads(epilogue.store.value)) - 1,
-        usual_outer=_usual(c, (*c.batch, *cols.outside, *rows.outside)),
-        usual_rows=_usual(c, rows.inside),
-        usual_cols=_usual(c, cols.inside),
     )
 
 
-def _usual(c: Contraction, group: tuple[Iter, ...]) -> float:
-    return usual_share(c.store.buffer, [c.store.indices.index(it.var) for it in group])
+def usual_form(c: Contraction, f: Form, fuse_rows: int, fuse_cols: int) -> Form:
+    """Where dimensions are open: the same at a usual size, which is between the least and the largest."""
+
+    def usual(extent: int, group: tuple[Iter, ...]) -> int:
+        dims = [c.store.indices.index(it.var) for it in group]
+        return max(1, round(extent * usual_share(c.store.buffer, dims)))
+
+    rows, cols = len(c.rows) - fuse_rows, len(c.cols) - fuse_cols
+    return replace(
+        f,
+        batch=usual(f.batch, (*c.batch, *c.cols[:cols])),
+        other_rows=usual(f.other_rows, c.rows[:rows]),
+        rows=usual(f.rows, c.rows[rows:]),
+        cols=usual(f.cols, c.cols[cols:]),
+    )
 
 
 def _step_in_tile(stored: Load, epilogue: Block, group: tuple[Iter, ...]) -> int | None:
