@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from benchmarks.results import table, write
 from examples.models import Net
 from tilewright.api import load
-from tilewright.compiler import stages
 from tilewright.ops.core.conv import Conv
 from tilewright.ops.core.cook_toom import Scheme, scheme
 from tilewright.ops.core.window import Window
 from tilewright.ops.core.winograd_error import winograd_error
+from tilewright.stages import stages
 
 Array: TypeAlias = NDArray[Any]
 

@@ -30,14 +30,13 @@ from benchmarks.suite_tables import ratio_text, threads_text
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.machine import pinned
 from tilewright.cli.output import note
-from tilewright.compiler import stages
 from tilewright.driver.decisions import Group, Join, Kernel
 from tilewright.driver.trace import ProgramTrace
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.group import FusionGroup, Grouping
 from tilewright.graph.passes.lower import lower_groups
 from tilewright.ops.opdef import Kind
-from tilewright.stages import Stages
+from tilewright.stages import Stages, stages
 
 SHOWS = """Where the kernel families that fuse contractions with what is around them are worth their keep."""
 

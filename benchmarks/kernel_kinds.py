@@ -17,9 +17,8 @@ from benchmarks.networks import NETWORKS
 from benchmarks.results import table
 from tilewright.cli.feeds import make_feeds
 from tilewright.cli.profile import KernelProfile, Profile, profile
-from tilewright.compiler import stages
 from tilewright.driver.decisions import Kernel
-from tilewright.stages import Stages
+from tilewright.stages import Stages, stages
 from tilewright.target.target import native
 
 _CONTRACTION = "contraction"

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -167,7 +168,7 @@ class _Loader:
         home = import_module("tilewright.sessions.dynamic")
         later = replace(self, plugin_options=replace(self.plugin_options, is_open=True))
         session: DynamicSession = home.DynamicSession(
-            self._read(), later.program, later.part, later.opened, variants
+            self._read(), later.program, later.part, partial(later.opened, is_alone=True), variants
         )
         if session.is_closed(shapes):
             session.prepare(shapes)
@@ -185,10 +186,12 @@ class _Loader:
                 _log.info("a program for each shape: %s", e.message)
         return self.dynamic({}, variants)
 
-    def opened(self, model: "OnnxModel", dims: "Mapping[str, Dim]") -> OpenSession:
-        """One program for all sizes of these dimensions. MultipleProgramsError if there is none."""
+    def opened(self, model: "OnnxModel", dims: "Mapping[str, Dim]", *, is_alone: bool = False) -> OpenSession:
+        """One program for all sizes of these dimensions, with others for parts of the ranges unless it `is_alone`: who
+        waits for a run does not want more. MultipleProgramsError if there is none.
+        """
         origin = _Origin.of(self.model, self.store)
-        ranges = repr(sorted(dims.values()))
+        ranges = f"{sorted(dims.values())}{' alone' if is_alone else ''}"
         found = self._stored(origin.digest, None, ranges)
         if found is None:
             made: CompiledModel = _compiler().compile_open(
@@ -201,6 +204,7 @@ class _Loader:
                 self.progress,
                 self.plugin_options,
                 self.trace,
+                is_alone=is_alone,
             )
             self._keep(made, origin, None, ranges)
             found = made.artifact

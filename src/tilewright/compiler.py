@@ -29,6 +29,7 @@ from tilewright.driver.call_items import CallItems, RangeKernels
 from tilewright.driver.kernels import Compiled, Item, KernelCompiler
 from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.manifest import manifest_of
+from tilewright.driver.narrower import narrower_programs, with_narrower
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned
@@ -36,7 +37,6 @@ from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
 from tilewright.frontend.onnx.load import OnnxModel, load_graph
 from tilewright.frontend.onnx.open_import import NotFollowed, following, import_open
-from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.externalise import externalise, outside_regions
@@ -61,7 +61,7 @@ from tilewright.runtime.session import Session
 from tilewright.runtime.weights import digests_of
 from tilewright.search.database import RecordScope, default_database
 from tilewright.search.default import Spaces, spaces
-from tilewright.stages import Stages
+from tilewright.search.narrower import narrowed_dims
 from tilewright.support.arrays import OpaqueArray, Shapes
 from tilewright.support.artifact import Artifact, Place, SizeBox, Slot
 from tilewright.support.compiling import compiling
@@ -156,7 +156,7 @@ def compile_for(
 ) -> CompiledModel:
     """Compile the model of this digest, with objects from the cache. The program is not put there: `api.load` does."""
     with Workers(target, workers) as pool:
-        made = _compilation(target, accuracy, cache, pool, progress, plugin_options)
+        made = compilation(target, accuracy, cache, pool, progress, plugin_options)
         made.given = trace
         return made.run(model, digest, shapes, check_indices)
 
@@ -172,12 +172,33 @@ def compile_open(
     progress: OnProgress | None = None,
     plugin_options: PluginOptions = NATIVE,
     trace: ProgramTrace | None = None,
+    *,
+    is_alone: bool = False,
 ) -> CompiledModel:
-    """One program for all sizes of these dimensions. NotFollowed if shapes or plugins do not allow it."""
+    """One program for all sizes of these dimensions; unless it `is_alone`, with others for parts of the ranges where
+    these are better off (`search/narrower.py`). NotFollowed if shapes or plugins do not allow it.
+    """
     with Workers(target) as pool:
-        made = _compilation(target, accuracy, cache, pool, progress, plugin_options)
-        made.given = trace
-        return made.run_open(model, dims, digest)
+
+        def run(ranges: Mapping[str, Dim], given: ProgramTrace | None) -> tuple[CompiledModel, Graph]:
+            made = compilation(target, accuracy, cache, pool, progress, plugin_options)
+            made.given = given
+            compiled = made.run_open(model, ranges, digest)
+            assert made.state is not None
+            return compiled, made.state.graph
+
+        whole, graph = run(dims, trace)
+        others = () if is_alone else narrower_programs(graph, dims, trace)
+        parts = [(box, run(narrowed_dims(dims, box.box), given)[0]) for box, given in others]
+    if not parts and (trace is None or trace.narrower is None):
+        return whole
+    artifact, decided = with_narrower(
+        whole.artifact, whole.trace, [(box, p.artifact, p.trace) for box, p in parts]
+    )
+    every = (whole, *(p for _, p in parts))
+    seconds = {stage: sum(p.seconds.get(stage, 0.0) for p in every) for stage in whole.seconds}
+    tasks = tuple(dict.fromkeys(t for p in every for t in p.tasks))
+    return replace(whole, artifact=artifact, trace=decided, seconds=seconds, tasks=tasks)
 
 
 @compiling()
@@ -198,7 +219,7 @@ def compile_graph(
     caller has one. A graph that `is_run_once` gains nothing from folding constants first.
     """
     with Workers(target) if pool is None else nullcontext(pool) as workers:
-        made = _compilation(target, accuracy, cache, workers, progress, plugin_options)
+        made = compilation(target, accuracy, cache, workers, progress, plugin_options)
         made.assignment, made.placing, made.is_run_once = assignment, placing, is_run_once
         return made.run_graph(graph, "")
 
@@ -236,60 +257,21 @@ def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool =
     return Session(artifact, threads, externals_of(artifact, count, native, strict=strict))
 
 
-@compiling()
-def stages(
-    model: Model,
-    *,
-    shapes: Shapes | None = None,
-    target: str | Target = "native",
-    accuracy: AccuracyLike | None = None,
-    plugin_options: PluginOptions = NATIVE,
-    check_indices: bool | None = None,
-    dims: Mapping[str, DimRange] | None = None,
-) -> Stages:
-    """Compile, and keep what each stage has made."""
-    machine, cache = resolve_target(target), default_cache()
-    digest, hosts, later = model_digest(model, cache), (), 0
-    others, checked = find_plugins(plugin_options.plugins), are_checked(check_indices)
-    with OnnxModel(model, custom_ops=others, check_indices=checked) as found, Workers(machine) as pool:
-        c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
-        if dims:
-            check_ranges_alone(shapes)
-            graph, made = None, c.run_open(found, dims_of(found.specs, dims), digest)
-        else:
-            try:
-                graph = found.whole(shapes or {})
-            except HostNodes:
-                first = found.first_stage(shapes or {})
-                graph, hosts, later = first.graph, first.hosts, len(first.rest)
-            made = c.run_graph(graph, digest)
-        files = tuple(sorted(found.opened))
-    state, scheduled = c.state, c.scheduled
-    assert state is not None and state.lowered is not None and scheduled is not None
-    return Stages(
-        *(state.graph, state.lowered, scheduled, c.compiler.kernels, c.compiler.compiled),
-        *(c.items.counts, machine),
-        *(made.artifact, hosts, later, graph, c.placement, state.trace, state.layouts),
-        sum(k.is_tuned for k in state.kernels),
-        files,
-    )
-
-
-def _compilation(
+def compilation(
     target: Target,
     accuracy: Accuracy,
     cache: Cache,
     pool: Workers,
     progress: OnProgress | None,
     plugin_options: PluginOptions = NATIVE,
-) -> "_Compilation":
-    return _Compilation(
+) -> "Compilation":
+    return Compilation(
         target, accuracy, KernelCompiler(target, cache, pool), Tuned(target), pool, progress, plugin_options
     )
 
 
 @dataclass(slots=True)
-class _Compilation:
+class Compilation:
     target: Target
     accuracy: Accuracy
     compiler: KernelCompiler

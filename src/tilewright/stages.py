@@ -1,15 +1,29 @@
 """What each stage of a compilation has made, for people to look at."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilewright.codegen.objects import compile_assembly
+from tilewright.compiler import Model, compilation
 from tilewright.driver.kernels import Compiled, NativeKernel
+from tilewright.driver.keys import model_digest
 from tilewright.driver.trace import ProgramTrace
-from tilewright.frontend.onnx.stage import HostCall
+from tilewright.driver.workers import Workers
+from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
+from tilewright.frontend.onnx.load import OnnxModel
+from tilewright.frontend.onnx.stage import HostCall, HostNodes
 from tilewright.graph.graph import Graph
+from tilewright.ops.accuracy import Accuracy, AccuracyLike
+from tilewright.placement.options import NATIVE, PluginOptions
 from tilewright.placement.place import NOTHING_PLACED, Placement
+from tilewright.plugins.registry import find_plugins
+from tilewright.runtime.cache import default_cache
 from tilewright.search.layout_choice import Component
+from tilewright.support.arrays import Shapes
 from tilewright.support.artifact import Artifact
+from tilewright.support.compiling import compiling
+from tilewright.support.indices import are_checked
+from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Module
 
@@ -39,3 +53,42 @@ class Stages:
 
     def asm(self, kernel: str) -> str:
         return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
+
+
+@compiling()
+def stages(
+    model: Model,
+    *,
+    shapes: Shapes | None = None,
+    target: str | Target = "native",
+    accuracy: AccuracyLike | None = None,
+    plugin_options: PluginOptions = NATIVE,
+    check_indices: bool | None = None,
+    dims: Mapping[str, DimRange] | None = None,
+) -> Stages:
+    """Compile, and keep what each stage has made."""
+    machine, cache = resolve_target(target), default_cache()
+    digest, hosts, later = model_digest(model, cache), (), 0
+    others, checked = find_plugins(plugin_options.plugins), are_checked(check_indices)
+    with OnnxModel(model, custom_ops=others, check_indices=checked) as found, Workers(machine) as pool:
+        c = compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
+        if dims:
+            check_ranges_alone(shapes)
+            graph, made = None, c.run_open(found, dims_of(found.specs, dims), digest)
+        else:
+            try:
+                graph = found.whole(shapes or {})
+            except HostNodes:
+                first = found.first_stage(shapes or {})
+                graph, hosts, later = first.graph, first.hosts, len(first.rest)
+            made = c.run_graph(graph, digest)
+        files = tuple(sorted(found.opened))
+    state, scheduled = c.state, c.scheduled
+    assert state is not None and state.lowered is not None and scheduled is not None
+    return Stages(
+        *(state.graph, state.lowered, scheduled, c.compiler.kernels, c.compiler.compiled),
+        *(c.items.counts, machine),
+        *(made.artifact, hosts, later, graph, c.placement, state.trace, state.layouts),
+        sum(k.is_tuned for k in state.kernels),
+        files,
+    )

@@ -384,7 +384,8 @@ def test_programs_of_a_model_have_equal_weights_once(tmp_path: Path, monkeypatch
         for n, session in zip((96, 120, 3), sessions, strict=True):
             x = np.full((n, 256), 1 / 256, np.float32)
             np.testing.assert_allclose(session.run({"x": x})["y"][-1], w.mean(0), rtol=1e-5)
-        plans = [s._pool._plan for s in sessions]  # pyright: ignore
+        pools = [getattr(s, "_pool", None) or s._whole.pool for s in sessions]  # pyright: ignore
+        plans = [pool._plan for pool in pools]  # pyright: ignore
         assert len({a for p in plans for a in p.constants.addresses}) == 1
         for session in sessions:
             session.close()

@@ -16,8 +16,8 @@ from tests.onnx_cases import Model
 from tests.toy_plugin import Numpy
 from tilewright.cli.main import main
 from tilewright.cli.peak import measure_limits
-from tilewright.compiler import stages
 from tilewright.plugins.registry import register_plugin, unregister_plugin
+from tilewright.stages import stages
 from tilewright.support.program import leaves
 from tilewright.tir.func import Call, Module
 from tilewright.tir.parser import parse_module

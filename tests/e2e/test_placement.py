@@ -13,13 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tests.toy_plugin import Numpy, Refusing
 from tilewright.cli.main import main
-from tilewright.compiler import stages
 from tilewright.graph.external import YES, Answer, No, Region, Unit
 from tilewright.graph.graph import Node
 from tilewright.graph.passes.prune import MOST
 from tilewright.placement.options import PluginOptions
 from tilewright.plugins.registry import register_plugin, unregister_plugin
-from tilewright.stages import Stages
+from tilewright.stages import Stages, stages
 from tilewright.support.errors import UserError
 from tilewright.support.policy import Policy
 

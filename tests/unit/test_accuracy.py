@@ -13,12 +13,13 @@ from examples.models import mlp
 from tests.onnx_cases import Model
 from tilewright import api
 from tilewright.cli.main import main
-from tilewright.compiler import CompiledModel, compile, compile_graph, stages
+from tilewright.compiler import CompiledModel, compile, compile_graph
 from tilewright.driver.keys import program_key
 from tilewright.driver.passes import task_key
 from tilewright.lowered import lowered
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.runtime import file
+from tilewright.stages import stages
 from tilewright.support.errors import UserError
 from tilewright.target.target import AVX2
 

@@ -11,8 +11,9 @@ from onnx import ModelProto
 import tilewright as tw
 from benchmarks.fused_contraction_cases import BLOCKS, attention, efficientnet_b0, inverted_residual
 from benchmarks.fused_contractions import main, sites, without
-from tilewright.compiler import compile, stages
+from tilewright.compiler import compile
 from tilewright.frontend.onnx.load import load_graph
+from tilewright.stages import stages
 
 SMALL = {
     "chain": attention(2, 128, 128, 32)(),

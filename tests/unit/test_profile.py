@@ -7,9 +7,8 @@ from examples.models import mlp
 from tilewright.cli.flops import count_flops
 from tilewright.cli.peak import Limits, measure_limits
 from tilewright.cli.profile import kernel_calls, one_by_one, profile
-from tilewright.compiler import stages
 from tilewright.cost.traffic import must_move
-from tilewright.stages import Stages
+from tilewright.stages import Stages, stages
 from tilewright.support.artifact import KernelCall, Place, Segment, Slot
 from tilewright.support.program import Branch, While
 from tilewright.target.target import native

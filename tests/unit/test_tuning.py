@@ -24,6 +24,7 @@ from tilewright.driver.tuned import Tuned, tuning_scope
 from tilewright.lowered import lowered
 from tilewright.schedule.schedule import Schedule
 from tilewright.search.database import Choice, Database, Measurement
+from tilewright.stages import stages
 from tilewright.support.budget import parse_budget
 from tilewright.support.errors import UserError
 from tilewright.support.turns import Series
@@ -232,7 +233,7 @@ def test_the_next_load_uses_what_was_found(
     assert "tuned" not in loaded()  # from the cache
     note_choice(model, 2)
     assert "tuned: 1 kernels from the database" in loaded()
-    scheduled = compiler.stages(model).scheduled.funcs[0]
+    scheduled = stages(model).scheduled.funcs[0]
     assert any(loop.extent == 8 for loop in loops(scheduled.body))  # 16 rows, two at a time
     monkeypatch.setattr("tilewright.compiler.compile_for", None)  # from the cache again
     assert "tuned: 1 kernels from the database" in loaded()

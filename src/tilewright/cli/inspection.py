@@ -18,13 +18,12 @@ from tilewright.cli.summary import summary_of
 from tilewright.cli.traffic_table import with_times
 from tilewright.cli.traffic_view import traffic_view
 from tilewright.cli.views import pick
-from tilewright.compiler import stages
 from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.graph.printer import print_graph
 from tilewright.placement.options import PluginOptions
 from tilewright.runtime.file import load_artifact as read_program
 from tilewright.runtime.machine import default_threads
-from tilewright.stages import Stages
+from tilewright.stages import Stages, stages
 from tilewright.support.errors import UserError
 from tilewright.target.target import native
 from tilewright.tir.func import Module

@@ -9,6 +9,7 @@
     RangeKernel(calls=('relu_1',), dim='rows', most=8, family='gemm', rows=1, vectors=4)
                                                              another one where an open dimension is at most so large
     Beside(calls=('mul_3', 'mul_8'))                         kernels of one part that a team shares together
+    Narrower(dims=('height',), sizes=(320,))                 a program of its own where dimensions are at most so large
 
 Passes that always pay are no decisions, and leave nothing here. Nor do estimates: the same choices are the same text.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilewright.schedule.step import Step, value_text
+from tilewright.support.artifact import SizeBox
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +126,19 @@ class Beside:
         return value_text(self)
 
 
-Decision: TypeAlias = Group | Algorithm | Join | ChannelsLast | Kernel | RangeKernel | Beside
+@dataclass(frozen=True, slots=True)
+class Narrower:
+    """A program of its own for open dimensions that are at most so large. What is decided of it stands behind it."""
+
+    dims: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def box(self) -> SizeBox:
+        return tuple(zip(self.dims, self.sizes, strict=True))
+
+    def __str__(self) -> str:
+        return value_text(self)
+
+
+Decision: TypeAlias = Group | Algorithm | Join | ChannelsLast | Kernel | RangeKernel | Beside | Narrower

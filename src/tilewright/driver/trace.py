@@ -12,11 +12,14 @@ A program is a model and a trace. Sections stand in the order in which they are 
 the compiler, one that is empty decides that there is none of its kind; of kernels, those that nobody names are left to
 the compiler too. The text is data, not code: nothing of it is evaluated. The line of the machine says whose figures the
 decisions were taken with; it decides nothing.
+
+A model with open dimensions may have further programs for smaller ranges. Each begins with a section `narrower`, which
+says how far they go, and has the sections that follow; an empty one decides that there are none.
 """
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import cast
@@ -29,6 +32,7 @@ from tilewright.driver.decisions import (
     Group,
     Join,
     Kernel,
+    Narrower,
     RangeKernel,
 )
 from tilewright.schedule.step import Step
@@ -46,16 +50,20 @@ SECTIONS: Mapping[str, type[Decision]] = {
     "ranges": RangeKernel,
     "beside": Beside,
 }
+_NARROWER = "narrower"
 _MACHINE = "# machine: "
 _FORMAT = TraceFormat("# tilewright program trace, version 1", "a saved plan of a program")
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTrace:
-    """The decisions of each section that the trace has, and the machine with whose figures they were taken."""
+    """The decisions of each section that the trace has, and the machine with whose figures they were taken. `narrower`
+    are the programs for smaller ranges, with their traces; None if they are left to the compiler.
+    """
 
     sections: Mapping[str, tuple[Decision, ...]] = field(default_factory=dict[str, tuple[Decision, ...]])
     machine: str = field(default="", compare=False)
+    narrower: "tuple[tuple[Narrower, ProgramTrace], ...] | None" = None
 
     def __str__(self) -> str:
         return f"{_MACHINE}{self.machine}\n{self._decisions()}" if self.machine else self._decisions()
@@ -65,14 +73,18 @@ class ProgramTrace:
         for name in SECTIONS:
             if name in self.sections:
                 lines += [f"[{name}]", *map(str, self.sections[name])]
-        return "".join(f"{line}\n" for line in lines)
+        if self.narrower == ():
+            lines.append(f"[{_NARROWER}]")
+        text = "".join(f"{line}\n" for line in lines)
+        inside = (f"[{_NARROWER}]\n{box}\n{t._decisions()}" for box, t in self.narrower or ())
+        return "".join((text, *inside))
 
     @property
     def digest(self) -> str:
         return sha256(self._decisions().encode()).hexdigest()
 
     def with_section(self, name: str, decisions: tuple[Decision, ...]) -> "ProgramTrace":
-        return ProgramTrace({**self.sections, name: decisions}, self.machine)
+        return replace(self, sections={**self.sections, name: decisions})
 
     def save(self, path: str | Path) -> None:
         save_text(_FORMAT, str(self), path)
@@ -89,28 +101,49 @@ class ProgramTrace:
         except SyntaxError as e:
             raise UserError(f"the trace is not in Python syntax: {e.msg}", where=f"line {e.lineno}") from None
         sections: dict[str, tuple[Decision, ...]] = {}
+        programs = [sections]
+        boxes: list[Narrower] = []
+        is_new = False
         section = ""
         for node in tree.body:
             match node:
                 case ast.Expr(value=ast.List(elts=[ast.Name(id=name)])):
-                    if name not in SECTIONS or name in sections:
+                    if name == _NARROWER and not is_new and section != _NARROWER:
+                        sections, is_new = {}, True  # nothing says yet how far it goes
+                    elif name not in SECTIONS or name in sections or is_new:
                         raise bad_trace(node, f"[{name}] is no section, or stands here twice", _known())
+                    else:
+                        sections[name] = ()
                     section = name
-                    sections[name] = ()
-                case ast.Expr(value=ast.Call() as call) if section:
+                case ast.Expr(value=ast.Call() as call) if section == _NARROWER and is_new:
+                    boxes.append(_narrower(call))
+                    programs.append(sections)
+                    is_new = False
+                case ast.Expr(value=ast.Call() as call) if section and section != _NARROWER:
                     sections[section] += (_decision(call, section),)
                 case _:
                     raise bad_trace(node, "a line is a [section] or a decision of one", _known())
         named = next((line for line in text.splitlines() if line.startswith(_MACHINE)), _MACHINE)
-        return ProgramTrace(sections, named.removeprefix(_MACHINE))
+        machine = named.removeprefix(_MACHINE)
+        made = [ProgramTrace(found, machine) for found in programs]
+        inside = tuple(zip(boxes, made[1:], strict=True))
+        return replace(made[0], narrower=inside if inside or is_new else None)
 
 
 def _known() -> str:
-    return f"the sections are: {', '.join(SECTIONS)}"
+    return f"the sections are: {', '.join((*SECTIONS, _NARROWER))}"
 
 
-def _decision(node: ast.Call, section: str) -> Decision:
-    cls = SECTIONS[section]
+def _narrower(node: ast.Call) -> Narrower:
+    found = _decision(node, _NARROWER, Narrower)
+    assert isinstance(found, Narrower)
+    if len(found.dims) != len(found.sizes):
+        raise bad_trace(node, "each dimension has one size")
+    return found
+
+
+def _decision(node: ast.Call, section: str, cls: type[Decision] | None = None) -> Decision:
+    cls = cls or SECTIONS[section]
     if not isinstance(node.func, ast.Name) or node.func.id != cls.__name__:
         raise bad_trace(node, f"[{section}] has only {cls.__name__} decisions")
     names = [f.name for f in fields(cls)]
@@ -132,8 +165,10 @@ def _decision(node: ast.Call, section: str) -> Decision:
 def _has_kind(name: str, value: object) -> bool:
     """The text may have put anything into a field; those of one name are of one kind."""
     match name:
-        case "values" | "funcs" | "buffers" | "calls":
+        case "values" | "funcs" | "buffers" | "calls" | "dims":
             return _are(value, str) and value != ()
+        case "sizes":
+            return _are(value, int) and all(n > 0 for n in cast("tuple[int, ...]", value))
         case "most":
             return type(value) is int and value > 0
         case "repeated":

@@ -164,6 +164,8 @@ def chunks(artifact: Artifact, *, with_large: bool = True) -> Iterator[bytes | m
     codes = [("driver", artifact.driver), *((f"object {i}", code) for i, code in enumerate(artifact.objects))]
     for region in artifact.regions:
         codes += [(f"code of {region.key}", region.blob), (f"model of {region.key}", region.model)]
+    for n, narrower in enumerate(artifact.narrower):
+        codes += [(f"object {i} of program {n}", code) for i, code in enumerate(narrower.objects)]
     sections: list[_Section] = []
     offset = 0
     for name, code in codes:
@@ -178,8 +180,18 @@ def chunks(artifact: Artifact, *, with_large: bool = True) -> Iterator[bytes | m
             "manifest": manifest_to_json(artifact.manifest),
             "arena_bytes": artifact.arena_bytes,
             "program": program_to_json(artifact.program),
-            "constants": constants,
+            "constants": constants[0],
             "regions": [region_to_json(r) for r in artifact.regions],
+            "narrower": [
+                [
+                    manifest_to_json(a.manifest),
+                    a.arena_bytes,
+                    program_to_json(a.program),
+                    used,
+                    len(a.objects),
+                ]
+                for a, used in zip(artifact.narrower, constants[1:], strict=True)
+            ],
             "sections": [list(s) for s in sections],
             "weights": [list(w) for w in placed],
             "with_large": with_large,
@@ -209,28 +221,30 @@ def blobs(artifact: Artifact) -> dict[str, memoryview]:
 
 def _parted(
     artifact: Artifact,
-) -> tuple[list[Json], list[bytes | memoryview], dict[str, memoryview]]:
-    """Where each constant is (type, shape, section of weights, place there), the bytes of small ones, and large ones by
-    their digests.
+) -> tuple[list[list[Json]], list[bytes | memoryview], dict[str, memoryview]]:
+    """Where each constant is (type, shape, section of weights, place there), of the program and of each that is
+    narrower; the bytes of small ones, and large ones by their digests.
     """
-    digests = artifact.digests or digests_of(artifact.constants)
-    order = {d: n for n, d in enumerate(dict.fromkeys(d for d in digests if d), 1)}
-    constants: list[Json] = []
+    programs = [(a, a.digests or digests_of(a.constants)) for a in (artifact, *artifact.narrower)]
+    order = {d: n for n, d in enumerate(dict.fromkeys(d for _, all_ in programs for d in all_ if d), 1)}
+    constants: list[list[Json]] = []
     small: list[bytes | memoryview] = []
     large: dict[str, memoryview] = {}
     at = 0
-    for array, digest in zip(artifact.constants, digests, strict=True):
-        name = array.dtype.name
-        if numpy_dtype(name) != array.dtype:
-            raise InternalError(f"a constant has dtype {array.dtype!r}, which a file cannot hold")
-        constants.append([name, list(array.shape), order.get(digest, 0), 0 if digest else at])
-        if digest:
-            large[digest] = bytes_of(array).data
-            continue
-        padding = -array.nbytes % ALIGN
-        small += [bytes_of(array).data, bytes(padding)]
-        at += array.nbytes + padding
-    return constants, small, large
+    for program, digests in programs:
+        constants.append([])
+        for array, digest in zip(program.constants, digests, strict=True):
+            name = array.dtype.name
+            if numpy_dtype(name) != array.dtype:
+                raise InternalError(f"a constant has dtype {array.dtype!r}, which a file cannot hold")
+            constants[-1].append([name, list(array.shape), order.get(digest, 0), 0 if digest else at])
+            if digest:
+                large[digest] = bytes_of(array).data
+                continue
+            padding = -array.nbytes % ALIGN
+            small += [bytes_of(array).data, bytes(padding)]
+            at += array.nbytes + padding
+    return constants, small, {d: large[d] for d in order}
 
 
 @contextlib.contextmanager
@@ -370,23 +384,41 @@ def _decode(source: _Memory | _OpenFile) -> Artifact:
         value: object = json.loads(text[count * _DIGEST :])
     except (ValueError, RecursionError):
         raise _damaged("its manifest is not JSON") from None
-    manifest, arena, program, constants, regions, sections, weights, with_large = Entry(
+    manifest, arena, program, constants, regions, sections, weights, with_large, narrower = Entry(
         value, "manifest"
     ).record(
         *("manifest", "arena_bytes", "program", "constants"),
-        *("regions", "sections", "weights", "with_large"),
+        *("regions", "sections", "weights", "with_large", "narrower"),
     )
     facts = manifest_from_json(manifest, version)
     check_machine(facts)
     base = round_up(_HEADER.size + len(text), _PAGE)
     codes = [_code(source, s, base) for s in sections.items()]
-    parts = regions.items()
-    objects = len(codes) - 2 * len(parts)
+    parts, others = regions.items(), [n.items(5) for n in narrower.items()]
+    objects = len(codes) - 2 * len(parts) - sum(own.count() for *_, own in others)
     if objects < 1:
-        raise sections.bad("the driver, the objects, and two for each region")
+        raise sections.bad("the driver, the objects, two for each region, and those of narrower programs")
     digests = ["", *(d.hex() for d in _rows(text[: count * _DIGEST]))]
     memory = _weights(source, weights, digests, base, is_outside=not with_large.flag())
     arrays = tuple(_constant(c, memory) for c in constants.items())
+    made: list[Artifact] = []
+    at = objects + 2 * len(parts)
+    for own_manifest, own_arena, own_program, own_constants, own_objects in others:
+        own = manifest_from_json(own_manifest, version)
+        end = at + own_objects.count()
+        made.append(
+            Artifact(
+                own,
+                codes[0],
+                tuple(codes[at:end]),
+                tuple(_constant(c, memory) for c in own_constants.items()),
+                own_arena.count(),
+                program_from_json(own_program, {d.name: d for d in own.dims}),
+                (),
+                _digests(own_constants, digests),
+            )
+        )
+        at = end
     return Artifact(
         facts,
         codes[0],
@@ -398,8 +430,14 @@ def _decode(source: _Memory | _OpenFile) -> Artifact:
             region_from_json(entry, codes[objects + 2 * i], codes[objects + 2 * i + 1], len(arrays))
             for i, entry in enumerate(parts)
         ),
-        tuple(digests[c.items(4)[2].count()] for c in constants.items()),
+        _digests(constants, digests),
+        tuple(made),
     )
+
+
+def _digests(constants: Entry, digests: list[str]) -> tuple[str, ...]:
+    """Of each constant; nothing if it is one of the small ones."""
+    return tuple(digests[c.items(4)[2].count()] for c in constants.items())
 
 
 def _code(source: _Memory | _OpenFile, entry: Entry, base: int) -> bytes:

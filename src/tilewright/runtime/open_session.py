@@ -1,9 +1,8 @@
-"""Runs a program whose dimensions are open.
+"""Runs programs whose dimensions are open.
 
-The program is made for the largest sizes, and so is its memory: an open dimension always lies in it with the pitch of
-its capacity. What is in use is told to the kernels as numbers, one for each dimension. Inputs are copied into memory of
-that pitch, unless they have it; results are views of such memory. A size that was not seen before costs the evaluation
-of a few sums; one that was, a look into a table.
+A program is made for the largest sizes, and so is its memory (`runtime/range_program.py`). What is in use is told to
+the kernels as numbers, one for each dimension. A size that was not seen before costs the evaluation of a few sums; one
+that was, a look into a table. There may be narrower programs, which run where sizes are within their ranges.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,19 +10,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tilewright.runtime.feeds import Buffers, Feeds, as_array, check_by_name, signature_text
-from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import check_machine, check_threads, default_threads
-from tilewright.runtime.memory import Constants, empty_aligned
-from tilewright.runtime.open_sizes import OpenSizes, Sized, number_arrays
+from tilewright.runtime.open_sizes import Sized
 from tilewright.runtime.open_state import State, find_pairs
-from tilewright.runtime.program import ExecutionPlan, RunContext, dtype_of, nbytes_of
+from tilewright.runtime.program import dtype_of
+from tilewright.runtime.range_program import OpenBound, RangeProgram
 from tilewright.runtime.recycled import RecycledMemory
-from tilewright.runtime.session import ContextPool
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import Artifact, TensorSpec
 from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
+
+_KNOWN_SHAPES = 4096  # whose program is kept
 
 
 class OpenSession(Closing):
@@ -34,21 +33,17 @@ class OpenSession(Closing):
         self.threads = default_threads() if threads is None else check_threads(threads)
         check_machine(manifest)
         self.dims = manifest.dims
-        self._in_place = dict(manifest.in_place)
         self._states = manifest.states
         team = shared_team(artifact.driver, self.threads)
-        constants = Constants(artifact.constants, artifact.digests)
-        plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team)
-        if plan.is_parallel:
+        self._whole = RangeProgram(artifact, team)
+        self._programs = (*(RangeProgram(a, team) for a in artifact.narrower), self._whole)
+        if any(p.is_parallel for p in self._programs):
             team.start()
-        self._sizes = OpenSizes(manifest, [c for s in plan.segments for c in s.calls])
-        self.inputs, self.outputs = self._sizes.inputs, self._sizes.outputs
+        self._known: dict[tuple[tuple[int, ...], ...], tuple[RangeProgram, Sized]] = {}
+        self.inputs, self.outputs = self._whole.sizes.inputs, self._whole.sizes.outputs
         self._names = [s.name for s in self.inputs]
         self._memory = RecycledMemory()
-        self._staged: dict[int, list[OpaqueArray]] = {}
-        self._pool = ContextPool(plan, max(2, default_threads() + 1))
-        tensors = (*self.inputs, *self.outputs)
-        self.capacity_bytes = plan.arena_bytes + sum(map(nbytes_of, tensors))  # of a run at the largest sizes
+        self.capacity_bytes = sum(p.capacity_bytes for p in self._programs)  # of runs at the largest sizes
 
     def __repr__(self) -> str:
         """Inputs and outputs, and the open dimensions with their ranges."""
@@ -62,19 +57,8 @@ class OpenSession(Closing):
         written to and returned.
         """
         arrays = self._arrays(feeds, outputs)
-        sized = self._sizes.of([a.shape for a in arrays])
-        results = [self._memory.empty(s.shape, dtype_of(s)) for s in self.outputs]
-        pool = self._pool
-        context = pool.take()
-        try:
-            inputs = self._staged_inputs(context, arrays, sized, results)
-            context.use(sized.choice, sized.parts)
-            context.attach([*inputs, *number_arrays(sized)], results)
-            context.run()
-        finally:
-            context.detach()
-            pool.give(context)
-        views = {s.name: r[at] for s, r, at in zip(self.outputs, results, sized.outputs, strict=True)}
+        program, sized = self._program_for([a.shape for a in arrays])
+        views = program.run(arrays, sized, self._memory)
         for name, array in (outputs or {}).items():
             np.copyto(array, views[name])
             views[name] = array
@@ -83,16 +67,8 @@ class OpenSession(Closing):
     def bind(self, feeds: Feeds, outputs: Buffers | None = None) -> "OpenBound":
         """Fix the arrays that runs read from and write to, and with them the sizes."""
         arrays = self._arrays(feeds, outputs)
-        sized = self._sizes.of([a.shape for a in arrays])
-        context = self._pool.take_away()
-        context.use(sized.choice, sized.parts)
-        results = [empty_aligned(s.shape, dtype_of(s)) for s in self.outputs]
-        stages = self._new_stages()
-        inputs = self._stage(arrays, stages, sized, results)
-        context.attach([*inputs, *number_arrays(sized)], results)
-        views = {s.name: r[at] for s, r, at in zip(self.outputs, results, sized.outputs, strict=True)}
-        copies = [(c[at], a) for c, a, at in zip(inputs, arrays, sized.inputs, strict=True) if c is not a]
-        return OpenBound(context, dict(zip(self._names, arrays, strict=True)), views, copies, outputs or {})
+        program, sized = self._program_for([a.shape for a in arrays])
+        return program.bind(arrays, sized, outputs or {})
 
     def state(
         self,
@@ -108,13 +84,34 @@ class OpenSession(Closing):
         arrays of such inputs; the others begin empty, or with zeros. With a `window`, that many of the last elements
         are kept where a range ends.
         """
-        found = find_pairs(self.inputs, self.outputs, self._in_place, self._states, pairs)
-        return State(self._sizes, self._pool, found, self._in_place, start or {}, window)
+        whole = self._whole  # arrays of narrower programs have other pitches, and a state grows
+        found = find_pairs(self.inputs, self.outputs, whole.in_place, self._states, pairs)
+        return State(whole.sizes, whole.pool, found, whole.in_place, start or {}, window)
 
     def close(self) -> None:
         """Free arenas, and end the team if nobody else uses it."""
-        self._pool.close()
+        for program in self._programs:
+            program.pool.close()
         self._memory.clear()
+
+    def _program_for(self, shapes: Sequence[tuple[int, ...]]) -> tuple[RangeProgram, Sized]:
+        """The narrowest program that is made for inputs of these shapes. UserError if there is none."""
+        key = tuple(shapes)
+        found = self._known.get(key)
+        if found is None:
+            found = self._narrowest(shapes)
+            if len(self._known) >= _KNOWN_SHAPES:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _narrowest(self, shapes: Sequence[tuple[int, ...]]) -> tuple[RangeProgram, Sized]:
+        for program in self._programs[:-1]:
+            try:
+                return program, program.sizes.of(shapes)
+            except UserError:  # too large for it; or wrong for all, which the last one says
+                continue
+        return self._whole, self._whole.sizes.of(shapes)
 
     # ------------------------------------------------------------------------------------------------------- feeds
 
@@ -153,82 +150,10 @@ class OpenSession(Closing):
         if any(len(g) != len(s.shape) for g, s in zip(given, self.inputs, strict=True)):
             return "the ranks of the inputs are others"
         try:
-            self._sizes.of(given)
+            self._whole.sizes.of(given)
         except UserError as e:
             return e.message
         return None
-
-    def _staged_inputs(
-        self,
-        context: RunContext,
-        arrays: list[OpaqueArray],
-        sized: Sized,
-        results: list[OpaqueArray],
-    ) -> list[OpaqueArray]:
-        """The inputs with the pitch of the capacity: in memory of the context, unless they have it already."""
-        own = self._staged.get(id(context))
-        if own is None:
-            own = self._staged[id(context)] = self._new_stages()
-        return self._stage(arrays, own, sized, results)
-
-    def _stage(
-        self,
-        arrays: list[OpaqueArray],
-        stages: list[OpaqueArray],
-        sized: Sized,
-        results: list[OpaqueArray],
-    ) -> list[OpaqueArray]:
-        """The arrays with the pitch of the capacity: where results begin with them, or in `stages`, or as they are."""
-        out: list[OpaqueArray] = []
-        for i, (spec, array, stage, at) in enumerate(
-            zip(self.inputs, arrays, stages, sized.inputs, strict=True)
-        ):
-            if i in self._in_place:
-                results[self._in_place[i]][at] = array
-                out.append(results[self._in_place[i]])
-            elif array.shape == spec.shape and array.flags.c_contiguous and array.flags.aligned:
-                out.append(array)
-            elif spec.sizes:
-                stage[at] = array
-                out.append(stage)
-            else:
-                out.append(np.require(array, requirements=("C", "A")))
-        return out
-
-    def _new_stages(self) -> list[OpaqueArray]:
-        return [
-            np.zeros(s.shape if s.sizes and i not in self._in_place else (0,), dtype_of(s))
-            for i, s in enumerate(self.inputs)
-        ]
-
-
-class OpenBound:
-    """A program with its arrays fixed. Use it from one Python thread at a time.
-
-    Each run reads `inputs` as they are then, and overwrites `outputs`: copy what you want to keep.
-    """
-
-    def __init__(
-        self,
-        context: RunContext,
-        inputs: dict[str, OpaqueArray],
-        outputs: dict[str, OpaqueArray],
-        copies: list[tuple[OpaqueArray, OpaqueArray]],
-        given: Buffers,
-    ) -> None:
-        self._context, self._copies, self._given = context, copies, given
-        self._results = outputs
-        self.inputs = inputs
-        self.outputs = {**outputs, **given}
-
-    def run(self) -> dict[str, OpaqueArray]:
-        """Run once more; returns `outputs`."""
-        for stage, array in self._copies:
-            np.copyto(stage, array)
-        self._context.run()
-        for name, array in self._given.items():
-            np.copyto(array, self._results[name])
-        return self.outputs
 
 
 def _type_text(spec: TensorSpec) -> str:

@@ -22,7 +22,8 @@ from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.ops.hostop import HostValue
 from tilewright.runtime.feeds import Buffers, as_array, check_by_name, signature_text
-from tilewright.runtime.open_session import OpenBound, OpenSession
+from tilewright.runtime.open_session import OpenSession
+from tilewright.runtime.range_program import OpenBound
 from tilewright.runtime.session import Bound, Session
 from tilewright.sessions.seen_sizes import SeenSizes
 from tilewright.sessions.staged import Build, Staged

@@ -19,7 +19,7 @@ from tilewright.support.indices import IndexCheck
 from tilewright.support.program import ProgramTree, leaves, map_program
 from tilewright.support.sizes import Dim, Guard, SizeExpr
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 SIZE_INPUT = "size__"  # how the names of the inputs begin that are sizes of open dimensions, in multiples
 
 
@@ -225,6 +225,9 @@ class Artifact:
 
     `digests` has for each constant the SHA-256 of its bytes, or nothing if it is small; it is empty if nobody took them
     yet. Programs with the same ones share the memory (`runtime.weights`).
+
+    `narrower` are programs of the same model for smaller ranges of its open dimensions, the narrowest first: where
+    sizes are within one of them, it runs in place of this. They have the same driver, and no narrower ones themselves.
     """
 
     manifest: Manifest
@@ -235,3 +238,4 @@ class Artifact:
     program: ArtifactProgram
     regions: tuple[RegionCode, ...] = ()
     digests: tuple[str, ...] = ()
+    narrower: "tuple[Artifact, ...]" = ()
