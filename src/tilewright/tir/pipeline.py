@@ -13,6 +13,7 @@ from tilewright.tir.passes.carry_stored import carry_stored
 from tilewright.tir.passes.compact_buffers import compact_buffers
 from tilewright.tir.passes.limit_loops import limit_loops
 from tilewright.tir.passes.lower_blocks import lower_blocks
+from tilewright.tir.passes.peel_masks import peel_masks
 from tilewright.tir.passes.place_sizes import has_sizes, place_sizes
 from tilewright.tir.passes.simplify import simplify_func
 from tilewright.tir.passes.split_phases import (
@@ -50,7 +51,7 @@ def lower_func(func: Func, extra: tuple[FuncPass, ...] = ()) -> tuple[tuple[Phas
     lowered: list[Stmt] = []
     for nest in nests:
         part = func.with_body(nest)
-        for p in BEFORE_SPLIT:
+        for p in (*BEFORE_SPLIT, peel_masks) if is_open else BEFORE_SPLIT:
             part = p(part)
         lowered.append(part.body)
     whole = func.with_body(Seq(tuple(with_joined_fills(lowered))))
