@@ -14,12 +14,14 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright.driver.trace import ProgramTrace
 from tilewright.runtime.open_session import OpenSession
 from tilewright.sessions.dynamic import DynamicSession
 
 F32 = TensorProto.FLOAT
 MOST = 64  # of height and width
 STEP = 16
+ALONE = ProgramTrace(narrower=())  # without programs for smaller images
 SIZES = [(16, 16), (16, 64), (64, 16), (48, 32), (64, 64)]
 
 
@@ -148,7 +150,7 @@ def image(m: ModelProto, height: int, width: int) -> Any:
 def test_borders_lie_at_the_size_in_use(name: str) -> None:
     m = MODELS[name]()
     other: Any = ort.InferenceSession(m.SerializeToString())
-    with tw.load(m, dims=dims_of(m), threads=2) as session:
+    with tw.load(m, dims=dims_of(m), threads=2, trace=ALONE) as session:
         assert isinstance(session, OpenSession)
         for height, width in SIZES:
             session.run({"x": np.full_like(image(m, MOST, MOST), np.nan)})
@@ -189,7 +191,7 @@ def heads(channels: int) -> ModelProto:
 def test_sizes_in_steps_of_one(build: Callable[[], ModelProto]) -> None:
     m = build()
     other: Any = ort.InferenceSession(m.SerializeToString())
-    with tw.load(m, dims=dims_of(m, 1), threads=2) as session:
+    with tw.load(m, dims=dims_of(m, 1), threads=2, trace=ALONE) as session:
         assert isinstance(session, OpenSession)
         for size in (17, 30, 47, 64):
             x = image(m, size, 81 - size)

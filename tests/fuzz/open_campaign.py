@@ -37,6 +37,7 @@ from tests.fuzz.open_rules import OpenRule, random_open_model
 from tests.onnx_cases import Array, check_outputs
 from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.open_sizes import OutOfRange
+from tilewright.runtime.range_program import RangeProgram
 
 TOLERANCE = 1e-3  # of the largest output: errors grow through a chain of random operators
 _LONGEST = 120  # seconds that a model may take
@@ -115,12 +116,12 @@ def _in_guarded_memory(*, at_end: bool) -> Generator[None]:
     def results(shape: Sequence[int], dtype: Any) -> Array:
         return _guarded(shape, dtype, at_end=at_end, align=64)
 
-    def stages(session: OpenSession) -> list[Array]:
-        specs = [(s.shape if s.sizes else (0,), np.dtype(s.dtype)) for s in session.inputs]
+    def stages(program: RangeProgram) -> list[Array]:
+        specs = [(s.shape if s.sizes else (0,), np.dtype(s.dtype)) for s in program.sizes.inputs]
         return [_guarded(shape, t, at_end=at_end, align=t.itemsize) for shape, t in specs]
 
-    home = "tilewright.runtime.open_session"
-    with patch(f"{home}.empty_aligned", results), patch(f"{home}.OpenSession._new_stages", stages):
+    home = "tilewright.runtime.range_program"
+    with patch(f"{home}.empty_aligned", results), patch(f"{home}.RangeProgram._new_stages", stages):
         yield
 
 

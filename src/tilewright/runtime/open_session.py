@@ -50,7 +50,9 @@ class OpenSession(Closing):
         sides = [
             signature_text([(s.name, _type_text(s)) for s in side]) for side in (self.inputs, self.outputs)
         ]
-        return f"<OpenSession {' -> '.join(sides)}; {'; '.join(map(str, self.dims))}>"
+        others = len(self._programs) - 1
+        more = f"; {others} more for smaller ranges" if others else ""
+        return f"<OpenSession {' -> '.join(sides)}; {'; '.join(map(str, self.dims))}{more}>"
 
     def run(self, feeds: Feeds, outputs: Buffers | None = None) -> dict[str, OpaqueArray]:
         """Run once, for the sizes of the feeds. The caller owns the arrays returned; those given in `outputs` are
