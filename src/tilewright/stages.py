@@ -7,6 +7,7 @@ from tilewright.codegen.objects import compile_assembly
 from tilewright.compiler import Model, compilation
 from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.driver.keys import model_digest
+from tilewright.driver.narrower import narrower_programs
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
@@ -19,8 +20,9 @@ from tilewright.placement.place import NOTHING_PLACED, Placement
 from tilewright.plugins.registry import find_plugins
 from tilewright.runtime.cache import default_cache
 from tilewright.search.layout_choice import Component
+from tilewright.search.narrower import narrowed_dims
 from tilewright.support.arrays import Shapes
-from tilewright.support.artifact import Artifact
+from tilewright.support.artifact import Artifact, SizeBox
 from tilewright.support.compiling import compiling
 from tilewright.support.indices import are_checked
 from tilewright.target.names import resolve_target
@@ -50,6 +52,7 @@ class Stages:
     layouts: tuple[Component, ...] = ()  # why they were chosen
     tuned: int = 0  # kernels
     external_files: tuple[str, ...] = ()  # of the model, from its folder
+    narrower: tuple[SizeBox, ...] = ()  # for which sizes there are programs of their own
 
     def asm(self, kernel: str) -> str:
         return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
@@ -65,16 +68,27 @@ def stages(
     plugin_options: PluginOptions = NATIVE,
     check_indices: bool | None = None,
     dims: Mapping[str, DimRange] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Stages:
-    """Compile, and keep what each stage has made."""
+    """Compile, and keep what each stage has made. Where dimensions are open, it is the program that runs at these
+    sizes; at the largest unless given.
+    """
     machine, cache = resolve_target(target), default_cache()
     digest, hosts, later = model_digest(model, cache), (), 0
+    boxes: tuple[SizeBox, ...] = ()
     others, checked = find_plugins(plugin_options.plugins), are_checked(check_indices)
     with OnnxModel(model, custom_ops=others, check_indices=checked) as found, Workers(machine) as pool:
         c = compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
         if dims:
             check_ranges_alone(shapes)
-            graph, made = None, c.run_open(found, dims_of(found.specs, dims), digest)
+            ranges = dims_of(found.specs, dims)
+            graph, made = None, c.run_open(found, ranges, digest)
+            assert c.state is not None
+            boxes = tuple(b.box for b, _ in narrower_programs(c.state.graph, ranges, None))
+            box = next((b for b in boxes if sizes and all(sizes.get(n, m + 1) <= m for n, m in b)), None)
+            if box is not None:
+                c = compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
+                made = c.run_open(found, narrowed_dims(ranges, box), digest)
         else:
             try:
                 graph = found.whole(shapes or {})
@@ -91,4 +105,5 @@ def stages(
         *(made.artifact, hosts, later, graph, c.placement, state.trace, state.layouts),
         sum(k.is_tuned for k in state.kernels),
         files,
+        boxes,
     )

@@ -52,8 +52,7 @@ def compile_model(
         compiled.trace.save(trace_out)
     total = time.perf_counter() - start
     artifact = compiled.artifact
-    weights = sum(c.nbytes for c in artifact.constants)
-    code = sum(map(len, artifact.objects))
+    weights, code = artifact.weights_bytes, artifact.code_bytes
     if as_json:
         print_json(
             {
@@ -68,7 +67,7 @@ def compile_model(
                 "accuracy": artifact.manifest.options["accuracy"],
                 "trace": None if trace_out is None else str(trace_out),
                 "check_indices": "check_indices" in artifact.manifest.options,
-                **dims_json(artifact.manifest),
+                **dims_json(artifact),
             }
         )
         return
@@ -79,4 +78,4 @@ def compile_model(
         f"{path}: {megabytes(path.stat().st_size)} (code {megabytes(code)}, weights {megabytes(weights)}),"
         f" needs {megabytes(artifact.arena_bytes)} to run{' at the largest sizes' if artifact.manifest.dims else ''}"
     )
-    print_dims(dims_json(artifact.manifest))
+    print_dims(dims_json(artifact))

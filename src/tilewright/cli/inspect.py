@@ -150,7 +150,11 @@ def _show_trace(views: Views, options: dict[str, Any], as_json: bool) -> None:
     if views.model.suffix == PROGRAM:
         text = read_program(views.model).manifest.options.get("trace", "")
     else:
-        text = _view(views, options, "trace", lambda: _inspection().trace_view)
+        text = views.find("trace")
+        if text is None:  # of all programs that there are, where dimensions are open
+            made = import_module("tilewright.compiler").compile(views.model, **options)
+            text = str(made.trace)
+            views.keep("trace", text, made.external_files)
     if as_json:
         print_json({"model": str(views.model), "trace": text.splitlines()})
     else:

@@ -24,6 +24,7 @@ from tilewright.placement.options import PluginOptions
 from tilewright.runtime.file import load_artifact as read_program
 from tilewright.runtime.machine import default_threads
 from tilewright.stages import Stages, stages
+from tilewright.support.artifact import Artifact
 from tilewright.support.errors import UserError
 from tilewright.target.target import native
 from tilewright.tir.func import Module
@@ -42,12 +43,9 @@ KERNELS: dict[str, Callable[[Stages, NativeKernel], str]] = {
 
 def summary_view(found: Stages) -> dict[str, Any]:
     summary = summary_of(found.artifact, {k.name: count_flops(k.func.body) for k in found.kernels})
+    summary["narrower"] = [dict(box) for box in found.narrower]
     why = [str(c) for c in found.layouts]
     return {**summary, "tuned_kernels": found.tuned, "layouts": why, **_on_the_host(found)}
-
-
-def trace_view(found: Stages) -> str:
-    return str(found.trace)
 
 
 def text_view(found: Stages, ir: str, kernel: str | None) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def traffic_of_model(
     """With times of a run if `run` says how: inputs, seed, seconds and sizes of open dimensions; and with a drawing of
     one kernel. What moves is that at the largest sizes.
     """
-    found = stages(model, **options)
+    found = stages(model, **options, sizes=None if run is None else run[-1])
     view = traffic_view(found, threads or (1 if run is None else default_threads()))
     if run is not None:
         files, seed, seconds, sizes = run
@@ -93,6 +91,11 @@ def traffic_of_model(
     if svg is not None:
         write_drawing(svg, flow_svg(_drawn(found, view, kernel)))
     return view
+
+
+def _program_at(artifact: Artifact, sizes: Mapping[str, int]) -> Artifact:
+    """The program that runs at these sizes; those that are not told are the largest."""
+    return artifact.at({**{d.name: d.most for d in artifact.manifest.dims}, **sizes})
 
 
 def _drawn(found: Stages, view: Mapping[str, Any], kernel: str | None) -> Compiled:
@@ -140,8 +143,8 @@ def show_profile_of(
     files, seed, seconds, sizes = run
     threads = threads or default_threads()
     check_cores(threads)
-    found = None if model.suffix == PROGRAM else stages(model, **options)
-    artifact = read_program(model) if found is None else found.artifact
+    found = None if model.suffix == PROGRAM else stages(model, **options, sizes=sizes)
+    artifact = _program_at(read_program(model), sizes) if found is None else found.artifact
     feeds, sizes = make_program_feeds(artifact.manifest, files, seed, sizes)
     is_whole = all(sizes[d.name] == d.most for d in artifact.manifest.dims)
     about = found if is_whole else None

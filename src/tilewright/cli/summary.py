@@ -17,6 +17,7 @@ from tilewright.support.artifact import (
     TensorSpec,
 )
 from tilewright.support.program import leaves
+from tilewright.support.sizes import SizeExpr
 from tilewright.target.target import unused_features
 
 
@@ -42,15 +43,15 @@ def summary_of(artifact: Artifact, flops: Mapping[str, int]) -> dict[str, Any]:
     return {
         "inputs": [_spec(s) for s in manifest.given],
         "outputs": [_spec(s) for s in manifest.outputs],
-        **dims_json(manifest),
+        **dims_json(artifact),
         "kernels": list(kernels.values()),
         "external": [s.key for s in leaves(artifact.program) if isinstance(s, ExternalCall)],
         "host": [],
         "nodes_after_host": 0,
         "flops": sum(k["calls"] * k["flops"] for k in kernels.values()) if flops else None,
         "arena_bytes": artifact.arena_bytes,
-        "weights_bytes": sum(c.nbytes for c in artifact.constants),
-        "code_bytes": sum(map(len, artifact.objects)),
+        "weights_bytes": artifact.weights_bytes,
+        "code_bytes": artifact.code_bytes,
         "triple": manifest.triple,
         "features": sorted(manifest.features),
         "tuned_kernels": 0,
@@ -100,13 +101,28 @@ def where_text(call: KernelCall) -> str | None:
     return ", ".join([*only, *(f"{name} > {most}" for name, most in above.items())])
 
 
-def dims_json(manifest: Manifest) -> dict[str, Any]:
-    """The open dimensions with their ranges, and what sizes must keep besides."""
+def dims_json(artifact: Artifact) -> dict[str, Any]:
+    """The open dimensions with their ranges, what sizes must keep besides, and how far programs for smaller ranges
+    go.
+    """
+    manifest = artifact.manifest
     dims = [
         {"name": d.name, "least": d.least, "most": d.most, "step": d.multiple, "text": str(d)}
         for d in manifest.dims
     ]
-    return {"dims": dims, "guards": [str(g) for g in manifest.guards]}
+    narrower = [_largest(a.manifest, manifest) for a in artifact.narrower]
+    return {"dims": dims, "guards": [str(g) for g in manifest.guards], "narrower": narrower}
+
+
+def _largest(manifest: Manifest, whole: Manifest) -> dict[str, int]:
+    """The upper ends of the dimensions that are open in the `whole`; some of them may be fixed here."""
+    found = {d.name: d.most for d in manifest.dims}
+    for spec, own in zip(whole.given, manifest.given, strict=True):
+        for size, n in zip(spec.sizes, own.shape, strict=False):
+            dim = None if size is None else next((d for d in whole.dims if size == SizeExpr.of_dim(d)), None)
+            if dim is not None:
+                found.setdefault(dim.name, n)
+    return {d.name: found[d.name] for d in whole.dims if found.get(d.name, d.most) < d.most}
 
 
 def print_dims(found: Mapping[str, Any]) -> None:
@@ -114,6 +130,9 @@ def print_dims(found: Mapping[str, Any]) -> None:
         click.echo(f"open: {dim['text']}")
     for guard in found["guards"]:
         click.echo(f"only for sizes with: {guard}")
+    for box in found["narrower"]:
+        sizes = ", ".join(f"{name} up to {most}" for name, most in box.items())
+        click.echo(f"with a program of its own for {sizes}")
 
 
 def _print_kernels(kernels: Sequence[Mapping[str, Any]], *, is_open: bool) -> None:

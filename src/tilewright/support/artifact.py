@@ -10,6 +10,7 @@ part of the work to do (0 … parts-1). Any worker may run any part, and parts o
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, unique
+from itertools import zip_longest
 from typing import TypeAlias
 
 import numpy as np
@@ -210,6 +211,15 @@ class Manifest:
         """The inputs but for sizes of open dimensions: what a user gives."""
         return tuple(s for s in self.inputs if not (self.dims and s.name.startswith(SIZE_INPUT)))
 
+    def fits(self, sizes: Mapping[str, int], whole: "Manifest") -> bool:
+        """Is the program made for these sizes of the dimensions that are open in the `whole`?"""
+        wanted = [s.shape_at(sizes) for s in whole.given]
+        return (
+            all(d.allows(sizes[d.name]) for d in self.dims)
+            and [s.shape_at(sizes) for s in self.given] == wanted
+            and all(g.holds(sizes) for g in self.guards)
+        )
+
     @property
     def written(self) -> tuple[TensorSpec, ...]:
         """All that the program writes: the outputs, and for each check the least and the greatest index."""
@@ -239,3 +249,22 @@ class Artifact:
     regions: tuple[RegionCode, ...] = ()
     digests: tuple[str, ...] = ()
     narrower: "tuple[Artifact, ...]" = ()
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of the constants of all its programs; large ones that are equal count once."""
+        total, seen = 0, set[str]()
+        for program in (self, *self.narrower):
+            for array, digest in zip_longest(program.constants, program.digests, fillvalue=""):
+                assert not isinstance(array, str)
+                total += 0 if digest and digest in seen else array.nbytes
+                seen.add(digest)
+        return total
+
+    @property
+    def code_bytes(self) -> int:
+        return sum(len(code) for program in (self, *self.narrower) for code in program.objects)
+
+    def at(self, sizes: Mapping[str, int]) -> "Artifact":
+        """The narrowest of its programs that is made for these sizes of the open dimensions; itself if none is."""
+        return next((a for a in self.narrower if a.manifest.fits(sizes, self.manifest)), self)
