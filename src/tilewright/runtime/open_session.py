@@ -7,6 +7,7 @@ of a few sums; one that was, a look into a table.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -21,15 +22,22 @@ from tilewright.runtime.recycled import RecycledMemory
 from tilewright.runtime.session import ContextPool
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
-from tilewright.support.artifact import Artifact, TensorSpec
+from tilewright.support.artifact import Artifact, SizedCode, TensorSpec
 from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 
 
 class OpenSession(Closing):
-    """A loaded program for all sizes of its dimensions. `run` may be called from several Python threads at once."""
+    """A loaded program for all sizes of its dimensions. `run` may be called from several Python threads at once.
+    `externals`: the code of the program's external calls.
+    """
 
-    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        threads: int | None = None,
+        externals: Mapping[str, SizedCode] = MappingProxyType({}),
+    ) -> None:
         manifest = artifact.manifest
         self.threads = default_threads() if threads is None else check_threads(threads)
         check_machine(manifest)
@@ -38,7 +46,7 @@ class OpenSession(Closing):
         self._states = manifest.states
         team = shared_team(artifact.driver, self.threads)
         constants = Constants(artifact.constants, artifact.digests)
-        plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team)
+        plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team, externals)
         if plan.is_parallel:
             team.start()
         self._sizes = OpenSizes(manifest, [c for s in plan.segments for c in s.calls])
@@ -48,7 +56,8 @@ class OpenSession(Closing):
         self._staged: dict[int, list[OpaqueArray]] = {}
         self._pool = ContextPool(plan, max(2, default_threads() + 1))
         tensors = (*self.inputs, *self.outputs)
-        self.capacity_bytes = plan.arena_bytes + sum(map(nbytes_of, tensors))  # of a run at the largest sizes
+        # of a run at the largest sizes; there, nothing is copied for external code
+        self.capacity_bytes = plan.arena_bytes + sum(map(nbytes_of, tensors))
 
     def __repr__(self) -> str:
         """Inputs and outputs, and the open dimensions with their ranges."""
@@ -63,29 +72,43 @@ class OpenSession(Closing):
         """
         arrays = self._arrays(feeds, outputs)
         sized = self._sizes.of([a.shape for a in arrays])
-        results = [self._memory.empty(s.shape, dtype_of(s)) for s in self.outputs]
-        pool = self._pool
-        context = pool.take()
-        try:
-            inputs = self._staged_inputs(context, arrays, sized, results)
-            context.use(sized.choice, sized.parts)
-            context.attach([*inputs, *number_arrays(sized)], results)
-            context.run()
-        finally:
-            context.detach()
-            pool.give(context)
+        results = self._run(arrays, sized)
         views = {s.name: r[at] for s, r, at in zip(self.outputs, results, sized.outputs, strict=True)}
         for name, array in (outputs or {}).items():
             np.copyto(array, views[name])
             views[name] = array
         return views
 
+    def call(
+        self, inputs: Sequence[OpaqueArray], outputs: Sequence[OpaqueArray], sizes: Mapping[str, int]
+    ) -> None:
+        """Run once where dimensions have these sizes, which inputs need not tell. Arrays are in the program's order."""
+        values = {d.name: sizes[d.name] for d in self.dims}
+        sized = self._sizes.at(values, {i: a.shape for i, a in enumerate(inputs)})
+        for have, want, at in zip(self._run(list(inputs), sized), outputs, sized.outputs, strict=True):
+            np.copyto(want, have[at])
+
+    def _run(self, arrays: list[OpaqueArray], sized: Sized) -> list[OpaqueArray]:
+        """The results, with the pitch of the capacity."""
+        results = [self._memory.empty(s.shape, dtype_of(s)) for s in self.outputs]
+        pool = self._pool
+        context = pool.take()
+        try:
+            inputs = self._staged_inputs(context, arrays, sized, results)
+            context.use(sized.choice, sized.parts, sized.values)
+            context.attach([*inputs, *number_arrays(sized)], results)
+            context.run()
+        finally:
+            context.detach()
+            pool.give(context)
+        return results
+
     def bind(self, feeds: Feeds, outputs: Buffers | None = None) -> "OpenBound":
         """Fix the arrays that runs read from and write to, and with them the sizes."""
         arrays = self._arrays(feeds, outputs)
         sized = self._sizes.of([a.shape for a in arrays])
         context = self._pool.take_away()
-        context.use(sized.choice, sized.parts)
+        context.use(sized.choice, sized.parts, sized.values)
         results = [empty_aligned(s.shape, dtype_of(s)) for s in self.outputs]
         stages = self._new_stages()
         inputs = self._stage(arrays, stages, sized, results)
