@@ -246,7 +246,8 @@ def stages(
         c = _compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
         if dims:
             check_ranges_alone(shapes)
-            graph, made = None, c.run_open(found, dims_of(found.specs, dims), digest)
+            made = c.run_open(found, dims_of(found.specs, dims), digest)
+            graph = c.imported
         else:
             try:
                 graph = found.whole(shapes or {})
@@ -293,6 +294,7 @@ class _Compilation:
     is_run_once: bool = False
     given: ProgramTrace | None = None
     guards: tuple[Guard, ...] = ()
+    imported: Graph | None = None  # with open sizes
     largest: Graph | None = (
         None  # a graph with open sizes, as it is for the largest, if placement has to be decided
     )
@@ -319,9 +321,9 @@ class _Compilation:
         if self.plugin_options.plugins and self.plugin_options.policy is not Policy.GREEDY:
             self.largest = import_at_most(model, dims)
         self.seconds["import"], self.guards = time.perf_counter() - start, found.guards
-        graph = eliminate_dead(found.graph) if self.plugin_options.plugins else found.graph
+        self.imported = eliminate_dead(found.graph) if self.plugin_options.plugins else found.graph
         with following(found.guards):
-            made = self.run_graph(graph, digest)
+            made = self.run_graph(self.imported, digest)
         return replace(made, external_files=tuple(sorted(model.opened)))
 
     def run_graph(self, graph: Graph, digest: str) -> CompiledModel:

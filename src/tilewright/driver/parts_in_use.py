@@ -1,7 +1,6 @@
 """How many parts of a kernel have something to do, as sizes that the runtime evaluates."""
 
 from collections.abc import Callable, Mapping
-from operator import add, floordiv, mul, sub
 
 from tilewright.codegen.kernel import parts, parts_in_use
 from tilewright.ir.expr import Binary, BinaryOp, Const, DimSize, Expr, Load
@@ -11,10 +10,10 @@ from tilewright.tir.func import Func
 from tilewright.tir.passes.place_sizes import size_name
 
 _APPLIED: dict[BinaryOp, Callable[[SizeExpr, SizeExpr], SizeExpr]] = {
-    BinaryOp.ADD: add,
-    BinaryOp.SUB: sub,
-    BinaryOp.MUL: mul,
-    BinaryOp.FLOORDIV: floordiv,
+    BinaryOp.ADD: SizeExpr.__add__,
+    BinaryOp.SUB: SizeExpr.__sub__,
+    BinaryOp.MUL: SizeExpr.__mul__,
+    BinaryOp.FLOORDIV: SizeExpr.__floordiv__,
 }
 
 
