@@ -411,18 +411,19 @@ class _Compilation:
         if self.placing is not None:
             return place(graph, plugins, options, self.placing, self.assignment)
         threads = default_threads() if options.threads is None else options.threads
-        native = partial(
-            Estimated, target=self.target.for_threads(1), threads=threads, accuracy=self.accuracy
-        )
-        observed = Observed(graph, options.calibration, self._native) if options.calibration else None
+
+        def placing_of(graph: Graph) -> Placing:
+            native = Estimated(graph, self.target.for_threads(1), threads, self.accuracy)
+            seen = Observed(graph, options.calibration, self._native) if options.calibration else None
+            return stack.enter_context(Placing(options, threads, native, seen))
+
         versions = {p.name: p.version for p in plugins}
         scope = RecordScope(target_digest(self.target), compiler_digest())
         with ExitStack() as stack:
-            placing = tried = stack.enter_context(Placing(options, threads, native(graph), observed))
-            if self.largest is not None:
-                tried = stack.enter_context(Placing(options, threads, native(self.largest)))
-            at_most = None if self.largest is None else (self.largest, tried)
-            build, tell = partial(self._tried, tried), partial(self._tell, "plugins")
+            placing = placing_of(graph)
+            at_most = None if self.largest is None else (self.largest, placing_of(self.largest))
+            build = partial(self._tried, placing if at_most is None else at_most[1])
+            tell = partial(self._tell, "plugins")
             bench = PlacementTimer(build, default_database(), scope, threads, versions, strict=options.strict)
             return decide_placement(graph, plugins, options, placing, bench, tell, at_most)
 

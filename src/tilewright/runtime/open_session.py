@@ -56,8 +56,8 @@ class OpenSession(Closing):
         self._staged: dict[int, list[OpaqueArray]] = {}
         self._pool = ContextPool(plan, max(2, default_threads() + 1))
         tensors = (*self.inputs, *self.outputs)
-        # of a run at the largest sizes; there, nothing is copied for external code
-        self.capacity_bytes = plan.arena_bytes + sum(map(nbytes_of, tensors))
+        # of a run at the largest sizes; and copies for external code, which nearly the largest need
+        self.capacity_bytes = plan.arena_bytes + plan.copied_bytes + sum(map(nbytes_of, tensors))
 
     def __repr__(self) -> str:
         """Inputs and outputs, and the open dimensions with their ranges."""
