@@ -97,6 +97,41 @@ class Settled(Numpy):
     capabilities = Capabilities(dynamic_shapes=False)
 
 
+class Sized(Numpy):
+    """Takes regions with open sizes, in which it imports the region anew for each set of shapes."""
+
+    name = "sized"
+    capabilities = Capabilities(open_sizes=True)
+    takes = ("MatMul", "Add", "Relu", "Reshape", "Transpose", "Expand", "Range", "Concat")
+    seen: ClassVar[list[tuple[tuple[int, ...], ...]]] = []  # shapes of inputs, in the order of runs
+
+    def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
+        model = with_weights(ModelProto.FromString(blob), constants)
+        names = [i.name for i in model.graph.input]
+
+        def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+            assert all(a.flags.c_contiguous for a in (*inputs, *outputs))
+            stated = [self.stated(a) for a in inputs]
+            Sized.seen.append(tuple(a.shape for a in stated))
+            graph = load_graph(model, {n: a.shape for n, a in zip(names, stated, strict=True)})
+            feeds = {v.name: a.astype(v.type.dtype.numpy) for v, a in zip(graph.inputs, stated, strict=True)}
+            for result, out in zip(interpret_graph(graph, feeds).values(), outputs, strict=True):
+                self.stated(out)[...] = result
+
+        return run
+
+
+class SizedLast(Sized):
+    name = "sized_last"
+    order = Order.CHANNELS_LAST
+    takes = ("Conv", "Relu")
+
+
+class SizedShort(Sized):
+    name = "sized_short"
+    dtypes: ClassVar = {DType.F32: DType.F16}
+
+
 class Clipping(Numpy):
     """Keeps its inputs within what it has seen when it was calibrated."""
 

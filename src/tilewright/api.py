@@ -181,8 +181,6 @@ class _Loader:
             try:
                 return self.opened(model, dims)
             except MultipleProgramsError as e:
-                if self.plugin_options.plugins:
-                    raise
                 _log.info("a program for each shape: %s", e.message)
         return self.dynamic({}, variants)
 
@@ -208,7 +206,7 @@ class _Loader:
             )
             self._keep(made, origin, None, ranges)
             found = made.artifact
-        return OpenSession(found, self.threads)
+        return _open_session(found, self.threads, self.plugin_options.strict)
 
     def _read(self) -> "OnnxModel":
         others = import_module("tilewright.plugins.registry").find_plugins(self.plugin_options.plugins)
@@ -334,9 +332,14 @@ class _Origin:
 
 
 def _session(program: Artifact, threads: int | None, strict: bool) -> Session | OpenSession:
-    if program.manifest.dims:
+    make = _open_session if program.manifest.dims else _static_session
+    return make(program, threads, strict)
+
+
+def _open_session(program: Artifact, threads: int | None, strict: bool) -> OpenSession:
+    if not program.regions:
         return OpenSession(program, threads)
-    return _static_session(program, threads, strict)
+    return _compiler().open_session_of(program, threads, strict=strict)
 
 
 def _static_session(program: Artifact, threads: int | None, strict: bool) -> Session:

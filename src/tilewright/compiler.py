@@ -9,7 +9,7 @@ artifact = kernels + constants + a memory plan + the program + the trace of what
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,27 +36,26 @@ from tilewright.driver.tuned import Tuned
 from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
 from tilewright.frontend.onnx.load import OnnxModel, load_graph
-from tilewright.frontend.onnx.open_import import NotFollowed, following, import_open
+from tilewright.frontend.onnx.open_import import following, import_at_most, import_open
 from tilewright.graph.external import Plugin
 from tilewright.graph.graph import Graph
+from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.placement.estimate import Estimated
 from tilewright.placement.measured import Assignment
+from tilewright.placement.native_region import native_or_plugin
 from tilewright.placement.observed import Observed
 from tilewright.placement.options import NATIVE, CalibrationSample, PluginOptions
 from tilewright.placement.place import NOTHING_PLACED, Placement, Placing, RegionLost, place, region_codes
-from tilewright.placement.policies import decide_placement
-from tilewright.placement.regions import NativeRegion, externals_of
+from tilewright.placement.policies import decide_placement, for_ranges
 from tilewright.placement.timer import PlacementTimer
-from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import find_plugins
 from tilewright.runtime import file
 from tilewright.runtime.cache import NO_CACHE, Cache, default_cache
 from tilewright.runtime.machine import check_threads, default_threads, runs_here
 from tilewright.runtime.open_session import OpenSession
-from tilewright.runtime.program import dtype_of
 from tilewright.runtime.session import Session
 from tilewright.runtime.weights import digests_of
 from tilewright.search.database import RecordScope, default_database
@@ -67,6 +66,7 @@ from tilewright.support.artifact import Artifact, Place, SizeBox, Slot
 from tilewright.support.compiling import compiling
 from tilewright.support.errors import UserError
 from tilewright.support.indices import are_checked
+from tilewright.support.policy import Policy
 from tilewright.support.program import leaves
 from tilewright.support.progress import OnProgress
 from tilewright.support.sizes import Dim, Guard
@@ -100,9 +100,8 @@ class CompiledModel:
         file.save(self.artifact, path)
 
     def session(self, threads: int | None = None, *, strict: bool = False) -> Session | OpenSession:
-        if self.artifact.manifest.dims:
-            return OpenSession(self.artifact, threads)
-        return session_of(self.artifact, threads, strict=strict)
+        make = open_session_of if self.artifact.manifest.dims else session_of
+        return make(self.artifact, threads, strict=strict)
 
 
 def compile(
@@ -180,15 +179,18 @@ def compile_open(
     """
     with Workers(target) as pool:
 
-        def run(ranges: Mapping[str, Dim], given: ProgramTrace | None) -> tuple[CompiledModel, Graph]:
-            made = compilation(target, accuracy, cache, pool, progress, plugin_options)
+        def run(
+            ranges: Mapping[str, Dim], given: ProgramTrace | None, options: PluginOptions = NATIVE
+        ) -> tuple[CompiledModel, Graph]:
+            made = compilation(target, accuracy, cache, pool, progress, options)
             made.given = given
             compiled = made.run_open(model, ranges, digest)
             assert made.state is not None
             return compiled, made.state.graph
 
-        whole, graph = run(dims, trace)
-        others = () if is_alone else narrower_programs(graph, dims, trace)
+        whole, graph = run(dims, trace, plugin_options)
+        is_whole = is_alone or bool(whole.artifact.regions)  # plugins compile for all sizes, too
+        others = () if is_whole else narrower_programs(graph, dims, trace)
         parts = [(box, run(narrowed_dims(dims, box.box), given)[0]) for box, given in others]
     if not parts and (trace is None or trace.narrower is None):
         return whole
@@ -237,24 +239,16 @@ def runner(target: Target, accuracy: Accuracy, cache: Cache, pool: Workers | Non
 
 def session_of(artifact: Artifact, threads: int | None = None, *, strict: bool = False) -> Session:
     """A session of a program, with its plugins. What a plugin gives up is compiled for the target of the program."""
-    if not artifact.regions:
-        return Session(artifact, threads)
-    count = default_threads() if threads is None else threads
-    accuracy = Accuracy.of(artifact.manifest.options.get("accuracy"))
+    return Session(artifact, threads, native_or_plugin(artifact, threads, _compiled_here, strict=strict))
 
-    def native(model: bytes, constants: Mapping[str, OpaqueArray]) -> NativeRegion:
-        graph = load_graph(with_weights(ModelProto.FromString(model), constants))
-        made = compile_graph(resolve_target("native"), graph, accuracy, default_cache())
-        session = Session(made.artifact, count)
 
-        def run(inputs: Iterable[OpaqueArray], outputs: Iterable[OpaqueArray]) -> None:
-            feeds = {s.name: a for s, a in zip(session.inputs, inputs, strict=True)}
-            session.run(feeds, {s.name: a for s, a in zip(session.outputs, outputs, strict=True)})
+def open_session_of(artifact: Artifact, threads: int | None = None, *, strict: bool = False) -> OpenSession:
+    """The same of a program with open dimensions."""
+    return OpenSession(artifact, threads, native_or_plugin(artifact, threads, _compiled_here, strict=strict))
 
-        takes, gives = (tuple(map(dtype_of, specs)) for specs in (session.inputs, session.outputs))
-        return NativeRegion(run, takes, gives)
 
-    return Session(artifact, threads, externals_of(artifact, count, native, strict=strict))
+def _compiled_here(graph: Graph, accuracy: Accuracy) -> Artifact:
+    return compile_graph(resolve_target("native"), graph, accuracy, default_cache()).artifact
 
 
 def compilation(
@@ -284,6 +278,10 @@ class Compilation:
     is_run_once: bool = False
     given: ProgramTrace | None = None
     guards: tuple[Guard, ...] = ()
+    imported: Graph | None = None  # with open sizes
+    largest: Graph | None = (
+        None  # a graph with open sizes, as it is for the largest, if placement has to be decided
+    )
     placement: Placement = NOTHING_PLACED
     state: ProgramState | None = None
     scheduled: Module | None = None
@@ -300,19 +298,16 @@ class Compilation:
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
 
     def run_open(self, model: OnnxModel, dims: Mapping[str, Dim], digest: str) -> CompiledModel:
-        self.plugin_options = replace(self.plugin_options, is_open=True)
-        if self._plugins():  # others get nothing of models with open dimensions, and said so
-            raise NotFollowed(
-                "plugins compile parts of a model for given shapes, not for ranges of dimensions",
-                hint="leave the ranges out, or the plugins",
-            )
-        self.plugin_options = NATIVE
+        self.plugin_options = for_ranges(self.plugin_options)
         start = time.perf_counter()
         self._tell("import", 0, 1)
         found = import_open(model, dims)
+        if self.plugin_options.plugins and self.plugin_options.policy is not Policy.GREEDY:
+            self.largest = import_at_most(model, dims)
         self.seconds["import"], self.guards = time.perf_counter() - start, found.guards
+        self.imported = eliminate_dead(found.graph) if self.plugin_options.plugins else found.graph
         with following(found.guards):
-            made = self.run_graph(found.graph, digest)
+            made = self.run_graph(self.imported, digest)
         return replace(made, external_files=tuple(sorted(model.opened)))
 
     def run_graph(self, graph: Graph, digest: str) -> CompiledModel:
@@ -400,14 +395,21 @@ class Compilation:
         if self.placing is not None:
             return place(graph, plugins, options, self.placing, self.assignment)
         threads = default_threads() if options.threads is None else options.threads
-        native = Estimated(graph, self.target.for_threads(1), threads, self.accuracy)
-        observed = Observed(graph, options.calibration, self._native) if options.calibration else None
+
+        def placing_of(graph: Graph) -> Placing:
+            native = Estimated(graph, self.target.for_threads(1), threads, self.accuracy)
+            seen = Observed(graph, options.calibration, self._native) if options.calibration else None
+            return stack.enter_context(Placing(options, threads, native, seen))
+
         versions = {p.name: p.version for p in plugins}
         scope = RecordScope(target_digest(self.target), compiler_digest())
-        with Placing(options, threads, native, observed) as placing:
-            build = partial(self._tried, placing)
+        with ExitStack() as stack:
+            placing = placing_of(graph)
+            at_most = None if self.largest is None else (self.largest, placing_of(self.largest))
+            build = partial(self._tried, placing if at_most is None else at_most[1])
+            tell = partial(self._tell, "plugins")
             bench = PlacementTimer(build, default_database(), scope, threads, versions, strict=options.strict)
-            return decide_placement(graph, plugins, options, placing, bench, partial(self._tell, "plugins"))
+            return decide_placement(graph, plugins, options, placing, bench, tell, at_most)
 
     def _plugins(self) -> list[Plugin]:
         """Those that the user asked for, and that take models of this kind."""
@@ -418,8 +420,8 @@ class Compilation:
                 _log.warning("%s gets nothing: it does not compile for shapes that are left open", p.name)
         return able
 
-    def _native(self, graph: Graph) -> Session:
-        return session_of(compile_graph(self.target, graph, self.accuracy, self.compiler.cache).artifact)
+    def _native(self, graph: Graph) -> Session | OpenSession:
+        return compile_graph(self.target, graph, self.accuracy, self.compiler.cache).session()
 
     def _tried(self, placing: Placing, graph: Graph, assignment: Assignment) -> Session | None:
         """A session of a graph, to be timed; None if plugins take nothing of what is assigned to them. A plugin that

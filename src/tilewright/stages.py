@@ -82,13 +82,15 @@ def stages(
         if dims:
             check_ranges_alone(shapes)
             ranges = dims_of(found.specs, dims)
-            graph, made = None, c.run_open(found, ranges, digest)
+            made = c.run_open(found, ranges, digest)
             assert c.state is not None
-            boxes = tuple(b.box for b, _ in narrower_programs(c.state.graph, ranges, None))
+            if not made.artifact.regions:
+                boxes = tuple(b.box for b, _ in narrower_programs(c.state.graph, ranges, None))
             box = next((b for b in boxes if sizes and all(sizes.get(n, m + 1) <= m for n, m in b)), None)
             if box is not None:
                 c = compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
                 made = c.run_open(found, narrowed_dims(ranges, box), digest)
+            graph = c.imported
         else:
             try:
                 graph = found.whole(shapes or {})

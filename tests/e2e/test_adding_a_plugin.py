@@ -15,6 +15,13 @@ assert [r.plugin for r in made.artifact.regions] == ["dense"], made.artifact.reg
 x = np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4)
 want = tw.load("model.onnx").run({"x": x})["y"]
 assert np.allclose(session.run({"x": x})["y"], want, atol=1e-6)
+
+from tilewright.graph.external import Capabilities
+
+Dense.capabilities = Capabilities(open_sizes=True)
+made = tw.compile("open.onnx", dims={"n": (1, 9)}, plugins=["dense"], placement="greedy", strict=True)
+assert [r.plugin for r in made.artifact.regions] == ["dense"], made.artifact.regions
+assert np.allclose(made.session(strict=True).run({"x": x})["y"], want, atol=1e-6)
 print("it runs")
 """
 
@@ -25,11 +32,12 @@ def test_the_plugin_of_the_document_runs(tmp_path: Path) -> None:
     (tmp_path / "use.py").write_text(f"{use}\nimport numpy as np\n{CHECK}")
     weight = np.arange(12, dtype=np.float32).reshape(4, 3)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 4))
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3))
-    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    for name, rows in (("model", 2), ("open", "n")):
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (rows, 4))
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (rows, 3))
+        graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
     done = subprocess.run(
         [sys.executable, "use.py"],
         cwd=tmp_path,

@@ -164,6 +164,20 @@ def test_bench_times_one_program_at_each_size(model: str) -> None:
     assert "batch 2, n 4:" in call("bench", model, "--dim", "batch=2", "--dim", "n=4,9", *quick).stdout
 
 
+def test_plugins_have_a_part_in_programs_for_ranges(model: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 7, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    path, plugin = str(tmp_path / "model.tw"), ("--plugin", "onnxruntime", "--policy", "greedy")
+    call_json("compile", model, *RANGES, *plugin, "-o", path)
+    assert call_json("inspect", path)["external"] == ["onnxruntime:0"]
+    sums = [
+        call_json("run", m, *options, "--input", f"x={tmp_path / 'x.npy'}")["outputs"][0]
+        for m, options in ((model, RANGES), (model, (*RANGES, *plugin)), (path, ()))
+    ]
+    assert sums[0]["shape"] == sums[1]["shape"] == sums[2]["shape"]
+    assert "onnxruntime" in call("inspect", model, *RANGES, *plugin, "--placement").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -176,11 +190,6 @@ def test_bench_times_one_program_at_each_size(model: str) -> None:
         (("run", "--dim", "n=1..4", "--shape", "x=1x4x8"), ExitStatus.USER_ERROR, "leave one of them out"),
         (("run",), ExitStatus.USER_ERROR, "with --dim"),
         (("tune", "--dim", "n=1..4"), ExitStatus.USER_ERROR, "'batch' is not given"),
-        (
-            ("run", *RANGES, "--plugin", "onnxruntime"),
-            ExitStatus.USER_ERROR,
-            "plugins compile parts of a model",
-        ),
     ],
 )
 def test_mistakes(model: str, arguments: tuple[str, ...], status: int, said: str) -> None:

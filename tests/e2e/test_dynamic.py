@@ -154,7 +154,7 @@ def test_a_program_for_all_sizes_is_found_in_the_cache(
             for n in (11, 12):
                 bound = session.bind({"x": np.ones((n, 3), np.float32)})
                 np.testing.assert_array_equal(bound.run()["y"], np.full((n, 3), 3 * n))
-        monkeypatch.setattr("tilewright.compiler._Compilation.run_graph", None)
+        monkeypatch.setattr("tilewright.compiler.Compilation.run_graph", None)
 
 
 def test_a_fault_of_the_compiler_leaves_a_program_for_each_shape(

@@ -18,6 +18,7 @@ from tests.runtime_programs import (
     out,
     vector,
 )
+from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.runtime.team import spin_us
 from tilewright.support.artifact import (
@@ -29,6 +30,7 @@ from tilewright.support.artifact import (
 )
 from tilewright.support.errors import UserError
 from tilewright.support.program import Branch, ProgramStep, While
+from tilewright.support.sizes import Dim, SizeExpr
 
 A = np.arange(N, dtype=np.float32)
 
@@ -246,6 +248,24 @@ def test_view_past_the_arena() -> None:
     program = artifact([ExternalCall("x", (big,), ())], [], [], arena_bytes=64)
     with pytest.raises(UserError, match="arena 64 is not TensorSpec"):
         Session(program, externals={"x": lambda _i, _o: None})
+
+
+def test_view_that_may_be_larger_than_its_memory() -> None:
+    n = Dim("n", 1, 9)
+    spec = TensorSpec("t", "float32", (4, 2), (SizeExpr.of_dim(n), None))
+    program = artifact([ExternalCall("x", ((arena(0), spec),), ())], [], [], arena_bytes=64)
+    program = dataclasses.replace(program, manifest=dataclasses.replace(program.manifest, dims=(n,)))
+    with pytest.raises(UserError, match="t may be larger than its memory"):
+        OpenSession(program, externals={"x": lambda _i, _o, _s: None})
+
+
+def test_code_that_was_not_given_for_open_sizes() -> None:
+    program = artifact([ExternalCall("npu/0", (), ())], [], [])
+    program = dataclasses.replace(
+        program, manifest=dataclasses.replace(program.manifest, dims=(Dim("n", 1, 9),))
+    )
+    with pytest.raises(UserError, match="needs external code that was not given: 'npu/0'"):
+        OpenSession(program)
 
 
 def test_more_memory_than_there_is() -> None:

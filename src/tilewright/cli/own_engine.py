@@ -21,6 +21,7 @@ from tilewright.frontend.onnx.dim_ranges import dims_of
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.options import NATIVE, PluginOptions
+from tilewright.plugins.registry import find_plugins
 from tilewright.runtime import file
 from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
@@ -123,7 +124,8 @@ def _compiled(
     """Without a cache."""
     machine, is_checked = resolve_target(target), are_checked(None)
     if dims:
-        with OnnxModel(model, check_indices=is_checked) as found:
+        others = find_plugins(plugin_options.plugins)
+        with OnnxModel(model, custom_ops=others, check_indices=is_checked) as found:
             ranges = dims_of(found.specs, dims)
             return compile_open(
                 machine, found, ranges, "", accuracy, progress=progress, plugin_options=plugin_options

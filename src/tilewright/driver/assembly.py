@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeAlias, assert_never
 
 from tilewright.driver.kernels import Item, calls_of
+from tilewright.driver.parts_in_use import size_in_use
 from tilewright.graph.graph import Graph
 from tilewright.graph.recurrent_states import find_states
 from tilewright.graph.value import Value
@@ -84,15 +86,16 @@ def placed(program: Assembly, slots: Mapping[Buffer, Slot], dims: Sequence[Dim] 
                 items = []
             if n is not None:
                 inputs, outputs = (
-                    tuple((slots[b], _spec(b, b.name)) for b in bs) for bs in (n.inputs, n.outputs)
+                    tuple((slots[b], _spec(b, b.name, by_name)) for b in bs) for bs in (n.inputs, n.outputs)
                 )
                 yield ExternalCall(n.key, inputs, outputs)
 
     return map_program(program, segments, lambda cond: slots[cond])
 
 
-def _spec(b: Buffer, name: str) -> TensorSpec:
-    return TensorSpec(name, b.dtype.numpy.name, b.shape)
+def _spec(b: Buffer, name: str, dims: Mapping[str, Dim] = MappingProxyType({})) -> TensorSpec:
+    sizes = tuple(None if e is None else size_in_use(e, dims) for e in b.sizes)
+    return TensorSpec(name, b.dtype.numpy.name, b.shape, sizes)
 
 
 def with_scheduled(module: Module, made: Mapping[str, Func]) -> Module:
@@ -119,12 +122,10 @@ class Interface:
 def interface_of(graph: Graph, module: Module) -> Interface:
     """Of a graph and its Module."""
     sizes = module.inputs[len(graph.inputs) :]
-    written = [
-        replace(_value_spec(v), name=n) for v, n in zip(graph.outputs, graph.output_names, strict=True)
-    ]
+    written = [replace(value_spec(v), name=n) for v, n in zip(graph.outputs, graph.output_names, strict=True)]
     found = {d for v in graph.inputs for d in dims_in(v.shape)}
     return Interface(
-        (*map(_value_spec, graph.inputs), *(_spec(b, b.name) for b in sizes)),
+        (*map(value_spec, graph.inputs), *(_spec(b, b.name) for b in sizes)),
         tuple(written),
         tuple(sorted(found)),
         tuple((i, module.outputs.index(b)) for i, b in enumerate(module.inputs) if b in module.outputs),
@@ -132,7 +133,7 @@ def interface_of(graph: Graph, module: Module) -> Interface:
     )
 
 
-def _value_spec(value: Value) -> TensorSpec:
+def value_spec(value: Value) -> TensorSpec:
     shape = tuple(map(capacity, value.shape))
     sizes = tuple(n.size if isinstance(n, SymInt) else None for n in value.shape)
     return TensorSpec(value.name, value.type.dtype.numpy.name, shape, sizes if is_open(value.shape) else ())

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Mapping
 
 from tilewright.codegen.kernel import parts, parts_in_use
-from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Load
+from tilewright.ir.expr import Binary, BinaryOp, Const, DimSize, Expr, Load
+from tilewright.support.errors import InternalError
 from tilewright.support.sizes import Dim, DimUnits, SizeExpr
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_sizes import size_name
 
 _APPLIED: dict[BinaryOp, Callable[[SizeExpr, SizeExpr], SizeExpr]] = {
-    BinaryOp.ADD: lambda a, b: a + b,
-    BinaryOp.SUB: lambda a, b: a - b,
-    BinaryOp.MUL: lambda a, b: a * b,
-    BinaryOp.FLOORDIV: lambda a, b: a // b,
+    BinaryOp.ADD: SizeExpr.__add__,
+    BinaryOp.SUB: SizeExpr.__sub__,
+    BinaryOp.MUL: SizeExpr.__mul__,
+    BinaryOp.FLOORDIV: SizeExpr.__floordiv__,
 }
 
 
@@ -45,10 +46,20 @@ def _largest(e: Expr, dims: Mapping[str, Dim]) -> list[SizeExpr] | None:
             return None if found is None else [found]
 
 
+def size_in_use(e: Expr, dims: Mapping[str, Dim]) -> SizeExpr:
+    """What a buffer says of the size of one of its dimensions."""
+    found = _size(e, dims)
+    if found is None:
+        raise InternalError(f"{e} is no size of open dimensions")
+    return found
+
+
 def _size(e: Expr, dims: Mapping[str, Dim]) -> SizeExpr | None:
     match e:
         case Const():
             return SizeExpr.of(int(e.value))
+        case DimSize():
+            return SizeExpr((((DimUnits(dims[e.name]),), 1),)) if e.name in dims else None
         case Load():
             dim = dims.get(size_name(e.buffer) or "")
             return None if dim is None else SizeExpr((((DimUnits(dim),), 1),))

@@ -6,6 +6,7 @@ and begins again, and what one side has just written comes out of caches that th
 
 from tilewright.graph.external import Region
 from tilewright.graph.graph import Value
+from tilewright.support.sizes import capacity
 
 _CROSSING_SECONDS = 5e-6  # to leave one side and enter the other
 _BYTES_PER_SECOND = 1e10  # of what crosses
@@ -13,8 +14,8 @@ _CONVERTED = 3  # times the bytes: read, written, and read again
 
 
 def crossing_seconds(nbytes: int) -> float:
-    """To hand `nbytes` on, once."""
-    return _CROSSING_SECONDS + nbytes / _BYTES_PER_SECOND
+    """To hand `nbytes` on, once. Open sizes count as the largest that they may be."""
+    return _CROSSING_SECONDS + capacity(nbytes) / _BYTES_PER_SECOND
 
 
 def border_seconds(region: Region) -> float:

@@ -37,6 +37,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import TensorType
 from tilewright.support.arrays import Array
+from tilewright.support.sizes import is_open
 
 RunRegion: TypeAlias = Callable[[Sequence[Array], Sequence[Array]], None]
 """Reads the inputs and fills the outputs. The arrays are views of the program's memory: they must not be kept."""
@@ -77,12 +78,15 @@ class Capabilities:
     `threads`: a run may use as many threads as `load` is given; otherwise it is given one.
     `dynamic_shapes`: it compiles again for each new set of shapes of a model whose shapes are left open; otherwise it
     gets nothing of such a model.
+    `open_sizes`: it compiles regions in which sizes are known only when they run (`Region.is_open`), once for all;
+    otherwise it gets nothing of a program for ranges of dimensions.
     `in_place`: a run has read all its inputs before it writes an output, so that these may lie in the same memory.
     """
 
     threads: bool = True
     dynamic_shapes: bool = True
     in_place: bool = False
+    open_sizes: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +152,9 @@ class Pattern:
 class Region:
     """A part of a model for a plugin: a graph of its own, with the names of the model. `order` and `dtypes` say how its
     inputs and outputs cross the border, if not as the graph has them.
+
+    Extents that are open are ints which know their size (`tilewright.support.sizes.SymInt`); as numbers they are the
+    largest that they may be. A run gets arrays of the sizes in use.
     """
 
     key: str
@@ -162,6 +169,12 @@ class Region:
         if self.order is Order.CHANNELS_LAST and len(shape) > 2:
             shape = (shape[0], *shape[2:], shape[1])
         return TensorType(self.dtypes.get(value.type.dtype, value.type.dtype), shape)
+
+    @property
+    def is_open(self) -> bool:
+        """Are there sizes in it that are known only when it runs?"""
+        graph = self.graph
+        return any(is_open(v.shape) for v in (*graph.inputs, *(v for n in graph.nodes for v in n.outputs)))
 
     @property
     def constants(self) -> dict[str, Array]:

@@ -10,7 +10,9 @@ A graph has origins for the nodes that were imported; a pass that makes another 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from tilewright.graph.value import Value
 from tilewright.support.arrays import Array
@@ -30,14 +32,34 @@ class ModelNode(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OpenNumbers:
+    """Small integers that are known but for the sizes of open dimensions: a shape, bounds. `values` has them in order,
+    for an array of this shape and dtype.
+    """
+
+    values: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def at_capacity(self) -> Array:
+        """What they are where all dimensions are as large as they may be."""
+        return np.array([int(n) for n in self.values], self.dtype).reshape(self.shape)
+
+
+Operand: TypeAlias = Value | Array | OpenNumbers | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Origin:
     """`node` is as in the model but for its names of values, which mean nothing here: `operands` and `results` stand in
-    the order of its inputs and outputs, None where one is left out. An array is an input that became an attribute.
+    the order of its inputs and outputs, None where one is left out. An array, or open numbers, are an input that became
+    an attribute.
     """
 
     node: ModelNode
     opsets: Mapping[str, int]
-    operands: tuple[Value | Array | None, ...]
+    operands: tuple[Operand, ...]
     results: tuple[Value | None, ...]
     whole: "Origin | None" = None
 

@@ -10,13 +10,17 @@ from collections.abc import Collection, Iterable, Sequence
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.surroundings import Surroundings
 from tilewright.graph.work import multiplications
+from tilewright.support.sizes import capacity
 
 _MOST_ACROSS = 3  # values: what a layer hands on, what a shortcut does, and a mask
 
 
 def work(node: Node) -> int:
-    """Elements touched, or multiplications: in proportion to time within a kind, roughly so across."""
-    return max(sum(v.size for v in (*node.inputs, *node.outputs)), multiplications(node))
+    """Elements touched, or multiplications: in proportion to time within a kind, roughly so across. Open sizes count as
+    the largest that they may be.
+    """
+    touched = capacity(sum(v.size for v in (*node.inputs, *node.outputs)))
+    return max(touched, multiplications(node))
 
 
 def segments(graph: Graph, most: int, together: Iterable[Collection[Node]] = ()) -> list[tuple[Node, ...]]:

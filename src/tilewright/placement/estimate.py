@@ -34,6 +34,7 @@ from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.algorithms import algorithm_seconds
 from tilewright.search.default import make_request, spaces
 from tilewright.support.errors import ScheduleError, UserError
+from tilewright.support.sizes import capacity
 from tilewright.target.target import Target
 from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
@@ -106,7 +107,7 @@ def _rough_seconds(node: Node, target: Target) -> float:
     if isinstance(node.op, Outside):
         return 0.0
     m = target.machine
-    nbytes = sum(v.bytes for v in (*node.inputs, *node.outputs))
+    nbytes = capacity(sum(v.bytes for v in (*node.inputs, *node.outputs)))
     peak = target.lanes(4) * m.fma_per_cycle * m.hertz
     return max(multiplications(node) / (_OF_PEAK * peak), moving_seconds(nbytes, m))
 

@@ -5,13 +5,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph, Value
 from tilewright.ops.opdef import TensorType
 from tilewright.placement.options import CalibrationSample
+from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import SymInt
 
 _log = logging.getLogger("tilewright")
 
@@ -29,7 +33,7 @@ class Observed:
 
     graph: Graph
     samples: Sequence[CalibrationSample]
-    build: Callable[[Graph], Session]
+    build: Callable[[Graph], Session | OpenSession]
     _seen: dict[Value, list[Array]] = field(default_factory=dict[Value, list[Array]])
 
     def __post_init__(self) -> None:
@@ -57,7 +61,7 @@ class Observed:
         if missing and self.samples:
             with self.build(watched(self.graph, missing)) as session:
                 runs = [session.run(s) for s in self.samples]
-            self._seen.update((v, [r[v.name] for r in runs]) for v in missing)
+            self._seen.update((v, [np.asarray(r[v.name], order="C") for r in runs]) for v in missing)
 
     def _fits(self, sample: CalibrationSample) -> bool:
         names = {v.name for v in self.graph.inputs}
@@ -66,8 +70,19 @@ class Observed:
                 f"a sample to calibrate with has {', '.join(sorted(sample)) or 'nothing'}",
                 hint=f"the model takes {', '.join(sorted(names)) or 'nothing'}",
             )
-        wrong = [v for v in self.graph.inputs if TensorType.of(sample[v.name]) != v.type]
+        wrong = [v for v in self.graph.inputs if not _is_of(sample[v.name], v.type)]
         if wrong:
             given = TensorType.of(sample[wrong[0].name])
             _log.warning("a sample to calibrate with is left out: %r is given %s", wrong[0], given)
         return not wrong
+
+
+def _is_of(array: Array, type: TensorType) -> bool:
+    """Is it of the type? An open size may be any of its range; whether sizes fit each other is seen when it runs."""
+    given = TensorType.of(array)
+    if given.dtype is not type.dtype or len(given.shape) != len(type.shape):
+        return False
+    return all(
+        m.size.bounds[0] <= n <= m.size.bounds[1] if isinstance(m, SymInt) else n == m
+        for n, m in zip(given.shape, type.shape, strict=True)
+    )

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from tilewright.frontend.onnx.export import to_model
+from tilewright.graph.appends import find_appends
 from tilewright.graph.external import No, Order, Plugin, Region, Unit
 from tilewright.graph.graph import Graph
-from tilewright.graph.passes.partition import Offer, offer
+from tilewright.graph.passes.partition import Offer, offer, unit_of
 from tilewright.graph.passes.prune import NativeSeconds, prune
 from tilewright.ops.outside import Outside
 from tilewright.placement.measured import Assignment
@@ -26,6 +27,9 @@ from tilewright.support.errors import UserError
 from tilewright.support.policy import Policy
 
 _log = logging.getLogger("tilewright")
+
+# A plugin would copy all that is there, and a state would have to hand it on.
+_APPENDED = "native code appends to an input in place"
 
 
 class RegionLost(UserError):
@@ -113,8 +117,13 @@ def place(
     """Let plugins take what is assigned to them (None: what they want, in order), as far as it pays, and compile it."""
     placed: list[Placed] = []
     verdicts: list[UnitVerdict] = []
+    appends = frozenset(find_appends(graph))
     for plugin in plugins:
-        mine = None if assignment is None else {n for n, name in assignment.items() if name == plugin.name}
+        hands = dict.fromkeys(graph.nodes, plugin.name) if assignment is None else assignment
+        mine = {n for n, name in hands.items() if name == plugin.name and n not in appends}
+        verdicts += [
+            UnitVerdict(plugin.name, unit_of(graph, n), "", _APPENDED) for n in appends if n in hands
+        ]
         found = placing.pruned(offer(graph, plugin, [p.region for p in placed], mine))
         verdicts += [UnitVerdict(plugin.name, r.unit, "", r.reason) for r in found.refusals]
         placing.look(found.regions)

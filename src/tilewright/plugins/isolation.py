@@ -12,16 +12,21 @@ from typing import Any, cast
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
+from tilewright.driver.assembly import value_spec
 from tilewright.frontend.onnx.export import to_model
-from tilewright.frontend.onnx.load import load_graph
+from tilewright.frontend.onnx.load import OnnxModel, load_graph
+from tilewright.frontend.onnx.open_import import import_sized
 from tilewright.graph.external import No, Plugin, Region
+from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import offer
 from tilewright.plugins.registry import by_reference, reference
-from tilewright.support.arrays import Array
+from tilewright.runtime.manifest import Entry, dim_from_json, dim_to_json, spec_from_json, spec_to_json
+from tilewright.support.arrays import Array, Shapes
 from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
 from tilewright.support.pool import Pool, ProcessLate, module_command
+from tilewright.support.sizes import dims_in
 
 TIMEOUT = 600.0  # seconds for one region
 
@@ -38,15 +43,26 @@ class RegionCompiler(Closing):
     ) -> bytes | No:
         """What the plugin makes of the region, or why it made nothing."""
         name = reference(plugin)
+        if not name and not region.is_open:
+            return _compiled(plugin, region, calibration)
+        try:
+            model = to_model(region.graph, weights=False)
+        except UserError as e:
+            if not region.is_open:
+                raise
+            return No(e.message)  # nor could native code take over
         if not name:
             return _compiled(plugin, region, calibration)
         groups = [region.constants, *calibration]
+        dims = sorted({d for v in region.graph.inputs for d in dims_in(v.shape)})
         head = {
             "plugin": name,
             "key": region.key,
             "arrays": [{n: [a.dtype.name, list(a.shape)] for n, a in group.items()} for group in groups],
+            "dims": [dim_to_json(d) for d in dims],
+            "inputs": [spec_to_json(value_spec(v)) for v in region.graph.inputs] if dims else [],
         }
-        blobs = [to_model(region.graph, weights=False).SerializeToString()]
+        blobs = [model.SerializeToString()]
         blobs += [np.ascontiguousarray(a).tobytes() for group in groups for a in group.values()]
         request = self._pool.submit(pack(head, blobs), self._timeout)
         self._pool.wait(request)
@@ -71,17 +87,38 @@ def compile_request(head: Any, blobs: list[bytes]) -> bytes:
         {name: np.frombuffer(next(data), np.dtype(d)).reshape(shape) for name, (d, shape) in group.items()}
         for group in head["arrays"]
     ]
-    made = _compiled(plugin, read_region(plugin, head["key"], proto, constants), calibration)
+    dims = {d.name: d for d in map(dim_from_json, Entry(head["dims"], "dims").items())}
+    inputs = [spec_from_json(e, dims) for e in Entry(head["inputs"], "inputs").items()]
+    region = read_region(plugin, head["key"], proto, constants, {s.name: s.extents for s in inputs})
+    made = _compiled(plugin, region, calibration)
     return pack({"error": made.reason}) if isinstance(made, No) else pack({"error": ""}, [made])
 
 
-def read_region(plugin: Plugin, key: str, model: ModelProto, constants: Mapping[str, Array]) -> Region:
-    """The region that a model is, with its constants, as the plugin has taken it."""
-    graph = load_graph(with_weights(model, constants), custom_ops=(plugin,))
+def read_region(
+    plugin: Plugin, key: str, model: ModelProto, constants: Mapping[str, Array], shapes: Shapes | None = None
+) -> Region:
+    """The region that a model is, with its constants, as the plugin has taken it. `shapes` are those of its inputs if
+    sizes are open.
+    """
+    graph = region_graph(model, constants, shapes or {}, (plugin,))
     regions: Sequence[Region] = offer(graph, plugin).regions
     if len(regions) != 1:
         raise UserError(f"the plugin {plugin.name} takes {len(regions)} parts of what it had taken as one")
     return replace(regions[0], key=key, graph=graph)
+
+
+def region_graph(
+    model: ModelProto,
+    constants: Mapping[str, Array],
+    shapes: Shapes,
+    custom_ops: Sequence[Plugin] = (),
+) -> Graph:
+    """The graph of a region that was written without weights; `shapes` are those of its inputs if sizes are open."""
+    whole = with_weights(model, constants)
+    if not shapes:
+        return load_graph(whole, custom_ops=custom_ops)
+    with OnnxModel(whole, custom_ops=custom_ops) as found:
+        return import_sized(found, shapes)
 
 
 def with_weights(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:

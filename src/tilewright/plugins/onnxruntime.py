@@ -19,10 +19,22 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 
 from tilewright.frontend.onnx.export import brought_names, onnx_node, onnx_number, region_model
 from tilewright.frontend.onnx.names import free_names, subgraphs
+from tilewright.frontend.onnx.open_numbers import DimNames
 from tilewright.frontend.onnx.values import type_of
-from tilewright.graph.external import YES, Answer, CustomNode, HostRun, No, Plugin, Region, RunRegion, Unit
+from tilewright.graph.external import (
+    YES,
+    Answer,
+    Capabilities,
+    CustomNode,
+    HostRun,
+    No,
+    Plugin,
+    Region,
+    RunRegion,
+    Unit,
+)
 from tilewright.graph.graph import Value
-from tilewright.graph.origin import ModelNode, Origin
+from tilewright.graph.origin import ModelNode, Operand, Origin
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import TensorType
@@ -81,6 +93,7 @@ def _engine(module: str = "onnxruntime") -> Any:
 class OnnxRuntime(Plugin):
     name = "onnxruntime"
     version = installed_version("onnxruntime")
+    capabilities = Capabilities(open_sizes=True)
 
     def is_available(self) -> Answer:
         return needs("onnxruntime", "ort")
@@ -103,11 +116,13 @@ class OnnxRuntime(Plugin):
             return No(reason)
         inputs: dict[str, ValueInfoProto] = {}
         constants: dict[str, TensorProto] = {}
+        names = DimNames()
         for name, type, value in zip(node.node.input, node.inputs, node.constants, strict=True):
             if value is not None and value.nbytes <= _SMALL:
                 constants[name] = numpy_helper.from_array(value, name)
             elif type is not None:
-                inputs[name] = helper.make_tensor_value_info(name, onnx_number(type.dtype), type.shape)
+                shape = names.shape(type.shape)
+                inputs[name] = helper.make_tensor_value_info(name, onnx_number(type.dtype), shape)
         model = _alone(onnx_node(node.node), node.opsets, inputs.values(), constants.values())
         try:
             outputs = _session(model, 1).get_outputs()
@@ -115,12 +130,12 @@ class OnnxRuntime(Plugin):
             return No(f"ONNX Runtime does not load {node.node.op_type}: {e}")
         found: list[TensorType] = []
         for out in outputs:
-            dtype, shape = _DTYPES.get(out.type), out.shape
-            if dtype is None or not (
-                all(isinstance(n, int) for n in shape) if shape else _is_scalar(model, out)
-            ):
-                return No(f"what {node.node.op_type} gives is only known when it runs: {out.type} {shape}")
-            found.append(TensorType(dtype, tuple(shape)))
+            dtype, made = _DTYPES.get(out.type), names.numbers(out.shape)
+            if dtype is None or made is None or not (made or _is_scalar(model, out)):
+                return No(
+                    f"what {node.node.op_type} gives is only known when it runs: {out.type} {out.shape}"
+                )
+            found.append(TensorType(dtype, made))
         return found
 
     def host(self, node: ModelNode, opsets: Mapping[str, int]) -> HostRun | No:
@@ -320,7 +335,7 @@ def _misfit(origin: Origin) -> str:
     return f"ONNX Runtime has no CPU kernel for {op_type} of {', '.join(dict.fromkeys(t for _, t in typed))}"
 
 
-def _typed(formals: Sequence[Any], values: Sequence[Value | Array | None]) -> Iterable[tuple[Any, str]]:
+def _typed(formals: Sequence[Any], values: Sequence[Operand]) -> Iterable[tuple[Any, str]]:
     """What is declared of a value, with its type as ONNX Runtime writes it. The last may stand for many."""
     for i, v in enumerate(values):
         if v is not None:

@@ -20,11 +20,12 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, helper
 
 from tilewright.frontend.onnx.export import brought_names, onnx_node, region_model, to_model
-from tilewright.graph.external import YES, Answer, No, Plugin, Region, RunRegion, Unit
+from tilewright.graph.external import YES, Answer, Capabilities, No, Plugin, Region, RunRegion, Unit
 from tilewright.graph.segments import cut_out
 from tilewright.ir.dtype import DType
 from tilewright.plugins.packages import installed_version, needs
 from tilewright.support.arrays import Array
+from tilewright.support.errors import UserError
 
 _DEVICE = "CPU"
 _TYPES = frozenset(DType) - {DType.F64, DType.BF16}
@@ -42,6 +43,7 @@ _FEW = 16  # floats of a constant whose values may matter to what is supported: 
 class OpenVino(Plugin):
     name = "openvino"
     version = installed_version("openvino")
+    capabilities = Capabilities(open_sizes=True)
 
     def is_available(self) -> Answer:
         return needs("openvino", "openvino")
@@ -53,16 +55,26 @@ class OpenVino(Plugin):
         return No(reason) if reason else YES
 
     def compile(self, region: Region, constants: Mapping[str, Array]) -> bytes:
-        return region_model(region).SerializeToString()
+        model = region_model(region)
+        reason = (
+            _lack(_read(model, constants)) if region.is_open else ""
+        )  # units were asked about at given sizes
+        if reason:
+            raise UserError(reason)
+        return model.SerializeToString()
 
     def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
-        options = {
+        options: dict[str, str | int] = {
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
             "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": "f32",
         }
-        compiled = _core().compile_model(_read(ModelProto.FromString(blob), constants), _DEVICE, options)
+        model = ModelProto.FromString(blob)
+        if any(d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim):
+            # Fused attention that it keeps for other sizes gives wrong numbers where a size is larger (2026.4).
+            options["CPU_RUNTIME_CACHE_CAPACITY"] = 0
+        compiled = _core().compile_model(_read(model, constants), _DEVICE, options)
         tensor = _engine().Tensor
         mine = threading.local()  # a request serves one run at a time
 
@@ -151,10 +163,10 @@ def _is_narrow(array: Array | None) -> bool:
 
 
 def _question(unit: Unit) -> bytes:
-    """A model of the unit alone, the same for all that differ in names and weights only."""
+    """A model of the unit alone, for the largest sizes, the same for all that differ in names and weights only."""
     part = cut_out(unit.graph, "question", unit.nodes, unit.inputs, unit.outputs)
     sketch = replace(part, constants={v: _sketched(a) for v, a in part.constants.items()})
-    model = to_model(sketch, weights=False)
+    model = to_model(sketch, weights=False, at_capacity=True)
     if any(
         a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for n in model.graph.node for a in n.attribute
     ):
@@ -191,18 +203,24 @@ def _asked(question: bytes) -> str:
     }
     try:
         read = _read(model, zeros)
-        taken = _core().query_model(read, _DEVICE)
+        lack = _lack(read)
     except Exception as e:  # its errors have no common class
         return f"OpenVINO does not read it: {_gist(str(e))}"
-    missing = {op.get_type_name() for op in read.get_ops() if op.get_friendly_name() not in taken}
-    if missing:
-        return f"OpenVINO's CPU has no {', '.join(sorted(missing))}"
+    if lack:
+        return lack
     if len(read.inputs) != len(model.graph.input):
         return "OpenVINO does not heed all of its inputs"
     wanted = [[d.dim_value for d in o.type.tensor_type.shape.dim] for o in model.graph.output]
     made = [o.get_partial_shape() for o in read.outputs]
     is_same = all(m.is_static and list(m.to_shape()) == w for m, w in zip(made, wanted, strict=True))
     return "" if is_same else "OpenVINO gives it another shape"
+
+
+def _lack(model: Any) -> str:
+    """What the device does not have of a model that OpenVINO has read; empty if it takes it."""
+    taken = _core().query_model(model, _DEVICE)
+    missing = {op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in taken}
+    return f"OpenVINO's CPU has no {', '.join(sorted(missing))}" if missing else ""
 
 
 def _gist(message: str) -> str:

@@ -5,7 +5,6 @@ Reading checks every type and range and takes exactly the known keys: a file is 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TypeAlias, TypeVar, assert_never, cast
 
 from tilewright.runtime.dtypes import numpy_dtype
@@ -98,10 +97,10 @@ def manifest_to_json(m: Manifest) -> Json:
         "model_digest": m.model_digest,
         "triple": m.triple,
         "features": list(m.features),
-        "inputs": [_spec_to_json(s) for s in m.inputs],
-        "outputs": [_spec_to_json(s) for s in m.outputs],
+        "inputs": [spec_to_json(s) for s in m.inputs],
+        "outputs": [spec_to_json(s) for s in m.outputs],
         "checks": [[c.node, c.dtype, list(c.extents), c.from_back] for c in m.checks],
-        "dims": [[d.name, d.least, d.most, d.multiple] for d in m.dims],
+        "dims": [dim_to_json(d) for d in m.dims],
         "guards": [[size_to_json(g.size), g.op] for g in m.guards],
         "in_place": [list(pair) for pair in m.in_place],
         "states": [list(pair) for pair in m.states],
@@ -114,7 +113,7 @@ def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
         *("triple", "features", "inputs", "outputs", "checks", "dims", "guards", "in_place", "states"),
     )
     checks, dims, guards, in_place, states = rest
-    known = {d.name: d for d in map(_dim_from_json, dims.items())}
+    known = {d.name: d for d in map(dim_from_json, dims.items())}
     if not isinstance(options.value, dict):
         raise options.bad("a mapping")
     pairs = cast(dict[str, object], options.value)
@@ -126,8 +125,8 @@ def manifest_from_json(entry: Entry, format_version: int) -> Manifest:
         digest.text(),
         triple.text(),
         features.texts(),
-        tuple(_spec_from_json(s, known) for s in inputs.items()),
-        tuple(_spec_from_json(s, known) for s in outputs.items()),
+        tuple(spec_from_json(s, known) for s in inputs.items()),
+        tuple(spec_from_json(s, known) for s in outputs.items()),
         tuple(_check_from_json(c) for c in checks.items()),
         tuple(known.values()),
         tuple(_guard_from_json(g, known) for g in guards.items()),
@@ -154,12 +153,12 @@ def region_from_json(entry: Entry, blob: bytes, model: bytes, constants: int) ->
     return RegionCode(key.text(), plugin.text(), version.text(), blob, model, tuple(pairs), last.flag())
 
 
-def _spec_to_json(spec: TensorSpec) -> Json:
+def spec_to_json(spec: TensorSpec) -> Json:
     sizes = [[] if s is None else [size_to_json(s)] for s in spec.sizes]
     return [spec.name, spec.dtype, list(spec.shape), sizes]
 
 
-def _spec_from_json(entry: Entry, dims: Mapping[str, Dim] = MappingProxyType({})) -> TensorSpec:
+def spec_from_json(entry: Entry, dims: Mapping[str, Dim]) -> TensorSpec:
     name, dtype, shape, sizes = entry.items(4)
     numpy_dtype(dtype.text())
     found = tuple(_size_from_json(e.items(1)[0], dims) if e.items() else None for e in sizes.items())
@@ -203,7 +202,11 @@ def _atom_from_json(entry: Entry, dims: Mapping[str, Dim], depth: int) -> Atom:
     return Quotient(_size_from_json(size, dims, depth + 1), by.count())
 
 
-def _dim_from_json(entry: Entry) -> Dim:
+def dim_to_json(dim: Dim) -> Json:
+    return [dim.name, dim.least, dim.most, dim.multiple]
+
+
+def dim_from_json(entry: Entry) -> Dim:
     name, least, most, multiple = entry.items(4)
     if not 0 <= least.count() <= most.count() or multiple.count() < 1:
         raise entry.bad("a range")
@@ -256,7 +259,7 @@ def _step_to_json(step: _Step) -> Json:
                 [_call_to_json(c) for c in calls],
             ]
         case ExternalCall(key, inputs, outputs):
-            views = [[[_slot_to_json(s), _spec_to_json(t)] for s, t in group] for group in (inputs, outputs)]
+            views = [[[_slot_to_json(s), spec_to_json(t)] for s, t in group] for group in (inputs, outputs)]
             return ["external", key, *views]
         case Branch(cond, then, otherwise):
             return ["branch", _slot_to_json(cond), program_to_json(then), program_to_json(otherwise)]
@@ -289,7 +292,7 @@ def _step_from_json(entry: Entry, dims: Mapping[str, Dim], depth: int) -> _Step:
         case "segment", [calls]:
             return Segment(tuple(_call_from_json(c, dims) for c in calls.items()))
         case "external", [key, inputs, outputs]:
-            return ExternalCall(key.text(), _views_from_json(inputs), _views_from_json(outputs))
+            return ExternalCall(key.text(), _views_from_json(inputs, dims), _views_from_json(outputs, dims))
         case "branch", [cond, then, otherwise]:
             return Branch(
                 _slot_from_json(cond),
@@ -327,6 +330,6 @@ def _box_from_json(entry: Entry, dims: Mapping[str, Dim]) -> SizeBox:
     return tuple(found)
 
 
-def _views_from_json(entry: Entry) -> tuple[tuple[Slot, TensorSpec], ...]:
+def _views_from_json(entry: Entry, dims: Mapping[str, Dim]) -> tuple[tuple[Slot, TensorSpec], ...]:
     pairs = [e.items(2) for e in entry.items()]
-    return tuple((_slot_from_json(slot), _spec_from_json(spec)) for slot, spec in pairs)
+    return tuple((_slot_from_json(slot), spec_from_json(spec, dims)) for slot, spec in pairs)

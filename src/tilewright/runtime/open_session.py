@@ -6,6 +6,7 @@ that was, a look into a table. There may be narrower programs, which run where s
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from tilewright.runtime.range_program import OpenBound, RangeProgram
 from tilewright.runtime.recycled import RecycledMemory
 from tilewright.runtime.team import shared_team
 from tilewright.support.arrays import OpaqueArray
-from tilewright.support.artifact import Artifact, TensorSpec
+from tilewright.support.artifact import Artifact, SizedCode, TensorSpec
 from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 
@@ -26,16 +27,23 @@ _KNOWN_SHAPES = 4096  # whose program is kept
 
 
 class OpenSession(Closing):
-    """A loaded program for all sizes of its dimensions. `run` may be called from several Python threads at once."""
+    """A loaded program for all sizes of its dimensions. `run` may be called from several Python threads at once.
+    `externals`: the code of the program's external calls.
+    """
 
-    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        threads: int | None = None,
+        externals: Mapping[str, SizedCode] = MappingProxyType({}),
+    ) -> None:
         manifest = artifact.manifest
         self.threads = default_threads() if threads is None else check_threads(threads)
         check_machine(manifest)
         self.dims = manifest.dims
         self._states = manifest.states
         team = shared_team(artifact.driver, self.threads)
-        self._whole = RangeProgram(artifact, team)
+        self._whole = RangeProgram(artifact, team, externals)
         self._programs = (*(RangeProgram(a, team) for a in artifact.narrower), self._whole)
         if any(p.is_parallel for p in self._programs):
             team.start()
@@ -65,6 +73,16 @@ class OpenSession(Closing):
             np.copyto(array, views[name])
             views[name] = array
         return views
+
+    def call(
+        self, inputs: Sequence[OpaqueArray], outputs: Sequence[OpaqueArray], sizes: Mapping[str, int]
+    ) -> None:
+        """Run once where dimensions have these sizes, which inputs need not tell. Arrays are in the program's order."""
+        values = {d.name: sizes[d.name] for d in self.dims}
+        sized = self._whole.sizes.at(values, {i: a.shape for i, a in enumerate(inputs)})
+        results = self._whole.run(inputs, sized, self._memory)
+        for have, want in zip(results.values(), outputs, strict=True):
+            np.copyto(want, have)
 
     def bind(self, feeds: Feeds, outputs: Buffers | None = None) -> "OpenBound":
         """Fix the arrays that runs read from and write to, and with them the sizes."""

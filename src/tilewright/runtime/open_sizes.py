@@ -62,9 +62,7 @@ class OpenSizes:
         self._spec_of = tuple(map(self._specs.index, kinds))
         found = {d.name: place_of(d, self.inputs) for d in self.dims}
         self._where = {name: place for name, place in found.items() if place is not None}
-        missing = next((name for name, place in found.items() if place is None), None)
-        if missing is not None:
-            raise UserError(f"no input has the dimension {missing}", hint="compile the program again")
+        self._missing = next((name for name, place in found.items() if place is None), None)
         self._known: dict[tuple[int, ...], Sized] = {}
 
     def of(self, shapes: Sequence[tuple[int, ...]]) -> Sized:
@@ -72,6 +70,10 @@ class OpenSizes:
         key = tuple(n for shape in shapes for n in shape)
         found = self._known.get(key)
         if found is None:
+            if self._missing is not None:
+                raise UserError(
+                    f"no input has the dimension {self._missing}", hint="compile the program again"
+                )
             values = {name: shapes[i][d] for name, (i, d) in self._where.items()}
             found = self.at(values, dict(enumerate(shapes)))
             self.keep(key, found)

@@ -240,7 +240,7 @@ class State:
         pool = self._pool
         context = pool.take()
         try:
-            context.use(sized.choice, sized.parts)
+            context.use(sized.choice, sized.parts, sized.values)
             if context.attached is not self._mark:
                 context.attach([*self._inputs, *self._numbers], self._results)
                 context.attached = self._mark

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, assert_never
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants, MemoryRegion, address_of
+from tilewright.runtime.sized_views import SizedViews, copied_bytes
 from tilewright.runtime.team import Team
 from tilewright.support.arrays import OpaqueArray
 from tilewright.support.artifact import (
@@ -28,6 +30,7 @@ from tilewright.support.artifact import (
     Place,
     Segment,
     SizeChoice,
+    SizedCode,
     Slot,
     TensorSpec,
 )
@@ -106,8 +109,14 @@ def is_shared(calls: Sequence[KernelCall]) -> bool:
     return any(call.parts > call.steps or (n and call.beside) for n, call in enumerate(calls))
 
 
+_NO_SIZES: Mapping[str, int] = MappingProxyType({})
+_NO_CODE: Mapping[str, SizedCode] = MappingProxyType({})
+
+
 class ExecutionPlan:
-    """The parts of a program that all runs share."""
+    """The parts of a program that all runs share. The code of its external calls is in `externals`, or in `sized` if
+    it has open dimensions.
+    """
 
     def __init__(
         self,
@@ -116,11 +125,13 @@ class ExecutionPlan:
         constants: Constants,
         externals: Mapping[str, ExternalCode],
         team: Team,
+        sized: Mapping[str, SizedCode] = _NO_CODE,
     ) -> None:
         self.code = code
         self.team = team
         self.constants = constants
         self.externals = dict(externals)
+        self.sized = dict(sized)
         self.arena_bytes = artifact.arena_bytes
         self.is_open = bool(
             artifact.manifest.dims
@@ -130,7 +141,9 @@ class ExecutionPlan:
         self.segments: list[Segment] = []
         self.program = map_program(artifact.program, self._plan, self._condition)
         self.is_parallel = team.threads > 1 and any(is_shared(s.calls) for s in self.segments)
-        self._check_externals()
+        calls = [s for s in leaves(self.program) if isinstance(s, ExternalCall)]
+        self.copied_bytes = max(map(copied_bytes, calls), default=0)  # of what external code needs contiguous
+        self._check_externals(calls)
 
     def _plan(self, run: list[Segment | ExternalCall]) -> Iterator[NativeSegment | ExternalCall]:
         for step in run:
@@ -184,6 +197,12 @@ class ExecutionPlan:
     def _check_view(self, slot: Slot, spec: TensorSpec | None, where: str) -> None:
         """Python may look at the slot as the spec says; None: as a condition."""
         self._check_slot(slot, where)
+        if spec is not None and any(
+            s is not None and s.bounds[1] > n for s, n in zip(spec.sizes, spec.shape, strict=False)
+        ):
+            raise UserError(
+                f"{spec.name} may be larger than its memory", where=where, hint="compile it again"
+            )
         match slot.place:
             case Place.ARENA:
                 is_right = slot.at + (1 if spec is None else nbytes_of(spec)) <= self.arena_bytes
@@ -202,9 +221,9 @@ class ExecutionPlan:
                 hint="compile it again",
             )
 
-    def _check_externals(self) -> None:
-        called = {step.key for step in leaves(self.program) if isinstance(step, ExternalCall)}
-        missing = sorted(called - self.externals.keys())
+    def _check_externals(self, calls: Sequence[ExternalCall]) -> None:
+        given = self.sized.keys() if self.is_open else self.externals.keys()
+        missing = sorted({step.key for step in calls} - given)
         if missing:
             raise UserError(
                 f"the program needs external code that was not given: {', '.join(map(repr, missing))}",
@@ -290,6 +309,7 @@ class RunContext:
         self._arena = MemoryRegion(plan.arena_bytes, zeroed=not plan.is_open)
         self._inputs: Sequence[OpaqueArray] = ()
         self._outputs: Sequence[OpaqueArray] = ()
+        self._sized = SizedViews(plan.copied_bytes)
         calls = [c for s in plan.segments for c in s.calls]
         self._pointers = (ctypes.c_uint64 * max(1, sum(len(c.args) for c in calls)))()
         # where in `_pointers` the address of each input and output goes
@@ -332,13 +352,14 @@ class RunContext:
         self._choice, self._table = choice, table
         self.only_job = table.addresses[0] if self._is_native else 0
 
-    def use(self, choice: SizeChoice, parts: Sequence[int]) -> None:
+    def use(self, choice: SizeChoice, parts: Sequence[int], sizes: Mapping[str, int] = _NO_SIZES) -> None:
         """Make the calls of this choice; and run as many parts of those in which that depends on open dimensions, in
-        their order.
+        their order. External code gets arrays of these `sizes`.
         """
         if choice != self._choice:
             self._take(choice)
         self._table.use_parts(parts)
+        self._sized.use(sizes)
 
     def attach(self, inputs: Sequence[OpaqueArray], outputs: Sequence[OpaqueArray]) -> None:
         """Read from and write to these arrays, which were checked, from now on."""
@@ -358,6 +379,8 @@ class RunContext:
     def detach(self) -> None:
         """Let go of the arrays. The tables still hold their addresses, and are not used before the next `attach`."""
         self._inputs = self._outputs = ()
+        if not self._is_native:  # external code is given the arrays themselves
+            self.attached = None
 
     def run(self) -> None:
         if not self.only_job:
@@ -372,7 +395,10 @@ class RunContext:
                     if self.run_job(self._table.addresses[index]):
                         self.revive()
                 case ExternalCall():
-                    self._call(step)
+                    if self._plan.is_open:
+                        self._call_sized(step)
+                    else:
+                        self._call(step)
                 case Branch(cond, then, otherwise):
                     self._run(then if self._is_true(cond) else otherwise)
                 case While(cond, body):
@@ -393,8 +419,21 @@ class RunContext:
         try:
             self._plan.externals[step.key](inputs, outputs)
         except Exception as error:
-            error.add_note(f"in the external call {step.key!r} of a compiled program")
+            error.add_note(_where(step))
             raise
+
+    def _call_sized(self, step: ExternalCall) -> None:
+        sized = self._sized
+        try:
+            inputs = tuple([sized.input(self._view(slot, spec), spec) for slot, spec in step.inputs])
+            outputs = tuple([sized.output(self._view(slot, spec), spec) for slot, spec in step.outputs])
+            self._plan.sized[step.key](inputs, outputs, sized.sizes)
+            sized.finish()
+        except Exception as error:
+            error.add_note(_where(step))
+            raise
+        finally:
+            sized.forget()
 
     def _view(self, slot: Slot, spec: TensorSpec) -> OpaqueArray:
         match slot.place:
@@ -412,6 +451,10 @@ class RunContext:
 
     def _is_true(self, cond: Slot) -> bool:
         return bool(self._view(cond, _FLAG).reshape(-1)[0])
+
+
+def _where(step: ExternalCall) -> str:
+    return f"in the external call {step.key!r} of a compiled program"
 
 
 _FLAG = TensorSpec("condition", "bool", ())

@@ -4,7 +4,8 @@ An open dimension always lies in memory with the pitch of its largest size. Inpu
 unless they have it; results are views of such memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,23 +19,28 @@ from tilewright.runtime.recycled import RecycledMemory
 from tilewright.runtime.session import ContextPool
 from tilewright.runtime.team import Team
 from tilewright.support.arrays import OpaqueArray
-from tilewright.support.artifact import Artifact
+from tilewright.support.artifact import Artifact, SizedCode
 
 
 class RangeProgram:
-    """`sizes` says what follows from the shapes of inputs. `run` may be called from several Python threads at once."""
+    """`sizes` says what follows from the shapes of inputs. `run` may be called from several Python threads at once.
+    `externals`: the code of the program's external calls.
+    """
 
-    def __init__(self, artifact: Artifact, team: Team) -> None:
+    def __init__(
+        self, artifact: Artifact, team: Team, externals: Mapping[str, SizedCode] = MappingProxyType({})
+    ) -> None:
         manifest = artifact.manifest
         self.in_place = dict(manifest.in_place)
         constants = Constants(artifact.constants, artifact.digests)
-        plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team)
+        plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team, externals)
         self.is_parallel = plan.is_parallel
         self.sizes = OpenSizes(manifest, [c for s in plan.segments for c in s.calls])
         self.pool = ContextPool(plan, max(2, default_threads() + 1))
         self._staged: dict[int, list[OpaqueArray]] = {}
         tensors = (*self.sizes.inputs, *self.sizes.outputs)
-        self.capacity_bytes = plan.arena_bytes + sum(map(nbytes_of, tensors))  # of a run at the largest sizes
+        # Of a run at the largest sizes; and copies for external code, which nearly the largest need.
+        self.capacity_bytes = plan.arena_bytes + plan.copied_bytes + sum(map(nbytes_of, tensors))
 
     def run(
         self, arrays: Sequence[OpaqueArray], sized: Sized, memory: RecycledMemory
@@ -45,7 +51,7 @@ class RangeProgram:
         context = self.pool.take()
         try:
             inputs = self._staged_inputs(context, arrays, sized, results)
-            context.use(sized.choice, sized.parts)
+            context.use(sized.choice, sized.parts, sized.values)
             context.attach([*inputs, *number_arrays(sized)], results)
             context.run()
         finally:
@@ -56,7 +62,7 @@ class RangeProgram:
     def bind(self, arrays: Sequence[OpaqueArray], sized: Sized, outputs: Buffers) -> "OpenBound":
         """Fix the arrays that runs read from and write to, and with them the sizes."""
         context = self.pool.take_away()
-        context.use(sized.choice, sized.parts)
+        context.use(sized.choice, sized.parts, sized.values)
         results = [empty_aligned(s.shape, dtype_of(s)) for s in self.sizes.outputs]
         inputs = self._stage(arrays, self._new_stages(), sized, results)
         context.attach([*inputs, *number_arrays(sized)], results)

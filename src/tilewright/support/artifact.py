@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilewright.support.indices import IndexCheck
 from tilewright.support.program import ProgramTree, leaves, map_program
-from tilewright.support.sizes import Dim, Guard, SizeExpr
+from tilewright.support.sizes import Dim, Guard, SizeExpr, SymInt
 
 FORMAT_VERSION = 11
 SIZE_INPUT = "size__"  # how the names of the inputs begin that are sizes of open dimensions, in multiples
@@ -34,6 +34,12 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     sizes: tuple[SizeExpr | None, ...] = ()
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Its shape as numbers that know their sizes."""
+        sizes = self.sizes or (None,) * len(self.shape)
+        return tuple(n if s is None else SymInt(s) for n, s in zip(self.shape, sizes, strict=True))
 
     def shape_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Its shape where the open dimensions have these sizes."""
@@ -139,6 +145,12 @@ def choice_at(boxes: Iterable[SizeBox], sizes: Mapping[str, int]) -> SizeChoice:
 ExternalCode: TypeAlias = Callable[[tuple[NDArray[np.generic], ...], tuple[NDArray[np.generic], ...]], None]
 """Code outside the compiler: called with inputs (read-only) and outputs, it fills the outputs in place. The arrays are
 views of the program's memory and must not be kept after the call."""
+
+SizedCode: TypeAlias = Callable[
+    [tuple[NDArray[np.generic], ...], tuple[NDArray[np.generic], ...], Mapping[str, int]], None
+]
+"""The same in a program with open dimensions, whose sizes come last. The arrays are as large as these say, and
+contiguous: what does not lie so in the program's memory is copied, before the call and after it."""
 
 
 @dataclass(frozen=True, slots=True)

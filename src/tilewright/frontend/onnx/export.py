@@ -3,6 +3,9 @@
 Only graphs whose nodes all know their origin can be written: parts of a model, before passes have changed them. A node
 that the importer wrote as several is written as the one that it was, if it is complete.
 
+Open sizes are named dimensions of inputs and outputs, and numbers that follow from them are computed by nodes over the
+shapes of inputs (`open_numbers.py`); or all are as they are at the largest sizes.
+
 With `weights=False` the model is small: its constants, but for the smallest, have a name, a type and a shape, and are
 said to be in a file that has their name. Who loads it brings them.
 """
@@ -12,13 +15,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from tilewright.frontend.onnx.open_numbers import DimNames, NumberWriter
 from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph, Node, Value, users
-from tilewright.graph.origin import ModelNode, Origin
+from tilewright.graph.origin import ModelNode, OpenNumbers, Operand, Origin
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import ONNX_NUMBERS
 from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
+from tilewright.support.sizes import capacity, is_open
 
 _SMALL = 1024  # bytes of a constant that is always written
 _IR_VERSION = 10  # of the file format: one that engines of the last years read
@@ -32,19 +37,31 @@ def onnx_node(node: ModelNode) -> NodeProto:
 
 
 def to_model(
-    graph: Graph, *, weights: bool = True, knows: Callable[[Origin], bool] = lambda _: True
+    graph: Graph,
+    *,
+    weights: bool = True,
+    knows: Callable[[Origin], bool] = lambda _: True,
+    at_capacity: bool = False,
 ) -> ModelProto:
-    """UserError if a node has no origin, or parts of the graph are written in different versions of ONNX. Nodes that
-    the importer wrote as several are written as such if the reader `knows` them.
+    """UserError if a node has no origin, parts of the graph are written in different versions of ONNX, or a number in
+    it depends on sizes that the shapes of its inputs do not tell. Nodes that the importer wrote as several are written
+    as such if the reader `knows` them. `at_capacity`: for the largest sizes alone.
     """
-    writer = _Writer(graph, knows)
+    writer = _Writer(graph, knows, at_capacity)
     nodes = list(writer.nodes())
+    nodes = [*writer.sizes.nodes, *nodes]
+    names = DimNames()
+
+    def info(v: Value) -> ValueInfoProto:
+        shape = tuple(map(capacity, v.shape)) if at_capacity else names.shape(v.shape)
+        return helper.make_tensor_value_info(v.name, onnx_number(v.type.dtype), shape)
+
     used = {name for n in nodes for name in n.input} | {v.name for v in graph.outputs}
     proto = GraphProto(
         name=graph.name,
         node=nodes,
-        input=[_info(v) for v in graph.inputs],
-        output=[_info(v) for v in graph.outputs],
+        input=[info(v) for v in graph.inputs],
+        output=[info(v) for v in graph.outputs],
         initializer=[_tensor(v.name, a, weights) for v, a in graph.constants.items() if v.name in used],
     )
     proto.initializer.extend(numpy_helper.from_array(a, name) for name, a in writer.literals.items())
@@ -69,11 +86,13 @@ def region_model(region: Region) -> ModelProto:
 
 
 class _Writer:
-    def __init__(self, graph: Graph, knows: Callable[[Origin], bool]) -> None:
+    def __init__(self, graph: Graph, knows: Callable[[Origin], bool], at_capacity: bool) -> None:
         self._graph, self._users, self._knows = graph, users(graph), knows
+        self._at_capacity = at_capacity
         self.opsets: dict[str, int] = {}
         self.literals: dict[str, Array] = {}  # inputs that had become attributes
         self._taken = {v.name for v in self._users}
+        self.sizes = NumberWriter(graph.inputs, self._literal, self._taken)
 
     def nodes(self) -> Iterator[NodeProto]:
         """In an order in which they can run: a whole stands where its last part does."""
@@ -114,7 +133,7 @@ class _Writer:
         node.CopyFrom(onnx_node(origin.node))
         del node.input[:], node.output[:]
         del node.metadata_props[:]  # what an exporter remembers is of no use here
-        node.input.extend(self._name(x) for x in origin.operands)
+        node.input.extend(self._name(x, origin.opsets.get("", 0)) for x in origin.operands)
         node.output.extend("" if v is None else v.name for v in origin.results)
         for domain, version in origin.opsets.items():
             if self.opsets.setdefault(domain, version) != version:
@@ -123,20 +142,25 @@ class _Writer:
                 )
         return node
 
-    def _name(self, operand: Value | Array | None) -> str:
-        if operand is None:
-            return ""
-        if isinstance(operand, Value):
-            return operand.name
+    def _name(self, operand: Operand, opset: int) -> str:
+        match operand:
+            case None:
+                return ""
+            case Value():
+                return operand.name
+            case OpenNumbers() if self._at_capacity or not is_open(operand.values):
+                return self._literal(operand.at_capacity)
+            case OpenNumbers():
+                return self.sizes.write(operand, opset)
+            case _:
+                return self._literal(operand)
+
+    def _literal(self, array: Array) -> str:
         name = f"literal~{len(self.literals)}"
         while name in self._taken:
             name += "~"
-        self.literals[name] = np.asarray(operand)
+        self.literals[name] = np.asarray(array)
         return name
-
-
-def _info(v: Value) -> ValueInfoProto:
-    return helper.make_tensor_value_info(v.name, onnx_number(v.type.dtype), v.shape)
 
 
 def _tensor(name: str, array: Array, weights: bool) -> TensorProto:

@@ -36,7 +36,7 @@ from tilewright.graph.external import CustomNode, No
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.known import KnownValues
 from tilewright.graph.open_values import OpenArray, OpenValues
-from tilewright.graph.origin import Origin, origin_name
+from tilewright.graph.origin import OpenNumbers, Operand, Origin, origin_name
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.ops.core.constant import Sizes
 from tilewright.ops.hostop import HostValue
@@ -55,20 +55,22 @@ class _Import:
 
     node: Node
     step: NodeSite
-    operands: tuple[Value | Array | None, ...]
+    operands: tuple[Operand, ...]
 
 
 def _origin(
     step: NodeSite,
-    operands: Sequence[Value | Array | None],
+    operands: Sequence[Operand],
     values: Mapping[str, Value],
     whole: Origin | None = None,
 ) -> Origin:
     return Origin(step.node, step.opsets, tuple(operands), tuple(map(values.get, step.node.output)), whole)
 
 
-def _stated(value: Value, known: Array | None) -> Array | None:
+def _stated(value: Value, known: Array | None, sizes: OpenArray | None) -> Array | OpenNumbers | None:
     """An input of a node that its op does not take. If it is not known, only its type matters: any value will do."""
+    if known is None and sizes is not None:
+        return OpenNumbers(tuple(sizes.reshape(-1)), sizes.shape, value.type.dtype.numpy)
     if known is not None or value.bytes > _KEPT_BYTES:
         return known
     return np.zeros(value.shape, value.type.dtype.numpy)
@@ -272,12 +274,12 @@ class StageImporter:
 
         types = [None if v is None else v.type for v in inputs]
         op, taken = make_op(step, cls, attrs, types, constant, sizes)
-        stated = [v if v is None or i in taken else _stated(v, constant(i)) for i, v in enumerate(inputs)]
+        stated = [
+            v if v is None or i in taken else _stated(v, constant(i), sizes(i)) for i, v in enumerate(inputs)
+        ]
         self._add_op(step, op, [v for v in (inputs[i] for i in taken) if v is not None], stated)
 
-    def _add_op(
-        self, step: NodeSite, op: Op, operands: Sequence[Value], stated: Sequence[Value | Array | None]
-    ) -> None:
+    def _add_op(self, step: NodeSite, op: Op, operands: Sequence[Value], stated: Sequence[Operand]) -> None:
         """A node of the graph. `stated` are the inputs as the model has them."""
         names = [n or f"{step.name}.{i}" for i, n in enumerate(step.node.output)]
         self._define_outputs(
@@ -285,7 +287,7 @@ class StageImporter:
         )
 
     def _define_outputs(
-        self, step: NodeSite, made: Node, stated: Sequence[Value | Array | None], names: Iterable[str]
+        self, step: NodeSite, made: Node, stated: Sequence[Operand], names: Iterable[str]
     ) -> None:
         for v in made.outputs:
             check_tensor_bytes(v.shape, v.type.dtype, self._source.limits)

@@ -19,9 +19,10 @@ from tilewright.frontend.onnx.importer import StageImporter
 from tilewright.frontend.onnx.interface import InputSpec
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.graph.graph import Graph, Node
+from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import TensorType
-from tilewright.support.arrays import Array
+from tilewright.support.arrays import Array, Shapes
 from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.support.sizes import (
     Dim,
@@ -124,6 +125,21 @@ def _imported(model: OnnxModel, dims: Mapping[str, Dim], fixed: Mapping[str, int
     return OpenGraph(graph, tuple(sorted(found)), tuple(guards.found))
 
 
+def import_at_most(model: OnnxModel, dims: Mapping[str, Dim]) -> Graph:
+    """The model for the largest sizes alone."""
+    return _whole(model, {n: d.most for n, d in dims.items()})
+
+
+def import_sized(model: OnnxModel, shapes: Shapes) -> Graph:
+    """A part of a model that was imported with open dimensions, for inputs of these shapes, which have open sizes. They
+    were followed when it was imported; so they are now.
+    """
+    types = {
+        s.name: TensorType(DType.of(s.dtype), shapes[s.name]) for s in model.specs if s.dtype is not None
+    }
+    return eliminate_dead(_imported_as(model, types))
+
+
 def _whole(model: OnnxModel, sizes: Mapping[str, int]) -> Graph:
     types: dict[str, TensorType] = {}
     for spec in model.specs:
@@ -131,6 +147,10 @@ def _whole(model: OnnxModel, sizes: Mapping[str, int]) -> Graph:
             raise NotFollowed(f"input {spec.name} has no shape in the model")
         shape = tuple(n if isinstance(n, int) else sizes[dim_name(spec, d)] for d, n in enumerate(spec.shape))
         types[spec.name] = TensorType(DType.of(spec.dtype), shape)
+    return _imported_as(model, types)
+
+
+def _imported_as(model: OnnxModel, types: Mapping[str, TensorType]) -> Graph:
     importer = StageImporter(model.scope, dict(types))
     for name, type in types.items():
         importer.declare(name, type)

@@ -84,6 +84,11 @@ def name_of(graph: Graph, node: Node) -> str:
     return type(node.op).__name__ if origin is None else origin.op_type
 
 
+def unit_of(graph: Graph, node: Node) -> Unit:
+    """A node by itself."""
+    return Unit(name_of(graph, node), graph, (node,), node.inputs, node.outputs, graph.origins.get(node))
+
+
 def _answer(ask: Callable[[], Answer]) -> Answer:
     """A plugin's answer; one that fails to give it has said no."""
     try:

@@ -18,9 +18,11 @@ from typing import TypeAlias
 
 from tilewright.graph.border import border_seconds
 from tilewright.graph.external import Plugin, Region
-from tilewright.graph.graph import Node
+from tilewright.graph.graph import Node, Value
 from tilewright.graph.passes.partition import Offer, Refusal
+from tilewright.ops.opdef import TensorType
 from tilewright.ops.outside import Outside
+from tilewright.support.sizes import capacity
 
 NativeSeconds: TypeAlias = Callable[[Iterable[Node]], float]
 """An estimate of how long native code takes for these nodes. Costly when it is asked first."""
@@ -82,12 +84,50 @@ class _Judged:
 
 
 def stated_seconds(plugin: Plugin, region: Region, threads: int) -> float | None:
-    """How long the plugin says it takes; None if it does not say, or nothing that makes sense."""
+    """How long the plugin says it takes, at the largest sizes if some are open; None if it does not say, or nothing
+    that makes sense.
+    """
+    region = _at_most(region) if region.is_open else region
     try:
         stated = plugin.seconds(region, threads if plugin.capabilities.threads else 1)
     except Exception:  # whatever a plugin does, the compiler goes on
         return None
     return stated if stated is not None and math.isfinite(stated) and stated >= 0 else None
+
+
+def _at_most(region: Region) -> Region:
+    """The region with values of plain shapes: it is computed with them."""
+    known: dict[Value, Value] = {}
+
+    def value(v: Value) -> Value:
+        if v not in known:
+            known[v] = Value(v.name, TensorType(v.type.dtype, tuple(map(capacity, v.shape))))
+        return known[v]
+
+    def values(vs: Iterable[Value]) -> tuple[Value, ...]:
+        return tuple(map(value, vs))
+
+    old = region.graph
+    nodes = {n: Node(n.op, values(n.inputs), values(n.outputs), n.name) for n in old.nodes}
+    graph = replace(
+        old,
+        inputs=values(old.inputs),
+        outputs=values(old.outputs),
+        nodes=tuple(nodes.values()),
+        constants={value(v): a for v, a in old.constants.items()},
+        origins={nodes[n]: origin for n, origin in old.origins.items()},
+    )
+    units = [
+        replace(
+            u,
+            graph=graph,
+            nodes=tuple(nodes[n] for n in u.nodes),
+            inputs=values(u.inputs),
+            outputs=values(u.outputs),
+        )
+        for u in region.units
+    ]
+    return replace(region, graph=graph, units=tuple(units))
 
 
 def has_custom_op(region: Region) -> bool:
