@@ -31,9 +31,10 @@ from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.manifest import manifest_of
 from tilewright.driver.narrower import narrower_programs, with_narrower
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
+from tilewright.driver.range_jobs import RangeJobs, RangeOrder, RangeProgramMade
 from tilewright.driver.trace import ProgramTrace
-from tilewright.driver.tuned import Tuned
-from tilewright.driver.workers import Workers
+from tilewright.driver.tuned import Tuned, tuned_digest
+from tilewright.driver.workers import Workers, default_workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
 from tilewright.frontend.onnx.load import OnnxModel, load_graph
 from tilewright.frontend.onnx.open_import import following, import_at_most, import_open
@@ -135,7 +136,8 @@ def compile(
         check_ranges_alone(shapes)
         with OnnxModel(model, custom_ops=find_plugins(options.plugins), check_indices=checked) as found:
             ranges = dims_of(found.specs, dims)
-            return compile_open(machine, found, ranges, digest, bound, cache, progress, options, given)
+            facts = (digest, bound, cache, progress, options, given)
+            return compile_open(machine, found, ranges, *facts, source=model)
     return compile_for(machine, model, digest, shapes, bound, cache, progress, None, options, checked, given)
 
 
@@ -172,35 +174,44 @@ def compile_open(
     plugin_options: PluginOptions = NATIVE,
     trace: ProgramTrace | None = None,
     *,
+    source: Model | None = None,
     is_alone: bool = False,
 ) -> CompiledModel:
     """One program for all sizes of these dimensions; unless it `is_alone`, with others for parts of the ranges where
-    these are better off (`search/narrower.py`). NotFollowed if shapes or plugins do not allow it.
+    these are better off (`search/narrower.py`), which further processes compile if `source` is the model's file.
+    NotFollowed if shapes or plugins do not allow it.
     """
-    with Workers(target) as pool:
+    order = None
+    if isinstance(source, str | Path):
+        order = RangeOrder(str(Path(source).resolve()), target, digest, accuracy, cache.is_on)
+    with RangeJobs(order, default_workers()) as jobs, Workers(target) as pool:
 
-        def run(
-            ranges: Mapping[str, Dim], given: ProgramTrace | None, options: PluginOptions = NATIVE
-        ) -> tuple[CompiledModel, Graph]:
-            made = compilation(target, accuracy, cache, pool, progress, options)
+        def begin(ranges: Mapping[str, Dim], given: ProgramTrace | None) -> Compilation:
+            made = compilation(target, accuracy, cache, pool, progress, plugin_options)
             made.given = given
-            compiled = made.run_open(model, ranges, digest)
-            assert made.state is not None
-            return compiled, made.state.graph
+            made.read_open(model, ranges)
+            return made
 
-        whole, graph = run(dims, trace, plugin_options)
-        is_whole = is_alone or bool(whole.artifact.regions)  # plugins compile for all sizes, too
-        others = () if is_whole else narrower_programs(graph, dims, trace)
-        parts = [(box, run(narrowed_dims(dims, box.box), given)[0]) for box, given in others]
-    if not parts and (trace is None or trace.narrower is None):
+        def here(ranges: Mapping[str, Dim], given: ProgramTrace) -> RangeProgramMade:
+            return _facts_of(begin(ranges, given).run_read(model, digest))
+
+        first = begin(dims, trace)
+        assert first.imported is not None
+        # Plugins compile for all sizes, too.
+        is_whole = is_alone or bool(first.plugin_options.plugins)
+        others = () if is_whole else narrower_programs(first.imported, dims, trace)
+        asked = [(narrowed_dims(dims, box.box), given) for box, given in others]
+        requests = [jobs.submit(*a) for a in reversed(asked)][::-1]  # the widest takes longest
+        whole = first.run_read(model, digest)
+        made = jobs.results({r: partial(here, *a) for r, a in zip(requests, asked, strict=True)})
+    if not made and (trace is None or trace.narrower is None):
         return whole
-    artifact, decided = with_narrower(
-        whole.artifact, whole.trace, [(box, p.artifact, p.trace) for box, p in parts]
-    )
-    every = (whole, *(p for _, p in parts))
-    seconds = {stage: sum(p.seconds.get(stage, 0.0) for p in every) for stage in whole.seconds}
-    tasks = tuple(dict.fromkeys(t for p in every for t in p.tasks))
-    return replace(whole, artifact=artifact, trace=decided, seconds=seconds, tasks=tasks)
+    every = with_narrower(_facts_of(whole), [box for box, _ in others], [made[r] for r in requests])
+    return replace(whole, **every._asdict(), tuned=tuned_digest(target, every.tasks))
+
+
+def _facts_of(made: CompiledModel) -> RangeProgramMade:
+    return RangeProgramMade(made.artifact, made.trace, made.tasks, made.seconds)
 
 
 @compiling()
@@ -298,6 +309,11 @@ class Compilation:
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
 
     def run_open(self, model: OnnxModel, dims: Mapping[str, Dim], digest: str) -> CompiledModel:
+        self.read_open(model, dims)
+        return self.run_read(model, digest)
+
+    def read_open(self, model: OnnxModel, dims: Mapping[str, Dim]) -> None:
+        """Import for these ranges."""
         self.plugin_options = for_ranges(self.plugin_options)
         start = time.perf_counter()
         self._tell("import", 0, 1)
@@ -306,7 +322,11 @@ class Compilation:
             self.largest = import_at_most(model, dims)
         self.seconds["import"], self.guards = time.perf_counter() - start, found.guards
         self.imported = eliminate_dead(found.graph) if self.plugin_options.plugins else found.graph
-        with following(found.guards):
+
+    def run_read(self, model: OnnxModel, digest: str) -> CompiledModel:
+        """Compile what was imported."""
+        assert self.imported is not None
+        with following(self.guards):
             made = self.run_graph(self.imported, digest)
         return replace(made, external_files=tuple(sorted(model.opened)))
 

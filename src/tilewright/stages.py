@@ -83,9 +83,9 @@ def stages(
             check_ranges_alone(shapes)
             ranges = dims_of(found.specs, dims)
             made = c.run_open(found, ranges, digest)
-            assert c.state is not None
-            if not made.artifact.regions:
-                boxes = tuple(b.box for b, _ in narrower_programs(c.state.graph, ranges, None))
+            assert c.imported is not None
+            if not c.plugin_options.plugins:
+                boxes = tuple(b.box for b, _ in narrower_programs(c.imported, ranges, None))
             box = next((b for b in boxes if sizes and all(sizes.get(n, m + 1) <= m for n, m in b)), None)
             if box is not None:
                 c = compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.driver.decisions import Narrower
+from tilewright.driver.range_jobs import RangeProgramMade
 from tilewright.driver.trace import ProgramTrace
 from tilewright.graph.graph import Graph
 from tilewright.graph.window_dims import window_dims
 from tilewright.search.narrower import default_boxes
-from tilewright.support.artifact import Artifact
 from tilewright.support.errors import UserError
 from tilewright.support.sizes import Dim
 
@@ -35,14 +35,16 @@ def narrower_programs(
 
 
 def with_narrower(
-    artifact: Artifact, trace: ProgramTrace, programs: Sequence[tuple[Narrower, Artifact, ProgramTrace]]
-) -> tuple[Artifact, ProgramTrace]:
-    """The program for all sizes that has the others too, and the trace of all of them."""
-    trace = replace(trace, narrower=tuple((box, t) for box, _, t in programs))
-    options = {**artifact.manifest.options, "trace": str(trace)}
-    made = replace(
-        artifact,
-        manifest=replace(artifact.manifest, options=options),
-        narrower=tuple(a for _, a, _ in programs),
+    whole: RangeProgramMade, boxes: Sequence[Narrower], programs: Sequence[RangeProgramMade]
+) -> RangeProgramMade:
+    """The program for all sizes that has those of the boxes too."""
+    trace = replace(whole.trace, narrower=tuple((b, p.trace) for b, p in zip(boxes, programs, strict=True)))
+    manifest = whole.artifact.manifest
+    artifact = replace(
+        whole.artifact,
+        manifest=replace(manifest, options={**manifest.options, "trace": str(trace)}),
+        narrower=tuple(p.artifact for p in programs),
     )
-    return made, trace
+    tasks = tuple(dict.fromkeys(t for p in (whole, *programs) for t in p.tasks))
+    seconds = {s: t + sum(p.seconds.get(s, 0.0) for p in programs) for s, t in whole.seconds.items()}
+    return RangeProgramMade(artifact, trace, tasks, seconds)

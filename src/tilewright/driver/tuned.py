@@ -4,6 +4,8 @@ A choice is the name of a family and the values of its knobs. If the family no l
 is scheduled as it would be without: a choice can make code slower or faster, never wrong.
 """
 
+from collections.abc import Iterable
+
 from tilewright.driver.keys import rules_digest, target_digest
 from tilewright.search.database import Choice, Database, RecordScope, choices_digest, default_database
 from tilewright.target.target import Target
@@ -12,6 +14,15 @@ from tilewright.target.target import Target
 def tuning_scope(target: Target) -> RecordScope:
     """The rows of the database that count for a target, with the rules as they are now."""
     return RecordScope(target_digest(target), rules_digest())
+
+
+def tuned_digest(target: Target, tasks: Iterable[str]) -> str:
+    """Of the choices for all of these; empty if there are none."""
+    found = Tuned(target)
+    for task in tasks:
+        found.choice(task)
+    found.close()
+    return found.digest
 
 
 class Tuned:
