@@ -167,3 +167,12 @@ def test_parts_along_an_open_dimension_count_as_at_a_usual_size() -> None:
     found = [choose_schedule(f, AVX2, frozenset({"W"})).decisions for f in (fixed, func)]
     parts = [d["columns_outside"] or d["chunk"] for d in found]
     assert found[0]["rows"] == found[1]["rows"] and not parts[0] and parts[1]
+
+
+def test_weights_of_one_row_are_not_asked_for_ahead() -> None:
+    """They come from memory in order, and the tile waits for them whatever it does; of more rows, they are."""
+    found = {rows: choose_schedule(gemm(rows, 3072, 1536), AVX2, frozenset({"W"})) for rows in (1, 6)}
+    assert {rows: (f.family, f.decisions["prefetch"]) for rows, f in found.items()} == {
+        1: ("gemm", 0),
+        6: ("gemm", 32),
+    }

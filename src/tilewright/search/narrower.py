@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from tilewright.support.artifact import SizeBox
 from tilewright.support.sizes import Dim
 
-_MOST = 3  # programs beside the one for all sizes; bound: each takes as long to compile
+_MOST = 3  # times that ranges are halved; bound: each is a program to compile
 
 
 def default_boxes(dims: Mapping[str, Dim], windowed: Iterable[str]) -> tuple[SizeBox, ...]:

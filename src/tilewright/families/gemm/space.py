@@ -17,7 +17,13 @@ from tilewright.cost.parallel import evenly, usual_share
 from tilewright.cost.stream import pass_seconds
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
-from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.families.gemm.cost import (
+    Choices,
+    Form,
+    contraction_seconds,
+    is_one_row,
+    one_row_seconds,
+)
 from tilewright.families.gemm.recipe import (
     Contraction,
     GemmPlan,
@@ -92,7 +98,21 @@ class GemmSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         tiles = self._known if points is self._points else self._tile_seconds(points)
-        return tiles + self._beside
+        total = tiles + self._beside
+        for key, form in self.forms.items():
+            if is_one_row(form, self._target.machine):
+                here = (points[:, :3] == key).all(axis=1)
+                total[here] = self._waiting(key, form, points[here], tiles[here])
+        return total
+
+    def _waiting(self, key: tuple[int, int, int], form: Form, points: Points, tiles: Costs) -> Costs:
+        """Of tiles that wait for weights from memory. The quickest takes what it would take otherwise: so are families
+        compared, and they all wait for the same weights.
+        """
+        all_of_it = (self._points[:, :3] == key).all(axis=1)
+        known, m = self._known[all_of_it], self._target.machine
+        least = one_row_seconds(form, _choices(self._points[all_of_it]), m, known).min()
+        return (known.min() + self._beside) * one_row_seconds(form, _choices(points), m, tiles) / least
 
     @cached_property
     def _known(self) -> Costs:
@@ -128,12 +148,10 @@ class GemmSpace(Space):
         out = np.full(len(points), np.inf)
         for key, form in forms.items():
             here = np.flatnonzero((points[:, :3] == key).all(axis=1))
-            if here.size:
-                p = points[here]
-                choices = Choices(
-                    p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9], p[:, 10]
-                )
-                out[here] = contraction_seconds(form, choices, self._target, is_whole=True, is_cut=is_cut)
+            if not here.size:
+                continue
+            c = _choices(points[here])
+            out[here] = contraction_seconds(form, c, self._target, is_whole=True, is_cut=is_cut)
         return out
 
     def build(self, decisions: KnobValues) -> Draft:
@@ -155,6 +173,10 @@ class GemmSpace(Space):
         schedule_contraction(s, self._block, plan, self._target)
         schedule_rest(s, self._names, self._target)
         return s
+
+
+def _choices(p: Points) -> Choices:
+    return Choices(p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9], p[:, 10])
 
 
 def gemm_space(request: ScheduleRequest) -> Space | None:
