@@ -130,6 +130,22 @@ def test_a_trace_says_which_there_are(made: CompiledModel, model: ModelProto) ->
         assert most(session) == [(64, 48), (64, 128)]
 
 
+def test_traces_are_read_as_they_are_printed() -> None:
+    two = tuple((Narrower(("width",), (n,)), ProgramTrace()) for n in (32, 48))
+    for narrower in (None, (), two[:1], two, ((two[0][0], ProgramTrace({"joins": ()})), two[1])):
+        trace = ProgramTrace({"joins": ()}, narrower=narrower)
+        assert ProgramTrace.parse(str(trace)) == trace
+    for wrong in (
+        "[narrower]\n[joins]\n",
+        "[narrower]\n[narrower]\n",
+        f"[narrower]\n{two[0][0]}\n{two[0][0]}\n",
+    ):
+        with pytest.raises(UserError, match=r"is no section|a line is a"):
+            ProgramTrace.parse(wrong)
+    with pytest.raises(UserError, match="each dimension has one size"):
+        ProgramTrace.parse("[narrower]\nNarrower(dims=('width',), sizes=(32, 48))\n")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -190,3 +206,13 @@ def test_a_process_that_cannot_read_the_model_says_so() -> None:
     order = RangeOrder("nothing.onnx", AVX2, "", DEFAULT, is_cached=False)
     head, blobs = unpack(answer(*unpack(order.packed({}, ProgramTrace()))))
     assert "nothing.onnx" in head["error"] and not blobs
+
+
+def test_a_narrower_program_has_the_tasks_of_one_for_its_range(
+    made: CompiledModel, model: ModelProto
+) -> None:
+    """So what tuning finds for the range is used in both."""
+    half = tw.compile(
+        model, dims={"height": (16, 32, 16), "width": (16, 64, 16)}, trace=ProgramTrace(narrower=())
+    )
+    assert set(half.tasks) <= set(made.tasks)

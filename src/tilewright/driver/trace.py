@@ -108,7 +108,7 @@ class ProgramTrace:
         for node in tree.body:
             match node:
                 case ast.Expr(value=ast.List(elts=[ast.Name(id=name)])):
-                    if name == _NARROWER and not is_new and section != _NARROWER:
+                    if name == _NARROWER and not is_new:
                         sections, is_new = {}, True  # nothing says yet how far it goes
                     elif name not in SECTIONS or name in sections or is_new:
                         raise bad_trace(node, f"[{name}] is no section, or stands here twice", _known())
