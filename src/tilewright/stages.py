@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilewright.codegen.objects import compile_assembly
-from tilewright.compiler import Model, compilation
+from tilewright.compiler import Model, compilation, compile
 from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.driver.keys import model_digest
 from tilewright.driver.narrower import narrower_programs
@@ -69,9 +69,10 @@ def stages(
     check_indices: bool | None = None,
     dims: Mapping[str, DimRange] | None = None,
     sizes: Mapping[str, int] | None = None,
+    with_narrower: bool = False,
 ) -> Stages:
     """Compile, and keep what each stage has made. Where dimensions are open, it is the program that runs at these
-    sizes; at the largest unless given.
+    sizes; at the largest unless given. Its trace is that of all programs if it is asked for `with_narrower` ones.
     """
     machine, cache = resolve_target(target), default_cache()
     digest, hosts, later = model_digest(model, cache), (), 0
@@ -99,12 +100,15 @@ def stages(
                 graph, hosts, later = first.graph, first.hosts, len(first.rest)
             made = c.run_graph(graph, digest)
         files = tuple(sorted(found.opened))
+    trace = made.trace
+    if dims and with_narrower and boxes:
+        trace = compile(model, target=target, accuracy=accuracy, dims=dims).trace
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None
     return Stages(
         *(state.graph, state.lowered, scheduled, c.compiler.kernels, c.compiler.compiled),
         *(c.items.counts, machine),
-        *(made.artifact, hosts, later, graph, c.placement, state.trace, state.layouts),
+        *(made.artifact, hosts, later, graph, c.placement, trace, state.layouts),
         sum(k.is_tuned for k in state.kernels),
         files,
         boxes,

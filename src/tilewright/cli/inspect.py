@@ -150,11 +150,7 @@ def _show_trace(views: Views, options: dict[str, Any], as_json: bool) -> None:
     if views.model.suffix == PROGRAM:
         text = read_program(views.model).manifest.options.get("trace", "")
     else:
-        text = views.find("trace")
-        if text is None:  # of all programs that there are, where dimensions are open
-            made = import_module("tilewright.compiler").compile(views.model, **options)
-            text = str(made.trace)
-            views.keep("trace", text, made.external_files)
+        text = _view(views, options, "trace", lambda: _inspection().trace_view)
     if as_json:
         print_json({"model": str(views.model), "trace": text.splitlines()})
     else:
@@ -174,7 +170,8 @@ def _view(views: Views, options: dict[str, Any], name: str, maker: Callable[[], 
     """From the cache, or made now; `maker` gives the function that makes it of a compilation."""
     value = views.find(name)
     if value is None:
-        found = _inspection().stages(views.model, **options)
-        value = maker()(found)
+        make = maker()
+        found = _inspection().stages(views.model, **options, with_narrower=name == "trace")
+        value = make(found)
         views.keep(name, value, found.external_files)
     return value

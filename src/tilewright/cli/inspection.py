@@ -48,6 +48,11 @@ def summary_view(found: Stages) -> dict[str, Any]:
     return {**summary, "tuned_kernels": found.tuned, "layouts": why, **_on_the_host(found)}
 
 
+def trace_view(found: Stages) -> str:
+    """Of all programs that there are, where dimensions are open."""
+    return str(found.trace)
+
+
 def text_view(found: Stages, ir: str, kernel: str | None) -> dict[str, Any]:
     """The text of all of it, and of its parts by name; if a `kernel` is given, it is all there is."""
     if ir == "graph":

@@ -47,7 +47,7 @@ class OpenNumbers:
         return np.array([int(n) for n in self.values], self.dtype).reshape(self.shape)
 
 
-Operand: TypeAlias = Value | Array | OpenNumbers | None
+NodeOperand: TypeAlias = Value | Array | OpenNumbers | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class Origin:
 
     node: ModelNode
     opsets: Mapping[str, int]
-    operands: tuple[Operand, ...]
+    operands: tuple[NodeOperand, ...]
     results: tuple[Value | None, ...]
     whole: "Origin | None" = None
 

@@ -34,7 +34,7 @@ from tilewright.graph.external import (
     Unit,
 )
 from tilewright.graph.graph import Value
-from tilewright.graph.origin import ModelNode, Operand, Origin
+from tilewright.graph.origin import ModelNode, NodeOperand, Origin
 from tilewright.ir.dtype import DType
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import TensorType
@@ -335,7 +335,7 @@ def _misfit(origin: Origin) -> str:
     return f"ONNX Runtime has no CPU kernel for {op_type} of {', '.join(dict.fromkeys(t for _, t in typed))}"
 
 
-def _typed(formals: Sequence[Any], values: Sequence[Operand]) -> Iterable[tuple[Any, str]]:
+def _typed(formals: Sequence[Any], values: Sequence[NodeOperand]) -> Iterable[tuple[Any, str]]:
     """What is declared of a value, with its type as ONNX Runtime writes it. The last may stand for many."""
     for i, v in enumerate(values):
         if v is not None:

@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from tilewright.frontend.onnx.open_numbers import DimNames, NumberWriter
 from tilewright.graph.external import Region
 from tilewright.graph.graph import Graph, Node, Value, users
-from tilewright.graph.origin import ModelNode, OpenNumbers, Operand, Origin
+from tilewright.graph.origin import ModelNode, NodeOperand, OpenNumbers, Origin
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import ONNX_NUMBERS
 from tilewright.support.arrays import Array
@@ -142,7 +142,7 @@ class _Writer:
                 )
         return node
 
-    def _name(self, operand: Operand, opset: int) -> str:
+    def _name(self, operand: NodeOperand, opset: int) -> str:
         match operand:
             case None:
                 return ""

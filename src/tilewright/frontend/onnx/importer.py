@@ -36,7 +36,7 @@ from tilewright.graph.external import CustomNode, No
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.known import KnownValues
 from tilewright.graph.open_values import OpenArray, OpenValues
-from tilewright.graph.origin import OpenNumbers, Operand, Origin, origin_name
+from tilewright.graph.origin import NodeOperand, OpenNumbers, Origin, origin_name
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.ops.core.constant import Sizes
 from tilewright.ops.hostop import HostValue
@@ -55,12 +55,12 @@ class _Import:
 
     node: Node
     step: NodeSite
-    operands: tuple[Operand, ...]
+    operands: tuple[NodeOperand, ...]
 
 
 def _origin(
     step: NodeSite,
-    operands: Sequence[Operand],
+    operands: Sequence[NodeOperand],
     values: Mapping[str, Value],
     whole: Origin | None = None,
 ) -> Origin:
@@ -279,7 +279,9 @@ class StageImporter:
         ]
         self._add_op(step, op, [v for v in (inputs[i] for i in taken) if v is not None], stated)
 
-    def _add_op(self, step: NodeSite, op: Op, operands: Sequence[Value], stated: Sequence[Operand]) -> None:
+    def _add_op(
+        self, step: NodeSite, op: Op, operands: Sequence[Value], stated: Sequence[NodeOperand]
+    ) -> None:
         """A node of the graph. `stated` are the inputs as the model has them."""
         names = [n or f"{step.name}.{i}" for i, n in enumerate(step.node.output)]
         self._define_outputs(
@@ -287,7 +289,7 @@ class StageImporter:
         )
 
     def _define_outputs(
-        self, step: NodeSite, made: Node, stated: Sequence[Operand], names: Iterable[str]
+        self, step: NodeSite, made: Node, stated: Sequence[NodeOperand], names: Iterable[str]
     ) -> None:
         for v in made.outputs:
             check_tensor_bytes(v.shape, v.type.dtype, self._source.limits)
