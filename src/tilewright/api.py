@@ -202,7 +202,6 @@ class _Loader:
                 self.progress,
                 self.plugin_options,
                 self.trace,
-                source=self.model,
                 is_alone=is_alone,
             )
             self._keep(made, origin, None, ranges)

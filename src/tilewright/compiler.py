@@ -29,12 +29,11 @@ from tilewright.driver.call_items import CallItems, RangeKernels
 from tilewright.driver.kernels import Compiled, Item, KernelCompiler
 from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.manifest import manifest_of
-from tilewright.driver.narrower import narrower_programs, with_narrower
+from tilewright.driver.narrower import RangeFacts, narrower_programs, with_narrower
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
-from tilewright.driver.range_jobs import RangeJobs, RangeOrder, RangeProgramMade
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned, tuned_digest
-from tilewright.driver.workers import Workers, default_workers
+from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
 from tilewright.frontend.onnx.load import OnnxModel, load_graph
 from tilewright.frontend.onnx.open_import import following, import_at_most, import_open
@@ -136,8 +135,7 @@ def compile(
         check_ranges_alone(shapes)
         with OnnxModel(model, custom_ops=find_plugins(options.plugins), check_indices=checked) as found:
             ranges = dims_of(found.specs, dims)
-            facts = (digest, bound, cache, progress, options, given)
-            return compile_open(machine, found, ranges, *facts, source=model)
+            return compile_open(machine, found, ranges, digest, bound, cache, progress, options, given)
     return compile_for(machine, model, digest, shapes, bound, cache, progress, None, options, checked, given)
 
 
@@ -174,17 +172,12 @@ def compile_open(
     plugin_options: PluginOptions = NATIVE,
     trace: ProgramTrace | None = None,
     *,
-    source: Model | None = None,
     is_alone: bool = False,
 ) -> CompiledModel:
     """One program for all sizes of these dimensions; unless it `is_alone`, with others for parts of the ranges where
-    these are better off (`search/narrower.py`), which further processes compile if `source` is the model's file.
-    NotFollowed if shapes or plugins do not allow it.
+    these are better off (`search/narrower.py`). NotFollowed if shapes or plugins do not allow it.
     """
-    order = None
-    if isinstance(source, str | Path):
-        order = RangeOrder(str(Path(source).resolve()), target, digest, accuracy, cache.is_on)
-    with RangeJobs(order, default_workers()) as jobs, Workers(target) as pool:
+    with Workers(target) as pool:
 
         def begin(ranges: Mapping[str, Dim], given: ProgramTrace | None) -> Compilation:
             made = compilation(target, accuracy, cache, pool, progress, plugin_options)
@@ -192,26 +185,21 @@ def compile_open(
             made.read_open(model, ranges)
             return made
 
-        def here(ranges: Mapping[str, Dim], given: ProgramTrace) -> RangeProgramMade:
-            return _facts_of(begin(ranges, given).run_read(model, digest))
-
         first = begin(dims, trace)
         assert first.imported is not None
         # Plugins compile for all sizes, too.
         is_whole = is_alone or bool(first.plugin_options.plugins)
         others = () if is_whole else narrower_programs(first.imported, dims, trace)
-        asked = [(narrowed_dims(dims, box.box), given) for box, given in others]
-        requests = [jobs.submit(*a) for a in reversed(asked)][::-1]  # the widest takes longest
         whole = first.run_read(model, digest)
-        made = jobs.results({r: partial(here, *a) for r, a in zip(requests, asked, strict=True)})
-    if not made and (trace is None or trace.narrower is None):
+        parts = [begin(narrowed_dims(dims, box.box), t).run_read(model, digest) for box, t in others]
+    if not parts and (trace is None or trace.narrower is None):
         return whole
-    every = with_narrower(_facts_of(whole), [box for box, _ in others], [made[r] for r in requests])
+    every = with_narrower(_facts_of(whole), [box for box, _ in others], [_facts_of(p) for p in parts])
     return replace(whole, **every._asdict(), tuned=tuned_digest(target, every.tasks))
 
 
-def _facts_of(made: CompiledModel) -> RangeProgramMade:
-    return RangeProgramMade(made.artifact, made.trace, made.tasks, made.seconds)
+def _facts_of(made: CompiledModel) -> RangeFacts:
+    return RangeFacts(made.artifact, made.trace, made.tasks, made.seconds)
 
 
 @compiling()

@@ -1,9 +1,8 @@
 """Programs for smaller images, beside the one for all sizes."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -14,15 +13,10 @@ import tilewright as tw
 from tests.e2e.test_open_images import Network
 from tilewright.compiler import CompiledModel
 from tilewright.driver.decisions import Narrower
-from tilewright.driver.range_jobs import RangeJobs, RangeOrder, RangeProgramMade
 from tilewright.driver.trace import ProgramTrace
-from tilewright.ops.accuracy import DEFAULT
 from tilewright.runtime.open_session import OpenSession
 from tilewright.sessions.dynamic import DynamicSession
-from tilewright.sessions.range_worker import answer
 from tilewright.support.errors import UserError
-from tilewright.support.frames import unpack
-from tilewright.target.target import AVX2
 
 DIMS = {"height": (16, 64, 16), "width": (16, 128, 16)}
 SIZES = [(16, 16), (16, 32), (32, 64), (48, 64), (16, 128), (64, 128)]
@@ -174,38 +168,6 @@ def test_rows_of_matrices_have_none() -> None:
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [w])
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     assert not tw.compile(m, dims={"n": (1, 512)}).artifact.narrower
-
-
-def test_other_processes_compile_the_same_programs(
-    made: CompiledModel, model: ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    monkeypatch.setenv("TILEWRIGHT_WORKERS", "1")
-    again = tw.compile(path, dims=DIMS)
-    assert again.trace == made.trace and again.tasks == made.tasks
-    for a, b in zip(again.artifact.narrower, made.artifact.narrower, strict=True):
-        assert a.objects == b.objects and a.program == b.program and a.digests == b.digests
-
-
-@pytest.mark.parametrize("command", [("false",), (sys.executable, "-c", "import time; time.sleep(60)")])
-def test_what_a_process_fails_at_is_compiled_here(
-    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One that ends at once, and one that never answers."""
-    monkeypatch.setattr("tilewright.driver.range_jobs._COMMAND", command)
-    monkeypatch.setattr("tilewright.driver.range_jobs._START_SECONDS", 0.5)
-    order = RangeOrder("nothing.onnx", AVX2, "", DEFAULT, is_cached=False)
-    made = cast(RangeProgramMade, object())
-    with RangeJobs(order, 1) as jobs:
-        request = jobs.submit({}, ProgramTrace())
-        assert jobs.results({request: lambda: made}) == {request: made}
-
-
-def test_a_process_that_cannot_read_the_model_says_so() -> None:
-    order = RangeOrder("nothing.onnx", AVX2, "", DEFAULT, is_cached=False)
-    head, blobs = unpack(answer(*unpack(order.packed({}, ProgramTrace()))))
-    assert "nothing.onnx" in head["error"] and not blobs
 
 
 def test_a_narrower_program_has_the_tasks_of_one_for_its_range(

@@ -2,15 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tilewright.driver.decisions import Narrower
-from tilewright.driver.range_jobs import RangeProgramMade
 from tilewright.driver.trace import ProgramTrace
 from tilewright.graph.graph import Graph
 from tilewright.graph.window_dims import window_dims
 from tilewright.search.narrower import default_boxes
+from tilewright.support.artifact import Artifact
 from tilewright.support.errors import UserError
 from tilewright.support.sizes import Dim
+
+
+class RangeFacts(NamedTuple):
+    """A program for some ranges, and what is known of how it was made."""
+
+    artifact: Artifact
+    trace: ProgramTrace
+    tasks: tuple[str, ...]
+    seconds: dict[str, float]
 
 
 def narrower_programs(
@@ -34,9 +44,7 @@ def narrower_programs(
     return given.narrower
 
 
-def with_narrower(
-    whole: RangeProgramMade, boxes: Sequence[Narrower], programs: Sequence[RangeProgramMade]
-) -> RangeProgramMade:
+def with_narrower(whole: RangeFacts, boxes: Sequence[Narrower], programs: Sequence[RangeFacts]) -> RangeFacts:
     """The program for all sizes that has those of the boxes too."""
     trace = replace(whole.trace, narrower=tuple((b, p.trace) for b, p in zip(boxes, programs, strict=True)))
     manifest = whole.artifact.manifest
@@ -47,4 +55,4 @@ def with_narrower(
     )
     tasks = tuple(dict.fromkeys(t for p in (whole, *programs) for t in p.tasks))
     seconds = {s: t + sum(p.seconds.get(s, 0.0) for p in programs) for s, t in whole.seconds.items()}
-    return RangeProgramMade(artifact, trace, tasks, seconds)
+    return RangeFacts(artifact, trace, tasks, seconds)
