@@ -111,12 +111,34 @@ class GemmSpace(Space):
         """
         all_of_it = (self._points[:, :3] == key).all(axis=1)
         known, m = self._known[all_of_it], self._target.machine
+        if not np.isfinite(known).any():
+            return tiles
         least = one_row_seconds(form, _choices(self._points[all_of_it]), m, known).min()
         return (known.min() + self._beside) * one_row_seconds(form, _choices(points), m, tiles) / least
 
     @cached_property
     def _known(self) -> Costs:
-        return self._tile_seconds(self._points)
+        largest, usual = self._grid_seconds
+        return largest if usual is None else np.sqrt(largest * usual * self._times_usual)
+
+    @cached_property
+    def _grid_seconds(self) -> tuple[Costs, Costs | None]:
+        """Of all points at the capacity; and at a usual size, if something is open."""
+        largest = self._seconds_of(self.forms, self._points)
+        if self._usual == self.forms:
+            return largest, None
+        return largest, self._seconds_of(self._usual, self._points, is_cut=True)
+
+    @cached_property
+    def _times_usual(self) -> float:
+        """How many times longer the quickest points take at the capacity than at a usual size."""
+        largest, usual = self._grid_seconds
+        possible = np.isfinite(largest)
+        return (
+            float(largest[possible].min() / usual[possible].min())
+            if usual is not None and possible.any()
+            else 1.0
+        )
 
     @cached_property
     def _beside(self) -> float:
@@ -134,13 +156,6 @@ class GemmSpace(Space):
             return largest
         usual = self._seconds_of(self._usual, points, is_cut=True)
         return np.sqrt(largest * usual * self._times_usual)
-
-    @cached_property
-    def _times_usual(self) -> float:
-        """How many times longer the quickest points take at the capacity than at a usual size."""
-        largest = self._seconds_of(self.forms, self._points)
-        usual = self._seconds_of(self._usual, self._points, is_cut=True)
-        return float(largest.min() / usual[np.isfinite(largest)].min(initial=np.inf))
 
     def _seconds_of(
         self, forms: Mapping[tuple[int, int, int], Form], points: Points, *, is_cut: bool = False

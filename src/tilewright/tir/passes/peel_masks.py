@@ -84,8 +84,8 @@ def _masks(var: Var, vector: For, simplify: Simplifier) -> dict[Expr, Expr]:
 
 
 def _whole(cond: Expr, var: Var, vector: For, simplify: Simplifier) -> Expr | None:
-    """`step * var + lane + rest < 0` holds for all lanes if it does for the last: for so many of the first values of
-    `var`.
+    """`step * var + lane + rest < 0` holds for all lanes if it does for the last: the number of values of `var`, from 0
+    on, for which that is so.
     """
     if not isinstance(cond, Binary) or cond.op is not BinaryOp.LT or vector.var not in free_vars(cond):
         return None
