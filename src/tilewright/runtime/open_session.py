@@ -126,12 +126,11 @@ class OpenSession(Closing):
         return found
 
     def _narrowest(self, shapes: Sequence[tuple[int, ...]]) -> tuple[RangeProgram, Sized]:
+        sized = self._whole.sizes.of(shapes)
         for program in self._programs[:-1]:
-            try:
+            if program.manifest.fits(sized.values, self._whole.manifest):
                 return program, program.sizes.of(shapes)
-            except UserError:  # too large for it; or wrong for all, which the last one says
-                continue
-        return self._whole, self._whole.sizes.of(shapes)
+        return self._whole, sized
 
     # ------------------------------------------------------------------------------------------------------- feeds
 

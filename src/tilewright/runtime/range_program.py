@@ -30,7 +30,7 @@ class RangeProgram:
     def __init__(
         self, artifact: Artifact, team: Team, externals: Mapping[str, SizedCode] = MappingProxyType({})
     ) -> None:
-        manifest = artifact.manifest
+        self.manifest = manifest = artifact.manifest
         self.in_place = dict(manifest.in_place)
         constants = Constants(artifact.constants, artifact.digests)
         plan = ExecutionPlan(artifact, Code(artifact.objects), constants, {}, team, externals)

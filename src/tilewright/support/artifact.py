@@ -10,7 +10,6 @@ part of the work to do (0 … parts-1). Any worker may run any part, and parts o
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, unique
-from itertools import zip_longest
 from typing import TypeAlias
 
 import numpy as np
@@ -265,13 +264,15 @@ class Artifact:
     @property
     def weights_bytes(self) -> int:
         """Of the constants of all its programs; large ones that are equal count once."""
-        total, seen = 0, set[str]()
+        total, large = 0, dict[str, int]()
         for program in (self, *self.narrower):
-            for array, digest in zip_longest(program.constants, program.digests, fillvalue=""):
-                assert not isinstance(array, str)
-                total += 0 if digest and digest in seen else array.nbytes
-                seen.add(digest)
-        return total
+            digests = program.digests or ("",) * len(program.constants)
+            for array, digest in zip(program.constants, digests, strict=True):
+                if digest:
+                    large[digest] = array.nbytes
+                else:
+                    total += array.nbytes
+        return total + sum(large.values())
 
     @property
     def code_bytes(self) -> int:
