@@ -26,10 +26,11 @@ from tilewright.driver.assembly import (
     with_scheduled,
 )
 from tilewright.driver.call_items import CallItems, RangeKernels
+from tilewright.driver.decisions import Narrower
 from tilewright.driver.kernels import Compiled, Item, KernelCompiler
 from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.manifest import manifest_of
-from tilewright.driver.narrower import RangeFacts, narrower_programs, with_narrower
+from tilewright.driver.narrower import RangeFacts, narrower_programs, united
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned, tuned_digest
@@ -178,28 +179,11 @@ def compile_open(
     these are better off (`search/narrower.py`). NotFollowed if shapes or plugins do not allow it.
     """
     with Workers(target) as pool:
-
-        def begin(ranges: Mapping[str, Dim], given: ProgramTrace | None) -> Compilation:
-            made = compilation(target, accuracy, cache, pool, progress, plugin_options)
-            made.given = given
-            made.read_open(model, ranges)
-            return made
-
-        first = begin(dims, trace)
-        assert first.imported is not None
-        # Plugins compile for all sizes, too.
-        is_whole = is_alone or bool(first.plugin_options.plugins)
-        others = () if is_whole else narrower_programs(first.imported, dims, trace)
-        whole = first.run_read(model, digest)
-        parts = [begin(narrowed_dims(dims, box.box), t).run_read(model, digest) for box, t in others]
-    if not parts and (trace is None or trace.narrower is None):
-        return whole
-    every = with_narrower(_facts_of(whole), [box for box, _ in others], [_facts_of(p) for p in parts])
-    return replace(whole, **every._asdict(), tuned=tuned_digest(target, every.tasks))
-
-
-def _facts_of(made: CompiledModel) -> RangeFacts:
-    return RangeFacts(made.artifact, made.trace, made.tasks, made.seconds)
+        made = compilation(target, accuracy, cache, pool, progress, plugin_options)
+        made.given = trace
+        made.read_open(model, dims)
+        whole = made.run_read(model, digest)
+        return whole if is_alone else made.with_narrower(whole, model, dims, digest)
 
 
 @compiling()
@@ -296,10 +280,6 @@ class Compilation:
         self.seconds["import"] = time.perf_counter() - start
         return replace(self.run_graph(graph, digest), external_files=tuple(sorted(opened)))
 
-    def run_open(self, model: OnnxModel, dims: Mapping[str, Dim], digest: str) -> CompiledModel:
-        self.read_open(model, dims)
-        return self.run_read(model, digest)
-
     def read_open(self, model: OnnxModel, dims: Mapping[str, Dim]) -> None:
         """Import for these ranges."""
         self.plugin_options = for_ranges(self.plugin_options)
@@ -317,6 +297,29 @@ class Compilation:
         with following(self.guards):
             made = self.run_graph(self.imported, digest)
         return replace(made, external_files=tuple(sorted(model.opened)))
+
+    def narrower(self, dims: Mapping[str, Dim]) -> tuple[tuple[Narrower, ProgramTrace], ...]:
+        """The programs for parts of these ranges that what was imported shall have. Plugins compile for all sizes."""
+        assert self.imported is not None
+        has_plugins = bool(self.plugin_options.plugins)
+        return () if has_plugins else narrower_programs(self.imported, dims, self.given)
+
+    def with_narrower(
+        self, whole: CompiledModel, model: OnnxModel, dims: Mapping[str, Dim], digest: str
+    ) -> CompiledModel:
+        """The program for all sizes, and with it those for parts of the ranges."""
+        others = self.narrower(dims)
+        if not others and (self.given is None or self.given.narrower is None):
+            return whole
+        parts = [whole]
+        for box, trace in others:
+            part = compilation(self.target, self.accuracy, self.compiler.cache, self.pool, self.progress)
+            part.given = trace
+            part.read_open(model, narrowed_dims(dims, box.box))
+            parts.append(part.run_read(model, digest))
+        facts = [RangeFacts(p.artifact, p.trace, p.tasks, p.seconds) for p in parts]
+        every = united(facts[0], [box for box, _ in others], facts[1:])
+        return replace(whole, **every._asdict(), tuned=tuned_digest(self.target, every.tasks))
 
     def run_graph(self, graph: Graph, digest: str) -> CompiledModel:
         start = time.perf_counter()

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilewright.codegen.objects import compile_assembly
-from tilewright.compiler import Model, compilation, compile
+from tilewright.compiler import Model, compilation
 from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.driver.keys import model_digest
-from tilewright.driver.narrower import narrower_programs
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
@@ -83,15 +82,14 @@ def stages(
         if dims:
             check_ranges_alone(shapes)
             ranges = dims_of(found.specs, dims)
-            made = c.run_open(found, ranges, digest)
-            assert c.imported is not None
-            if not c.plugin_options.plugins:
-                boxes = tuple(b.box for b, _ in narrower_programs(c.imported, ranges, None))
+            c.read_open(found, ranges)
+            boxes = tuple(b.box for b, _ in c.narrower(ranges))
             box = next((b for b in boxes if sizes and all(sizes.get(n, m + 1) <= m for n, m in b)), None)
             if box is not None:
-                c = compilation(machine, Accuracy.of(accuracy), cache, pool, None, plugin_options)
-                made = c.run_open(found, narrowed_dims(ranges, box), digest)
-            graph = c.imported
+                c.read_open(found, narrowed_dims(ranges, box))
+            made, graph = c.run_read(found, digest), c.imported
+            if with_narrower:
+                made = c.with_narrower(made, found, ranges, digest)
         else:
             try:
                 graph = found.whole(shapes or {})
@@ -100,15 +98,12 @@ def stages(
                 graph, hosts, later = first.graph, first.hosts, len(first.rest)
             made = c.run_graph(graph, digest)
         files = tuple(sorted(found.opened))
-    trace = made.trace
-    if dims and with_narrower and boxes:
-        trace = compile(model, target=target, accuracy=accuracy, dims=dims).trace
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None
     return Stages(
         *(state.graph, state.lowered, scheduled, c.compiler.kernels, c.compiler.compiled),
         *(c.items.counts, machine),
-        *(made.artifact, hosts, later, graph, c.placement, trace, state.layouts),
+        *(made.artifact, hosts, later, graph, c.placement, made.trace, state.layouts),
         sum(k.is_tuned for k in state.kernels),
         files,
         boxes,

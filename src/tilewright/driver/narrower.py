@@ -44,7 +44,7 @@ def narrower_programs(
     return given.narrower
 
 
-def with_narrower(whole: RangeFacts, boxes: Sequence[Narrower], programs: Sequence[RangeFacts]) -> RangeFacts:
+def united(whole: RangeFacts, boxes: Sequence[Narrower], programs: Sequence[RangeFacts]) -> RangeFacts:
     """The program for all sizes that has those of the boxes too."""
     trace = replace(whole.trace, narrower=tuple((b, p.trace) for b, p in zip(boxes, programs, strict=True)))
     manifest = whole.artifact.manifest
