@@ -199,3 +199,16 @@ def test_sizes_in_steps_of_one(build: Callable[[], ModelProto]) -> None:
             got: Any = session.run({"x": x})["y"]
             wanted: Any = other.run(None, {"x": x})[0]
             np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-4, err_msg=f"{size}x{81 - size}")
+
+
+def test_an_image_that_is_flattened_and_joined_to_itself() -> None:
+    """Rows of one of the two are not all that is stored."""
+    n = Network(["height", "width"])
+    flat = n.constant(np.array([-1], np.int64))
+    m = n.model(n.node("Concat", *(n.node("Reshape", "x", flat) for _ in range(2)), axis=0))
+    with tw.load(m, dims={"height": (1, 3), "width": (8, 96, 8)}, threads=1) as session:
+        assert isinstance(session, OpenSession)
+        for height, width in ((1, 8), (3, 96), (2, 40), (3, 8)):
+            session.run({"x": np.full((3, 96), np.nan, np.float32)})
+            x = np.arange(height * width, dtype=np.float32).reshape(height, width)
+            np.testing.assert_array_equal(session.run({"x": x})["y"], np.concatenate([x.ravel(), x.ravel()]))

@@ -6,7 +6,7 @@ import pytest
 from examples.models import mlp
 from tilewright.cli.flops import count_flops
 from tilewright.cli.peak import Limits, measure_limits
-from tilewright.cli.profile import kernel_calls, one_by_one, profile
+from tilewright.cli.profile import KernelProfile, kernel_calls, one_by_one, profile
 from tilewright.cost.traffic import must_move
 from tilewright.stages import Stages, stages
 from tilewright.support.artifact import KernelCall, Place, Segment, Slot
@@ -109,3 +109,9 @@ def test_limits_are_of_all_cores_together() -> None:
     found = measure_limits(native(), 1, seconds=0)
     assert found.flop_rate > 1e8 and found.byte_rate > 1e8
     assert Limits(1.0, 5.0).best(Limits(2.0, 4.0)) == Limits(2.0, 5.0)
+
+
+def test_a_kernel_too_short_to_be_seen_has_no_rates() -> None:
+    k = KernelProfile("tiny", 1, 1, 0.0, 8, 64, "elementwise", "1 → 1")
+    assert k.flop_rate is None
+    assert k.byte_rate is None

@@ -67,11 +67,12 @@ class KernelProfile:
 
     @property
     def flop_rate(self) -> float | None:
-        return self.flops / self.seconds if self.flops else None
+        """None too where the kernel is too short for its time to be seen."""
+        return self.flops / self.seconds if self.flops and self.seconds else None
 
     @property
     def byte_rate(self) -> float | None:
-        return self.nbytes / self.seconds if self.nbytes else None
+        return self.nbytes / self.seconds if self.nbytes and self.seconds else None
 
 
 @dataclass(frozen=True, slots=True)

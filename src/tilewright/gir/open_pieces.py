@@ -22,8 +22,8 @@ from tilewright.ir.expr import (
     TRUE,
     Binary,
     BinaryOp,
-    Buffer,
     Const,
+    DimSize,
     Expr,
     Load,
     Select,
@@ -45,12 +45,12 @@ def by_open_rows(piece: ElementBox, simplify: Simplifier) -> ElementBox | None:
     found = _divided(piece)
     if found is None:
         return None
-    axis, size, rows, in_use = found
+    axis, size, rows = found
     columns = simplify.bounds(size).hi
-    if columns == inf or rows * columns != piece.axes[axis] or not _is_stored_once(piece, axis):
+    if columns == inf or rows * columns > piece.axes[axis] or not _is_stored_once(piece, axis):
         return None
-    if any(_end(s, axis) is not simplify(in_use * size) for s in piece.stores):
-        return None  # the rows are not all that is stored: others are joined to them, say
+    if not all(_has_all(rows, size, s, axis, simplify) for s in piece.stores):
+        return None  # others are joined to these rows, say
     high, low = Var(f"{axis.name}_row"), Var(f"{axis.name}_column")
     simplify.learn({high: Interval(0, rows - 1), low: Interval(0, int(columns) - 1)})
 
@@ -68,28 +68,33 @@ def by_open_rows(piece: ElementBox, simplify: Simplifier) -> ElementBox | None:
     return _rewritten(piece, axes, moved, low < size, simplify)
 
 
-def _divided(piece: ElementBox) -> tuple[Var, Expr, int, Expr] | None:
-    """An axis, the open size that reads divide it by, how many rows what they read has, and those in use."""
+def _divided(piece: ElementBox) -> tuple[Var, Expr, int] | None:
+    """An axis, the open size that reads divide it by, and how many rows what they read has."""
     for ld in (ld for s in piece.stores for ld in walk(s.value) if isinstance(ld, Load)):
-        for d, (rows, index) in enumerate(zip(ld.buffer.shape, ld.indices, strict=True)):
+        for rows, index in zip(ld.buffer.shape, ld.indices, strict=True):
             # As it is, or held inside of the buffer: if a row is computed of it, the extent is not the number of rows.
             match _unheld(index, rows):
                 case Binary(op=BinaryOp.FLOORDIV, a=Var() as v, b=size) if v in piece.axes and _is_size(size):
-                    return v, size, rows, _size_of(ld.buffer, d)
+                    return v, size, rows
                 case _:
                     pass
     return None
 
 
-def _size_of(buffer: Buffer, d: int) -> Expr:
-    """What is in use of dimension d."""
-    size = buffer.sizes[d] if buffer.is_open(d) else None
-    return as_index(buffer.shape[d]) if size is None else size
+def _has_all(rows: int, size: Expr, s: Store, axis: Var, simplify: Simplifier) -> bool:
+    """Do this many rows of a size reach as far as what is stored along the axis is in use? Dimensions that the size
+    does not depend on are taken to be the largest: what is in use grows with them.
+    """
+    d = s.indices.index(axis)
+    end = s.buffer.sizes[d] if s.buffer.is_open(d) else None
+    if end is None or any(k < 0 for _, k in simplify.linear(end).terms):
+        return False
+    own = {e.name for e in walk(size) if isinstance(e, DimSize)}
 
+    def largest(e: Expr) -> Expr | None:
+        return as_index(e.most) if isinstance(e, DimSize) and e.name not in own else None
 
-def _end(s: Store, axis: Var) -> Expr:
-    """How far what is stored along the axis is in use."""
-    return _size_of(s.buffer, s.indices.index(axis))
+    return simplify.bounds(simplify(size * rows - transform(end, largest))).lo >= 0
 
 
 def _unheld(index: Expr, extent: int) -> Expr:
