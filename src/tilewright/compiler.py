@@ -43,6 +43,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.externalise import externalise, outside_regions
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
+from tilewright.ir.expr import Buffer
 from tilewright.ops.accuracy import DEFAULT, Accuracy, AccuracyLike
 from tilewright.placement.estimate import Estimated
 from tilewright.placement.measured import Assignment
@@ -270,6 +271,8 @@ class Compilation:
     scheduled: Module | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     items: CallItems = field(default_factory=lambda: CallItems({}))
+    nodes: Assembly = ()
+    slots: dict[Buffer, Slot] = field(default_factory=dict[Buffer, Slot])
 
     def run(self, model: Model, digest: str, shapes: Shapes | None, check_indices: bool) -> CompiledModel:
         start = time.perf_counter()
@@ -342,13 +345,13 @@ class Compilation:
         self.seconds |= self.compiler.seconds
         start = time.perf_counter()
         ranges = self._ranges(state)
-        nodes = assembled(
+        self.nodes = assembled(
             module.program,
             lambda call: self.items.of(call, compiled[call.func], ranges.get(call.func, ())),
             state.beside,
         )
         stage("constants")
-        artifact = self._artifact(state, nodes, digest)
+        artifact = self._artifact(state, self.nodes, digest)
         stage("link")
         self.tuned.close()
         tuned = sum(k.is_tuned for k in state.kernels)
@@ -472,7 +475,7 @@ class Compilation:
         plan = plan_memory(
             times, (*module.temps, *(b for b in self.items.shared if b not in self.items.values))
         )
-        slots = {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
+        slots = self.slots = {b: Slot(Place.ARENA, at) for b, at in plan.offsets.items()}
         for where, group in (
             (Place.INPUT, module.inputs),
             (Place.OUTPUT, module.outputs),

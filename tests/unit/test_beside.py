@@ -148,7 +148,7 @@ def item(reads: Buffer, writes: Buffer, beside: bool = False) -> Item:
     b = FuncBuilder("f")
     x = b.param("x", (16,), DType.F32)
     func = b.finish(_sum(b, "y", [x]))
-    return Item(NativeKernel("f", func, 1, "", b""), (reads, writes), beside)
+    return Item(NativeKernel("f", func, 1, "", b""), (reads, writes), beside=beside)
 
 
 def test_workers_meet_before_all_that_run_side_by_side() -> None:

@@ -45,7 +45,7 @@ class CallItems:
             actual[b] = self._own(b, made)
         for k in kernels:
             self.counts[k.name] = self.counts.get(k.name, 0) + 1
-        return [Item(k, tuple(actual[p] for p in k.func.params)) for k in kernels]
+        return [Item(k, tuple(actual[p] for p in k.func.params), call.func) for k in kernels]
 
     def _array(self, b: Buffer) -> OpaqueArray:
         """The same for each call, so that what is computed of it is found again."""

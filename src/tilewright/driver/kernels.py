@@ -207,12 +207,14 @@ _Span: TypeAlias = tuple[Place, int, int]  # where memory is: from, to
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """A kernel call before its buffers have places. `beside`: a team may share it and the one before, as parts of one
-    call. It is made `only` where sizes are within a box, if there is one, and not where they are within others.
+    """A kernel call before its buffers have places; of those that a call of `func` makes. `beside`: a team may share it
+    and the one before, as parts of one call. It is made `only` where sizes are within a box, if there is one, and not
+    where they are within others.
     """
 
     kernel: NativeKernel
     buffers: tuple[Buffer, ...]
+    func: str = ""
     beside: bool = False
     only: SizeBox = ()
     unless: tuple[SizeBox, ...] = ()

@@ -104,6 +104,19 @@ def merge_barriers(calls: Sequence[KernelCall | CallStep]) -> list[bool]:
     return meet
 
 
+def call_rows(calls: Sequence[KernelCall], functions: Sequence[int], args: Sequence[int]) -> list[CallRow]:
+    """Rows for the driver, of calls none of which is beside another: where their functions and arguments are."""
+    steps = rows(calls)
+    found: list[CallRow] = []
+    for step, meet in zip(steps, merge_barriers(steps), strict=True):
+        row = CallRow()
+        row.fn, row.args = functions[step.call], args[step.call]
+        row.first, row.barrier = step.first, meet
+        _set_parts(row, step.parts)
+        found.append(row)
+    return found
+
+
 def is_shared(calls: Sequence[KernelCall]) -> bool:
     """Is there something for several workers to do?"""
     return any(call.parts > call.steps or (n and call.beside) for n, call in enumerate(calls))

@@ -53,16 +53,17 @@ class Candidates(Closing):
 
     def build(self, task: Task, points: Sequence[Point]) -> list[Built]:
         """One for each of `points`."""
+        return self.build_all([(task, p) for p in points])
+
+    def build_all(self, wanted: Sequence[tuple[Task, Point]]) -> list[Built]:
+        """The same of several tasks."""
         self.start()
-        if task.key not in self._tasks:
-            self._tasks[task.key] = task.packet()
-        context = self._tasks[task.key]
-        requests = [
-            self._pool.submit(
-                pack({"task": task.key, "rule": rule, "decisions": dict(decisions)}), self._timeout, context
-            )
-            for rule, decisions in points
-        ]
+        requests: list[PoolRequest] = []
+        for task, (rule, decisions) in wanted:
+            if task.key not in self._tasks:
+                self._tasks[task.key] = task.packet()
+            body = pack({"task": task.key, "rule": rule, "decisions": dict(decisions)})
+            requests.append(self._pool.submit(body, self._timeout, self._tasks[task.key]))
         self._pool.wait(*requests)
         return [self._built(r) for r in requests]
 

@@ -116,7 +116,7 @@ class Trials(Closing):
         if isinstance(request.failure, ProcessLate):
             return Outcome(TrialStatus.TIMEOUT, message=f"it ran for more than {timeout:.3g} s"), {}, []
         if isinstance(request.failure, ProcessDied):
-            return _death(request.failure.code), {}, []
+            return died(request.failure.code), {}, []
         if request.answer is None:
             return Outcome(TrialStatus.RUN_ERROR, message=str(request.failure)), {}, []
         head, blobs = request.answer
@@ -126,7 +126,8 @@ class Trials(Closing):
         return Outcome(status, message=head.get("message", "")), head, blobs
 
 
-def _death(code: int) -> Outcome:
+def died(code: int) -> Outcome:
+    """How a process that ended by itself has failed."""
     text = describe_exit(code)
     status = TrialStatus.RUN_ERROR if code >= 0 or -code in _CRASHES else TrialStatus.KILLED
     return Outcome(status, message=text)
