@@ -193,6 +193,38 @@ def test_the_last_choice_counts(tmp_path: Path) -> None:
     assert database.choices(SCOPE, ["task"]) == {}
 
 
+def test_a_choice_for_the_same_threads_comes_first_and_then_a_fresh_one(tmp_path: Path) -> None:
+    database = Database(tmp_path / "tuning.db")
+
+    def found(threads: int) -> tuple[int, bool]:
+        c = database.choice(SCOPE, "task", threads)
+        assert c is not None
+        return c.decisions["rows"], c.is_stale
+
+    database.record(STALE, replace(measured(0.5, purpose="choice", rows=1), threads=2))
+    assert found(1) == found(2) == (1, True)
+    database.record(SCOPE, replace(measured(0.5, purpose="choice", rows=2), threads=3))
+    assert (found(1), found(2), found(3)) == ((2, False), (1, True), (2, False))
+    database.record(SCOPE, replace(measured(0.5, purpose="choice", rows=4), threads=2))
+    database.record(STALE, replace(measured(0.5, purpose="choice", rows=8), threads=2))
+    assert found(2) == (4, False)
+    assert database.choices(SCOPE, ["task"], 3) == {"task": Choice("tile", {"rows": 2})}
+    # Found in passing for one thread, by a tuning that was killed: before what was chosen for others.
+    database.record(SCOPE, measured(1.0, purpose="default", rule="default"))
+    database.record(SCOPE, measured(0.5, rows=16))
+    database.record(STALE, measured(0.1, rows=32))  # next to no default of the same rules
+    assert (found(1), found(2)) == ((16, False), (4, False))
+
+
+def test_decisions_of_somebody_else_fit_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.db"
+    for text in ("[1", "[1]", "7"):
+        Database(path).record(SCOPE, measured(0.5, purpose="choice"))
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
+            other.execute("UPDATE measurements SET decisions = ?", (text,))
+        assert Database(path).choice(SCOPE, "task") == Choice("tile", {})
+
+
 def test_without_a_comparison_a_candidate_must_be_clearly_better(tmp_path: Path) -> None:
     database = Database(tmp_path / "tuning.db")
     database.record(SCOPE, measured(1.0, purpose="default", rule="default"))

@@ -49,7 +49,8 @@ class TuningFile:
         if self._path is None or self._connection is not None:
             return
         try:
-            connect_to(self._path).close()
+            with contextlib.closing(connect_to(self._path)) as connection:
+                check_pages(connection)
         except sqlite3.Error as e:
             raise not_usable(self._path, e) from e
 
@@ -120,6 +121,13 @@ def connect_to(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def check_pages(connection: sqlite3.Connection) -> None:
+    """sqlite3.DatabaseError if a page of the file is damaged, also one that was not read yet."""
+    found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise sqlite3.DatabaseError(found)
 
 
 def not_usable(path: Path, e: sqlite3.Error) -> UserError:
