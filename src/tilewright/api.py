@@ -312,7 +312,8 @@ class _Loader:
         tasks = known_tasks(untuned, self.store)
         if tasks is None:
             return "", 0
-        choices = database.choices(RecordScope(target_digest(self.target), rules_digest()), tasks)
+        scope = RecordScope(target_digest(self.target), rules_digest())
+        choices = database.choices(scope, tasks, self.target.machine.threads)
         database.close()
         return self._key(digest, others, shapes, choices_digest(choices), dims), len(choices)
 

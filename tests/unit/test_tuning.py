@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,10 +22,10 @@ from examples.models import mlp
 from tests.tile_space import gemm, tile_spaces
 from tilewright import api, compiler
 from tilewright.driver.passes import task_key
-from tilewright.driver.tuned import Tuned, tuning_scope
+from tilewright.driver.tuned import Tuned, tuned_digest, tuning_scope
 from tilewright.lowered import lowered
 from tilewright.schedule.schedule import Schedule
-from tilewright.search.database import Choice, Database, Measurement
+from tilewright.search.database import Choice, Database, Measurement, RecordScope
 from tilewright.stages import stages
 from tilewright.support.budget import parse_budget
 from tilewright.support.errors import UserError
@@ -36,6 +38,7 @@ from tilewright.tuning.tune import TaskResult, TuneResult, Tuning, TuningProgres
 from tilewright.tuning.tuner import innermost_iterations, tolerance, winner
 
 SCOPE = tuning_scope(native())
+STALE = replace(SCOPE, rules="other rules")
 
 
 @pytest.fixture
@@ -206,12 +209,12 @@ def test_the_tasks_of_a_model_are_those_that_compilation_looks_up(database: Path
         assert sum(t.calls for t in tuning.tuners) >= len(tuning.tuners) > 1
 
 
-def note_choice(model: onnx.ModelProto, rows: int, rule: str = "tile") -> None:
+def note_choice(model: onnx.ModelProto, rows: int, rule: str = "tile", scope: RecordScope = SCOPE) -> None:
     (func,) = lowered(model).funcs
     decisions = {"rows": rows, "columns": 16, "steps": 2}
     made = Measurement(task_key(func, ()), "choice", rule, decisions, "ok", 1e-6)
     database = api.default_database()
-    database.record(SCOPE, made)
+    database.record(scope, made)
     database.close()
 
 
@@ -265,12 +268,127 @@ def test_a_choice_that_no_longer_applies_changes_nothing(
         assert np.all(session.run(feeds)["y"] == 16)
 
 
-def test_choices_of_other_rules_or_targets_do_not_count(database: Path) -> None:
+def test_choices_of_other_targets_do_not_count(database: Path) -> None:
     store = Database(database)
     store.record(SCOPE, Measurement("task", "choice", "tile", {"rows": 2}))
     other = Tuned(x86_64(l1=7), store)
     assert other.choice("task") is None
     assert other.digest == ""
+
+
+def test_choices_are_looked_up_for_the_threads_that_a_target_ranks_for(database: Path) -> None:
+    store = Database(database)
+    store.record(SCOPE, Measurement("task", "choice", "tile", {"rows": 2}))
+    store.record(SCOPE, Measurement("task", "choice", "tile", {"rows": 4}, threads=2))
+    found = [Tuned(native().for_threads(n), store) for n in (1, 2, 3)]
+    assert [(c := t.choice("task")) and c.decisions["rows"] for t in found] == [2, 4, 4]
+    assert found[0].digest != found[1].digest == found[2].digest
+    assert tuned_digest(native(), ["task"]) == found[0].digest
+    assert tuned_digest(native().for_threads(2), ["task"]) == found[1].digest
+
+
+def test_a_stale_choice_is_used_and_the_cache_knows(
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiler, "SPACES", tile_spaces)
+    caplog.set_level(logging.INFO, "tilewright")
+    model = matmul_model()
+    api.load(model, threads=1).close()
+    assert "tuned" not in caplog.text
+    note_choice(model, 2, scope=STALE)
+    api.load(model, threads=1).close()
+    assert caplog.text.count("tuned: 1 kernels from the database") == 1
+    monkeypatch.setattr("tilewright.compiler.compile_for", None)  # from the cache
+    api.load(model, threads=1).close()
+    assert caplog.text.count("tuned: 1 kernels from the database") == 2
+
+
+def test_what_is_stale_is_verified_before_anything_else(database: Path) -> None:
+    with Tuning(slow_schedule(), budget=60) as tuning:
+        key = tuning.tuners[0].task.key
+    (best,) = tw.tune(slow_schedule(), budget=60, database=database.with_name("other.db")).tasks
+    assert best.chosen is not None
+    store = Database(database)
+    store.record(STALE, Measurement(key, "choice", *best.chosen, "ok", 1e-6))
+    (task,) = tw.tune(slow_schedule(), budget=60, trials=2).tasks
+    rows = store.measurements(SCOPE, key)
+    assert [m.purpose for m in rows[:3]] == ["default", "trial", "choice"]
+    assert (rows[1].rule, rows[1].decisions) == (rows[2].rule, rows[2].decisions) == best.chosen
+    assert task.chosen is not None
+    found = store.choice(SCOPE, key)
+    assert found is not None and found == Choice(*task.chosen) and not found.is_stale
+
+
+@pytest.mark.parametrize("choice", [("gone", {"n": 1}), ("trace", {"decision0": 10**6})])
+def test_what_is_stale_and_no_longer_applies_is_replaced(
+    database: Path, choice: tuple[str, dict[str, int]]
+) -> None:
+    with Tuning(slow_schedule(), budget=60) as tuning:
+        key = tuning.tuners[0].task.key
+    store = Database(database)
+    store.record(STALE, Measurement(key, "choice", *choice, "ok", 1e-6))
+    assert store.choice(SCOPE, key) == Choice(*choice)
+    tw.tune(slow_schedule(), budget=60, trials=1)
+    rows = store.measurements(SCOPE, key)
+    decided = next(m for m in rows if m.purpose == "choice")
+    assert decided.rule == "default"
+    assert all(m.purpose == "default" or m.status == "build_error" for m in rows[: rows.index(decided)])
+    assert store.choice(SCOPE, key) != Choice(*choice)
+
+
+# ---------------------------------------------------------------------------------------------------------- going on
+
+
+def interrupted_at(trials: int) -> Callable[[TuningProgress], None]:
+    def interrupt(now: TuningProgress) -> None:
+        if now.trials >= trials:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+def test_a_tuning_that_was_interrupted_is_resumed(database: Path) -> None:
+    func = gemm(8, 64, 8)
+    options: dict[str, Any] = {"spaces": tile_spaces, "database": database}
+    with pytest.raises(KeyboardInterrupt):
+        tw.tune(func, budget=500, progress=interrupted_at(1), **options)
+    with Tuning(func, resume=True, **options) as tuning:
+        assert tuning.account.budget == 500 and 0 < tuning.account.used < 500
+        assert tuning.budget == 500 - tuning.account.used and tuning.account.trials > 0
+        tuning.run()
+        assert tuning.trials + tuning.account.trials == 36
+    rows = [m for m in Database(database).measurements(SCOPE, task_key(func, ())) if m.purpose == "trial"]
+    assert len(rows) == len({tuple(m.decisions.values()) for m in rows}) == 36
+    with pytest.raises(UserError, match="the last tuning has ended"):
+        tw.tune(func, resume=True, **options)
+
+
+def test_where_there_is_nothing_to_resume(database: Path) -> None:
+    func = gemm(8, 64, 8)
+    options: dict[str, Any] = {"spaces": tile_spaces, "resume": True}
+    with pytest.raises(UserError, match="the tuning database is not there"):
+        tw.tune(func, **options)
+    assert not database.exists()
+    with pytest.raises(KeyboardInterrupt):
+        tw.tune(func, budget=60, spaces=tile_spaces, progress=interrupted_at(1))
+    with pytest.raises(UserError, match="no tuning of these kernels, for this machine and 2 threads"):
+        tw.tune(func, threads=2, **options)
+    with pytest.raises(UserError, match="no tuning of these kernels, for this machine and 1 thread,"):
+        tw.tune(gemm(8, 64, 16), **options)
+    with pytest.raises(UserError, match="s of 0 s are used"):
+        tw.tune(func, budget=1e-3, **options)
+    with pytest.raises(UserError, match="of 1 trials were made"):
+        tw.tune(func, trials=1, **options)
+
+
+def test_a_file_that_is_named_must_be_usable(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("nonsense " * 1000)
+    path.chmod(0o600)
+    with pytest.raises(UserError, match="damaged, or no database") as e:
+        tw.tune(gemm(8, 8, 8), database=path)
+    assert e.value.where == str(path)
+    assert path.read_text() == "nonsense " * 1000 and list(tmp_path.iterdir()) == [path]
 
 
 # ------------------------------------------------------------------------------------------------------------- parts

@@ -132,4 +132,11 @@ PLUGINS = (  # `plugins`, `policy`, `strict` and `calibration`
 
 COMPILING = (TARGET, ACCURACY, CHECK_INDICES, *PLUGINS)
 
+DB = click.Option(
+    ["--db"],
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The tuning database [default: TILEWRIGHT_DB, or tuning.db in the user's data folder].",
+)
+
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout.")

@@ -25,7 +25,7 @@ from tilewright.tuning.tune import TuningProgress as Now
 
 def tune_model(
     model: Path,
-    budget: str,
+    budget: str | None,
     trials: int | None,
     threads: int,
     seed: int,
@@ -33,6 +33,8 @@ def tune_model(
     dims: dict[str, DimOption],
     target: str,
     accuracy: Accuracy | None,
+    db: Path | None,
+    resume: bool,
     as_json: bool,
 ) -> int:
     if model.suffix == PROGRAM:
@@ -45,18 +47,27 @@ def tune_model(
             *(model, budget, trials, threads, seed, shapes, target),
             accuracy=accuracy,
             progress=progress,
+            database=db,
             dims=ranges_of(dims),
+            resume=resume,
         ) as tuning,
     ):
+        account = tuning.account
+        if resume:
+            note(
+                f"resumed: {account.used:.0f} s of {account.budget:.0f} s are used, {account.trials} trials were made"
+            )
         try:
             tuning.run()
         except KeyboardInterrupt:
             note("interrupted: what was measured is kept")
         result = tuning.result()
     if as_json:
-        print_json({**_as_json(result), "machine": machine().summary(), "versions": versions()})
+        resumed = {"used_seconds": account.used, "trials": account.trials} if resume else None
+        about = {"resumed": resumed, "machine": machine().summary(), "versions": versions()}
+        print_json({**_as_json(result), **about})
     else:
-        _show(result)
+        _show(result, database_path() if db is None else db)
     return ExitStatus.INTERRUPTED if result.is_interrupted else ExitStatus.OK
 
 
@@ -93,7 +104,7 @@ def failures_text(failures: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(failures.items()))
 
 
-def _show(result: TuneResult) -> None:
+def _show(result: TuneResult, where: Path | None) -> None:
     measured = [t for t in result.tasks if math.isfinite(t.default_seconds)]
     print_table(
         ("kernel", "calls", "default", "tuned", "speedup", "trials", "choice"),
@@ -123,7 +134,6 @@ def _show(result: TuneResult) -> None:
     click.echo(f"{result.trials} trials in {result.elapsed:.0f} s{f', {failures}' if failures else ''}")
     for f in result.failed:
         click.echo(f"  {f}")
-    where = database_path()
     click.echo(f"kept in {where}" if where is not None else "not kept: TILEWRIGHT_DB is off")
 
 

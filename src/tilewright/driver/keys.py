@@ -37,7 +37,17 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parents[1]  # the package
 _LARGE = 8 << 20  # smaller files are hashed sooner than a note is read and checked
 _SERIALISED = 64 << 20  # a larger ModelProto is not serialised only to be looked up
-_NO_RULES = frozenset({"database.py", "evolve.py"})
+# Of the folders with rules: what keeps records, and what proposes points, but decides nothing of what a point means.
+_NO_RULES = frozenset(
+    {
+        "database.py",
+        "evolve.py",
+        "program_records.py",
+        "tuning_exchange.py",
+        "tuning_file.py",
+        "tuning_tables.py",
+    }
+)
 _SETTLED_NS = 2_000_000_000  # coarser than the clock of any file system in use
 
 

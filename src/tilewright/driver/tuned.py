@@ -1,7 +1,8 @@
 """What tuning has found, for compilation to use: a Func's choice in the database becomes its schedule.
 
 A choice is the name of a family and the values of its knobs. If the family no longer fits, or a step refuses, the Func
-is scheduled as it would be without: a choice can make code slower or faster, never wrong.
+is scheduled as it would be without: a choice can make code slower or faster, never wrong. So one that was made with
+other rules (a stale one) is used too, until it is tuned again.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from tilewright.target.target import Target
 
 
 def tuning_scope(target: Target) -> RecordScope:
-    """The rows of the database that count for a target, with the rules as they are now."""
+    """The rows of the database that count for a target; those of other rules than today's are stale."""
     return RecordScope(target_digest(target), rules_digest())
 
 
@@ -26,11 +27,12 @@ def tuned_digest(target: Target, tasks: Iterable[str]) -> str:
 
 
 class Tuned:
-    """The choices for one target. It remembers which were asked for."""
+    """The choices for one target, and the threads that it ranks for. It remembers which were asked for."""
 
     def __init__(self, target: Target, database: Database | None = None) -> None:
         self._database = default_database() if database is None else database
         self._scope = tuning_scope(target) if self._database.exists else None
+        self._threads = target.machine.threads
         self._found: dict[str, Choice] = {}
 
     @property
@@ -42,7 +44,7 @@ class Tuned:
         """What was found to be the best for the Func of this key; None if nothing was."""
         if self._scope is None:
             return None
-        choice = self._database.choice(self._scope, task)
+        choice = self._database.choice(self._scope, task, self._threads)
         if choice is not None:
             self._found[task] = choice
         return choice

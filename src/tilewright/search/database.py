@@ -2,65 +2,52 @@
 
     $TILEWRIGHT_DB, or tilewright/tuning.db in $XDG_DATA_HOME or ~/.local/share; TILEWRIGHT_DB=off turns it off
 
-A row belongs to a *task* (the digest of an unscheduled Func up to renaming), a target and a state of the scheduling
-rules. Its purpose is `trial` (a candidate), `default` (what compilation does by itself) or `choice` (which of them
-compilation takes from now on: the outcome of a comparison). Rows are only ever appended, each in a transaction of its
-own, so that a process may be killed at any time and several may write at once.
+A row belongs to a *task* (the digest of an unscheduled Func up to renaming), a target and a number of threads. Its
+purpose is `trial` (a candidate), `default` (what compilation does by itself) or `choice` (which of them compilation
+takes from now on: the outcome of a comparison). Rows are only ever appended, each in a transaction of its own, so that
+a process may be killed at any time and several may write at once.
 
-The database never makes anything fail. A file that is damaged is moved aside with one warning; where nothing can be
-read or written, nothing was measured.
+A row also says with which rules (design spaces and steps) it was measured. With others it is *stale*: a choice is
+names and numbers, which the rules of today apply or refuse, so it still counts where there is no fresh one; how long
+something took does not.
+
+The database never makes anything fail (`search/tuning_file.py`). What programs have besides kernels is in
+`search/program_records.py`, what the tables are in `search/tuning_tables.py`.
 """
 
-import contextlib
 import datetime
 import hashlib
 import json
-import logging
+import math
 import os
-import sqlite3
-import stat
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.search.program_records import InsideTrial, ProgramRecord, TuningRecord
+from tilewright.search.tuning_file import TuningFile
+from tilewright.search.tuning_tables import MEASUREMENTS, PROGRAM_TRIALS, PROGRAMS, TUNINGS
 from tilewright.support.user_folders import user_folder
 from tilewright.version import __version__
 
 if TYPE_CHECKING:  # a program that was compiled before is found without what spaces are made of
     from tilewright.families.space import KnobValues
 
-_log = logging.getLogger("tilewright")
-
 DEFAULT_RULE = "default"  # the choice is to stay with what compilation does by itself
 OK = "ok"
 
-_VERSION = 1  # of the table
-_BUSY_MS = 10_000
 # A candidate that was found but not compared in turns with the default (the process was killed) must be this much
 # better: more than measurements in passing differ.
 _CLEARLY = 0.9
-
-_TABLE = """
-CREATE TABLE IF NOT EXISTS measurements (
-    id INTEGER PRIMARY KEY,
-    task TEXT NOT NULL, target TEXT NOT NULL, rules TEXT NOT NULL,
-    purpose TEXT NOT NULL, rule TEXT NOT NULL, decisions TEXT NOT NULL, trace TEXT NOT NULL,
-    seconds REAL, status TEXT NOT NULL, message TEXT NOT NULL,
-    threads INTEGER NOT NULL, date TEXT NOT NULL, versions TEXT NOT NULL
-)
-"""
-_INDEX = "CREATE INDEX IF NOT EXISTS measurements_key ON measurements (task, target, rules, purpose)"
-_INSERT = """
-INSERT INTO measurements
-    (task, target, rules, purpose, rule, decisions, trace, seconds, status, message, threads, date, versions)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+_VERSIONS = f"tilewright {__version__}"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordScope:
-    """What rows must have in common with a compilation to count in it: digests of the target and of the rules."""
+    """What a compilation looks rows up by, besides their content: digests of the target, whose rows alone count, and of
+    the rules, those of other ones being stale.
+    """
 
     target: str
     rules: str
@@ -77,7 +64,8 @@ class Measurement:
     threads: int = 1
     trace: str = ""
     message: str = ""
-    versions: str = f"tilewright {__version__}"
+    versions: str = _VERSIONS
+    is_stale: bool = field(default=False, compare=False)  # measured with other rules; not stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +74,7 @@ class Choice:
 
     rule: str
     decisions: "KnobValues"
+    is_stale: bool = field(default=False, compare=False)  # made with other rules
 
 
 def database_path() -> Path | None:
@@ -99,168 +88,174 @@ def database_path() -> Path | None:
     return None if folder is None else folder / "tilewright" / "tuning.db"
 
 
-class Database:
+class Database(TuningFile):
     """`path` None: there is none. Use one object in one thread."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._connection: sqlite3.Connection | None = None
-        self._reported = False
-
-    @property
-    def exists(self) -> bool:
-        return self._path is not None and self._path.exists()
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    # ------------------------------------------------------------------------------------------------------- kernels
 
     def record(self, scope: RecordScope, m: Measurement) -> None:
         """Append one row; it is safe when this returns."""
-        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         row = (
-            *(m.task, scope.target, scope.rules, m.purpose, m.rule, _text(m.decisions), m.trace),
-            *(m.seconds, m.status, m.message, m.threads, date, m.versions),
+            *(m.task, scope.target, scope.rules, m.purpose, m.rule, decisions_text(m.decisions), m.trace),
+            *(m.seconds, m.status, m.message, m.threads, _now(), m.versions),
         )
-        self._do(_INSERT, row, make=True)
+        self._do(MEASUREMENTS.insert, row, make=True)
 
-    def measurements(self, scope: RecordScope, task: str) -> list[Measurement]:
-        """All rows of a task, oldest first."""
+    def measurements(self, scope: RecordScope, task: str, *, stale: bool = False) -> list[Measurement]:
+        """All rows of a task, oldest first: those of the same rules, or with `stale` all."""
         rows = self._do(
-            "SELECT purpose, rule, decisions, status, seconds, threads, trace, message, versions FROM measurements"
-            " WHERE task = ? AND target = ? AND rules = ? ORDER BY id",
-            (task, scope.target, scope.rules),
+            "SELECT purpose, rule, decisions, status, seconds, threads, trace, message, versions, rules != ?1"
+            " FROM measurements WHERE task = ?2 AND target = ?3 AND (rules = ?1 OR ?4) ORDER BY id",
+            (scope.rules, task, scope.target, stale),
         )
-        return [Measurement(task, p, r, json.loads(d), *rest) for p, r, d, *rest in rows]
+        return [
+            Measurement(task, p, r, _decisions(d), *rest, is_stale=bool(is_stale))
+            for p, r, d, *rest, is_stale in rows
+        ]
 
-    def choice(self, scope: RecordScope, task: str) -> Choice | None:
-        """How to schedule the Func; None: as compilation does by itself."""
-        key = (task, scope.target, scope.rules)
-        decided = self._do(
-            "SELECT rule, decisions FROM measurements"
-            " WHERE task = ? AND target = ? AND rules = ? AND purpose = 'choice' ORDER BY id DESC LIMIT 1",
+    def choice(self, scope: RecordScope, task: str, threads: int = 1) -> Choice | None:
+        """How to schedule the Func for this many threads; None: as compilation does by itself.
+
+        What was found for other threads counts where nothing was for these; what is stale, where nothing is fresh. The
+        last choice counts.
+        """
+        key = (scope.rules, task, scope.target, threads)
+        rows = self._do(
+            "SELECT rule, decisions, rules != ?1, threads FROM measurements"
+            " WHERE task = ?2 AND target = ?3 AND purpose = 'choice'"
+            " ORDER BY threads != ?4, rules != ?1, date DESC, id DESC LIMIT 1",
             key,
         )
-        if not decided:  # nobody has compared them; of the same threads at least
-            decided = self._do(
-                "SELECT rule, decisions FROM measurements AS m"
-                " WHERE task = ? AND target = ? AND rules = ? AND purpose = 'trial' AND status = 'ok'"
+        if (
+            not rows or rows[0][3] != threads
+        ):  # nobody has compared them; with the default of the same tuning at least
+            rows += self._do(
+                "SELECT rule, decisions, rules != ?1, threads FROM measurements AS m"
+                " WHERE task = ?2 AND target = ?3 AND purpose = 'trial' AND status = 'ok'"
                 f" AND seconds < {_CLEARLY} * (SELECT MIN(seconds) FROM measurements"
-                " WHERE task = ? AND target = ? AND rules = ? AND purpose = 'default' AND status = 'ok'"
-                " AND threads = m.threads) ORDER BY seconds LIMIT 1",
-                (*key, *key),
+                " WHERE task = ?2 AND target = ?3 AND purpose = 'default' AND status = 'ok'"
+                " AND threads = m.threads AND rules = m.rules)"
+                " ORDER BY threads != ?4, rules != ?1, seconds LIMIT 1",
+                key,
             )
-        if not decided or decided[0][0] == DEFAULT_RULE:
+        best = min(rows, key=lambda row: row[3] != threads, default=None)
+        if best is None or best[0] == DEFAULT_RULE:
             return None
-        rule, decisions = decided[0]
-        return Choice(rule, json.loads(decisions))
+        rule, decisions, is_stale, _ = best
+        return Choice(rule, _decisions(decisions), bool(is_stale))
 
-    def choices(self, scope: RecordScope, tasks: Iterable[str]) -> dict[str, Choice]:
+    def choices(self, scope: RecordScope, tasks: Iterable[str], threads: int = 1) -> dict[str, Choice]:
         """Of those tasks that have one."""
         if not self.exists:
             return {}
-        found = {t: self.choice(scope, t) for t in set(tasks)}
+        found = {t: self.choice(scope, t, threads) for t in set(tasks)}
         return {t: c for t, c in found.items() if c is not None}
 
-    # -------------------------------------------------------------------------------------------------------- sqlite
+    # ------------------------------------------------------------------------------------------------------ programs
 
-    def _do(self, sql: str, values: Sequence[object], *, make: bool = False) -> list[Any]:
-        """Run one statement; no rows where that is not possible. What is damaged is moved aside, and one more try
-        made.
-        """
-        for _ in range(2):
-            try:
-                connection = self._open(make)
-                return [] if connection is None else connection.execute(sql, values).fetchall()
-            except sqlite3.OperationalError as e:  # locked for too long, read-only, disk full
-                self._give_up(str(e))
-                return []
-            except sqlite3.DatabaseError as e:
-                self._move_aside(str(e))
-        return []
+    def record_program(self, scope: RecordScope, r: ProgramRecord) -> None:
+        row = (
+            *(r.model, scope.target, scope.rules, r.threads, r.trace),
+            *(_finite(r.seconds), _finite(r.untuned_seconds), r.status, _now(), r.versions),
+        )
+        self._do(PROGRAMS.insert, row, make=True)
 
-    def _open(self, make: bool) -> sqlite3.Connection | None:
-        if self._connection is not None or self._path is None:
-            return self._connection
-        if not make and not self._path.exists():
-            return None
-        why = _make_file(self._path)
-        if why:
-            self._give_up(why)
-            return None
-        connection = sqlite3.connect(self._path, timeout=_BUSY_MS / 1000, isolation_level=None)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(
-                "PRAGMA synchronous = NORMAL"
-            )  # a kill loses nothing; a power cut the last rows
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version not in (0, _VERSION):
-                connection.close()
-                self._give_up(f"it was written by another version of Tilewright (table {version})")
-                return None
-            connection.execute(_TABLE)
-            connection.execute(_INDEX)
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
+    def program(self, scope: RecordScope, model: str, threads: int) -> ProgramRecord | None:
+        """The last of this model for this many threads, fresh rather than stale; None if there is none."""
+        rows = self._do(
+            f"SELECT {_PROGRAM}, rules != ?1 FROM programs WHERE target = ?2 AND model = ?3 AND threads = ?4"
+            " ORDER BY rules != ?1, date DESC, id DESC LIMIT 1",
+            (scope.rules, scope.target, model, threads),
+        )
+        return _program_record(rows[0]) if rows else None
 
-    def _give_up(self, why: str) -> None:
-        self._tell(f"the tuning database {self._path} is not used: {why}")
-        self.close()
-        self._path = None
+    def programs(self, scope: RecordScope | None = None) -> list[ProgramRecord]:
+        """All that were recorded, oldest first: for a target, or for all (none of these counts as stale then)."""
+        target, rules = (scope.target, scope.rules) if scope is not None else (None, None)
+        rows = self._do(
+            f"SELECT {_PROGRAM}, rules != coalesce(?1, rules) FROM programs WHERE target = coalesce(?2, target)"
+            " ORDER BY id",
+            (rules, target),
+        )
+        return [_program_record(row) for row in rows]
 
-    def _move_aside(self, why: str) -> None:
-        self.close()
-        assert self._path is not None
-        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-        aside = self._path.with_name(f"{self._path.name}.damaged-{stamp}-{os.getpid()}")
-        self._tell(f"the tuning database {self._path} is damaged ({why}); it was moved to {aside.name}")
-        for ending in ("", "-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                os.replace(f"{self._path}{ending}", f"{aside}{ending}")
+    def record_inside(self, scope: RecordScope, t: InsideTrial) -> None:
+        row = (
+            *(t.model, scope.target, scope.rules, t.threads, t.task, t.rule, decisions_text(t.decisions)),
+            *(_finite(t.seconds), _finite(t.default_seconds), t.status, t.message, _now(), _VERSIONS),
+        )
+        self._do(PROGRAM_TRIALS.insert, row, make=True)
 
-    def _tell(self, text: str) -> None:
-        if not self._reported:
-            self._reported = True
-            _log.warning("%s", text)
+    def inside_trials(
+        self, scope: RecordScope, model: str, threads: int, task: str, *, stale: bool = False
+    ) -> list[InsideTrial]:
+        """All of a task inside a model, oldest first: those of the same rules, or with `stale` all."""
+        rows = self._do(
+            "SELECT rule, decisions, seconds, default_seconds, status, message, rules != ?1 FROM program_trials"
+            " WHERE model = ?2 AND target = ?3 AND threads = ?4 AND task = ?5 AND (rules = ?1 OR ?6) ORDER BY id",
+            (scope.rules, model, scope.target, threads, task, stale),
+        )
+        return [
+            InsideTrial(model, threads, task, r, _decisions(d), *rest, is_stale=bool(is_stale))
+            for r, d, *rest, is_stale in rows
+        ]
+
+    # ------------------------------------------------------------------------------------------------------- tunings
+
+    def record_tuning(self, scope: RecordScope, r: TuningRecord) -> None:
+        row = (
+            *(r.tuning, r.model, scope.target, scope.rules, r.threads, r.budget),
+            *(r.used, r.trials, r.status, _now(), r.versions),
+        )
+        self._do(TUNINGS.insert, row, make=True)
+
+    def last_tuning(self, scope: RecordScope, model: str, threads: int) -> TuningRecord | None:
+        """How far the last tuning of a model was; None if there was none. It may have had other rules."""
+        rows = self._do(
+            "SELECT tuning, model, threads, budget, used, trials, status, versions FROM tunings"
+            " WHERE model = ? AND target = ? AND threads = ? ORDER BY date DESC, id DESC LIMIT 1",
+            (model, scope.target, threads),
+        )
+        return TuningRecord(*rows[0]) if rows else None
+
+
+_PROGRAM = "model, threads, trace, seconds, untuned_seconds, status, versions"
+
+
+def _program_record(row: tuple[Any, ...]) -> ProgramRecord:
+    model, threads, trace, seconds, untuned, status, versions, is_stale = row
+    seconds, untuned = (math.inf if s is None else s for s in (seconds, untuned))
+    return ProgramRecord(model, threads, trace, seconds, untuned, status, versions, bool(is_stale))
 
 
 def choices_digest(choices: Mapping[str, Choice]) -> str:
     """Of choices by task; empty if there is none."""
     lines = [
-        f"{task} {c.rule} {_text(c.decisions)}"
+        f"{task} {c.rule} {decisions_text(c.decisions)}"
         for task, c in sorted(choices.items(), key=lambda item: item[0])
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
 
-def _text(decisions: "KnobValues") -> str:
+def decisions_text(decisions: "KnobValues") -> str:
+    """As it is stored."""
     return json.dumps(dict(decisions), sort_keys=True)
 
 
-def _make_file(path: Path) -> str:
-    """Make the file, and its folder, for this user alone. Returns why it cannot be used; empty if it can."""
+def _decisions(text: str) -> dict[str, int]:
+    """What is stored; nothing, which no family has, if somebody else has written something else there."""
     try:
-        if not path.parent.exists():
-            path.parent.parent.mkdir(parents=True, exist_ok=True)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            info = os.fstat(handle)
-        finally:
-            os.close(handle)
-    except OSError as e:
-        return e.strerror or str(e)
-    if info.st_uid != os.geteuid():
-        return "it belongs to somebody else"
-    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others can write to it (chmod 600 {path})"
-    return ""
+        return dict(json.loads(text).items())
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _finite(seconds: float | None) -> float | None:
+    return seconds if seconds is not None and math.isfinite(seconds) else None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def default_database() -> Database:

@@ -33,15 +33,17 @@ from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.schedule.decisions import sampling_steps
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace, print_trace
-from tilewright.search.database import Database, default_database
+from tilewright.search.database import Database
 from tilewright.search.default import Spaces
+from tilewright.search.program_records import DONE, INTERRUPTED
 from tilewright.support.arrays import Shapes
-from tilewright.support.budget import DEFAULT_BUDGET, parse_budget
+from tilewright.support.budget import parse_budget
 from tilewright.support.errors import UserError
 from tilewright.support.program import leaves
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tir.func import Call, Func, Module
+from tilewright.tuning.account import TuningAccount, open_tuning_database
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Candidates
 from tilewright.tuning.failures import Failure, by_reason, by_status
@@ -155,7 +157,7 @@ Subject: TypeAlias = "Func | Schedule | Model"
 def tune(
     subject: Subject,
     *,
-    budget: str | float = DEFAULT_BUDGET,
+    budget: str | float | None = None,
     trials: int | None = None,
     threads: int = 1,
     seed: int = 0,
@@ -165,17 +167,24 @@ def tune(
     spaces: Spaces | None = None,
     progress: OnTuningProgress | None = None,
     dims: Mapping[str, DimRange] | None = None,
+    database: Database | str | Path | None = None,
+    resume: bool = False,
 ) -> TuneResult:
-    """Search for better schedules for `budget`, or until `trials` candidates have been measured.
+    """Search for better schedules for `budget` (60 s), or until `trials` candidates have been measured.
 
     `subject`: a model (path, bytes or ModelProto), a Func, or a Schedule of one Func with sampling steps, whose
     decisions are taken anew. `threads`: how many a candidate runs on, and is ranked for. `accuracy`: of the model, as
     for `load`. `spaces`: the design spaces of a Func, instead of our own. `dims`: ranges of open dimensions, as for
     `load`; candidates are timed at a few sizes of them (`tuning/open_settings.py`), and what is found is used by
-    programs of the same ranges. On Ctrl-C everything measured is kept, and the interrupt goes on to the caller.
+    programs of the same ranges. `database`: a file to use instead of `TILEWRIGHT_DB`. `resume`: go on with the last
+    tuning of the same kernels, target and threads, which did not end: what it has used of its budget counts, and unless
+    `budget` is given it is as large. On Ctrl-C everything measured is kept, and the interrupt goes on to the caller.
     """
     with Tuning(
-        subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress, dims=dims
+        *(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress),
+        database=database,
+        dims=dims,
+        resume=resume,
     ) as tuning:
         tuning.run()
         return tuning.result()
@@ -187,7 +196,7 @@ class Tuning:
     def __init__(
         self,
         subject: Subject,
-        budget: str | float = DEFAULT_BUDGET,
+        budget: str | float | None = None,
         trials: int | None = None,
         threads: int = 1,
         seed: int = 0,
@@ -196,16 +205,17 @@ class Tuning:
         accuracy: AccuracyLike | None = None,
         spaces: Spaces | None = None,
         progress: OnTuningProgress | None = None,
-        database: Database | None = None,
+        database: Database | str | Path | None = None,
         dims: Mapping[str, DimRange] | None = None,
+        resume: bool = False,
     ) -> None:
         self._start = time.monotonic()
-        self.budget = parse_budget(budget)
+        wanted = None if budget is None else parse_budget(budget)
         if trials is not None and trials < 1:
             raise UserError(f"trials = {trials}: there is nothing to do")
         self._limit = math.inf if trials is None else trials
         self._progress = progress
-        self._database = default_database() if database is None else database
+        self._database = open_tuning_database(database, must_exist=resume)
         machine = resolve_target(target)
         self._candidates, self._trials = Candidates(default_threads()), Trials()
         self._tools = Tools(
@@ -225,6 +235,15 @@ class Tuning:
             TaskTuner(replace(task, threads=threads), task.func.name, count, self._tools, threads, seed)
             for task, count in _tasks(subject, shapes, dims, Accuracy.of(accuracy), machine, chosen)
         ]
+        self.account = TuningAccount(
+            self._database, self._tools.scope, {t.task.key: t.calls for t in self.tuners}, threads
+        )
+        if resume:
+            self.account.resume(wanted, trials)
+        else:
+            self.account.begin(wanted)
+        self.budget = self.account.left
+        self._limit -= self.account.trials
 
     def __enter__(self) -> "Tuning":
         return self
@@ -249,12 +268,15 @@ class Tuning:
         try:
             self._candidates.start()
             self._trials.start()
+            self.account.note(self.elapsed, self.trials)
             self._search()
             self._finish()
+            self.account.note(self.elapsed, self.trials, DONE)
         except KeyboardInterrupt:
             self._is_interrupted = True
             for t in self.tuners:
                 t.settle()
+            self.account.note(self.elapsed, self.trials, INTERRUPTED)
             raise
 
     def result(self) -> TuneResult:
@@ -269,11 +291,22 @@ class Tuning:
             t for t in self.tuners if t.calls * t.estimate() >= _NEGLIGIBLE * total and self._has_points(t)
         ]
         worthy.sort(key=lambda t: -t.calls * t.estimate())
+        reference = max(0.3, _REFERENCE_SHARE * self.budget / max(1, len(worthy)))
+        stale = [t for t in worthy if t.is_stale]
+        for n, t in enumerate(
+            stale
+        ):  # before anything new: compilation takes what may mean something else by now
+            if not self._goes_on():
+                return
+            t.prepare(reference)
+            t.verify_stale((self.budget - self.elapsed) / (2 * (len(stale) - n)))
+            self._tell(t)
         for t in worthy:  # all that count, once
             if not self._goes_on():
                 return
-            t.prepare(max(0.3, _REFERENCE_SHARE * self.budget / len(worthy)))
-            self._tell(t)
+            if not t.is_prepared:
+                t.prepare(reference)
+                self._tell(t)
             self._batch(t)
         while self._goes_on():
             left = [t for t in worthy if t.is_prepared and not t.is_done]
@@ -315,6 +348,7 @@ class Tuning:
             self._tell(t)
 
     def _tell(self, t: TaskTuner) -> None:
+        self.account.note(self.elapsed, self.trials)
         if self._progress is None:
             return
         measured = [u for u in self.tuners if math.isfinite(u.default_seconds)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.ir.expr import Buffer
-from tilewright.search.database import DEFAULT_RULE, Database, Measurement, RecordScope
+from tilewright.search.database import DEFAULT_RULE, Choice, Database, Measurement, RecordScope
 from tilewright.search.evolve import Evolution, Proposal
 from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup
@@ -137,6 +137,7 @@ class TaskTuner:
     failed: list[Failure] = field(default_factory=list[Failure])
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     _evolution: Evolution | None = None
+    _chosen_seconds: float | None = None  # of what was compared and chosen last
     _built: dict[Proposal, Built] = field(default_factory=dict[Proposal, Built])
     _incumbent: Proposal | None = None  # what an earlier tuning chose
     _default: Candidate | None = None
@@ -246,8 +247,47 @@ class TaskTuner:
             if p is not None:
                 seconds = m.seconds if m.status == TrialStatus.OK.value and m.seconds else math.inf
                 self.evolution.tell(p, seconds * self.default_seconds / then)
-        choice = self.tools.database.choice(self.tools.scope, self.task.key)
+        choice = self._used_now()
         self._incumbent = None if choice is None else self.evolution.find(choice.rule, choice.decisions)
+
+    def _used_now(self) -> Choice | None:
+        """What compilation takes, as long as nothing else is chosen."""
+        return self.tools.database.choice(self.tools.scope, self.task.key, self.threads)
+
+    @property
+    def is_stale(self) -> bool:
+        """Is what compilation takes now from a tuning with other rules?"""
+        choice = self._used_now()
+        return choice is not None and choice.is_stale
+
+    def verify_stale(self, seconds: float) -> None:
+        """Let what was found with other rules take turns with the default again, and choose, in about `seconds`: what
+        compilation takes now, and the best that was measured beside it.
+        """
+        if self.problem or not self.is_prepared:
+            return
+        stale = self._stale_points()
+        points = [(self.evolution.rule(p), self.evolution.decisions(p)) for p in stale]
+        built = self.tools.candidates.build(self.task, points)
+        self._enter()
+        sound = [p for p, made in zip(stale, built, strict=True) if self._try(p, made)]
+        if self._incumbent not in sound:
+            self._incumbent = None
+        if stale:
+            self.finish(seconds)
+        else:  # no family has such a point any more
+            self._choose_default()
+        if self.chosen is None:
+            self._incumbent = None
+
+    def _stale_points(self) -> list[Proposal]:
+        rows = self.tools.database.measurements(self.tools.scope, self.task.key, stale=True)
+        timed = [
+            m for m in rows if m.is_stale and m.purpose == "trial" and m.threads == self.threads and m.seconds
+        ]
+        timed.sort(key=lambda m: m.seconds or math.inf)
+        found = (self._incumbent, *(self.evolution.find(m.rule, m.decisions) for m in timed[:FINALISTS]))
+        return list(dict.fromkeys(p for p in found if p is not None))[:FINALISTS]
 
     # ----------------------------------------------------------------------------------------------------- measuring
 
@@ -274,7 +314,8 @@ class TaskTuner:
         self.batches += 1
         self.last_gain = 1 - self.best_seconds / before
 
-    def _try(self, p: Proposal, made: Built) -> None:
+    def _try(self, p: Proposal, made: Built) -> bool:
+        """Time a candidate and record it. Did it run, and is its result right?"""
         failed = Outcome(made.status, message=made.message)
         outcome = failed if made.candidate is None else self._time(made.candidate)
         self.trials += 1
@@ -289,6 +330,7 @@ class TaskTuner:
         if outcome.seconds < self.best_seconds:
             self.best_seconds = outcome.seconds
             self.history.append((self.tools.clock(), outcome.seconds))
+        return outcome.status is TrialStatus.OK
 
     def _keep(self, p: Proposal, made: Built) -> None:
         """The code of those that may take part in the last comparison."""
@@ -390,20 +432,23 @@ class TaskTuner:
 
     def _choose_default(self) -> None:
         self.best_seconds, self.chosen, self.trace = self.default_seconds, None, self._default_trace
+        self._chosen_seconds = self.default_seconds
         self._record(
             "choice", DEFAULT_RULE, {}, Outcome(TrialStatus.OK, self.default_seconds), self._default_trace
         )
 
     def _choose_point(self, p: Proposal, seconds: float, trace: str) -> None:
-        self.best_seconds, self.trace = seconds, trace
+        self.best_seconds = self._chosen_seconds = seconds
+        self.trace = trace
         self.chosen = self.evolution.rule(p), self.evolution.decisions(p)
         self._record("choice", *self.chosen, Outcome(TrialStatus.OK, seconds), trace)
 
     def settle(self) -> None:
         """Choose without measuring any more: only what is better by far."""
         best = None if self._evolution is None else self._evolution.best
-        if self.problem or best is None or best[1] >= 0.9 * self.default_seconds:
-            self.best_seconds = self.default_seconds
+        known = self.default_seconds if self._chosen_seconds is None else self._chosen_seconds
+        if self.problem or best is None or best[1] >= 0.9 * known:
+            self.best_seconds = known
             return
         built = self._built.get(best[0])
         self._choose_point(best[0], best[1], built.trace if built is not None else "")

@@ -4,7 +4,7 @@ import click
 
 from tilewright.cli.command import Command
 from tilewright.cli.dims import COMPILED_DIM
-from tilewright.cli.options import ACCURACY, JSON, MODEL, SHAPE, TARGET
+from tilewright.cli.options import ACCURACY, DB, JSON, MODEL, SHAPE, TARGET
 from tilewright.support.budget import DEFAULT_BUDGET
 
 COMMAND = Command(
@@ -12,12 +12,14 @@ COMMAND = Command(
     "tilewright.cli.tune:tune_model",
     """Measure schedules for the kernels of MODEL (.onnx). What is found is used whenever it is compiled again.
 
-    Every measurement goes to the database of the user at once. Ctrl-C ends the search and keeps what was found.
+    Every measurement goes to the database of the user at once. Ctrl-C ends the search and keeps what was found; so
+    does a kill. --resume goes on.
     """,
     [
         MODEL,
         click.Option(
-            ["--budget"], default=DEFAULT_BUDGET, show_default=True, help="How long: 60s, 5m, 1.5h."
+            ["--budget"],
+            help=f"How long: 60s, 5m, 1.5h [default: {DEFAULT_BUDGET}, or that of the tuning that is resumed].",
         ),
         click.Option(["--trials"], type=click.IntRange(1), help="Measure at most this many candidates."),
         click.Option(
@@ -34,6 +36,12 @@ COMMAND = Command(
         COMPILED_DIM,
         TARGET,
         ACCURACY,
+        DB,
+        click.Option(
+            ["--resume"],
+            is_flag=True,
+            help="Go on with the last tuning of MODEL for as many threads, which was killed or interrupted.",
+        ),
         JSON,
     ],
 )
