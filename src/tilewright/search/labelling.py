@@ -102,12 +102,12 @@ class _Part:
     own: list[_Whole]
     pairs: dict[tuple[int, int], _Whole]
     start: list[int]
-    never: int  # what cannot be, more than all that can be together; no sum is counted any higher
+    never: int  # what cannot be: more than all that can be together
 
     def cost(self, x: Sequence[int]) -> int:
-        """Of labels, up to `never`."""
+        """Of labels. As often as they cannot be, it is `never` more, so that moves lead away from that."""
         own = sum(int(costs[n]) for costs, n in zip(self.own, x, strict=True))
-        return min(own + sum(int(t[x[u], x[v]]) for (u, v), t in self.pairs.items()), self.never)
+        return own + sum(int(t[x[u], x[v]]) for (u, v), t in self.pairs.items())
 
     def near(self) -> list[set[int]]:
         """Of each variable, those that it has a pair with."""
@@ -254,9 +254,9 @@ def _eliminated(part: _Part, order: Sequence[int], held: Mapping[int, int]) -> l
     for (u, v), table in part.pairs.items():
         if u in held or v in held:
             if v in at:
-                own[v] = own[v] + table[held[u]]
+                own[v] = np.minimum(own[v] + table[held[u]], part.never)
             elif u in at:
-                own[u] = own[u] + table[:, held[v]]
+                own[u] = np.minimum(own[u] + table[:, held[v]], part.never)
         elif at[u] > at[v]:
             due[v].append(([u, v], table))
         else:
