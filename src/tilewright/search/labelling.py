@@ -69,7 +69,7 @@ def _labels(
     x = [0] * len(alone) if start is None else list(start)
     _check(alone, pairs, x)
     for part in _parts(alone, pairs, x):
-        order, held = _order(part, table)
+        order, held = _order(part, table) if table else ([], part.variables)
         if held and is_exact:
             return None
         found = _improved(part, table) if held else _eliminated(part, order, {})
@@ -271,7 +271,7 @@ def _eliminated(part: _Part, order: Sequence[int], held: Mapping[int, int]) -> l
             inside = set(scope)
             whole += table.reshape([len(own[w]) if w in inside else 1 for w in (*met, v)])
             np.minimum(whole, part.never, out=whole)
-        chosen.append((met, whole.argmin(axis=-1)))
+        chosen.append((met, whole.argmin(axis=-1).astype(np.min_scalar_type(len(own[v])))))  # many, so small
         if met:
             due[met[-1]].append((met, whole.min(axis=-1)))
     x = [held.get(v, 0) for v in range(len(own))]
