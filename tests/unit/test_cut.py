@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.search.cut import Table, Two, cheapest, total
+from tilewright.search.cut import Table, Two, cheapest
+from tilewright.search.labelling import total
 
 costs = st.integers(0, 20).map(float)
 

@@ -11,8 +11,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.transform_layout import TransformLayout
-from tilewright.search.cut import cheapest, total
+from tilewright.search.cut import cheapest
 from tilewright.search.join import join_funcs
+from tilewright.search.labelling import total
 from tilewright.search.layout_choice import Component, LayoutProblem, choose_layouts
 from tilewright.search.layout_terms import LayoutTerm, layout_terms
 from tilewright.search.layouts import find_images, lay_out

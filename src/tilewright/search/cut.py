@@ -8,7 +8,7 @@ counts as one that does not care whether it is apart. Of equally cheap choices t
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 Two: TypeAlias = tuple[float, float]
@@ -18,12 +18,22 @@ _UNIT = 1e-12  # seconds, given: costs are whole numbers of it, so that equal co
 
 
 def cheapest(alone: Sequence[Two], pairs: Mapping[tuple[int, int], Table]) -> list[int]:
-    """The choice for each of the things, which are numbered as in `alone`."""
-    count = len(alone)
-    prefers = [_units(one) - _units(zero) for zero, one in alone]  # what 1 costs more than 0
+    """The choice for each of the things, which are numbered as in `alone`. Costs are in seconds."""
+    more = [_units(one) - _units(zero) for zero, one in alone]
+    tables = (
+        (u, v, _units(both_0), _units(only_v), _units(only_u), _units(both_1))
+        for (u, v), ((both_0, only_v), (only_u, both_1)) in pairs.items()
+    )
+    return cheapest_of_whole(more, tables)
+
+
+def cheapest_of_whole(more: Sequence[int], pairs: Iterable[tuple[int, int, int, int, int, int]]) -> list[int]:
+    """The same of costs that are whole numbers: `more` is what 1 costs more than 0. Of a pair, there are both things
+    and what it costs if both are 0, only the second is 1, only the first is 1, and both are 1.
+    """
+    count, prefers = len(more), list(more)
     network = _Network(count + 2)
-    for (u, v), ((both_0, only_v), (only_u, both_1)) in pairs.items():
-        a, b, c, d = _units(both_0), _units(only_v), _units(only_u), _units(both_1)
+    for u, v, a, b, c, d in pairs:
         apart = b + c - a - d
         # a + (c - a)·x(u) + (d - c)·x(v) + apart·(1 - x(u))·x(v)
         if apart < 0:  # shared by both, so that neither is preferred for being named first
@@ -33,20 +43,14 @@ def cheapest(alone: Sequence[Two], pairs: Mapping[tuple[int, int], Table]) -> li
         prefers[v] += d - c
         network.add(v, u, apart)
     source, sink = count, count + 1
-    for v, more in enumerate(prefers):
-        if more > 0:
-            network.add(v, sink, more)
+    for v, dearer in enumerate(prefers):
+        if dearer > 0:
+            network.add(v, sink, dearer)
         else:
-            network.add(source, v, -more)
+            network.add(source, v, -dearer)
     network.fill(source, sink)
     zeros = network.reaching(sink)
     return [0 if v in zeros else 1 for v in range(count)]
-
-
-def total(choice: Sequence[int], alone: Sequence[Two], pairs: Mapping[tuple[int, int], Table]) -> float:
-    """What a choice costs."""
-    own = sum(costs[x] for costs, x in zip(alone, choice, strict=True))
-    return own + sum(table[choice[u]][choice[v]] for (u, v), table in pairs.items())
 
 
 def _units(cost: float) -> int:

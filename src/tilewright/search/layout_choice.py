@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import inf
 
 from tilewright.ir.expr import Buffer
-from tilewright.search.cut import Table, Two, cheapest, total
+from tilewright.search.cut import Table, Two, cheapest
+from tilewright.search.labelling import total
 from tilewright.search.layout_terms import MUST, LayoutTerm, layout_terms
 from tilewright.target.target import Target
 from tilewright.tir.func import Module
