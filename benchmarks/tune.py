@@ -11,7 +11,8 @@ from benchmarks.svg import step_chart
 from tilewright.cli.output import milliseconds, note
 from tilewright.cli.tune import failures_text
 from tilewright.search.database import Database
-from tilewright.tuning.tune import TaskResult, TuneResult, Tuning
+from tilewright.tuning.tune import Tuning
+from tilewright.tuning.tune_result import TaskResult, TuneResult
 
 SHOWS = (
     """What a short search finds beyond the default schedule of single operators, and how fast it tries."""

@@ -75,7 +75,8 @@ if TYPE_CHECKING:
     from tilewright.tir.words import min_ as min
     from tilewright.tir.words import pow_ as pow
     from tilewright.tir.words import round_ as round
-    from tilewright.tuning.tune import TuneResult, tune
+    from tilewright.tuning.tune import tune
+    from tilewright.tuning.tune_result import TuneResult
 
 __all__ = [
     "Bound",

@@ -224,7 +224,18 @@ class _Loader:
         return _static_session(made.artifact, self.threads, self.plugin_options.strict)
 
     def program(self, shapes: Shapes | None) -> Session:
-        """One program for the whole model."""
+        """One program for the whole model; with the decisions that tuning has found for it, if nobody gives others."""
+        if self.trace is not None or self.plugin_options.plugins or not default_database().exists:
+            return self._program(shapes)
+
+        def with_trace(trace: "ProgramTrace | None") -> Session:
+            return replace(self, trace=trace)._program(shapes)
+
+        digest, tuned = model_digest(self.model, self.store), import_module("tilewright.driver.tuned")
+        made: Session = tuned.as_tuned(self.target, digest, shapes, self.accuracy, self.threads, with_trace)
+        return made
+
+    def _program(self, shapes: Shapes | None) -> Session:
         origin = _Origin.of(self.model, self.store)
         found = self._stored(origin.digest, shapes)
         if found is None:

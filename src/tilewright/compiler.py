@@ -33,7 +33,7 @@ from tilewright.driver.manifest import manifest_of
 from tilewright.driver.narrower import RangeFacts, narrower_programs, united
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
 from tilewright.driver.trace import ProgramTrace
-from tilewright.driver.tuned import Tuned, tuned_digest
+from tilewright.driver.tuned import Tuned, as_tuned, tuned_digest
 from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
 from tilewright.frontend.onnx.load import OnnxModel, load_graph
@@ -138,7 +138,11 @@ def compile(
         with OnnxModel(model, custom_ops=find_plugins(options.plugins), check_indices=checked) as found:
             ranges = dims_of(found.specs, dims)
             return compile_open(machine, found, ranges, digest, bound, cache, progress, options, given)
-    return compile_for(machine, model, digest, shapes, bound, cache, progress, None, options, checked, given)
+    options_of = (bound, cache, progress, None, options, checked)
+    compiled = partial(compile_for, machine, model, digest, shapes, *options_of)
+    if given is not None or options.plugins:
+        return compiled(given)
+    return as_tuned(machine, digest, shapes, bound, threads, compiled)
 
 
 @compiling()

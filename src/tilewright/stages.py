@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilewright.codegen.objects import compile_assembly
-from tilewright.compiler import Model, compilation
+from tilewright.compiler import CompiledModel, Model, compilation
 from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.driver.keys import model_digest
 from tilewright.driver.trace import ProgramTrace
+from tilewright.driver.tuned import as_tuned
 from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
 from tilewright.frontend.onnx.load import OnnxModel
@@ -96,7 +97,13 @@ def stages(
             except HostNodes:
                 first = found.first_stage(shapes or {})
                 graph, hosts, later = first.graph, first.hosts, len(first.rest)
-            made = c.run_graph(graph, digest)
+
+            def run(trace: ProgramTrace | None) -> CompiledModel:
+                c.given = trace
+                return c.run_graph(graph, digest)
+
+            bound = Accuracy.of(accuracy)
+            made = run(None) if others or hosts else as_tuned(machine, digest, shapes, bound, None, run)
         files = tuple(sorted(found.opened))
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None

@@ -34,7 +34,8 @@ from tilewright.target.target import native, x86_64
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import loops
 from tilewright.tuning.failures import Failure
-from tilewright.tuning.tune import TaskResult, TuneResult, Tuning, TuningProgress
+from tilewright.tuning.tune import Tuning
+from tilewright.tuning.tune_result import TaskResult, TuneResult, TuningProgress
 from tilewright.tuning.tuner import innermost_iterations, tolerance, winner
 
 SCOPE = tuning_scope(native())

@@ -19,8 +19,9 @@ from tilewright.ops.accuracy import Accuracy
 from tilewright.search.database import database_path
 from tilewright.support.errors import UserError
 from tilewright.tuning.failures import Failure
-from tilewright.tuning.tune import OnTuningProgress, TaskResult, TuneResult, Tuning
-from tilewright.tuning.tune import TuningProgress as Now
+from tilewright.tuning.tune import open_tuning
+from tilewright.tuning.tune_result import OnTuningProgress, ProgramResult, TaskResult, TuneResult
+from tilewright.tuning.tune_result import TuningProgress as Now
 
 
 def tune_model(
@@ -43,7 +44,7 @@ def tune_model(
         )
     with (
         _progress_line() as progress,
-        Tuning(
+        open_tuning(
             *(model, budget, trials, threads, seed, shapes, target),
             accuracy=accuracy,
             progress=progress,
@@ -127,14 +128,37 @@ def _show(result: TuneResult, where: Path | None) -> None:
     better = sum(t.chosen is not None for t in measured)
     click.echo()
     click.echo(
-        f"{better} of {len(result.tasks)} kernels are better; those measured take"
+        f"{better} of {len(result.tasks)} kernels are better; {'all' if result.program else 'those measured'} take"
         f" {milliseconds(result.best_seconds)} in a run, {milliseconds(result.default_seconds)} by default"
     )
+    if result.program is not None:
+        _show_program(result.program)
     failures = failures_text(result.failures)
     click.echo(f"{result.trials} trials in {result.elapsed:.0f} s{f', {failures}' if failures else ''}")
     for f in result.failed:
         click.echo(f"  {f}")
     click.echo(f"kept in {where}" if where is not None else "not kept: TILEWRIGHT_DB is off")
+
+
+def _show_program(program: ProgramResult) -> None:
+    if program.speedup is not None:
+        kept = "it is used from now on" if program.trace else "the untuned one stays"
+        click.echo(f"the tuned program in turns with the untuned one: {program.speedup}; {kept}")
+    for why, seconds in program.structures:
+        click.echo(f"  structure tried: {why}, {milliseconds(seconds)}")
+    if program.problem:
+        note(program.problem)
+
+
+def _program_as_json(program: ProgramResult) -> dict[str, Any]:
+    return {
+        "untuned_seconds": program.untuned_seconds,
+        "seconds": program.seconds,
+        "speedup": None if program.speedup is None else program.speedup.as_json(),
+        "is_kept": bool(program.trace),
+        "structures": [{"why": why, "seconds": seconds} for why, seconds in program.structures],
+        "problem": program.problem,
+    }
 
 
 def _choice(t: TaskResult) -> str:
@@ -154,6 +178,7 @@ def _as_json(result: TuneResult) -> dict[str, Any]:
         "elapsed_seconds": result.elapsed,
         "interrupted": result.is_interrupted,
         "history": result.history,
+        "program": None if result.program is None else _program_as_json(result.program),
         "tasks": [_task_as_json(t) for t in result.tasks],
     }
 

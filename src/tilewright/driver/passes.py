@@ -264,10 +264,11 @@ def lay_out_buffers(
                 raise _refused(d, f"{unknown} is no buffer that may have its channels last")
         last = {b: at for b, at in images.items() if b.name in wanted}
     module, _ = lay_out(module, last)
-    return replace(state, module=module, layouts=why), _by_group(last)
+    return replace(state, module=module, layouts=why), channels_last_decisions(last)
 
 
-def _by_group(last: Iterable[Buffer]) -> tuple[ChannelsLast, ...]:
+def channels_last_decisions(last: Iterable[Buffer]) -> tuple[ChannelsLast, ...]:
+    """By the groups that make them."""
     found: dict[str, list[str]] = {}
     for b in last:
         group, _, name = b.name.rpartition("__")

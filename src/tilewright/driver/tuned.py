@@ -5,11 +5,22 @@ is scheduled as it would be without: a choice can make code slower or faster, ne
 other rules (a stale one) is used too, until it is tuned again.
 """
 
-from collections.abc import Iterable
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from tilewright.driver.keys import rules_digest, target_digest
+from tilewright.driver.trace import ProgramTrace
+from tilewright.ops.accuracy import Accuracy
+from tilewright.runtime.machine import default_threads
 from tilewright.search.database import Choice, Database, RecordScope, choices_digest, default_database
+from tilewright.support.arrays import Shapes
+from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.target.target import Target
+
+_log = logging.getLogger("tilewright")
+T = TypeVar("T")
 
 
 def tuning_scope(target: Target) -> RecordScope:
@@ -24,6 +35,54 @@ def tuned_digest(target: Target, tasks: Iterable[str]) -> str:
         found.choice(task)
     found.close()
     return found.digest
+
+
+def tuned_model_key(digest: str, shapes: Shapes | None, accuracy: Accuracy) -> str:
+    """Of a program in the database: by what of the model its decisions depend on. `digest` is of the model's bytes."""
+    given = sorted((name, tuple(map(int, shape))) for name, shape in (shapes or {}).items())
+    return hashlib.sha256(f"{digest}\n{given}\n{accuracy}".encode()).hexdigest()
+
+
+def tuned_trace(
+    target: Target, digest: str, shapes: Shapes | None, accuracy: Accuracy, threads: int
+) -> ProgramTrace | None:
+    """What tuning has found for the whole program of a model that runs with so many threads; None if nothing."""
+    database = default_database()
+    if not digest or not database.exists:
+        return None
+    key = tuned_model_key(digest, shapes, accuracy)
+    record = database.program(tuning_scope(target), key, threads)
+    database.close()
+    if record is None or not record.trace:
+        return None
+    try:
+        return ProgramTrace.parse(record.trace)
+    except UserError as e:  # of another version
+        _log.info("what tuning found for the program is not understood any more: %s", e.message)
+        return None
+
+
+def as_tuned(
+    target: Target,
+    digest: str,
+    shapes: Shapes | None,
+    accuracy: Accuracy,
+    threads: int | None,
+    compiled: Callable[[ProgramTrace | None], T],
+) -> T:
+    """What is compiled with the decisions that tuning has found, or without any where there are none that apply."""
+    found = tuned_trace(target, digest, shapes, accuracy, default_threads() if threads is None else threads)
+    if found is None:
+        return compiled(None)
+    try:
+        made = compiled(found)
+    except MultipleProgramsError:
+        raise
+    except UserError as e:
+        _log.warning("what tuning found for the program does not apply any more: %s", e.message)
+        return compiled(None)
+    _log.info("tuned: the whole program, from the database")
+    return made
 
 
 class Tuned:

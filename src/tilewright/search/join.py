@@ -8,7 +8,7 @@ that its blocks want, and a padding that is computed band by band is not folded 
 Algorithms are chosen before: a contraction that is computed in stages stays as it is.
 """
 
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -37,12 +37,22 @@ _LEAST_SAVED = 0.03
 
 def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[JoinFuncs, ...]]:
     """Join what is worth it; the module and the steps taken."""
+    return _joined(module, target, must_pay=True)
+
+
+def join_all(module: Module, target: Target) -> tuple[JoinFuncs, ...]:
+    """The steps that join all that a schedule may bring together, whether that is estimated to save time or not."""
+    _, steps = _joined(module, target, must_pay=False)
+    return steps
+
+
+def _joined(module: Module, target: Target, *, must_pay: bool) -> tuple[Module, tuple[JoinFuncs, ...]]:
     steps: list[JoinFuncs] = []
     order = [c.func for c in leaves(module.program) if isinstance(c, Call)]
     at = 0
     while at + 1 < len(order):
         step = JoinFuncs(order[at], order[at + 1])
-        joined = _try_join(module, step, target)
+        joined = _try_join(module, step, target, must_pay=must_pay)
         if joined is None:
             at += 1
             continue
@@ -52,19 +62,20 @@ def join_funcs(module: Module, target: Target) -> tuple[Module, tuple[JoinFuncs,
     return module, tuple(steps)
 
 
-def _try_join(module: Module, step: JoinFuncs, target: Target) -> Module | None:
-    """The module with the two as one, if that saves time."""
+def _try_join(module: Module, step: JoinFuncs, target: Target, *, must_pay: bool) -> Module | None:
+    """The module with the two as one, if that is possible, and saves time if it must."""
     f, g = module.func(step.first), module.func(step.second)
     if not _is_between(module, f, g):
         return None
-    pays = _bands_pay if _may_be_bands(f, g) else _chain_pays if _may_be_chain(f, g, target) else None
-    if pays is None:
+    gain_of = _bands_gain if _may_be_bands(f, g) else _chain_gain if _may_be_chain(f, g, target) else None
+    if gain_of is None:
         return None
     try:
         joined = step.apply(module)
-        return joined if pays(joined, joined.func(step.name), target) else None
+        found = gain_of(joined, joined.func(step.name), target)
     except ScheduleError:
         return None
+    return joined if found > (0.0 if must_pay else -inf) else None
 
 
 def _is_between(module: Module, f: Func, g: Func) -> bool:
@@ -97,10 +108,11 @@ def _has_pixels(block: Block) -> bool:
     return block.try_store is not None and any(len(ld.indices) > 3 for ld in operand_loads(block))
 
 
-def _bands_pay(module: Module, joined: Func, target: Target) -> bool:
+def _bands_gain(module: Module, joined: Func, target: Target) -> float:
+    """The part of the time apart that bands save; -inf if there are none."""
     chain = try_band_chain(prepared(joined).func)
     form = None if chain is None else try_form(chain)
-    return form is not None and gain(form, target) > 0.0
+    return -inf if form is None else gain(form, target)
 
 
 # -------------------------------------------------------------------------------------------------------------- chains
@@ -122,14 +134,15 @@ def _may_be_chain(f: Func, g: Func, target: Target) -> bool:
     return pass_seconds(2 * f.outputs[0].bytes, m) > _LEAST_SAVED * computing
 
 
-def _chain_pays(module: Module, joined: Func, target: Target) -> bool:
+def _chain_gain(module: Module, joined: Func, target: Target) -> float:
+    """The part of the time apart that a chain saves, beyond what it must; -inf if there is none."""
     constants = frozenset(c.buffer.name for c in module.constants)
     space = chain_space(make_request(joined, target, constants))
     if space is None:
-        return False
+        return -inf
     points = space.points()
     costs, is_together = space.cost(points), points[:, 0] > 0
     if not is_together.any():
-        return False
+        return -inf
     together, apart = (float(np.min(costs[chosen])) for chosen in (is_together, ~is_together))
-    return together < (1 - _LEAST_SAVED) * apart
+    return 1 - _LEAST_SAVED - together / apart

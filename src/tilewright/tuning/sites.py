@@ -12,12 +12,12 @@ import numpy as np
 
 from tilewright.compiler import Compilation, CompiledModel
 from tilewright.driver.kernels import Item
-from tilewright.driver.passes import ProgramState, task_key
+from tilewright.driver.passes import task_key
 from tilewright.driver.trace import ProgramTrace
 from tilewright.ir.expr import Buffer
 from tilewright.support.arrays import OpaqueArray
-from tilewright.support.artifact import Artifact, Place, Segment, Slot
-from tilewright.support.program import is_sequence, leaves
+from tilewright.support.artifact import Artifact, Place, Slot
+from tilewright.support.program import leaves
 from tilewright.tir.func import Call, Func
 
 
@@ -50,19 +50,10 @@ class SitedProgram:
         return [n for n, s in enumerate(self.sites) if s.task == task]
 
 
-def try_sites(compilation: Compilation, made: CompiledModel) -> SitedProgram | None:
-    """The sites of what was compiled; None if Python has a part in the program, or chooses what runs."""
-    state, artifact = compilation.state, made.artifact
+def sited(compilation: Compilation, made: CompiledModel) -> SitedProgram:
+    """The sites of what was compiled: static, and native code alone, in which no calls stand beside each other."""
+    state = compilation.state
     assert state is not None
-    segments = [s for s in leaves(artifact.program) if isinstance(s, Segment)]
-    if artifact.manifest.dims or not is_sequence(artifact.program) or len(segments) != len(artifact.program):
-        return None
-    if any(call.beside for s in segments for call in s.calls):
-        return None
-    return _sited(compilation, state, made)
-
-
-def _sited(compilation: Compilation, state: ProgramState, made: CompiledModel) -> SitedProgram:
     module, slots = state.current, dict(compilation.slots)
     raw = {c.buffer: c.value for c in module.constants}
     arrays: list[OpaqueArray] = list(made.artifact.constants)
@@ -90,5 +81,6 @@ def _sited(compilation: Compilation, state: ProgramState, made: CompiledModel) -
             sites.append(Site(call.func, key, first, count, tuple(map(slot, call.args))))
         first += count
     assert first == len(items), "kernel calls that no call of a Func has made"
+    assert len({s.func for s in sites}) == len(sites), "a Func is called twice"
     artifact = replace(made.artifact, constants=tuple(arrays), digests=())
     return SitedProgram(artifact, tuple(sites), funcs, made.trace)

@@ -12,8 +12,8 @@ moment, so a tuning may be interrupted, and the next goes on where it ended.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,7 @@ from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.schedule.decisions import sampling_steps
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.trace import parse_trace, print_trace
+from tilewright.schedule.trace import print_trace
 from tilewright.search.database import Database
 from tilewright.search.default import Spaces
 from tilewright.search.program_records import DONE, INTERRUPTED
@@ -46,111 +46,16 @@ from tilewright.tir.func import Call, Func, Module
 from tilewright.tuning.account import TuningAccount, open_tuning_database
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Candidates
-from tilewright.tuning.failures import Failure, by_reason, by_status
+from tilewright.tuning.failures import by_reason, by_status
+from tilewright.tuning.model_tuning import ModelTuning
 from tilewright.tuning.trials import Trials
+from tilewright.tuning.tune_result import OnTuningProgress, TaskResult, TuneResult, TuningProgress
 from tilewright.tuning.tuner import BATCH, FIRST_BATCH, TaskTuner, Tools
 
 _NEGLIGIBLE = 0.003  # of a run: a kernel below is not tuned
 _REFERENCE_SHARE = 0.05  # of the time to find out what is right
 
 
-@dataclass(frozen=True, slots=True)
-class TuningProgress:
-    """How far a tuning is."""
-
-    task: str
-    tasks: int
-    trials: int
-    failures: dict[str, int]
-    default_seconds: float  # of a run: all tasks that were measured, times their calls
-    best_seconds: float
-    elapsed: float
-    budget: float
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """What was found for one Func. `chosen` is a rule with its decisions, or None: the default stays."""
-
-    name: str
-    key: str
-    calls: int
-    default_seconds: float
-    best_seconds: float
-    chosen: tuple[str, dict[str, int]] | None
-    trace: str
-    trials: int
-    points: int  # in its design spaces
-    failed: tuple[Failure, ...]  # trials that did, by reason
-    history: tuple[tuple[float, float], ...]  # (seconds since the start, best so far)
-    func: Func
-    problem: str = ""
-
-    def schedule(self) -> Schedule:
-        """The program that was found to be the best."""
-        s = Schedule(self.func)
-        for step in parse_trace(self.trace):
-            s.apply(step)
-        return s
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """How many trials failed, by kind."""
-        return by_status(self.failed)
-
-    @property
-    def speedup(self) -> float:
-        return self.default_seconds / self.best_seconds if self.best_seconds else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class TuneResult:
-    """Times are of a run: the sum over tasks, each as often as it is called."""
-
-    tasks: tuple[TaskResult, ...]
-    elapsed: float
-    is_interrupted: bool = False
-
-    @property
-    def default_seconds(self) -> float:
-        return sum(t.calls * t.default_seconds for t in self._measured)
-
-    @property
-    def best_seconds(self) -> float:
-        return sum(t.calls * t.best_seconds for t in self._measured)
-
-    @property
-    def _measured(self) -> list[TaskResult]:
-        return [t for t in self.tasks if math.isfinite(t.default_seconds)]
-
-    @property
-    def trials(self) -> int:
-        return sum(t.trials for t in self.tasks)
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """How many trials failed, by kind."""
-        return by_status(self.failed)
-
-    @property
-    def failed(self) -> tuple[Failure, ...]:
-        """Trials that did, by reason, the most frequent first."""
-        return by_reason(f for t in self.tasks for f in t.failed)
-
-    @property
-    def history(self) -> tuple[tuple[float, float], ...]:
-        """(seconds since the start, time of a run), from when all tasks have been measured once."""
-        now: dict[str, float] = {}
-        events = sorted((at, t.key, t.calls * s) for t in self._measured for at, s in t.history)
-        out: list[tuple[float, float]] = []
-        for at, key, seconds in events:
-            now[key] = seconds
-            if len(now) == len(self._measured):
-                out.append((at, sum(now.values())))
-        return tuple(out)
-
-
-OnTuningProgress: TypeAlias = Callable[[TuningProgress], None]
 Subject: TypeAlias = "Func | Schedule | Model"
 
 
@@ -180,7 +85,7 @@ def tune(
     tuning of the same kernels, target and threads, which did not end: what it has used of its budget counts, and unless
     `budget` is given it is as large. On Ctrl-C everything measured is kept, and the interrupt goes on to the caller.
     """
-    with Tuning(
+    with open_tuning(
         *(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress),
         database=database,
         dims=dims,
@@ -190,8 +95,42 @@ def tune(
         return tuning.result()
 
 
+def open_tuning(
+    subject: Subject,
+    budget: str | float | None = None,
+    trials: int | None = None,
+    threads: int = 1,
+    seed: int = 0,
+    shapes: Shapes | None = None,
+    target: str | Target = "native",
+    accuracy: AccuracyLike | None = None,
+    spaces: Spaces | None = None,
+    progress: OnTuningProgress | None = None,
+    database: Database | str | Path | None = None,
+    dims: Mapping[str, DimRange] | None = None,
+    resume: bool = False,
+) -> "Tuning | ModelTuning":
+    """A tuning as for `tune`. A model is tuned as a whole, unless Python has a part in its program, or its dimensions
+    are open: then kernel by kernel.
+    """
+    if isinstance(subject, str | Path | bytes | ModelProto) and not dims:
+        made = ModelTuning.try_open(
+            *(subject, budget, trials, threads, seed, shapes, target, accuracy),
+            spaces=SPACES if spaces is None else spaces,
+            progress=progress,
+            database=database,
+            resume=resume,
+        )
+        if made is not None:
+            return made
+    return Tuning(
+        *(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress),
+        *(database, dims, resume),
+    )
+
+
 class Tuning:
-    """A tuning that can be looked at after it was interrupted. Its processes end with it."""
+    """A tuning kernel by kernel, that can be looked at after it was interrupted. Its processes end with it."""
 
     def __init__(
         self,
