@@ -11,11 +11,15 @@ Rows are only ever appended. The version is in the file (`PRAGMA user_version`):
     2   all four; an index by content, without the digest of the rules
 """
 
+import json
 import sqlite3
 from dataclasses import dataclass
+from typing import Any, cast
 
 TABLES_VERSION = 2
 _READABLE = (1, TABLES_VERSION)
+
+_LARGEST = 2**63  # of what a decision can be; given: points are arrays of i64
 
 TEXT, COUNT, NUMBER = "TEXT NOT NULL", "INTEGER NOT NULL", "REAL"  # a NUMBER may be absent
 
@@ -96,6 +100,19 @@ TUNINGS = TableSpec(
     ("model", "target", "threads"),
 )
 TUNING_TABLES = {t.name: t for t in (MEASUREMENTS, PROGRAMS, PROGRAM_TRIALS, TUNINGS)}
+
+
+def stored_decisions(text: str) -> dict[str, int] | None:
+    """The values of knobs in a column `decisions`; None if somebody else has written something else there."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    values = cast("dict[str, object]", found)
+    good = {k: v for k, v in values.items() if type(v) is int and -_LARGEST <= v < _LARGEST}
+    return good if len(good) == len(values) else None
 
 
 def tables_version(connection: sqlite3.Connection) -> int:
