@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -39,7 +40,7 @@ TUNING_FORMAT = "tilewright tuning"
 _MOST = 2**31 - 1  # of a column of counts; given: more threads or trials than anybody has
 _LONGEST = 1e12  # seconds; given: longer than anything has run
 _DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3,6})?\+00:00")
-_AHEAD = timedelta(days=1)  # that the clock of another machine may be
+_AHEAD = timedelta(days=1)  # that the clock of another machine may be; given
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ def read_rows(path: Path) -> list[TuningRow]:
     """All rows of a database. UserError if it is none, if it is damaged, or if a row is not as it must be."""
     with reading(path) as connection:
         return [
-            _checked(table, values, f"{path}, row {n} of {table.name}")
+            _checked(table, tuple(values), f"{path}, row {n} of {table.name}")
             for table in present_tables(connection)
-            for n, values in enumerate(connection.execute(table.select), 1)
+            for n, *values in connection.execute(table.select, (0,))
         ]
 
 
@@ -100,11 +101,15 @@ def add_rows(path: Path, rows: Iterable[TuningRow]) -> dict[str, int]:
     try:
         with closing(connect_to(path)) as connection:
             check_pages(connection)
-            connection.execute("BEGIN IMMEDIATE")
+            known = _KnownRows()
+            known.read(connection)
+            connection.execute("BEGIN IMMEDIATE")  # others that write wait from here on
             try:
+                known.read(connection)
                 for row in rows:
-                    done = connection.execute(TUNING_TABLES[row.table].insert_new, (*row.values, *row.values))
-                    added[row.table] += done.rowcount
+                    if known.add(row.table, row.values):
+                        connection.execute(TUNING_TABLES[row.table].insert, row.values)
+                        added[row.table] += 1
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -113,6 +118,27 @@ def add_rows(path: Path, rows: Iterable[TuningRow]) -> dict[str, int]:
     except sqlite3.Error as e:
         raise not_usable(path, e) from e
     return {name: added[name] for name in TUNING_TABLES}
+
+
+class _KnownRows:
+    """Digests of the rows of a database."""
+
+    def __init__(self) -> None:
+        self._digests: set[bytes] = set()
+        self._read = dict.fromkeys(TUNING_TABLES, 0)  # up to this number
+
+    def add(self, table: str, values: Iterable[object]) -> bool:
+        """Was it not known?"""
+        before = len(self._digests)
+        self._digests.add(sha256(repr((table, *values)).encode(errors="replace")).digest())
+        return len(self._digests) > before
+
+    def read(self, connection: sqlite3.Connection) -> None:
+        """All that were written since the last time."""
+        for name, table in TUNING_TABLES.items():
+            for number, *values in connection.execute(table.select, (self._read[name],)):
+                self.add(name, values)
+                self._read[name] = number
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:

@@ -51,18 +51,9 @@ class TableSpec:
         return f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
 
     @property
-    def insert_new(self) -> str:
-        """The same, unless there is such a row; values twice: those of the row, and the same to compare with."""
-        same = " AND ".join(f"{c} IS ?" if k == NUMBER else f"{c} = ?" for c, k in self.columns.items())
-        return (
-            f"INSERT INTO {self.name} ({', '.join(self.columns)}) SELECT {', '.join('?' * len(self.columns))}"
-            f" WHERE NOT EXISTS (SELECT 1 FROM {self.name} WHERE {same})"
-        )
-
-    @property
     def select(self) -> str:
-        """All rows, oldest first."""
-        return f"SELECT {', '.join(self.columns)} FROM {self.name} ORDER BY id"
+        """Rows with their numbers, oldest first, after the one of a number."""
+        return f"SELECT id, {', '.join(self.columns)} FROM {self.name} WHERE id > ? ORDER BY id"
 
 
 MEASUREMENTS = TableSpec(
@@ -72,7 +63,7 @@ MEASUREMENTS = TableSpec(
         **{"trace": TEXT, "seconds": NUMBER, "status": TEXT, "message": TEXT, "threads": COUNT},
         **{"date": TEXT, "versions": TEXT},
     },
-    ("task", "target", "purpose"),
+    ("task", "target", "purpose", "status", "threads", "rules", "seconds"),
 )
 PROGRAMS = TableSpec(
     "programs",
