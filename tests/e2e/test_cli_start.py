@@ -12,11 +12,22 @@ from pathlib import Path
 import pytest
 
 from examples.models import mlp
+from tilewright.cli.command import Command, SubCommands
 from tilewright.cli.commands import COMMANDS
 from tilewright.cli.interrupts import is_interrupt
 from tilewright.cli.status import ExitStatus
 
 HEAVY = ("numpy", "onnx", "llvmlite", "rich", "ml_dtypes", "tilewright.compiler", "tilewright.api")
+
+# By all the words that they are called with.
+WORKING = {
+    " ".join(words): command
+    for name, c in COMMANDS.items()
+    for words, command in (
+        [((name, n), d) for n, d in c.commands.items()] if isinstance(c, SubCommands) else [((name,), c)]
+    )
+    if isinstance(command, Command)
+}
 
 # What a module that is interrupted while it is imported looks like, and one that makes another failure of it.
 _INTERRUPTED = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
@@ -53,7 +64,9 @@ def imported(*arguments: str) -> tuple[int, str, set[str]]:
         (ExitStatus.OK, ("--help",)),
         (ExitStatus.OK, ("--version",)),
         *((ExitStatus.OK, (name, "--help")) for name in COMMANDS),
-        *((ExitStatus.USER_ERROR, (n, "absent.onnx")) for n in COMMANDS if n != "doctor"),
+        *((ExitStatus.OK, (*name.split(), "--help")) for name in WORKING),
+        *((ExitStatus.USER_ERROR, (n, "absent.onnx")) for n in COMMANDS if n not in ("db", "doctor")),
+        (ExitStatus.USAGE, ("db", "nonsense")),
         (ExitStatus.USER_ERROR, ("run", "absent.onnx", "--accuracy", "2")),
         (ExitStatus.USAGE, ("run", "absent.onnx", "--shape", "x=1xq")),
         (ExitStatus.USAGE, ("nonsense",)),
@@ -69,13 +82,13 @@ def test_help_and_mistakes_import_no_compiler(status: ExitStatus, arguments: tup
         )
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", WORKING)
 def test_the_work_of_a_command_takes_its_options(name: str) -> None:
-    command = COMMANDS[name]
+    command = WORKING[name]
     module, function = command.work.split(":")
     work = getattr(import_module(module), function)
     assert set(inspect.signature(work).parameters) == {p.name for p in command.params}
-    assert command.name == name
+    assert command.name == name.split()[-1]
 
 
 # ---------------------------------------------------------------------------------------------------------- interrupts

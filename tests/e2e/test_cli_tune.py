@@ -74,6 +74,37 @@ def test_tune_tells_what_it_found_and_keeps_it(model: Path, database: Path) -> N
     assert "2 trials in" in text and f"kept in {database}" in text and "1 kernels" in text
 
 
+def test_a_database_can_be_named(model: Path, database: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.db"
+    text = call("tune", model, *SHAPE, "--trials", 1, "--db", mine).stdout
+    assert f"kept in {mine}" in text and mine.exists() and not database.exists()
+    mine.write_bytes(b"nonsense" * 1000)
+    result = call("tune", model, *SHAPE, "--db", mine, status=ExitStatus.USER_ERROR)
+    assert "damaged, or no database" in result.stderr and str(mine) in result.stderr
+    assert mine.read_bytes() == b"nonsense" * 1000
+
+
+def test_resume_goes_on_with_what_was_interrupted(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = call("tune", model, *SHAPE, "--resume", status=ExitStatus.USER_ERROR)
+    assert "there is nothing to resume" in nothing.stderr and "leave out --resume" in nothing.stderr
+    run_batch = TaskTuner.run_batch
+
+    def interrupted(self: TaskTuner, count: int, is_current: bool, deadline: float) -> None:
+        run_batch(self, 3, is_current, deadline)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(TaskTuner, "run_batch", interrupted)
+        call("tune", model, *SHAPE, "--budget", "500s", status=ExitStatus.INTERRUPTED)
+    result = call("tune", model, *SHAPE, "--resume", "--json")
+    assert "s of 500 s are used, 3 trials were made" in result.stderr
+    found: Any = json.loads(result.stdout)
+    assert found["resumed"]["trials"] == 3 and 0 < found["resumed"]["used_seconds"] < 500
+    assert found["trials"] == 18 - 3
+    ended = call("tune", model, *SHAPE, "--resume", status=ExitStatus.USER_ERROR)
+    assert "the last tuning has ended" in ended.stderr
+
+
 def test_tune_says_why_candidates_failed(tmp_path: Path) -> None:
     model = write_product(tmp_path, 64)
     found: Any = json.loads(call("tune", model, *SHAPE, "--budget", "60s", "--json").stdout)

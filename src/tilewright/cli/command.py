@@ -36,6 +36,13 @@ class Command(click.Command):
             return work(**ctx.params)
 
 
+class SubCommands(click.Group):
+    """Commands that have a first word in common."""
+
+    def __init__(self, name: str, help: str, commands: Sequence[Command]) -> None:
+        super().__init__(name, help=help, commands=list(commands))
+
+
 def check_exists(path: Path) -> None:
     try:
         os.stat(path)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.search.program_records import InsideTrial, ProgramRecord, TuningRecord
 from tilewright.search.tuning_file import TuningFile
-from tilewright.search.tuning_tables import MEASUREMENTS, PROGRAM_TRIALS, PROGRAMS, TUNINGS
+from tilewright.search.tuning_tables import MEASUREMENTS, PROGRAM_TRIALS, PROGRAMS, TUNINGS, stored_decisions
 from tilewright.support.user_folders import user_folder
 from tilewright.version import __version__
 
@@ -244,10 +244,7 @@ def decisions_text(decisions: "KnobValues") -> str:
 
 def _decisions(text: str) -> dict[str, int]:
     """What is stored; nothing, which no family has, if somebody else has written something else there."""
-    try:
-        return dict(json.loads(text).items())
-    except (ValueError, AttributeError):
-        return {}
+    return stored_decisions(text) or {}
 
 
 def _finite(seconds: float | None) -> float | None:

@@ -11,11 +11,15 @@ Rows are only ever appended. The version is in the file (`PRAGMA user_version`):
     2   all four; an index by content, without the digest of the rules
 """
 
+import json
 import sqlite3
 from dataclasses import dataclass
+from typing import Any, cast
 
 TABLES_VERSION = 2
 _READABLE = (1, TABLES_VERSION)
+
+_LARGEST = 2**63  # of what a decision can be; given: points are arrays of i64
 
 TEXT, COUNT, NUMBER = "TEXT NOT NULL", "INTEGER NOT NULL", "REAL"  # a NUMBER may be absent
 
@@ -47,18 +51,9 @@ class TableSpec:
         return f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
 
     @property
-    def insert_new(self) -> str:
-        """The same, unless there is such a row; values twice: those of the row, and the same to compare with."""
-        same = " AND ".join(f"{c} IS ?" if k == NUMBER else f"{c} = ?" for c, k in self.columns.items())
-        return (
-            f"INSERT INTO {self.name} ({', '.join(self.columns)}) SELECT {', '.join('?' * len(self.columns))}"
-            f" WHERE NOT EXISTS (SELECT 1 FROM {self.name} WHERE {same})"
-        )
-
-    @property
     def select(self) -> str:
-        """All rows, oldest first."""
-        return f"SELECT {', '.join(self.columns)} FROM {self.name} ORDER BY id"
+        """Rows with their numbers, oldest first, after the one of a number."""
+        return f"SELECT id, {', '.join(self.columns)} FROM {self.name} WHERE id > ? ORDER BY id"
 
 
 MEASUREMENTS = TableSpec(
@@ -68,7 +63,7 @@ MEASUREMENTS = TableSpec(
         **{"trace": TEXT, "seconds": NUMBER, "status": TEXT, "message": TEXT, "threads": COUNT},
         **{"date": TEXT, "versions": TEXT},
     },
-    ("task", "target", "purpose"),
+    ("task", "target", "purpose", "status", "threads", "rules", "seconds"),
 )
 PROGRAMS = TableSpec(
     "programs",
@@ -96,6 +91,19 @@ TUNINGS = TableSpec(
     ("model", "target", "threads"),
 )
 TUNING_TABLES = {t.name: t for t in (MEASUREMENTS, PROGRAMS, PROGRAM_TRIALS, TUNINGS)}
+
+
+def stored_decisions(text: str) -> dict[str, int] | None:
+    """The values of knobs in a column `decisions`; None if somebody else has written something else there."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    values = cast("dict[str, object]", found)
+    good = {k: v for k, v in values.items() if type(v) is int and -_LARGEST <= v < _LARGEST}
+    return good if len(good) == len(values) else None
 
 
 def tables_version(connection: sqlite3.Connection) -> int:

@@ -277,8 +277,7 @@ class TaskTuner:
             self.finish(seconds)
         else:  # no family has such a point any more
             self._choose_default()
-        if self.chosen is None:
-            self._incumbent = None
+        self._incumbent = None if self.chosen is None else self.evolution.find(*self.chosen)
 
     def _stale_points(self) -> list[Proposal]:
         rows = self.tools.database.measurements(self.tools.scope, self.task.key, stale=True)

@@ -7,12 +7,12 @@ to the options. A new command is a module, or a folder with its work, and its na
 
 from importlib import import_module
 
-from tilewright.cli.command import Command
+from tilewright.cli.command import Command, SubCommands
 from tilewright.support.extensions import Additions
 
-NAMES = ("run", "compile", "inspect", "bench", "compare", "tune", "doctor")  # as `--help` lists them
+NAMES = ("run", "compile", "inspect", "bench", "compare", "tune", "db", "doctor")  # as `--help` lists them
 
-COMMANDS: dict[str, Command] = {n: import_module(f"{__name__}.{n}").COMMAND for n in NAMES}
+COMMANDS: dict[str, Command | SubCommands] = {n: import_module(f"{__name__}.{n}").COMMAND for n in NAMES}
 ADDED: Additions[Command] = Additions("command")
 
 
