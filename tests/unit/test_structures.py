@@ -1,10 +1,11 @@
 """Structures of programs: others than the compiler's own, and the best of several mixed segment by segment."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.driver.decisions import Algorithm, ChannelsLast, Join
@@ -31,7 +32,7 @@ def images() -> ModelProto:
     """3x3 convolutions that Winograd may compute, and a depthwise one between pointwise ones, which may be joined."""
     rng = np.random.default_rng(0)
     weights: list[TensorProto] = []
-    nodes: list[object] = []
+    nodes: list[NodeProto] = []
 
     def conv(source: str, made: str, cin: int, cout: int, k: int, group: int = 1) -> None:
         w = rng.standard_normal((cout, cin // group, k, k)) / np.sqrt(cin * k * k / group)
@@ -84,9 +85,9 @@ def test_all_structures_compute_the_same(source: ProgramSource, own: SitedProgra
     assert {"algorithms of rank 2", "layouts as stated"} <= kinds
     assert kinds & {"no joins", "all joins"}
     x = np.random.default_rng(1).standard_normal((1, 16, 28, 28)).astype(np.float32)
-    wanted = tw.load(images(), cache=False).run({"x": x})["y"]
+    wanted: Any = tw.load(images(), cache=False).run({"x": x})["y"]
     for s in found:
-        got = tw.load(images(), cache=False, trace=s.trace).run({"x": x})["y"]
+        got: Any = tw.load(images(), cache=False, trace=s.trace).run({"x": x})["y"]
         np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-4, err_msg=s.why)
 
 
