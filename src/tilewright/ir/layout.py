@@ -1,6 +1,6 @@
 """Layouts: index maps made of primitives, applied to shapes, indices and arrays alike.
 
-    Layout((SplitDim(1, 16), ReorderDims((0, 2, 3, 1, 4))))      NCHW -> NHWC16c blocks
+    Layout((SplitDim(1, 16), ReorderDims((0, 1, 3, 4, 2))))      NCHW -> NCHW16c: blocks of 16 channels, these last
 
 A layout maps a logical shape to a physical one. Primitives (`ir/layout_primitives.py`) may make positions without a
 logical element (`PadDim`, a `SplitDim` or `UnfoldDim` that does not divide); arrays are filled with zeros there.
@@ -246,9 +246,10 @@ def _is_identity(p: LayoutPrimitive) -> bool:
 
 
 def _is_undone(steps: Sequence[LayoutPrimitive], shape: Dims) -> bool:
-    """Is the first of the steps undone by the others? What cuts off or puts together is not: values are lost."""
+    """Is the first of the steps undone by the others? What loses elements is not."""
     first = steps[0]
-    return not isinstance(first, CropDim | FoldDim) and first.undone(shape) == tuple(steps[1:])
+    loses = isinstance(first, CropDim | FoldDim) or (isinstance(first, UnfoldDim) and first.has_gaps)
+    return not loses and first.undone(shape) == tuple(steps[1:])
 
 
 def _merged(p: LayoutPrimitive, q: LayoutPrimitive) -> LayoutPrimitive | None:

@@ -266,6 +266,11 @@ class UnfoldDim:
             return "tile and stride must be positive"
         return _no_dim(self.dim, s)
 
+    @property
+    def has_gaps(self) -> bool:
+        """Are there elements between tiles?"""
+        return self.stride > self.tile
+
     def tiles(self, extent: int) -> int:
         more = max(-(-(extent - self.tile) // self.stride), 0)
         return min(
@@ -321,7 +326,7 @@ class UnfoldDim:
         return (FoldDim(self.dim, self.stride, s[self.dim]),)
 
     def keeps(self, s: Dims, i: Sequence[Expr], simplify: Simplifier) -> bool:
-        return self.stride <= self.tile or self.near(s, i, simplify) is not None
+        return not self.has_gaps or self.near(s, i, simplify) is not None
 
     def _reach(self, extent: int) -> int:
         """Where the last tile ends."""
@@ -372,7 +377,7 @@ class FoldDim:
         flat = a.reshape((*a.shape[: self.dim], tiles * tile, *a.shape[self.dim + 2 :]))
         # The place after the last is where elements come from that are in no tile.
         flat = np.pad(flat, [(0, 1 if d == self.dim else 0) for d in range(flat.ndim)])
-        place = t * tile + b
+        place: NDArray[np.intp] = np.asarray(t * tile + b, np.intp)
         place[b >= tile] = tiles * tile
         return flat.take(place, axis=self.dim)
 

@@ -16,10 +16,10 @@ accumulator) reads what is not in tiles; what reads it afterwards, in this Func 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tilewright.ir.expr import Buffer, Expr, Indices, Var, const, loads, select
+from tilewright.ir.expr import Buffer, Expr, Indices, Var, const, select
 from tilewright.ir.layout import Layout
 from tilewright.ir.simplify import Interval, Simplifier
-from tilewright.schedule.find import top_level
+from tilewright.schedule.find import accesses_of, top_level
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import under_own_loops
 from tilewright.schedule.step import Step
@@ -27,7 +27,8 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module
 from tilewright.tir.rewrite import redirect
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, Emit, Iter, Stmt, Store, seq, stmt_exprs, walk_stmts
+from tilewright.tir.stmt import Block, Iter, Stmt, Store, seq
+from tilewright.tir.touched import touched
 
 
 def copied_to_tiles(
@@ -40,10 +41,10 @@ def copied_to_tiles(
     tiles = layout.buffer(buffer)
     plain = Buffer(folded, buffer.shape, buffer.dtype, buffer.scope, buffer.sizes)
     stmts = top_level(writer)
-    last = max(n for n, s in enumerate(stmts) if _writes(s, buffer))
+    last = max(n for n, s in enumerate(stmts) if buffer in touched(s).writes)
     readers = [f for f in module.users(buffer) if f is not writer]
     reading: list[Stmt] = [*(f.body for f in readers), *stmts[last + 1 :]]
-    if not any(_read(s, buffer) for s in reading):
+    if not any(buffer in touched(s).reads for s in reading):
         raise ScheduleError(
             f"{step}: nothing reads {buffer.name} after the nest that writes it, so nothing would read tiles",
             where=repr(buffer),
@@ -78,7 +79,7 @@ def copied_to_tiles(
 
 def check_kept(step: Step, body: Stmt, simplify: Simplifier, buffer: Buffer, layout: Layout) -> None:
     """Whatever `body` does with the buffer, it does with elements that have a place under the layout."""
-    for indices in _accesses(body, buffer):
+    for indices in accesses_of(body, buffer):
         if not layout.keeps(buffer.shape, indices, simplify):
             raise ScheduleError(
                 f"{step}: an access is not known to be of elements of {buffer.name} that have a place",
@@ -89,7 +90,7 @@ def check_kept(step: Step, body: Stmt, simplify: Simplifier, buffer: Buffer, lay
 
 def _only_writer(step: Step, module: Module, buffer: Buffer) -> Func:
     users = module.users(buffer)
-    writers = [f for f in users if _writes(f.body, buffer)]
+    writers = [f for f in users if buffer in touched(f.body).writes]
     if len(writers) != 1:
         raise ScheduleError(
             f"{step}: {len(writers)} kernels write {buffer.name}, and one must, to copy what it has made",
@@ -131,22 +132,3 @@ def _in_tiles(
         check_kept(step, s, simplify, buffer, layout)
         found.append(redirect(s, {buffer: tiles}, place))
     return found
-
-
-def _writes(body: Stmt, buffer: Buffer) -> bool:
-    return any(isinstance(s, Store) and s.buffer is buffer for s in walk_stmts(body))
-
-
-def _read(body: Stmt, buffer: Buffer) -> bool:
-    return any(True for _ in _accesses(body, buffer))
-
-
-def _accesses(body: Stmt, buffer: Buffer) -> Iterable[Indices]:
-    """The indices of all accesses to the buffer."""
-    for s in walk_stmts(body):
-        if isinstance(s, Store) and s.buffer is buffer:
-            yield s.indices
-        if isinstance(s, Emit):
-            yield from (ld.indices for places in s.operands for ld in places if ld.buffer is buffer)
-        for e in stmt_exprs(s):
-            yield from (ld.indices for ld in loads(e) if ld.buffer is buffer)
