@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import Evaluated, evaluate
@@ -65,8 +66,8 @@ def _at(exprs: tuple[Expr, ...], variables: list[Var], values: tuple[int, ...]) 
     return tuple(int(evaluate(e, env, _no_load)) for e in exprs)
 
 
-def _numbered(shape: Dims) -> np.ndarray:
-    return np.arange(1, 1 + np.prod(shape)).reshape(shape)
+def _numbered(shape: Dims) -> NDArray[np.int64]:
+    return np.arange(1, 1 + np.prod(shape), dtype=np.int64).reshape(shape)
 
 
 def check(logical: Dims, layout: Layout) -> None:
@@ -92,7 +93,7 @@ def check(logical: Dims, layout: Layout) -> None:
         assert kept >= set(source.flat)
     if layout.is_one_to_one:
         assert layout.keeps(logical, variables, simplify)
-        assert sorted(v for v in stored.flat if v) == sorted(source.flat)
+        np.testing.assert_array_equal(np.sort(stored[stored != 0]), source.ravel())
 
     for at in itertools.product(*map(range, physical)):
         if _at((inside,), places, at) == (1,):
@@ -124,9 +125,7 @@ def check_algebra(logical: Dims, layout: Layout) -> None:
     assert parse_layout(str(inverted)) == inverted
 
 
-@pytest.mark.parametrize(
-    ("logical", "layout"), [*CASES, *LOSING], ids=lambda c: str(c) if isinstance(c, tuple) else ""
-)
+@pytest.mark.parametrize(("logical", "layout"), [*CASES, *LOSING], ids=str)
 def test_forward_inverse_and_array_agree(logical: Dims, layout: Layout) -> None:
     check(logical, layout)
     check_algebra(logical, layout)
@@ -138,7 +137,10 @@ def _layouts(draw: st.DrawFn) -> tuple[Dims, Layout]:
     shape, primitives = logical, list[LayoutPrimitive]()
     for _ in range(draw(st.integers(0, 4))):
         dim = draw(st.integers(0, len(shape) - 1))
-        kind = draw(st.sampled_from(["split", "reorder", "fuse", "pad", "crop", "unfold"]))
+        # What is cut off of copies is some of them, and maybe the one that `forward` tells: no place is known then.
+        copied = any(isinstance(p, UnfoldDim) for p in primitives)
+        kinds = ["split", "reorder", "fuse", "pad", "unfold", *(() if copied else ("crop",))]
+        kind = draw(st.sampled_from(kinds))
         if kind == "split":
             p: LayoutPrimitive = SplitDim(dim, draw(st.integers(1, 4)))
         elif kind == "reorder":
@@ -151,7 +153,8 @@ def _layouts(draw: st.DrawFn) -> tuple[Dims, Layout]:
             before = draw(st.integers(0, shape[dim] - 1))
             p = CropDim(dim, before, draw(st.integers(0, shape[dim] - 1 - before)))
         else:
-            p = UnfoldDim(dim, draw(st.integers(1, 4)), draw(st.integers(1, 4)))
+            tile = draw(st.integers(1, 4))
+            p = UnfoldDim(dim, tile, draw(st.integers(1, tile if copied else 4)))
         if np.prod(p.shape(shape)) > 400:
             break
         assert p.misfit(shape) is None

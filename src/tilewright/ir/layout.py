@@ -133,8 +133,8 @@ class Layout:
         return np.ascontiguousarray(a)
 
     def inverted(self, logical: Dims) -> "Layout":
-        """The layout of the physical shape that leads back to `logical`: elements that were cut off are zeros then, all
-        others are what they were.
+        """The layout of the physical shape that leads back to `logical`: elements whose place (`forward`) was cut off
+        are zeros then, all others are what they were.
         """
         steps = zip(reversed(self.primitives), reversed(self.shapes(logical)[:-1]), strict=True)
         return Layout(tuple([q for p, shape in steps for q in p.undone(shape)]))
