@@ -310,6 +310,13 @@ def test_tiles_of_what_is_read_where_it_is_made() -> None:
     assert "nothing reads T after the nest that writes it" in text
 
 
+def test_tiles_of_what_is_padded() -> None:
+    module = TransformLayout("T", Layout((PadDim(1, 0, 1),))).apply(single(plain()))
+    text = refused(module, TransformLayout("T", Layout((UnfoldDim(1, 4, 2),))))
+    assert "would be copied that nobody writes" in text
+    assert "unfold a buffer before its layout is padded" in text
+
+
 def test_tiles_twice() -> None:
     tiles = TransformLayout("T", Layout((UnfoldDim(1, 4, 2),)))
     assert "'T_folded' or 'T_unfold' is taken" in refused(tiles.apply(single(plain())), tiles)

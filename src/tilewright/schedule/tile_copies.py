@@ -10,7 +10,8 @@ each. A copy is exact whatever the producer is (a reduction, several blocks), an
 is cheaper, or the producer only moves data (padding), ComputeInline puts it into the copy afterwards.
 
 The copy comes right after the last statement that writes the buffer. What reads it before or in that statement (an
-accumulator) reads what is not in tiles; what reads it afterwards, in this Func and others, reads tiles.
+accumulator) reads what is not in tiles; what reads it afterwards, in this Func and others, reads tiles. All that is
+copied must have been written, so a buffer is unfolded before it is padded.
 """
 
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from dataclasses import replace
 from tilewright.ir.expr import Buffer, Expr, Indices, Var, const, select
 from tilewright.ir.layout import Layout
 from tilewright.ir.simplify import Interval, Simplifier
+from tilewright.schedule.cover import made_before
 from tilewright.schedule.find import accesses_of, top_level
 from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import under_own_loops
@@ -62,15 +64,21 @@ def copied_to_tiles(
     def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
         return tuple([tiles if b is buffer else b for b in buffers])
 
-    changed = {
-        writer.name: replace(
-            writer,
-            params=swap(writer.params),
-            locals=(*swap(writer.locals), plain),
-            outputs=swap(writer.outputs),
-            body=body,
+    made = replace(
+        writer,
+        params=swap(writer.params),
+        locals=(*swap(writer.locals), plain),
+        outputs=swap(writer.outputs),
+        body=body,
+    )
+    verdict = made_before(made, copy, plain)
+    if verdict.is_broken:
+        raise ScheduleError(
+            f"{step}: elements of {buffer.name} would be copied that nobody writes: {verdict.reason}",
+            where=repr(buffer),
+            hint="unfold a buffer before its layout is padded",
         )
-    }
+    changed = {writer.name: made}
     for f in readers:
         (inside,) = _in_tiles(step, (f.body,), Simplifier(ranges(f.body)), buffer, tiles, layout)
         changed[f.name] = replace(f, params=swap(f.params), body=inside)
