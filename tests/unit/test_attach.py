@@ -9,7 +9,8 @@ from schedule_programs import check, check_native
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Scope
 from tilewright.ir.layout import Layout, PadDim, ReorderDims, SplitDim
-from tilewright.schedule.steps import Attach, ComputeAt, SetScope, TransformLayout
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.steps import Attach, ComputeAt, Merge, SetScope, TransformLayout
 from tilewright.schedule.trace import parse_trace, print_trace
 from tilewright.support.errors import ScheduleError
 from tilewright.support.sizes import Dim, sym_int
@@ -204,6 +205,20 @@ def test_open_dimensions() -> None:
     u = b.compute("U", (2,), lambda j: x[0, j])
     module = single(b.finish(b.compute("Y", (rows, 2), lambda i, j: t[i, j] + u[j])))
     assert "one of them has an open dimension" in refused(module, Attach("U", "T", 0))
+
+
+def test_debug_mode_tells_rows_apart() -> None:
+    """S is still being summed where U is read, in the same buffer and another row."""
+    b = FuncBuilder("apart")
+    x = b.param("X", (4,), DType.I32)
+    s = b.reduce("S", (), (4,), lambda i: x[i])
+    u = b.compute("U", (4,), lambda i: x[i] * 2)
+    y = b.compute("Y", (4,), lambda i: u[i] + 1)
+    func = b.finish(y, b.compute("Z", (), lambda: s[()]))
+    schedule = Schedule(func, debug=True)
+    schedule.attach("S", "U", 0)
+    schedule.apply(Merge(("S_i", "U_i", "Y_i")))
+    check(func, *schedule.trace)
 
 
 def test_other_steps_go_on_with_what_is_attached() -> None:

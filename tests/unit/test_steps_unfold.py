@@ -103,6 +103,21 @@ def test_tiles_go_together_with_other_primitives() -> None:
     )
 
 
+def test_an_image_in_tiles_of_rows_columns_and_channels() -> None:
+    """As ALT lays out the input of a convolution: tiles of rows, of columns, and of channels, each with its inside."""
+    b = FuncBuilder("image")
+    x, w = b.param("X", (4, 9, 8), DType.I32), b.param("W", (3, 4, 3, 3), DType.I32)
+    t = b.compute("T", (4, 9, 8), lambda c, h, v: x[c, h, v] * 2)
+    y = b.reduce("Y", (3, 4, 6), (4, 3, 3), lambda o, h, v, c, r, s: (t[c, h * 2 + r, v + s], w[o, c, r, s]))
+    rows, columns = WindowTiles(4, 2, 3, 2), WindowTiles(6, 3, 3)
+    split = rows.layout(1, 9) + columns.layout(3, 8) + Layout((SplitDim(0, 2),))
+    layout = split + Layout((ReorderDims((2, 4, 0, 3, 5, 1)),))
+    assert layout.shape((4, 9, 8)) == (2, 2, 2, 5, 5, 2)
+    done = check_native(b.finish(y), TransformLayout("T", layout))
+    expected = "T[Y_vh // 2, Y_vv // 3, Y_vc // 2, Y_vh % 2 * 2 + Y_vr, Y_vv % 3 + Y_vs, Y_vc % 2]"
+    assert loads_of(done, "Y", "T") == expected
+
+
 def test_native_code_of_tiles() -> None:
     step = TransformLayout("T", WindowTiles(6, 2, 3, 2).layout(1, 13))
     schedule = (step, Parallel("T_unfold_i0"), Vectorize("T_unfold_i3"), Vectorize("Y_v"))
