@@ -325,9 +325,11 @@ def test_tiles_of_what_is_read_where_it_is_made() -> None:
     assert "nothing reads T after the nest that writes it" in text
 
 
-def test_tiles_of_what_is_padded() -> None:
+@pytest.mark.parametrize("more", [(), (PadDim(0, 0, 1),)])
+def test_tiles_of_what_is_padded(more: tuple[PadDim, ...]) -> None:
+    """Also where places without an element make the copy conditional."""
     module = TransformLayout("T", Layout((PadDim(1, 0, 1),))).apply(single(plain()))
-    text = refused(module, TransformLayout("T", Layout((UnfoldDim(1, 4, 2),))))
+    text = refused(module, TransformLayout("T", Layout((UnfoldDim(1, 4, 2), *more))))
     assert "would be copied that nobody writes" in text
     assert "unfold a buffer before its layout is padded" in text
 

@@ -59,7 +59,9 @@ def copied_to_tiles(
     nest = under_own_loops(_copy(copy, plain, tiles, layout))
     simplify = Simplifier(ranges(writer.body))
     after = _in_tiles(step, stmts[last + 1 :], simplify, buffer, tiles, layout)
-    body = seq(*(redirect(s, {buffer: plain}) for s in stmts[: last + 1]), nest, *after)
+    before = [redirect(s, {buffer: plain}) for s in stmts[: last + 1]]
+    _check_written(step, writer, before, plain, buffer)
+    body = seq(*before, nest, *after)
 
     def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
         return tuple([tiles if b is buffer else b for b in buffers])
@@ -71,13 +73,6 @@ def copied_to_tiles(
         outputs=swap(writer.outputs),
         body=body,
     )
-    verdict = made_before(made, copy, plain)
-    if verdict.is_broken:
-        raise ScheduleError(
-            f"{step}: elements of {buffer.name} would be copied that nobody writes: {verdict.reason}",
-            where=repr(buffer),
-            hint="unfold a buffer before its layout is padded",
-        )
     changed = {writer.name: made}
     for f in readers:
         (inside,) = _in_tiles(step, (f.body,), Simplifier(ranges(f.body)), buffer, tiles, layout)
@@ -112,6 +107,20 @@ def _only_writer(step: Step, module: Module, buffer: Buffer) -> Func:
             hint="CacheRead makes a copy in the kernel that reads it",
         )
     return writers[0]
+
+
+def _check_written(step: Step, writer: Func, before: Iterable[Stmt], plain: Buffer, buffer: Buffer) -> None:
+    """All elements have been written: asked of a copy of all, as conditions of the one that is made may hide some."""
+    name = f"{plain.name}_whole"
+    whole = Buffer(name, plain.shape, plain.dtype, plain.scope, plain.sizes)
+    nest = under_own_loops(_copy(name, plain, whole, Layout()))
+    verdict = made_before(writer.with_body(seq(*before, nest)), name, plain)
+    if verdict.is_broken:
+        raise ScheduleError(
+            f"{step}: elements of {buffer.name} would be copied that nobody writes: {verdict.reason}",
+            where=repr(buffer),
+            hint="unfold a buffer before its layout is padded",
+        )
 
 
 def _copy(name: str, source: Buffer, target: Buffer, layout: Layout) -> Block:
