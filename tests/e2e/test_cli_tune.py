@@ -22,7 +22,7 @@ from tilewright.driver.tuned import tuning_scope
 from tilewright.lowered import lowered
 from tilewright.search.database import Database, Measurement
 from tilewright.target.target import native
-from tilewright.tuning.tuner import TaskTuner
+from tilewright.tuning.insides import Insides
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +68,10 @@ def test_tune_tells_what_it_found_and_keeps_it(model: Path, database: Path) -> N
     assert found["trials"] == task["trials"] == 4 and task["points"] == 18 and not found["interrupted"]
     assert 0 < task["best_seconds"] <= task["default_seconds"] and found["history"]
     assert (task["choice"] is None) == (task["best_seconds"] == task["default_seconds"])
-    rows = Database(database).measurements(tuning_scope(native()), task["key"])
-    assert [m.purpose for m in rows] == ["default", *["trial"] * 4, "choice"]
+    kept = Database(database)
+    (program,) = kept.programs()
+    rows = kept.inside_trials(tuning_scope(native()), program.model, 1, task["key"])
+    assert [t.status for t in rows] == ["ok"] * 4 and bool(program.trace) == found["program"]["is_kept"]
     text = call("tune", model, *SHAPE, "--trials", 2).stdout
     assert "2 trials in" in text and f"kept in {database}" in text and "1 kernels" in text
 
@@ -87,14 +89,16 @@ def test_a_database_can_be_named(model: Path, database: Path, tmp_path: Path) ->
 def test_resume_goes_on_with_what_was_interrupted(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = call("tune", model, *SHAPE, "--resume", status=ExitStatus.USER_ERROR)
     assert "there is nothing to resume" in nothing.stderr and "leave out --resume" in nothing.stderr
-    run_batch = TaskTuner.run_batch
+    batches = iter(range(4))
+    run = Insides.run
 
-    def interrupted(self: TaskTuner, count: int, is_current: bool, deadline: float) -> None:
-        run_batch(self, 3, is_current, deadline)
-        raise KeyboardInterrupt
+    def interrupted(self: Insides, placed: Any, runs: int) -> Any:
+        if next(batches) == 3:
+            raise KeyboardInterrupt
+        return run(self, placed, runs)
 
     with monkeypatch.context() as m:
-        m.setattr(TaskTuner, "run_batch", interrupted)
+        m.setattr(Insides, "run", interrupted)
         call("tune", model, *SHAPE, "--budget", "500s", status=ExitStatus.INTERRUPTED)
     result = call("tune", model, *SHAPE, "--resume", "--json")
     assert "s of 500 s are used, 3 trials were made" in result.stderr
@@ -133,7 +137,7 @@ def test_ctrl_c_shows_what_was_found_and_ends_with_130(model: Path, monkeypatch:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TaskTuner, "run_batch", interrupted)
+    monkeypatch.setattr(Insides, "run", interrupted)
     result = call("tune", model, *SHAPE, status=ExitStatus.INTERRUPTED)
     assert "what was measured is kept" in result.stderr
     assert "0 of 1 kernels are better" in result.stdout

@@ -19,24 +19,24 @@ import pytest
 
 from examples.models import mlp
 from tilewright.cli.status import ExitStatus
-from tilewright.tuning.tuner import BATCH
+from tilewright.tuning.program_tuner import BATCH
 
 # The command, with words on the side: after each measurement, and before and after each row.
 COMMAND = """
 import os, sys
 log = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 from tilewright.search.database import Database
-from tilewright.tuning.trials import Trials
-record, run = Database.record, Trials.run
-def noted_record(self, *row):
-    os.write(log, b"begun ")
-    record(self, *row)
-    os.write(log, b"done ")
-def noted_run(self, *candidate, **options):
-    outcome = run(self, *candidate, **options)
-    os.write(log, b"measured ")
-    return outcome
-Database.record, Trials.run = noted_record, noted_run
+from tilewright.tuning.insides import Insides
+record, run = Database.record_inside, Insides.run
+def noted_record(self, scope, *rows):
+    os.write(log, b"begun " * len(rows))
+    record(self, scope, *rows)
+    os.write(log, b"done " * len(rows))
+def noted_run(self, placed, runs):
+    outcomes = run(self, placed, runs)
+    os.write(log, b"measured " * len(placed))
+    return outcomes
+Database.record_inside, Insides.run = noted_record, noted_run
 from tilewright.cli.entry import main
 main()
 """
@@ -60,7 +60,7 @@ class KilledTuning:
 
     def __init__(self, folder: Path, seed: int, latest: float) -> None:
         self.database, self.model, self.log = folder / "tuning.db", folder / "mlp.onnx", folder / "log"
-        self.model.write_bytes(mlp((32, 64, 32)).SerializeToString())
+        self.model.write_bytes(mlp((96, 192, 96)).SerializeToString())
         self.log.touch()
         self.rng, self.latest = random.Random(seed), latest
         self.lost = self.lost_rows = self.resumed = 0
@@ -102,11 +102,13 @@ class KilledTuning:
         self.resumed += 1
 
     def check(self) -> None:
-        """The file is whole; all rows whose writing ended are there, and a kill loses one measurement at most."""
+        """The file is whole; all rows whose writing ended are there, and a kill loses what one run of the program has
+        measured at most: a batch, all of it or nothing.
+        """
         now = self.seen()
         assert now.done <= now.rows <= now.begun
         lost, lost_rows = now.measured - now.measured_rows, now.begun - now.rows
-        assert lost - self.lost in (0, 1) and lost_rows - self.lost_rows in (0, 1)
+        assert 0 <= lost - self.lost <= BATCH and 0 <= lost_rows - self.lost_rows <= BATCH
         self.lost, self.lost_rows = lost, lost_rows
         assert now.noted_trials is not None or now.trials == 0
         # The account is written after each batch, and so a batch behind, for each kill.
@@ -122,10 +124,10 @@ class KilledTuning:
             return said
         with contextlib.closing(sqlite3.connect(self.database)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            rows = self.rows(connection, "measurements", "purpose, status, task, rule, decisions")
+            rows = self.rows(connection, "program_trials", "status, task, rule, decisions")
             tunings = self.rows(connection, "tunings", "trials")
-        measured = [r for r in rows if r[0] in ("trial", "default") and r[1] != "build_error"]
-        trials = [r[2:] for r in rows if r[0] == "trial"]
+        measured = [r for r in rows if r[0] != "build_error"]
+        trials = [r[1:] for r in rows]
         assert len(trials) == len(set(trials))  # what was measured before a kill is not measured again
         noted = tunings[-1][0] if tunings else None
         return Seen(said.measured, said.begun, said.done, len(rows), len(measured), len(trials), noted)

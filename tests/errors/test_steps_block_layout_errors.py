@@ -3,7 +3,16 @@
 import pytest
 from test_steps_loops_errors import refused
 
-from tilewright.ir.layout import FuseDims, Layout, PadDim, ReorderDims, SplitDim
+from tilewright.ir.layout import (
+    CropDim,
+    FoldDim,
+    FuseDims,
+    Layout,
+    PadDim,
+    ReorderDims,
+    SplitDim,
+    UnfoldDim,
+)
 from tilewright.schedule import steps
 from tilewright.schedule.steps import Annotate, Parallel, TransformBlockLayout
 from tilewright.schedule.trace import Trace
@@ -17,6 +26,9 @@ CASES: dict[str, tuple[Trace, Layout, str]] = {
         "3 does not divide 8, the extent of C_vi",
     ),
     "padding": ((), Layout((PadDim(0, 0, 1),)), "adds instances that the block does not have"),
+    "tiles_that_overlap": ((), Layout((UnfoldDim(0, 4, 2),)), "is not one to one"),
+    "cut_off": ((), Layout((CropDim(0, 0, 1),)), "is not one to one"),
+    "tiles_put_together": ((), Layout((FoldDim(0, 1, 3),)), "is not one to one"),
     "a_dimension_that_is_not_there": ((), Layout((SplitDim(3, 2),)), "there is no dimension 3"),
     "a_fuse_over_the_end": ((), Layout((FuseDims(2, 2),)), "it reaches over the end"),
     "an_order_that_is_none": ((), Layout((ReorderDims((0, 1)),)), "no permutation"),

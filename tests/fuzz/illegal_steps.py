@@ -182,6 +182,12 @@ def layouts_of_wrong_rank(func: Func) -> Iterator[Step]:
             layouts.FuseDims(rank, 2),
             layouts.PadDim(rank, 1, 1),
             layouts.PadDim(0, -1, 0),
+            layouts.CropDim(rank, 0, 0),
+            layouts.CropDim(0, 0, buffer.shape[0] if rank else 1),
+            layouts.UnfoldDim(rank, 2, 1),
+            layouts.UnfoldDim(0, 0, 1),
+            layouts.FoldDim(0, 0, 1),
+            layouts.FoldDim(max(rank - 1, 0), 1, 4),
         ):
             yield TransformLayout(buffer.name, Layout((wrong,)))
 

@@ -79,6 +79,9 @@ class Draw:
             known = sorted(used, key=lambda b: b.name)
         return self.pick(b.name for b in known)
 
+    def local(self) -> str:
+        return self.pick(b.name for b in (self.func.locals or self.func.params))
+
     def target(self) -> str:
         return self.loop() if self.rng.random() < 0.5 else self.block()
 
@@ -158,13 +161,19 @@ class Draw:
         for _ in range(self.rng.randint(1, 2)):
             rank = len(shape) + (self.rng.random() < 0.05)  # sometimes of a dimension that is not there
             dim = self.rng.randrange(max(rank, 1))
-            match self.rng.randrange(4):
+            match self.rng.randrange(7):
                 case 0:
                     moves.append(layouts.SplitDim(dim, self.rng.randint(1, 4)))
                 case 1:
                     moves.append(layouts.ReorderDims(tuple(self.rng.sample(range(rank), rank))))
                 case 2:
                     moves.append(layouts.FuseDims(max(dim - 1, 0), min(2, rank)))
+                case 3:
+                    moves.append(layouts.UnfoldDim(dim, self.rng.randint(1, 5), self.rng.randint(1, 3)))
+                case 4 if self.rng.random() < 0.5:
+                    moves.append(layouts.CropDim(dim, self.rng.randint(0, 1), self.rng.randint(0, 1)))
+                case 5 if self.rng.random() < 0.2:
+                    moves.append(layouts.FoldDim(dim, self.rng.randint(1, 3), self.rng.randint(1, 6)))
                 case _:
                     moves.append(layouts.PadDim(dim, self.rng.randint(0, 1), self.rng.randint(0, 2)))
             try:
@@ -189,6 +198,10 @@ FIELDS: Mapping[str, Callable[[Draw], object]] = {
     "loop": Draw.loop,
     "block": Draw.block,
     "buffer": Draw.buffer,
+    "guest": Draw.local,
+    "host": Draw.local,
+    "dim": lambda d: d.rng.choice((0, 0, 1)),
+    "row": lambda d: d.rng.choice((None, None, 0, 2)),
     "target": Draw.target,
     "at": Draw.target,
     "loops": Draw.nest,

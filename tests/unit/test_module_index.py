@@ -4,9 +4,9 @@ import pytest
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, select
-from tilewright.ir.layout import Layout, ReorderDims
+from tilewright.ir.layout import Layout, ReorderDims, UnfoldDim
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import JoinFuncs, StoreAt, TransformLayout
+from tilewright.schedule.steps import Attach, JoinFuncs, StoreAt, TransformLayout
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Call, Func, Module
 from tilewright.tir.verify import verify_module
@@ -62,6 +62,8 @@ STEPS = (
     JoinFuncs("make_t1", "make_t2"),
     StoreAt("cat", "p"),
     StoreAt("cat_high", "q"),  # after which nothing is left of its Func
+    TransformLayout("t0", Layout((UnfoldDim(1, 4, 3),))),  # which is copied
+    Attach("t3", "cat", 0),
 )
 
 
@@ -77,7 +79,7 @@ def test_what_steps_hand_on() -> None:
     assert "join" not in {f.name for f in module.funcs}
 
 
-@pytest.mark.parametrize("step", STEPS[:3], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("step", [*STEPS[:3], *STEPS[4:5]], ids=lambda s: type(s).__name__)
 def test_a_step_leaves_the_others_as_they_are(step: Step) -> None:
     before = chain(50)
     after = step.apply(before)

@@ -10,6 +10,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     Annotate,
+    Attach,
     Bind,
     Blockize,
     ComputeAt,
@@ -31,6 +32,7 @@ from tilewright.schedule.steps import (
     SamplePerfectTile,
     Split,
     TransformBlockLayout,
+    TransformLayout,
     Unroll,
     Vectorize,
 )
@@ -54,6 +56,8 @@ MOVES = [
     "merge",
     "blockize",
     "layout",
+    "tiles",
+    "attach",
     "pad",
     "pad_apart",
     "roll",
@@ -108,6 +112,16 @@ def a_step(draw: st.DrawFn, func: Func) -> Step:
             return ComputeInline(block)
         case "layout":
             return TransformBlockLayout(block, draw(a_layout(len(find_block(func, block).iters))))
+        case "tiles":
+            shape = {b.name: b.shape for b in (*func.params, *func.locals)}
+            buffer = draw(st.sampled_from([b.name for b in func.locals or func.params]))
+            tile = draw(st.integers(1, 4))
+            dim = draw(st.integers(0, len(shape[buffer]) - 1))
+            unfold = layout.UnfoldDim(dim, tile, draw(st.integers(1, tile)))
+            return TransformLayout(buffer, layout.Layout((unfold,)))
+        case "attach":
+            local = st.sampled_from([b.name for b in func.locals or func.params])
+            return Attach(draw(local), draw(local), draw(st.integers(0, 1)))
         case "pad":
             count = len(find_block(func, block).iters)
             return PadEinsum(block, tuple(draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))))

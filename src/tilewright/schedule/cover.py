@@ -46,14 +46,14 @@ def cover(reader: Site, reads: Sequence[Access], writers: Sequence[Writer]) -> V
     if not needed:  # an accumulator, which init has set
         return HOLDS
     others = [w for w in writers if w.site is not reader]
+    simplify = Simplifier(_ranges(reader, writers))
     if reader.block.name not in {w.site.block.name for w in writers}:
         for w in others:
             loop = _unfinished(w)
-            if loop is not None:
+            if loop is not None and _may_meet(w.stores, needed, simplify):
                 return fails(
                     f"{buffer.name} is read inside {loop.var.name}, over which {w.site.block.name} still reduces"
                 )
-    simplify = Simplifier(_ranges(reader, writers))
     if all(_is_in_box(reader, r, others, simplify) for r in needed):
         return HOLDS
     for r in needed:
@@ -79,6 +79,16 @@ def made_before(func: Func, block: str, buffer: Buffer) -> Verdict:
 
 def _own_places(reader: Site, writers: Sequence[Writer]) -> set[object]:
     return {s.indices for w in writers if w.site is reader for s in w.stores}
+
+
+def _may_meet(stores: Sequence[Access], reads: Sequence[Access], simplify: Simplifier) -> bool:
+    """Are there elements that may be among both? Buffers that were attached to each other have rows of their own."""
+
+    def meet(a: Access, b: Access) -> bool:
+        spans = [(simplify.bounds(i), simplify.bounds(j)) for i, j in zip(a.indices, b.indices, strict=True)]
+        return all(x.lo <= y.hi and y.lo <= x.hi for x, y in spans)
+
+    return any(meet(a, b) for a in stores for b in reads)
 
 
 def _unfinished(w: Writer) -> For | None:

@@ -1,6 +1,6 @@
 """Where things are in a Func: loops and blocks by name, what is around them, and what they hold."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tilewright.ir.expr import (
     Buffer,
@@ -8,6 +8,7 @@ from tilewright.ir.expr import (
     Indices,
     Var,
     free_vars,
+    loads,
 )
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.support.errors import ScheduleError
@@ -18,18 +19,33 @@ from tilewright.tir.func import Func
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
     Block,
+    Emit,
     For,
     IterKind,
     Seq,
     Stmt,
+    Store,
     blocks,
     children,
     loops,
+    stmt_exprs,
+    walk_stmts,
 )
 
 
 def top_level(func: Func) -> tuple[Stmt, ...]:
     return func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+
+
+def accesses_of(body: Stmt, buffer: Buffer) -> Iterator[Indices]:
+    """The indices at which `body` reads and writes the buffer."""
+    for s in walk_stmts(body):
+        if isinstance(s, Store) and s.buffer is buffer:
+            yield s.indices
+        if isinstance(s, Emit):
+            yield from (ld.indices for places in s.operands for ld in places if ld.buffer is buffer)
+        for e in stmt_exprs(s):
+            yield from (ld.indices for ld in loads(e) if ld.buffer is buffer)
 
 
 def nest_of(func: Func, block: Block) -> int:

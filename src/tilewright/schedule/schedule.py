@@ -37,6 +37,7 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps import (
     AddUnitLoop,
     Annotate,
+    Attach,
     Bind,
     Blockize,
     CacheRead,
@@ -338,6 +339,9 @@ class Schedule:
 
     def store_at(self, block: str, buffer: str) -> None:
         self.apply(StoreAt(block, buffer))
+
+    def attach(self, guest: str, host: str, dim: int, row: int | None = None) -> None:
+        self.apply(Attach(guest, host, dim, row))
 
     def pad_einsum(self, block: str, padding: Sequence[int]) -> None:
         self.apply(PadEinsum(block, tuple(padding)))

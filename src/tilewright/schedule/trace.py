@@ -32,6 +32,9 @@ VALUES: tuple[type, ...] = (
     layout.ReorderDims,
     layout.FuseDims,
     layout.PadDim,
+    layout.CropDim,
+    layout.UnfoldDim,
+    layout.FoldDim,
 )
 ENUMS: tuple[type[Enum], ...] = (Scope, DType)
 HOLD_STEPS: tuple[type[Step], ...] = (SampleCategorical,)  # inside these stand steps
@@ -65,6 +68,18 @@ def parse_trace(text: str) -> Trace:
     except SyntaxError as e:
         raise UserError(f"the trace is not in Python syntax: {e.msg}", where=f"line {e.lineno}") from None
     return tuple(_step(node) for node in tree.body)
+
+
+def parse_layout(text: str) -> layout.Layout:
+    """The layout that prints like this; `UserError` if there is none."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError as e:
+        raise UserError(f"the layout is not in Python syntax: {e.msg}", where=text) from None
+    found = parse_value(node, _VALUES)
+    if not isinstance(found, layout.Layout):
+        raise UserError("this is not a layout", where=text, hint="for example Layout((SplitDim(1, 16),))")
+    return found
 
 
 def _step(node: ast.stmt) -> Step:

@@ -179,12 +179,22 @@ class Database(TuningFile):
         )
         return [_program_record(row) for row in rows]
 
-    def record_inside(self, scope: RecordScope, t: InsideTrial) -> None:
-        row = (
-            *(t.model, scope.target, scope.rules, t.threads, t.task, t.rule, decisions_text(t.decisions)),
-            *(_finite(t.seconds), _finite(t.default_seconds), t.status, t.message, _now(), _VERSIONS),
-        )
-        self._do(PROGRAM_TRIALS.insert, row, make=True)
+    def record_inside(self, scope: RecordScope, *trials: InsideTrial) -> None:
+        """Those of one run: all of them are there afterwards, or none."""
+        values: list[object] = []
+        for t in trials:
+            values += (
+                t.model,
+                scope.target,
+                scope.rules,
+                t.threads,
+                t.task,
+                t.rule,
+                decisions_text(t.decisions),
+            )
+            values += (_finite(t.seconds), _finite(t.default_seconds), t.status, t.message, _now(), _VERSIONS)
+        if trials:
+            self._do(PROGRAM_TRIALS.insert_all(len(trials)), values, make=True)
 
     def inside_trials(
         self, scope: RecordScope, model: str, threads: int, task: str, *, stale: bool = False

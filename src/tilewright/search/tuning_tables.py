@@ -48,7 +48,12 @@ class TableSpec:
     @property
     def insert(self) -> str:
         """Appends a row: values in the order of the columns."""
-        return f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
+        return self.insert_all(1)
+
+    def insert_all(self, count: int) -> str:
+        """Appends so many rows at once: all of them are there afterwards, or none."""
+        row = f"({', '.join('?' * len(self.columns))})"
+        return f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {', '.join([row] * count)}"
 
     @property
     def select(self) -> str:

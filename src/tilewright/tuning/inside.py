@@ -330,7 +330,7 @@ def read_progress(path: str) -> int:
 # ------------------------------------------------------------------------------------------------------ whole programs
 
 
-def compare(head: dict[str, Any]) -> dict[str, Any]:
+def compare_programs(head: dict[str, Any]) -> dict[str, Any]:
     """Whole programs in turns, as sessions run them: the seconds of each round. The outputs of the others are compared
     with those of the first.
     """
@@ -393,7 +393,7 @@ class InsideServer:
                 return self._bench.timed(head["runs"])
             case "compare":
                 self._bench = None
-                return compare(head)
+                return compare_programs(head)
             case _:
                 assert self._bench is not None, "there is no program"
                 return self._bench.trial(head, blobs)

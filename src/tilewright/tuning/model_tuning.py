@@ -56,7 +56,6 @@ class ModelTuning:
     ) -> None:
         self._start = time.monotonic()
         self._source, self._progress, self._database = source, progress, database
-        self._candidates, self._inside = Candidates(default_threads()), Insides(threads, seed)
         scope = tuning_scope(source.target)
         self.account = TuningAccount(database, scope, {key: 1}, threads)
         if resume:
@@ -64,6 +63,7 @@ class ModelTuning:
         else:
             self.account.begin(budget)
         self.budget = self.account.left
+        self._candidates, self._inside = Candidates(default_threads()), Insides(threads, seed)
         self.tuner = ProgramTuner(
             *(source, key, threads, self._candidates, self._inside, database, scope, spaces),
             clock=lambda: self.elapsed,
@@ -150,6 +150,7 @@ class ModelTuning:
         except KeyboardInterrupt:
             self._is_interrupted = True
             self.account.note(self.elapsed, self.trials, INTERRUPTED)
+            self._outcome = self.tuner.settle()
             raise
 
     def result(self) -> TuneResult:
@@ -199,5 +200,5 @@ def _task_result(s: TaskSearch, elapsed: float) -> TaskResult:
     chosen = None if s.chosen is None else (s.chosen.rule, dict(s.chosen.decisions))
     return TaskResult(
         *(s.task.func.name, s.task.key, len(s.sites), each, each * s.decided, chosen, ""),
-        *(s.trials, s.points, (), ((elapsed, each * s.decided),), s.task.func),
+        *(s.trials, s.points, by_reason(s.failed), ((elapsed, each * s.decided),), s.task.func),
     )

@@ -47,7 +47,7 @@ _log = logging.getLogger("tilewright")
 _JOINT_SHARE = 0.4
 _FINAL_SHARE = 0.2
 _NEGLIGIBLE = 0.004  # of a run, given: a task below is not tuned
-_BATCH = 24  # candidates that are built together, bound: about two seconds of building
+BATCH = 24  # candidates that are built together, bound: about two seconds of building
 _SITES = 4  # candidates of one task in a batch, bound
 _RUNS = 4  # of the program with candidates, and as many without
 _JOINT_BATCHES = 2  # of each structure, bound
@@ -55,6 +55,7 @@ _FINAL_ROUNDS = 9
 _LEAST_FINAL_ROUNDS = 3
 _FINAL_RUNS = 3
 _COMPARE_ROUNDS = 15
+_LEAST_ROUNDS = 5  # if the user does not want to wait
 _TOLERANCE = 1e-3  # of the largest output, given: orders of sums differ in every layer
 _LEAST_GAIN = 1.005  # given: for less, nothing is kept
 _WORTH_MORE = 0.97  # of a ratio, given: gains that are kept if all of them together are not quicker
@@ -106,25 +107,34 @@ class ProgramTuner:
     is_joint: bool = True  # or loops alone, in the compiler's own structure
     known: dict[str, Choice] = field(default_factory=dict[str, Choice])  # the best of each task so far
     searches: dict[str, TaskSearch] = field(default_factory=dict[str, TaskSearch])
-    failed: list[Failure] = field(default_factory=list[Failure])
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     trials: int = 0
     untuned_seconds: float = math.inf  # of all sites, one by one
     structures: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])  # why, seconds
+    _untuned: CompiledModel | None = None
     _program: SitedProgram | None = None
-    _pace: float = 0.15  # seconds for a candidate, as measured
 
     # ------------------------------------------------------------------------------------------------- the whole of it
 
     def run(self) -> ProgramOutcome:
         """What came of it."""
-        _, untuned = self.source.compile(ProgramTrace(), {})
+        _, self._untuned = self.source.compile(ProgramTrace(), {})
         own = self._sited(ProgramTrace())
         self._enter(own)
         self.untuned_seconds = sum(self.inside.seconds)
-        best = self._joint(own) if self.is_joint else own
-        self._loops(best)
-        return self._finish(untuned, best.trace)
+        if self.is_joint:
+            self._joint(own)
+        self._loops()
+        self._finals()
+        return self._finish(_COMPARE_ROUNDS)
+
+    def settle(self) -> ProgramOutcome | None:
+        """End soon, with what is clearly better so far; None if nothing was measured yet."""
+        if self._untuned is None or self._program is None:
+            return None
+        for s in self._current():
+            s.settle()
+        return self._finish(_LEAST_ROUNDS)
 
     @property
     def estimate(self) -> float:
@@ -134,6 +144,11 @@ class ProgramTuner:
         every = self.inside.seconds
         saved = sum(s.seconds * (1 - s.best) for s in self._current())
         return sum(every) - saved
+
+    @property
+    def failed(self) -> list[Failure]:
+        """Trials that did."""
+        return [f for s in self.searches.values() for f in s.failed]
 
     def _sited(self, trace: ProgramTrace) -> SitedProgram:
         given = ProgramTrace({**trace.sections, "beside": ()}, trace.machine)
@@ -172,8 +187,8 @@ class ProgramTuner:
 
     # -------------------------------------------------------------------------------------------------- joint stage
 
-    def _joint(self, own: SitedProgram) -> SitedProgram:
-        """The best structure, whose decisions are all taken."""
+    def _joint(self, own: SitedProgram) -> None:
+        """Find the best structure; candidates stand in its program then."""
         end = _JOINT_SHARE * self.budget
         found = [self._judged("as compiled", own, end)]
         grouped = self.source.until("groups", own.trace)
@@ -193,9 +208,7 @@ class ProgramTuner:
                 break
             found.append(self._judged("the best of all", program, end))
         best = min(found, key=lambda f: f.total)
-        program = own if best is found[0] else self._sited(_without_kernels(best.trace))
-        self._enter(program)
-        return program
+        self._enter(own if best is found[0] else self._sited(_without_kernels(best.trace)))
 
     def _structures(self, own: ProgramTrace) -> list[Structure]:
         source, target = self.source, self.source.target.for_threads(1)
@@ -233,7 +246,7 @@ class ProgramTuner:
 
     # --------------------------------------------------------------------------------------------------- loop stage
 
-    def _loops(self, program: SitedProgram) -> None:
+    def _loops(self) -> None:
         end = (1 - _FINAL_SHARE) * self.budget
         self.on_step("loops")
         while self.clock() < end and self.trials < self.limit:
@@ -244,16 +257,16 @@ class ProgramTuner:
 
     def _batch(self, wanted: Sequence[TaskSearch]) -> bool:
         """Build and time candidates of these tasks, the first ones first; False if there are no more."""
-        begin, count = self.clock(), int(min(_BATCH, self.limit - self.trials))
+        count = int(min(BATCH, self.limit - self.trials))
         chosen: list[tuple[TaskSearch, int, Proposal]] = []
         for s in wanted:
-            many = min(len(s.sites), _SITES, count - len(chosen))
+            many = min(max(_SITES, BATCH // len(wanted)), count - len(chosen))
             if many < 1:
                 break
             proposals = s.evolution.propose(many)
             if not proposals:
                 s.batches += 1000  # there are no more points
-            chosen += [(s, site, p) for site, p in zip(s.sites, proposals, strict=False)]
+            chosen += [(s, s.sites[n % len(s.sites)], p) for n, p in enumerate(proposals)]
         if not chosen:
             return False
         outcomes = self._tried([(s, site, s.point(p)) for s, site, p in chosen], _RUNS)
@@ -264,7 +277,6 @@ class ProgramTuner:
             if best is not None and best[1] < 1.0:
                 self.known[s.task.key] = Choice(*s.point(best[0]))
         self.trials += len(chosen)
-        self._pace = (self.clock() - begin) / len(chosen)
         self.history.append((self.clock(), self.estimate))
         self.on_step("")
         return True
@@ -272,30 +284,34 @@ class ProgramTuner:
     def _tried(self, wanted: Sequence[tuple[TaskSearch, int, Point]], runs: int) -> list[InsideOutcome]:
         """Candidates at sites, built and timed; all are recorded."""
         built = self.candidates.build_all([(s.task, point) for s, _, point in wanted])
+        found: dict[int, InsideOutcome] = {}
+        left: dict[int, tuple[int, Candidate]] = {
+            n: (wanted[n][1], b.candidate) for n, b in enumerate(built) if b.candidate is not None
+        }
+        while left:  # a site has one candidate at a time
+            numbers = {site: n for n, (site, _) in reversed(left.items())}.values()
+            timed = self.inside.run([left.pop(n) for n in numbers], runs)
+            found |= dict(zip(numbers, timed, strict=True))
         placed: dict[int, Candidate] = {
             n: b.candidate for n, b in enumerate(built) if b.candidate is not None
         }
         timed = self.inside.run([(wanted[n][1], c) for n, c in placed.items()], runs)
         found = dict(zip(placed, timed, strict=True))
-        out: list[InsideOutcome] = []
-        for n, ((s, site, (rule, decisions)), b) in enumerate(zip(wanted, built, strict=True)):
-            outcome = found.get(n, InsideOutcome(b.status, message=b.message))
-            out.append(outcome)
-            is_ok = outcome.status is TrialStatus.OK
-            if not is_ok:
+        outcomes = [found.get(n, InsideOutcome(b.status, message=b.message)) for n, b in enumerate(built)]
+        trials: list[InsideTrial] = []
+        for (s, site, (rule, decisions)), o in zip(wanted, outcomes, strict=True):
+            if o.status is not TrialStatus.OK:
                 name = s.task.func.name
-                self.failed.append(
-                    Failure(outcome.status.value, outcome.message, name, rule, dict(decisions))
-                )
+                s.failed.append(Failure(o.status.value, o.message, name, rule, dict(decisions)))
             base = self.inside.seconds[site]
-            seconds = base * outcome.ratio if is_ok else None
-            trial = InsideTrial(
-                *(self.key, self.threads, s.task.key, rule, decisions, seconds, base),
-                outcome.status.value,
-                outcome.message,
+            trials.append(
+                InsideTrial(
+                    *(self.key, self.threads, s.task.key, rule, decisions, base * o.ratio, base),
+                    *(o.status.value, o.message),
+                )
             )
-            self.database.record_inside(self.scope, trial)
-        return out
+        self.database.record_inside(self.scope, *trials)
+        return outcomes
 
     # ------------------------------------------------------------------------------------------------------ the end
 
@@ -320,9 +336,11 @@ class ProgramTuner:
         for s in {s: None for s, _, _ in found}:
             s.decide()
 
-    def _finish(self, untuned: CompiledModel, structure: ProgramTrace) -> ProgramOutcome:
+    def _finish(self, rounds: int) -> ProgramOutcome:
         """Compile with what has won, compare, and keep it if it is quicker."""
-        self._finals()
+        untuned, program = self._untuned, self._program
+        assert untuned is not None and program is not None
+        structure = program.trace
         outcome = ProgramOutcome(untuned)
         won = {s.task.key: s for s in self._current() if s.chosen is not None}
         tries = [won, {k: s for k, s in won.items() if s.decided < _WORTH_MORE}]
@@ -336,7 +354,7 @@ class ProgramTuner:
                 break
             found = self.inside.compare(
                 [untuned.artifact, made.artifact],
-                rounds=_COMPARE_ROUNDS,
+                rounds=rounds,
                 seconds=max(0.1, min(1.0, 0.002 * self.budget)),
                 tolerance=_TOLERANCE,
             )

@@ -22,7 +22,7 @@ from tilewright.tir.func import Call, Func
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ProgramSite:
     """A call of `func`, which is the Func of the key `task`. Its kernel calls are `count` of the program's, from
     `first` on. `args` are its params.
     """
@@ -41,7 +41,7 @@ class SitedProgram:
     """
 
     artifact: Artifact
-    sites: tuple[Site, ...]
+    sites: tuple[ProgramSite, ...]
     funcs: Mapping[str, tuple[Func, frozenset[str]]]
     trace: ProgramTrace
 
@@ -66,7 +66,7 @@ def sited(compilation: Compilation, made: CompiledModel) -> SitedProgram:
 
     constants = frozenset(raw)
     funcs: dict[str, tuple[Func, frozenset[str]]] = {}
-    sites: list[Site] = []
+    sites: list[ProgramSite] = []
     items = [n.func for n in leaves(compilation.nodes) if isinstance(n, Item)]
     first = 0
     for call in leaves(module.program):
@@ -78,7 +78,7 @@ def sited(compilation: Compilation, made: CompiledModel) -> SitedProgram:
         key = task_key(func, constants)
         funcs.setdefault(key, (func, frozenset(p.name for p in func.params if p in constants)))
         if count:
-            sites.append(Site(call.func, key, first, count, tuple(map(slot, call.args))))
+            sites.append(ProgramSite(call.func, key, first, count, tuple(map(slot, call.args))))
         first += count
     assert first == len(items), "kernel calls that no call of a Func has made"
     assert len({s.func for s in sites}) == len(sites), "a Func is called twice"

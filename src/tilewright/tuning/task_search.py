@@ -15,8 +15,10 @@ from tilewright.search.evolve import Evolution, Proposal
 from tilewright.support.turns import median_of_rounds
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Point
+from tilewright.tuning.failures import Failure
 
 FINALISTS = 3
+_BY_FAR = 0.95  # a ratio, given: more than luck
 _CLEARLY_BETTER = (
     0.985  # a ratio, given: what is measured in passing differs by about as much from run to run
 )
@@ -36,6 +38,7 @@ class TaskSearch:
     best: float = 1.0  # ratio, measured in passing
     decided: float = 1.0  # ratio, of what was chosen
     chosen: Choice | None = None  # None: what was compiled
+    failed: list[Failure] = field(default_factory=list[Failure])
     _evolution: Evolution | None = None
     _finals: dict[Proposal, list[float]] = field(default_factory=dict[Proposal, list[float]])
 
@@ -86,6 +89,13 @@ class TaskSearch:
 
     def tell_final(self, p: Proposal, ratio: float) -> None:
         self._finals.setdefault(p, []).append(ratio)
+
+    def settle(self) -> None:
+        """Take what was clearly the best in passing, without measuring it again."""
+        best = self.evolution.best
+        if best is not None and best[1] < _BY_FAR:
+            rule, decisions = self.point(best[0])
+            self.chosen, self.decided = Choice(rule, decisions), best[1]
 
     def decide(self) -> None:
         """Take the best of the finalists, if it is better beyond doubt."""

@@ -3,6 +3,7 @@
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.add_unit_loop import AddUnitLoop as AddUnitLoop
 from tilewright.schedule.steps.annotate import Annotate as Annotate
+from tilewright.schedule.steps.attach import Attach as Attach
 from tilewright.schedule.steps.bind import Bind as Bind
 from tilewright.schedule.steps.blockize import Blockize as Blockize
 from tilewright.schedule.steps.cache_read import CacheRead as CacheRead

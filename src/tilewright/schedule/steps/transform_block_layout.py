@@ -21,7 +21,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.ir.expr import Var
-from tilewright.ir.layout import FuseDims, Layout, LayoutPrimitive, PadDim, ReorderDims, SplitDim
+from tilewright.ir.layout import (
+    CropDim,
+    FoldDim,
+    FuseDims,
+    Layout,
+    LayoutPrimitive,
+    PadDim,
+    ReorderDims,
+    SplitDim,
+    UnfoldDim,
+)
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.excerpt import step_refusal
 from tilewright.schedule.find import find_block
@@ -29,7 +39,6 @@ from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest
 from tilewright.schedule.preconditions import check_closed
 from tilewright.schedule.step import BlockStep
-from tilewright.schedule.steps.transform_layout import misfit
 from tilewright.tir.analysis.independence import order_dependence
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import map_exprs, substitute_stmt
@@ -89,7 +98,7 @@ class TransformBlockLayout(BlockStep):
 def _check(func: Func, block: Block, p: LayoutPrimitive, axes: Sequence[DomainAxis]) -> None:
     """`p` is a one-to-one map of the domain that `axes` are, and mixes no kinds."""
     shape = tuple(a.extent for a in axes)
-    wrong = misfit(p, shape)
+    wrong = p.misfit(shape)
     if wrong is not None:
         raise step_refusal(
             func,
@@ -104,6 +113,13 @@ def _check(func: Func, block: Block, p: LayoutPrimitive, axes: Sequence[DomainAx
                 block,
                 f"{p} adds instances that the block does not have",
                 hint="pad the buffers instead",
+            )
+        case CropDim() | UnfoldDim() | FoldDim():
+            raise step_refusal(
+                func,
+                block,
+                f"{p} is not one to one, and each instance of the block runs once",
+                hint="lay the buffers out so instead",
             )
         case SplitDim() if axes[p.dim].extent % p.factor:
             raise step_refusal(
@@ -139,7 +155,7 @@ def _apply(p: LayoutPrimitive, axes: Sequence[DomainAxis]) -> list[DomainAxis]:
             return [*axes[: p.dim], fused, *axes[end:]]
         case ReorderDims():
             return [axes[d] for d in p.order]
-        case PadDim():
+        case PadDim() | CropDim() | UnfoldDim() | FoldDim():
             raise AssertionError("refused before")
 
 

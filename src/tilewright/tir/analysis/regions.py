@@ -159,7 +159,7 @@ def box(access: Access, ranging: Mapping[Var, int], simplify: Simplifier) -> Box
     limits, conditions = _limits(access.conditions, ranging, simplify)
     spans: list[Span | None] = []
     used: set[LinearTerms] = set()
-    digits: list[_Digit] = []
+    digits: list[Digit] = []
     exact = not access.guarded
     for index in access.indices:
         form = simplify.linear(index)
@@ -265,7 +265,7 @@ def _atom_span(atom: Expr, ranging: Mapping[Var, int], simplify: Simplifier) -> 
     return Span(as_index(int(lo)), int(hi) - int(lo) + 1)
 
 
-class _Digit(NamedTuple):
+class Digit(NamedTuple):
     """(var // lower) % extent."""
 
     var: Var
@@ -274,7 +274,8 @@ class _Digit(NamedTuple):
     source: int  # the extent of var
 
 
-def _digit(atom: Expr, ranging: Mapping[Var, int]) -> _Digit | None:
+def digit_of(atom: Expr, ranging: Mapping[Var, int]) -> Digit | None:
+    """The part of one of the variables `ranging` that an expression is, if it is one and divides their extent."""
     lower, extent, node = 1, 0, atom
     if isinstance(node, Binary) and node.op is BinaryOp.MOD and isinstance(node.b, Const):
         extent, node = int(node.b.value), node.a
@@ -290,14 +291,14 @@ def _digit(atom: Expr, ranging: Mapping[Var, int]) -> _Digit | None:
     source = ranging[node]
     if source % (lower * max(extent, 1)):
         return None
-    return _Digit(node, lower, extent or source // lower, source)
+    return Digit(node, lower, extent or source // lower, source)
 
 
-def _is_dense(moving: LinearTerms, ranging: Mapping[Var, int], digits: list[_Digit]) -> bool:
+def _is_dense(moving: LinearTerms, ranging: Mapping[Var, int], digits: list[Digit]) -> bool:
     """Does the sum take every value between its smallest and its largest? Adds the digits it is made of."""
     reach = 1  # the values 0 … reach-1 are taken by the terms so far
     for atom, k in sorted(moving, key=lambda t: abs(t[1])):
-        d = _digit(atom, ranging)
+        d = digit_of(atom, ranging)
         if d is None or abs(k) > reach:
             return False
         digits.append(d)
@@ -305,9 +306,9 @@ def _is_dense(moving: LinearTerms, ranging: Mapping[Var, int], digits: list[_Dig
     return True
 
 
-def _are_independent(digits: list[_Digit]) -> bool:
+def _are_independent(digits: list[Digit]) -> bool:
     """Do the digits take all combinations of their values?"""
-    by_var: dict[Var, list[_Digit]] = {}
+    by_var: dict[Var, list[Digit]] = {}
     for d in digits:
         by_var.setdefault(d.var, []).append(d)
     for same in by_var.values():
