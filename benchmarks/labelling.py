@@ -251,7 +251,7 @@ def _shown(outcomes: Sequence[Outcome], of_models: Sequence[Outcome]) -> str:
     "--count", default=100, show_default=True, help="Variables of a drawn problem.", type=click.IntRange(4)
 )
 @click.option("--repeats", default=3, show_default=True, help="Problems of a kind.", type=click.IntRange(1))
-@click.option("--limit", default=20.0, show_default=True, help="Seconds of an integer programme.")
+@click.option("--limit", default=40.0, show_default=True, help="Seconds of an integer programme.")
 def main(names: tuple[str, ...], count: int, repeats: int, limit: float) -> None:
     try:
         scipy = version("scipy")
