@@ -264,13 +264,11 @@ def _eliminated(part: _Part, order: Sequence[int], held: Mapping[int, int]) -> l
     chosen: list[tuple[list[int], NDArray[np.integer]]] = []
     for v in order:
         met = sorted({w for scope, _ in due[v] for w in scope if w != v}, key=lambda w: -at[w])
-        whole = np.zeros([len(own[w]) for w in met] + [len(own[v])], np.int64) + np.minimum(
-            own[v], part.never
-        )
+        whole = np.zeros([len(own[w]) for w in (*met, v)], np.int64) + own[v]
         for scope, table in due.pop(v):
             inside = set(scope)
             whole += table.reshape([len(own[w]) if w in inside else 1 for w in (*met, v)])
-            np.minimum(whole, part.never, out=whole)
+            np.minimum(whole, part.never, out=whole)  # so that no sum is too large for its type
         chosen.append((met, whole.argmin(axis=-1).astype(np.min_scalar_type(len(own[v])))))  # many, so small
         if met:
             due[met[-1]].append((met, whole.min(axis=-1)))
