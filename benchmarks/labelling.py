@@ -59,9 +59,10 @@ _MODEL_COLUMNS = (
 METHOD = """Each problem is solved four ways. *Elimination*: `try_exact`, if no table is too large for it. *Cuts*:
 `by_moves`, α-expansion alone. *Assign*: `assign`, which is elimination where that is quick, else cuts in turns with
 elimination of a part. *Programme*: an integer programme (a variable for each label, one for each pair of labels of a
-pair, whose sums are those of the labels), SciPy {scipy}, HiGHS, for at most {limit:g} s on the clock. A gap is by
-how much labels cost more than the cheapest: proved so by the programme or by elimination (where both do they agree, or
-this stops). *Open* says how often neither did; these problems are in no gap. *Optimal*: a gap of less than a millionth. Times are CPU time, means over problems. Drawn problems have {count} variables, and the same seeds each
+pair, whose sums are those of the labels), SciPy {scipy}, HiGHS, for at most {limit:g} s on the clock. A gap is by how
+much labels cost more than the cheapest: proved so by the programme or by elimination (where both do they agree, or
+this stops). *Open* says how often neither did; these problems are in no gap. *Optimal*: a gap of less than a
+millionth. Times are CPU time, means over problems. Drawn problems have {count} variables, and the same seeds each
 time: *any* costs are random; *distances* are those of random points, times a weight; *layouts* are kernels, copies and
 what must agree, with labels that cannot be."""
 
