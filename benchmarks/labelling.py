@@ -59,10 +59,10 @@ _MODEL_COLUMNS = (
 METHOD = """Each problem is solved four ways. *Elimination*: `try_exact`, if no table is too large for it. *Cuts*:
 `by_moves`, α-expansion alone. *Assign*: `assign`, which is elimination where that is quick, else cuts in turns with
 elimination of a part. *Programme*: an integer programme (a variable for each label, one for each pair of labels of a
-pair, whose sums are those of the labels), SciPy {scipy}, HiGHS, for at most {limit:g} s. A gap is by how much labels
-cost more than the cheapest: proved so by the programme or by elimination (where both do they agree, or this stops).
-*Open* says how often neither did; then it is the cheapest found, and gaps may be larger. *Optimal*: a gap of less than
-a millionth. Times are CPU time, means over problems. Drawn problems have {count} variables, and the same seeds each
+pair, whose sums are those of the labels), SciPy {scipy}, HiGHS, for at most {limit:g} s on the clock. A gap is by how
+much labels cost more than the cheapest: proved so by the programme or by elimination (where both do they agree, or
+this stops). *Open* says how often neither did; these problems are in no gap. *Optimal*: a gap of less than a
+millionth. Times are CPU time, means over problems. Drawn problems have {count} variables, and the same seeds each
 time: *any* costs are random; *distances* are those of random points, times a weight; *layouts* are kernels, copies and
 what must agree, with labels that cannot be."""
 
@@ -189,6 +189,8 @@ def _percent(share: float) -> str:
 
 
 def _gaps(of: Sequence[float]) -> list[str]:
+    if not of:
+        return ["", "", ""]
     optimal = sum(gap < _SAME for gap in of) / len(of)
     return [_percent(statistics.fmean(of)), _percent(max(of)), f"{100 * optimal:.0f}"]
 
@@ -210,8 +212,8 @@ def _row(kind: str, found: Sequence[Outcome]) -> list[str]:
         kind,
         str(len(found)),
         f"{100 * sum(o.exact is not None for o in found) / len(found):.0f}",
-        *_gaps([o.gap(o.cuts) for o in found]),
-        *_gaps([o.gap(o.assigned) for o in found]),
+        *_gaps([o.gap(o.cuts) for o in found if not o.is_open]),
+        *_gaps([o.gap(o.assigned) for o in found if not o.is_open]),
         _ms([o.exact.seconds for o in found if o.exact is not None]),
         _ms([o.cuts.seconds for o in found]),
         _ms([o.assigned.seconds for o in found]),
@@ -221,26 +223,27 @@ def _row(kind: str, found: Sequence[Outcome]) -> list[str]:
 
 
 def _shown(outcomes: Sequence[Outcome], of_models: Sequence[Outcome]) -> str:
-    hard = [o for o in outcomes if o.exact is None]
-    is_open = [o for o in outcomes if o.is_open]
-    by_cuts, by_assign = [o.gap(o.cuts) for o in outcomes], [o.gap(o.assigned) for o in hard]
+    proved, is_open = [o for o in outcomes if not o.is_open], [o for o in outcomes if o.is_open]
+    by_cuts = [o.gap(o.cuts) for o in proved]
+    by_assign = [o.gap(o.assigned) for o in proved if o.exact is None]
     sentences = [
-        f"Of {len(outcomes)} drawn problems, {len(outcomes) - len(hard)} are solved exactly by elimination, and of "
-        f"{len(of_models)} with the graphs of models {sum(o.exact is not None for o in of_models)}.",
+        f"Of {len(outcomes)} drawn problems, {sum(o.exact is not None for o in outcomes)} are solved exactly by "
+        f"elimination, and of {len(of_models)} with the graphs of models "
+        f"{sum(o.exact is not None for o in of_models)}.",
         f"Cuts alone are {_percent(statistics.fmean(by_cuts))} % above the optimum on average, and "
         f"{_percent(max(by_cuts))} % at worst.",
     ]
-    if hard:
+    if by_assign:
         sentences.append(
             f"What is not eliminated is {_percent(statistics.fmean(by_assign))} % above it by cuts and elimination "
-            f"in turns, and {_percent(max(by_assign))} % at worst."
+            f"in turns, and {_percent(max(by_assign))} % at worst ({len(by_assign)} problems)."
         )
     if is_open:
-        better = sum(o.assigned.cost < o.proof.labels.cost * (1.0 - _SAME) for o in is_open)
-        worse = sum(o.assigned.cost > o.proof.labels.cost * (1.0 + _SAME) for o in is_open)
+        ratios = [o.assigned.cost / o.proof.labels.cost for o in is_open]
         sentences.append(
-            f"Where the time of the programme was up, in {len(is_open)} problems, its labels are worse than these in "
-            f"{better} and better in {worse}."
+            f"Of {len(is_open)} more the optimum is not known: when the time of the programme was up, its labels were "
+            f"worse than these in {sum(r < 1.0 - _SAME for r in ratios)} and better in "
+            f"{sum(r > 1.0 + _SAME for r in ratios)}, by at most {_percent(max(0.0, max(ratios) - 1.0))} %."
         )
     return " ".join(sentences)
 

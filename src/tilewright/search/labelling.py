@@ -34,7 +34,7 @@ _Real: TypeAlias = NDArray[np.float64]
 _UNIT = 1e-12  # seconds, given: costs are whole numbers of it, as those of a cut are
 _LARGEST = 2.0**60  # of units in a sum, given: twice as much is still an int64
 _TABLE = 1 << 16  # elements, bound: of a table that a variable is replaced by
-_HELD_TABLE = 1 << 10  # elements, bound: of such a table if some variables keep their labels
+_HELD_TABLES = 1 << 10, 1 << 14  # elements, bound: of such a table if some variables keep their labels
 _HELD_TIMES = 4  # times in a row that this may gain nothing, with other variables each time; bound
 
 
@@ -264,13 +264,11 @@ def _eliminated(part: _Part, order: Sequence[int], held: Mapping[int, int]) -> l
     chosen: list[tuple[list[int], NDArray[np.integer]]] = []
     for v in order:
         met = sorted({w for scope, _ in due[v] for w in scope if w != v}, key=lambda w: -at[w])
-        whole = np.zeros([len(own[w]) for w in met] + [len(own[v])], np.int64) + np.minimum(
-            own[v], part.never
-        )
+        whole = np.zeros([len(own[w]) for w in (*met, v)], np.int64) + own[v]
         for scope, table in due.pop(v):
             inside = set(scope)
             whole += table.reshape([len(own[w]) if w in inside else 1 for w in (*met, v)])
-            np.minimum(whole, part.never, out=whole)
+            np.minimum(whole, part.never, out=whole)  # so that no sum is too large for its type
         chosen.append((met, whole.argmin(axis=-1).astype(np.min_scalar_type(len(own[v])))))  # many, so small
         if met:
             due[met[-1]].append((met, whole.min(axis=-1)))
@@ -285,18 +283,28 @@ def _eliminated(part: _Part, order: Sequence[int], held: Mapping[int, int]) -> l
 
 def _improved(part: _Part, table: int) -> list[int]:
     """The best that cuts lead to from the start, from the best label of each variable alone, and from the best label of
-    all alike; then, if tables are allowed, what elimination makes of that, in turns with cuts.
+    all alike. If tables are allowed, the best of what elimination and cuts in turns make of that and of the second, by
+    small tables first: large ones hold few variables, which is better near the end.
     """
     moves = _Moves(part)
     alone = [int(costs.argmin()) for costs in part.own]
     alike = min((moves.proposed(alone, label) for label in moves.every), key=part.cost)
     x = min((moves.descend(s) for s in (part.start, alone, alike)), key=part.cost)
-    while table:
-        y = _relabelled(part, x, min(table, _HELD_TABLE))
-        if y == x:
-            break
-        x = moves.descend(y)
+    if table:
+        x, y = (_settled(part, moves, s, _HELD_TABLES[0]) for s in (x, alone))
+        x = min(x, y, moves.fused(x, y), key=part.cost)
+        for size in _HELD_TABLES[1:]:
+            x = _settled(part, moves, x, size)
     return x
+
+
+def _settled(part: _Part, moves: "_Moves", x: list[int], table: int) -> list[int]:
+    """By elimination of a part and cuts, in turns."""
+    while True:
+        y = _relabelled(part, x, table)
+        if y == x:
+            return x
+        x = moves.descend(y)
 
 
 def _relabelled(part: _Part, x: list[int], table: int) -> list[int]:
@@ -329,7 +337,7 @@ class _Moves:
         """Propose each label to all (an α-expansion), in turns, until none gains."""
         cost, idle, turn = self._part.cost(x), 0, 0
         while idle < len(self.every):
-            y = self._fused(x, self.proposed(x, self.every[turn % len(self.every)]))
+            y = self.fused(x, self.proposed(x, self.every[turn % len(self.every)]))
             less = self._part.cost(y)
             idle, turn = idle + 1, turn + 1
             if less < cost:
@@ -341,7 +349,7 @@ class _Moves:
         every = zip(x, self._part.labels, strict=True)
         return [labels.index(label) if label in labels else n for n, labels in every]
 
-    def _fused(self, x: Sequence[int], y: Sequence[int]) -> list[int]:
+    def fused(self, x: Sequence[int], y: Sequence[int]) -> list[int]:
         """The best of one and the other, variable by variable; exact where no pair is cheaper apart than together."""
         moving = [v for v in range(len(x)) if x[v] != y[v]]
         number = {v: n for n, v in enumerate(moving)}
