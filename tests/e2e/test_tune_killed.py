@@ -33,6 +33,8 @@ def noted_record(self, scope, *rows):
     record(self, scope, *rows)
     os.write(log, b"done " * len(rows))
 def noted_run(self, placed, runs):
+    if runs < 4:  # the best few again: they have rows already
+        return run(self, placed, runs)
     outcomes = run(self, placed, runs)
     os.write(log, b"measured " * len(placed))
     return outcomes

@@ -276,42 +276,37 @@ class ProgramTuner:
             best = s.evolution.best
             if best is not None and best[1] < 1.0:
                 self.known[s.task.key] = Choice(*s.point(best[0]))
-        self.trials += len(chosen)
         self.history.append((self.clock(), self.estimate))
         self.on_step("")
         return True
 
     def _tried(self, wanted: Sequence[tuple[TaskSearch, int, Point]], runs: int) -> list[InsideOutcome]:
-        """Candidates at sites, built and timed; all are recorded."""
+        """Candidates at sites, built and timed. What a run has measured is recorded at once."""
         built = self.candidates.build_all([(s.task, point) for s, _, point in wanted])
-        found: dict[int, InsideOutcome] = {}
+        failed = {n: b for n, b in enumerate(built) if b.candidate is None}
+        found = {n: InsideOutcome(b.status, message=b.message) for n, b in failed.items()}
+        self._note([(*wanted[n], o) for n, o in found.items()])
         left: dict[int, tuple[int, Candidate]] = {
             n: (wanted[n][1], b.candidate) for n, b in enumerate(built) if b.candidate is not None
         }
         while left:  # a site has one candidate at a time
-            numbers = {site: n for n, (site, _) in reversed(left.items())}.values()
+            numbers = list({site: n for n, (site, _) in reversed(left.items())}.values())
             timed = self.inside.run([left.pop(n) for n in numbers], runs)
             found |= dict(zip(numbers, timed, strict=True))
-        placed: dict[int, Candidate] = {
-            n: b.candidate for n, b in enumerate(built) if b.candidate is not None
-        }
-        timed = self.inside.run([(wanted[n][1], c) for n, c in placed.items()], runs)
-        found = dict(zip(placed, timed, strict=True))
-        outcomes = [found.get(n, InsideOutcome(b.status, message=b.message)) for n, b in enumerate(built)]
+            self._note([(*wanted[n], found[n]) for n in numbers])
+        return [found[n] for n in range(len(wanted))]
+
+    def _note(self, measured: Sequence[tuple[TaskSearch, int, Point, InsideOutcome]]) -> None:
         trials: list[InsideTrial] = []
-        for (s, site, (rule, decisions)), o in zip(wanted, outcomes, strict=True):
+        for s, site, (rule, decisions), o in measured:
             if o.status is not TrialStatus.OK:
                 name = s.task.func.name
                 s.failed.append(Failure(o.status.value, o.message, name, rule, dict(decisions)))
             base = self.inside.seconds[site]
-            trials.append(
-                InsideTrial(
-                    *(self.key, self.threads, s.task.key, rule, decisions, base * o.ratio, base),
-                    *(o.status.value, o.message),
-                )
-            )
+            what = self.key, self.threads, s.task.key, rule, decisions, base * o.ratio, base
+            trials.append(InsideTrial(*what, o.status.value, o.message))
         self.database.record_inside(self.scope, *trials)
-        return outcomes
+        self.trials += len(trials)
 
     # ------------------------------------------------------------------------------------------------------ the end
 
