@@ -1,5 +1,6 @@
 """What all tests share: golden texts, and the checks that every Func in hand should pass."""
 
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ["TILEWRIGHT_DB"] = "off"  # what the user has tuned does not decide what tests compile
 os.environ["TILEWRIGHT_FIGURES"] = "off"  # nor what was measured on this host
+os.environ.setdefault("TILEWRIGHT_WORKERS", "0")  # xdist keeps all cores busy; tests of workers ask for theirs
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background; tests interrupt processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -29,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bless", action="store_true", help="write the golden texts instead of comparing with them"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests that wait for their turn are alive to the end: no collection need look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
