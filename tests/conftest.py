@@ -20,7 +20,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ["TILEWRIGHT_DB"] = "off"  # what the user has tuned does not decide what tests compile
 os.environ["TILEWRIGHT_FIGURES"] = "off"  # nor what was measured on this host
-os.environ.setdefault("TILEWRIGHT_WORKERS", "0")  # xdist keeps all cores busy; tests of workers ask for theirs
+os.environ.setdefault(
+    "TILEWRIGHT_WORKERS", "0"
+)  # xdist keeps all cores busy; tests of workers ask for theirs
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background; tests interrupt processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
