@@ -42,9 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests that wait for their turn are alive to the end: no collection need look at them again."""
+    """Thousands of tests that wait for their turn are alive to the end: no collection need look at them again. Others
+    come more rarely: most of what compilations make is gone without.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture
