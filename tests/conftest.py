@@ -1,8 +1,12 @@
 """What all tests share: golden texts, and the checks that every Func in hand should pass."""
 
+import atexit
+import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +21,14 @@ from tilewright.tir.verify import verify_func
 # Tests start a few hundred processes: without bytecode, each would compile our sources for itself.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-os.environ["TILEWRIGHT_DB"] = "off"  # what the user has tuned does not decide what tests compile
+# A test finds nothing that the user, or another run, has compiled; those of one process share what they compile.
+os.environ["TILEWRIGHT_CACHE"] = tempfile.mkdtemp(prefix="tilewright-tests-")
+atexit.register(shutil.rmtree, os.environ["TILEWRIGHT_CACHE"], ignore_errors=True)
+os.environ["TILEWRIGHT_DB"] = "off"  # nor does what was tuned decide what tests compile
 os.environ["TILEWRIGHT_FIGURES"] = "off"  # nor what was measured on this host
+# Tests keep all cores busy, so that a process for each compilation would only cost its start; where they are tried,
+# they are asked for.
+os.environ.setdefault("TILEWRIGHT_WORKERS", "0")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background; tests interrupt processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -29,6 +39,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bless", action="store_true", help="write the golden texts instead of comparing with them"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests that wait for their turn are alive to the end: no collection need look at them again. Others
+    come more rarely: most of what compilations make is gone without.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture

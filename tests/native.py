@@ -60,6 +60,7 @@ def run_kernel(func: Func, arrays: Mapping[Buffer, Array], target: Target = BEST
         call(ctypes.addressof(args), part)
 
 
+@lru_cache(maxsize=16)
 def kernels_of(func: Func, target: Target = BEST) -> tuple[list[Func], tuple[Buffer, ...]]:
     """The lowered kernels of a scheduled Func, and the buffers between them."""
     phases, shared = lower_func(func, legalize(target))

@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from tilewright.graph.interp import interpret_graph
 from tilewright.ir.dtype import DType
 from tilewright.plugins.isolation import with_weights
 from tilewright.plugins.registry import register_plugin, unregister_plugin
+from tilewright.plugins.worker import answer_region
 from tilewright.support.arrays import Array
+from tilewright.support.frames import unpack
 
 
 class Numpy(Plugin):
@@ -197,6 +200,30 @@ class Unloadable(Numpy):
 
     def load(self, blob: bytes, constants: Mapping[str, Array], threads: int) -> RunRegion:
         raise RuntimeError("no driver")
+
+
+class PoolHere:
+    """Takes the place of the process in which plugins compile: the same messages, answered in this one."""
+
+    def __init__(self, _: Sequence[str]) -> None:
+        pass
+
+    def submit(self, body: bytes, _: float) -> Any:
+        return SimpleNamespace(answer=unpack(answer_region(*unpack(body))), failure=None)
+
+    def wait(self, _: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def compile_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plugins compile in this process, for tests of what becomes of that: to start another takes longer than all
+    the rest of them. That it is another, and what becomes of it, is tried by test_plugins, test_plugin_commands and
+    test_open_engines.
+    """
+    monkeypatch.setattr("tilewright.plugins.isolation.Pool", PoolHere)
 
 
 @contextmanager

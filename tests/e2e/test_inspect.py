@@ -17,7 +17,7 @@ from tests.toy_plugin import Numpy
 from tilewright.cli.main import main
 from tilewright.cli.peak import measure_limits
 from tilewright.plugins.registry import register_plugin, unregister_plugin
-from tilewright.stages import stages
+from tilewright.stages import Stages, stages
 from tilewright.support.program import leaves
 from tilewright.tir.func import Call, Module
 from tilewright.tir.parser import parse_module
@@ -91,6 +91,16 @@ def odd_names() -> ModelProto:
 
 MODELS = (encoder, classifier, recogniser, detector, odd_names)
 
+_MADE: dict[tuple[bytes, str], Stages] = {}
+
+
+def stages_once(model: Path, **options: Any) -> Stages:
+    """Commands that ask for the same compilation of the same model share it: what they show of it is looked at here."""
+    key = model.read_bytes(), repr(sorted((name, v) for name, v in options.items() if v))
+    if key not in _MADE:
+        _MADE[key] = stages(model, **options)
+    return _MADE[key]
+
 
 @pytest.fixture(scope="module", autouse=True)
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -99,6 +109,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         environment.setenv("TILEWRIGHT_CACHE", str(folder / "cache"))
         environment.setenv("TILEWRIGHT_DB", "off")
         environment.setattr("tilewright.cli.profile.measure_limits", partial(measure_limits, seconds=0))
+        environment.setattr("tilewright.cli.inspection.stages", stages_once)
         register_plugin(Numpy())
         yield
         unregister_plugin("numpy")

@@ -13,20 +13,11 @@ PACKAGE = ROOT / "examples" / "npu"
 BRIDGE = ("plugin", "layers", "calibration", "lowering")
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "tests").glob("test_*.py")), ids=lambda p: p.stem)
-def test_its_own_tests_pass(path: Path) -> None:
-    check(path, "not slow")
-
-
-@pytest.mark.slow
-def test_its_long_tests_pass() -> None:
-    check(PACKAGE / "tests", "slow")
-
-
-def check(path: Path, which: str) -> None:
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_its_own_tests_pass(which: str) -> None:
     source = os.pathsep.join([str(PACKAGE / "src"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, str(path)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, str(PACKAGE / "tests")],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": source},
         capture_output=True,

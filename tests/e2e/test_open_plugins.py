@@ -11,7 +11,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tests.toy_plugin import Clipping, Failing, Sized, SizedLast, SizedShort, Unloadable, registered
+from tests.toy_plugin import (
+    Clipping,
+    Failing,
+    Sized,
+    SizedLast,
+    SizedShort,
+    Unloadable,
+    compile_here,
+    registered,
+)
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import Answer, Capabilities, No, Region, RunRegion
 from tilewright.graph.interp import interpret_graph
@@ -92,6 +101,7 @@ PLUGINS = (
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     Sized.seen.clear()
+    compile_here(monkeypatch)
     with registered(PLUGINS, monkeypatch, tmp_path):
         yield
 

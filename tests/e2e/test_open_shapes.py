@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
+@cache
 def mlp() -> ModelProto:
     steps = [
         node("MatMul", ["x", "w"], ["a"]),
@@ -50,11 +52,13 @@ def mlp() -> ModelProto:
     return model(steps, {"x": ["n", 24]}, weights(w=floats(24, 40), b=floats(40), v=floats(40, 10)))
 
 
+@cache
 def batched() -> ModelProto:
     steps = [node("MatMul", ["x", "w"], ["a"]), node("Softmax", ["a"], ["y"], axis=1)]
     return model(steps, {"x": ["batch", "n", 24]}, weights(w=floats(24, 16)))
 
 
+@cache
 def attention() -> ModelProto:
     steps = [
         node("MatMul", ["x", "wq"], ["q"]),
@@ -108,6 +112,7 @@ def mean_and_last() -> ModelProto:
     return model(steps, {"x": ["batch", "n", 6]}, weights(axis=ints(1), last=np.int64(-1)))
 
 
+@cache
 def joined() -> ModelProto:
     """What grows: a cache of `past` elements, and new ones."""
     steps = [

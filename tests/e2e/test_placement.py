@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tests.toy_plugin import Numpy, Refusing
+from tests.toy_plugin import Numpy, Refusing, compile_here
 from tilewright.cli.main import main
 from tilewright.graph.external import YES, Answer, No, Region, Unit
 from tilewright.graph.graph import Node
@@ -46,6 +46,7 @@ class Hinting(Numpy):
 def _apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TILEWRIGHT_DB", str(tmp_path / "tuning.db"))
+    compile_here(monkeypatch)
     register_plugin(Numpy())
     yield
     for name in ("numpy", "hinting", "refusing"):

@@ -22,6 +22,7 @@ from tests.toy_plugin import (
     Settled,
     Short,
     ShortLast,
+    compile_here,
     registered,
 )
 from tilewright.calibration import values_of
@@ -38,6 +39,7 @@ PLUGINS = (Clipping, Failing, FailingInPlace, InPlace, Numpy, Settled, Short, Sh
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    compile_here(monkeypatch)
     with registered(PLUGINS, monkeypatch, tmp_path):
         yield
 

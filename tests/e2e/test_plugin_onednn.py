@@ -13,6 +13,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tests.toy_plugin import compile_here
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
 from tilewright.graph.interp import interpret_graph
@@ -37,6 +38,7 @@ node = helper.make_node
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    compile_here(monkeypatch)
     register_plugin(OneDnn())
     yield
     unregister_plugin("onednn")

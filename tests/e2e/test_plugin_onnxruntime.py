@@ -7,6 +7,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tests.toy_plugin import compile_here
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
 from tilewright.graph.passes.partition import offer
@@ -20,6 +21,7 @@ RNG = np.random.default_rng(11)
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    compile_here(monkeypatch)
 
 
 def model(opset: int = 18) -> ModelProto:

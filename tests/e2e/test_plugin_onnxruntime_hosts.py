@@ -11,6 +11,7 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 import tilewright as tw
+from tests.toy_plugin import compile_here
 from tilewright.frontend.onnx.values import type_of
 from tilewright.graph.external import No
 from tilewright.plugins.onnxruntime import OnnxRuntime
@@ -24,6 +25,7 @@ MS = "com.microsoft"
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    compile_here(monkeypatch)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 

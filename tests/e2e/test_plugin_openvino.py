@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from examples.models import resnet18, transformer_encoder
+from tests.toy_plugin import compile_here
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.graph.external import No
 from tilewright.graph.passes.partition import Offer, offer
@@ -29,6 +30,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OpenVino
     pytest.importorskip("openvino")
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TILEWRIGHT_DB", str(tmp_path / "tuning.db"))
+    compile_here(monkeypatch)
     made = OpenVino()
     register_plugin(made)
     yield made

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
+@cache
 def attention() -> ModelProto:
     """Attention of new tokens to all, with caches of keys and values."""
     whole = HEADS * WIDTH
@@ -62,6 +64,7 @@ def attention() -> ModelProto:
     )
 
 
+@cache
 def recurrent() -> ModelProto:
     steps = [
         node("MatMul", ["x", "w"], ["a"]),
@@ -73,6 +76,7 @@ def recurrent() -> ModelProto:
     return model(steps, {"x": ["batch", 5], "h": ["batch", 7]}, ["y", "next"], w=floats(5, 7), u=floats(7, 7))
 
 
+@cache
 def prepended() -> ModelProto:
     """The newest comes first, so nothing is appended."""
     steps = [

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +22,8 @@ def packages(requirements: list[str]) -> set[str]:
     return {re.split(r"[ <>=;\[]", r)[0] for r in requirements}
 
 
-def imported() -> set[str]:
+@cache
+def imported() -> frozenset[str]:
     """Modules of others that the sources name, in import statements or as text given to `import_module`."""
     found: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
@@ -36,7 +38,7 @@ def imported() -> set[str]:
                 case _:
                     pass
     roots = {name.partition(".")[0] for name in found}
-    return roots - sys.stdlib_module_names - {"tilewright", ""}
+    return frozenset(roots - sys.stdlib_module_names - {"tilewright", ""})
 
 
 CORE = packages(PROJECT["dependencies"])

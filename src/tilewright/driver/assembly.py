@@ -9,11 +9,11 @@ from tilewright.driver.kernels import Item, calls_of
 from tilewright.driver.parts_in_use import size_in_use
 from tilewright.graph.graph import Graph
 from tilewright.graph.recurrent_states import find_states
-from tilewright.graph.value import Value
+from tilewright.graph.value_spec import value_spec
 from tilewright.ir.expr import Buffer
 from tilewright.support.artifact import ArtifactProgram, ExternalCall, Segment, Slot, TensorSpec
 from tilewright.support.program import Branch, ProgramTree, While, map_program
-from tilewright.support.sizes import Dim, SymInt, capacity, dims_in, is_open
+from tilewright.support.sizes import Dim, dims_in
 from tilewright.tir.func import Call, External, Func, Module, Program
 from tilewright.tir.program import rename_calls
 
@@ -131,9 +131,3 @@ def interface_of(graph: Graph, module: Module) -> Interface:
         tuple((i, module.outputs.index(b)) for i, b in enumerate(module.inputs) if b in module.outputs),
         find_states(graph) if found else (),
     )
-
-
-def value_spec(value: Value) -> TensorSpec:
-    shape = tuple(map(capacity, value.shape))
-    sizes = tuple(n.size if isinstance(n, SymInt) else None for n in value.shape)
-    return TensorSpec(value.name, value.type.dtype.numpy.name, shape, sizes if is_open(value.shape) else ())

@@ -11,6 +11,8 @@ Then one of them stays: a step that packs an operand names its buffer. Once it i
 can be read in place (`inline_moved`).
 """
 
+from collections.abc import Mapping
+
 from tilewright.cost.work import domain, instructions
 from tilewright.families.choosing import choosing
 from tilewright.families.laid_out import is_laid_out, keeps_rows
@@ -67,13 +69,18 @@ def _is_factor_of_same(block: Block, user: Block) -> bool:
 
 def consumers(func: Func, buffer: Buffer) -> list[Block]:
     """The blocks that read `buffer`, in program order; a reduction reading its own accumulator is none."""
-    found: list[Block] = []
+    return _readers(func).get(buffer, [])
+
+
+def _readers(func: Func) -> dict[Buffer, list[Block]]:
+    """The consumers of each buffer."""
+    found: dict[Buffer, list[Block]] = {}
     for b in blocks(func.body):
         writes = {n.buffer for n in walk_stmts(b.body) if isinstance(n, Store)}
-        if buffer not in writes and any(
-            ld.buffer is buffer for n in walk_stmts(b) for e in stmt_exprs(n) for ld in loads(e)
-        ):
-            found.append(b)
+        reads = dict.fromkeys(ld.buffer for n in walk_stmts(b) for e in stmt_exprs(n) for ld in loads(e))
+        for buffer in reads:
+            if buffer not in writes:
+                found.setdefault(buffer, []).append(b)
     return found
 
 
@@ -96,26 +103,30 @@ def _is_worth_keeping(block: Block, users: list[Block], func: Func) -> bool:
     """
     value, elements = block.store.value, domain(block)
     again = instructions(value) + sum(ld.buffer.size >= elements for ld in loads(value))
-    return again > _KEPT and any(
-        u is not first and domain(u) == elements and _is_behind_fold(u, first, func)
-        for first in users
-        for u in users
-    )
+    if again <= _KEPT:
+        return False
+    readers = _readers(func)
+    for first in users:
+        behind = _behind_folds(first, readers)
+        if any(u is not first and domain(u) == elements and u.name in behind for u in users):
+            return True
+    return False
 
 
-def _is_behind_fold(block: Block, first: Block, func: Func) -> bool:
-    """Does it depend on a fold of what `first` makes? A contraction is none: it has others beside."""
-    stack, seen = [(first, False)], set[tuple[str, bool]]()
+def _behind_folds(first: Block, readers: Mapping[Buffer, list[Block]]) -> set[str]:
+    """The blocks that depend on a fold of what `first` makes. A contraction is none: it has others beside."""
+    behind, seen = set[str](), set[tuple[str, bool]]()
+    stack = [(first, False)]
     while stack:
         b, is_folded = stack.pop()
-        if b.name == block.name and is_folded:
-            return True
+        if is_folded:
+            behind.add(b.name)
         store = b.try_store
         if store is None or (b.name, is_folded) in seen or (b.is_reduction and isinstance(store.value, Fma)):
             continue
         seen.add((b.name, is_folded))
-        stack += [(u, is_folded or b.is_reduction) for u in consumers(func, store.buffer)]
-    return False
+        stack += [(u, is_folded or b.is_reduction) for u in readers.get(store.buffer, [])]
+    return behind
 
 
 def _pays(producer: Block, user: Block) -> bool:

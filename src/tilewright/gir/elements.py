@@ -14,8 +14,10 @@ use then, and it stops where they end.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil, prod
+from typing import TypeAlias
 
 from tilewright.gir.names import Names
 from tilewright.gir.open_pieces import open_parts
@@ -274,12 +276,21 @@ def _divisions_by_lane(piece: ElementBox, depth: int, lanes: int) -> int:
     return sum(atom is not lane and lane in free_vars(atom) for terms in addresses for atom, _ in terms)
 
 
-def _addresses(
-    piece: ElementBox, depth: int, lanes: int
-) -> tuple[Mapping[Var, int], Var, list[Sequence[tuple[Expr, int]]]]:
+_Addresses: TypeAlias = tuple[Mapping[Var, int], Var, tuple[Sequence[tuple[Expr, int]], ...]]
+
+
+def _addresses(piece: ElementBox, depth: int, lanes: int) -> _Addresses:
     """The innermost axes, and the addresses of all accesses as sums of terms, if these axes become vectors; over the
     lane that is returned too.
     """
+    return _known_addresses(piece.stores, tuple(piece.axes.items()), piece.condition, depth, lanes)
+
+
+@lru_cache(maxsize=128)  # a nest is asked about by its cost, by how it is split, and again when it is made
+def _known_addresses(
+    stores: tuple[Store, ...], extents: tuple[tuple[Var, int], ...], condition: Expr, depth: int, lanes: int
+) -> _Addresses:
+    piece = ElementBox(stores, dict(extents), condition)
     axes = dict(list(piece.axes.items())[len(piece.axes) - depth :])
     lane, vector = Var("lane"), Var("vector")
     inside = Simplifier(
@@ -290,7 +301,7 @@ def _addresses(
         }
     )
     moved = piece.moved(spread(axes, vector * lanes + lane, inside), {}, inside)
-    return axes, lane, [inside.weighted(at, buffer.strides).terms for buffer, at in moved.accesses()]
+    return axes, lane, tuple(inside.weighted(at, b.strides).terms for b, at in moved.accesses())
 
 
 def _is_plain(terms: Sequence[tuple[Expr, int]], lane: Var) -> bool:

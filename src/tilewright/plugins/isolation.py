@@ -12,13 +12,13 @@ from typing import Any, cast
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from tilewright.driver.assembly import value_spec
 from tilewright.frontend.onnx.export import to_model
 from tilewright.frontend.onnx.load import OnnxModel, load_graph
 from tilewright.frontend.onnx.open_import import import_sized
 from tilewright.graph.external import No, Plugin, Region
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.partition import offer
+from tilewright.graph.value_spec import value_spec
 from tilewright.plugins.registry import by_reference, reference
 from tilewright.runtime.manifest import Entry, dim_from_json, dim_to_json, spec_from_json, spec_to_json
 from tilewright.support.arrays import Array, Shapes

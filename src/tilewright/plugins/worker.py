@@ -7,7 +7,8 @@ from tilewright.support.answering import answer_requests
 from tilewright.support.frames import pack
 
 
-def _answer(head: Any, blobs: list[bytes]) -> bytes:
+def answer_region(head: Any, blobs: list[bytes]) -> bytes:
+    """What a plugin makes of a region, or why it made nothing."""
     try:
         return compile_request(head, blobs)
     except Exception as e:
@@ -15,4 +16,4 @@ def _answer(head: Any, blobs: list[bytes]) -> bytes:
 
 
 if __name__ == "__main__":
-    answer_requests(_answer)
+    answer_requests(answer_region)

@@ -14,7 +14,7 @@ The figures are those of one core (`target/machine.py`) that finds everything in
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -107,6 +107,7 @@ class _Form:
         # A lane of a dot product holds as many narrow factors as fit the wide sum.
         self._factors = max(1, output.dtype.bytes // min(e.dtype.bytes for e in inputs))
         self._steps = [operand_strides(e, choice.block) for e in choice.match.operands]
+        self._places: dict[int, Flags] = {}  # `_in_place` of each operand
 
     def terms(self) -> RoleCycles:
         points = math.prod(it.extent for it in self._choice.block.iters)
@@ -177,21 +178,28 @@ class _Form:
 
     def _in_place(self, operand: int) -> Flags:
         """Of every combination of groups: can the operand be read where it is?"""
+        if operand not in self._places:
+            self._places[operand] = self._found_in_place(operand)
+        return self._places[operand]
+
+    def _found_in_place(self, operand: int) -> Flags:
         e, steps = self._choice.match.operands[operand], self._steps[operand]
         asked = self._intrinsic.operands[operand]
         if steps is None or not isinstance(e, Load) or e.buffer.scope not in asked.scopes:
             return np.zeros(self._shape, np.bool_)
         ok = np.ones(self._shape, np.bool_)
+        tiles: dict[int, list[Steps | None]] = {}  # of the groups of each role
         for n, role in enumerate(self._roles):
             if role.character[operand]:
-                ok = ok & (self._vector(n, lambda g: float(tile_steps(g, steps) is not None)) > 0)
+                tiles[n] = [tile_steps(g, steps) for g in self._choice.groups[n]]
+                ok = ok & (self._along(n, [t is not None for t in tiles[n]]) > 0)
         dims = self._intrinsic.dims[operand]
         expected = np.ones(self._shape)
         for v in reversed(dims[len(dims) - asked.contiguous :]):
             if v is not None:
                 n = next(n for n, r in enumerate(self._roles) if any(x.var is v for x in r.loops))
                 extent = self._vector(n, lambda g, v=v: role_extents(g)[v])
-                step = self._vector(n, lambda g, v=v: (tile_steps(g, steps) or {}).get(v, 0))
+                step = self._along(n, [(t or {}).get(v, 0) for t in tiles[n]])
                 ok = ok & ((extent == 1) | (step == expected))
                 expected = expected * extent
         return ok
@@ -276,9 +284,12 @@ class _Form:
 
     def _vector(self, role: int, value: Callable[[IterGroup], float]) -> FloatArray:
         """A value of each group of a role, on the role's axis."""
+        return self._along(role, [value(g) for g in self._choice.groups[role]])
+
+    def _along(self, role: int, values: Sequence[float]) -> FloatArray:
         shape = [1] * len(self._roles)
         shape[role] = -1
-        return np.array([value(g) for g in self._choice.groups[role]], np.float64).reshape(shape)
+        return np.array(values, np.float64).reshape(shape)
 
     def _product(self, which: Iterable[int], value: Callable[[IterGroup], float]) -> FloatArray:
         return functools.reduce(lambda a, n: a * self._vector(n, value), which, np.ones(self._shape))

@@ -25,6 +25,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from tilewright.families.tensor.match import IntrinsicMatch, matches, meaning_block
@@ -37,7 +38,7 @@ LIMIT = 20_000  # mappings; bound
 Character: TypeAlias = tuple[bool, ...]  # of an iterator, over the operands: the output is the first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Role:
     """Loops of the intrinsic's meaning with one character and kind, outermost first; most often it is one."""
 
@@ -50,24 +51,24 @@ class Role:
     def name(self) -> str:
         return "·".join(n.var.name for n in self.loops)
 
-    @property
+    @cached_property
     def tile(self) -> int:
         """What its extent is a multiple of: the product of the extents that are fixed."""
         return math.prod(n.extent for n in self.loops if n.var not in self.free)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IterGroup:
     """The iterators of the block that play a role, fused, the last one fastest."""
 
     role: Role
     iters: tuple[Iter, ...]
 
-    @property
+    @cached_property
     def extent(self) -> int:
         return math.prod(it.extent for it in self.iters)
 
-    @property
+    @cached_property
     def padded(self) -> int:
         """The extent in whole tiles."""
         return -(-self.extent // self.role.tile) * self.role.tile
