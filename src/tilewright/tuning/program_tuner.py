@@ -105,7 +105,6 @@ class ProgramTuner:
     seed: int = 0
     limit: float = math.inf  # of trials
     is_joint: bool = True  # or loops alone, in the compiler's own structure
-    known: dict[str, Choice] = field(default_factory=dict[str, Choice])  # the best of each task so far
     searches: dict[str, TaskSearch] = field(default_factory=dict[str, TaskSearch])
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     trials: int = 0
@@ -151,8 +150,9 @@ class ProgramTuner:
         return [f for s in self.searches.values() for f in s.failed]
 
     def _sited(self, trace: ProgramTrace) -> SitedProgram:
+        """With the schedules that compilation takes by itself: ratios of a task are the same in all programs."""
         given = ProgramTrace({**trace.sections, "beside": ()}, trace.machine)
-        return sited(*self.source.compile(given, self.known))
+        return sited(*self.source.compile(given, {}))
 
     def _enter(self, program: SitedProgram) -> None:
         """Candidates that follow stand in this program."""
@@ -198,7 +198,6 @@ class ProgramTuner:
             program = self._try_structure(structure)
             if program is not None:
                 found.append(self._judged(structure.why, program, end))
-        best = found[0]
         for _ in range(2):
             trace, _ = mixed(found, grouped.current, self.source.target)
             if any(_structure(trace) == _structure(f.trace) for f in found):
@@ -273,9 +272,6 @@ class ProgramTuner:
         for s in dict.fromkeys(s for s, _, _ in chosen):
             own = [(p, o.ratio) for (t, _, p), o in zip(chosen, outcomes, strict=True) if t is s]
             s.tell(own)
-            best = s.evolution.best
-            if best is not None and best[1] < 1.0:
-                self.known[s.task.key] = Choice(*s.point(best[0]))
         self.history.append((self.clock(), self.estimate))
         self.on_step("")
         return True
