@@ -17,7 +17,7 @@ from tilewright.cli.output import note
 SHOWS = """What tuning a network as a whole gains over the program that is compiled without it."""
 
 METHOD = """Each network is tuned by `tilewright tune MODEL --budget {budget} --threads N` with an empty database.
-*tuned over untuned* is the ratio of whole programs in turns (15 rounds, 95 % bootstrap interval over rounds), taken by
+*tuned over untuned* is the ratio of whole programs in turns (25 rounds, 95 % bootstrap interval over rounds), taken by
 the tuner at its end; where it is no gain beyond doubt the untuned program stays, and the ratio is of what was not kept.
 *structures* are the estimated times of a run (the sum of all sites, best schedules as measured in passing) of the
 structures that were tried, over the compiler's own. The curve is the estimated time of a run over the untuned one's,

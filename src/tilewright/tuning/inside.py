@@ -259,9 +259,16 @@ class ProgramBench:
             results[number] |= {"seconds": [r[site] for r in ours], "base": [r[site] for r in base]}
         return {"status": TrialStatus.OK.value, "results": results}
 
-    def timed(self, runs: int) -> dict[str, Any]:
-        """The program as it was compiled: the seconds of each site in each run."""
-        return {"status": TrialStatus.OK.value, "runs": [self.run(self.jobs) for _ in range(runs)]}
+    def timed(self, runs: int, reference: "ProgramBench") -> dict[str, Any]:
+        """The program as it was compiled: the seconds of each site in each run; and those of a whole run of the
+        reference, in turns.
+        """
+        own: list[list[float]] = []
+        others: list[float] = []
+        for _ in range(runs):
+            others.append(sum(reference.run(reference.jobs)))
+            own.append(self.run(self.jobs))
+        return {"status": TrialStatus.OK.value, "runs": own, "reference": others}
 
 
 class _ProgramMemory:
@@ -374,8 +381,11 @@ def _turn(context: RunContext, seconds: float) -> list[float]:
 
 
 class InsideServer:
+    """The program that was set up last is the one that candidates stand in, the first one the reference."""
+
     def __init__(self) -> None:
         self._bench: ProgramBench | None = None
+        self._reference: ProgramBench | None = None
 
     def answer(self, head: Any, blobs: list[bytes]) -> bytes:
         try:
@@ -390,9 +400,11 @@ class InsideServer:
             case "prepare":
                 self._bench = None  # what the last program had is free before the next is set up
                 self._bench = ProgramBench(head)
-                return self._bench.timed(head["runs"])
+                if self._reference is None:
+                    self._reference = self._bench
+                return self._bench.timed(head["runs"], self._reference)
             case "compare":
-                self._bench = None
+                self._bench = self._reference = None
                 return compare_programs(head)
             case _:
                 assert self._bench is not None, "there is no program"

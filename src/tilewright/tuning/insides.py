@@ -49,8 +49,10 @@ class Insides(Closing):
         self._folder = tempfile.TemporaryDirectory(prefix="tilewright-")
         self._progress = Path(self._folder.name) / "progress"
         self._progress.write_bytes(NOBODY.to_bytes(8, "little", signed=True))
+        self._reference: bytes = b""  # sets up the first program
         self._setup: bytes = b""
         self._prepared: list[int] = []  # the process that has the program
+        self._pace = 0.0  # seconds of a run of the first program, when it was set up
         self.seconds: list[float] = []  # of each site, as compiled
 
     def close(self) -> None:
@@ -58,8 +60,10 @@ class Insides(Closing):
         self._folder.cleanup()
 
     def prepare(self, program: SitedProgram, runs: int) -> None:
-        """Run what follows inside of this program, whose sites are timed as they are."""
-        path = self._saved("program.tw", program.artifact)
+        """Run what follows inside of this program, whose sites are timed as they are. Times are as if the machine was
+        as quick as when the first program was prepared, which takes turns with it.
+        """
+        path = self._saved("program.tw" if self._reference else "reference.tw", program.artifact)
         head = {
             "do": "prepare",
             "program": path,
@@ -70,6 +74,7 @@ class Insides(Closing):
             "runs": runs,
         }
         self._setup = pack(head)
+        self._reference = self._reference or self._setup
         self._set_up()
 
     def _saved(self, name: str, artifact: Artifact) -> str:
@@ -78,9 +83,13 @@ class Insides(Closing):
         return path
 
     def _set_up(self) -> None:
+        if self._setup is not self._reference and self._pool.pids != self._prepared:
+            self._said(self._answered(self._reference, _SETUP_SECONDS))
         said = self._said(self._answered(self._setup, _SETUP_SECONDS))
         self._prepared = self._pool.pids
-        self.seconds = [float(s) for s in np.min(np.array(said["runs"]), axis=0)]
+        now = min(said["reference"])
+        self._pace = self._pace or now
+        self.seconds = [float(s) * self._pace / now for s in np.min(np.array(said["runs"]), axis=0)]
 
     def _answered(self, body: bytes, timeout: float) -> PoolRequest:
         request = self._pool.submit(body, timeout)

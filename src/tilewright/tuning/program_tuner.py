@@ -54,7 +54,7 @@ _JOINT_BATCHES = 2  # of each structure, bound
 _FINAL_ROUNDS = 9
 _LEAST_FINAL_ROUNDS = 3
 _FINAL_RUNS = 3
-_COMPARE_ROUNDS = 15
+_COMPARE_ROUNDS = 25
 _LEAST_ROUNDS = 5  # if the user does not want to wait
 _TOLERANCE = 1e-3  # of the largest output, given: orders of sums differ in every layer
 _LEAST_GAIN = 1.005  # given: for less, nothing is kept
@@ -346,7 +346,7 @@ class ProgramTuner:
             found = self.inside.compare(
                 [untuned.artifact, made.artifact],
                 rounds=rounds,
-                seconds=max(0.1, min(1.0, 0.002 * self.budget)),
+                seconds=max(0.05, min(0.5, 0.05 * self.budget / rounds)),
                 tolerance=_TOLERANCE,
             )
             if isinstance(found, str):

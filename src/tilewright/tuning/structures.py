@@ -26,6 +26,7 @@ from tilewright.tir.func import Call, Func, Module
 
 D = TypeVar("D", bound=Decision)
 
+_DOUBT = 1.03  # times, given: the least of several measurements is too small by about as much
 _RANKS = 3  # other algorithms of a Func that are tried; bound
 _HOPELESS = (
     2.0  # times the estimate of the best algorithm, given: nobody tries what is estimated to take longer
@@ -129,7 +130,8 @@ class MeasuredStructure:
 
 
 def mixed(found: Sequence[MeasuredStructure], grouped: Module, target: Target) -> tuple[ProgramTrace, float]:
-    """Of each segment the decisions of the structure that is best there; and the seconds that they take together.
+    """Of each segment the decisions of the structure that is best there; and the seconds that they take together. The
+    first is left where another is better by more than luck.
     `grouped` has the Funcs before algorithms are chosen and any are joined.
     """
     segments = _segments(found, [f.name for f in grouped.funcs])
@@ -140,8 +142,8 @@ def mixed(found: Sequence[MeasuredStructure], grouped: Module, target: Target) -
         for func, seconds in structure.seconds.items():
             alone[numbers[min(units.get(func, {func}))]][label] += seconds
     pairs = _conversions(found, grouped, numbers, target)
-    best = min(range(len(found)), key=lambda n: found[n].total)
-    labels = assign(alone, pairs, [best] * len(segments))
+    doubted = [[s if n == 0 else s * _DOUBT for n, s in enumerate(costs)] for costs in alone]
+    labels = assign(doubted, pairs, [0] * len(segments))
     total = sum(alone[n][x] for n, x in enumerate(labels))
     total += sum(table[labels[u]][labels[v]] for (u, v), table in pairs.items())
     return _mixed_trace(found, {f: labels[n] for f, n in numbers.items()}), total
