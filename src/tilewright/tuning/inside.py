@@ -260,13 +260,13 @@ class ProgramBench:
         return {"status": TrialStatus.OK.value, "results": results}
 
     def timed(self, runs: int, reference: "ProgramBench") -> dict[str, Any]:
-        """The program as it was compiled: the seconds of each site in each run; and those of a whole run of the
-        reference, in turns.
+        """The program as it was compiled: the seconds of each site in each run; and the same of the reference, in
+        turns.
         """
         own: list[list[float]] = []
-        others: list[float] = []
+        others: list[list[float]] = []
         for _ in range(runs):
-            others.append(sum(reference.run(reference.jobs)))
+            others.append(reference.run(reference.jobs))
             own.append(self.run(self.jobs))
         return {"status": TrialStatus.OK.value, "runs": own, "reference": others}
 
@@ -400,8 +400,10 @@ class InsideServer:
             case "prepare":
                 self._bench = None  # what the last program had is free before the next is set up
                 self._bench = ProgramBench(head)
-                if self._reference is None:
-                    self._reference = self._bench
+                if (
+                    self._reference is None
+                ):  # memory of its own, so that the first program is disturbed as others are
+                    self._reference = ProgramBench(head)
                 return self._bench.timed(head["runs"], self._reference)
             case "compare":
                 self._bench = self._reference = None

@@ -87,9 +87,9 @@ class Insides(Closing):
             self._said(self._answered(self._reference, _SETUP_SECONDS))
         said = self._said(self._answered(self._setup, _SETUP_SECONDS))
         self._prepared = self._pool.pids
-        now = min(said["reference"])
-        self._pace = self._pace or now
-        self.seconds = [float(s) * self._pace / now for s in np.min(np.array(said["runs"]), axis=0)]
+        own, now = (np.min(np.array(said[name]), axis=0) for name in ("runs", "reference"))
+        self._pace = self._pace or float(now.sum())
+        self.seconds = [float(s) * self._pace / float(now.sum()) for s in own]
 
     def _answered(self, body: bytes, timeout: float) -> PoolRequest:
         request = self._pool.submit(body, timeout)

@@ -19,9 +19,7 @@ from tilewright.tuning.failures import Failure
 
 FINALISTS = 3
 _BY_FAR = 0.95  # a ratio, given: more than luck
-_CLEARLY_BETTER = (
-    0.985  # a ratio, given: what is measured in passing differs by about as much from run to run
-)
+CLEARLY_BETTER = 0.985  # a ratio, given: what is measured in passing differs by about as much from run to run
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +81,7 @@ class TaskSearch:
     def finalists(self) -> list[Proposal]:
         """Those that are worth measuring again."""
         best = self.evolution.best
-        if best is None or best[1] >= _CLEARLY_BETTER:
+        if best is None or best[1] >= CLEARLY_BETTER:
             return []
         return self.evolution.winners(FINALISTS)
 
@@ -103,6 +101,6 @@ class TaskSearch:
         if not found:
             return
         p, ratio = min(found, key=lambda f: f[1].value)
-        if ratio.value < _CLEARLY_BETTER and ratio.high < 1.0:
+        if ratio.value < CLEARLY_BETTER and ratio.high < 1.0:
             rule, decisions = self.point(p)
             self.chosen, self.decided = Choice(rule, decisions), ratio.value
