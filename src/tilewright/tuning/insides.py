@@ -38,10 +38,13 @@ class InsideOutcome:
     status: TrialStatus
     ratio: float = math.inf
     message: str = ""
+    is_lost: bool = False  # nothing is known of it: whoever was to time it is gone
 
 
 class Insides(Closing):
     """One program at a time. Use it as a context manager: its process and its files end with it."""
+
+    copies = 1
 
     def __init__(self, threads: int, seed: int = 0) -> None:
         self._threads, self._seed = threads, seed
@@ -59,11 +62,14 @@ class Insides(Closing):
 
     def prepare(self, program: SitedProgram, runs: int) -> None:
         """Run what follows inside of this program, whose sites are timed as they are."""
-        path = self._saved("program.tw", program.artifact)
+        self.prepare_sites(program.artifact, site_specs(program), runs)
+
+    def prepare_sites(self, artifact: Artifact, specs: Sequence[SiteSpec], runs: int) -> None:
+        """The same of a program that is given by what it runs, and its sites."""
         head = {
             "do": "prepare",
-            "program": path,
-            "sites": [s.as_json() for s in _specs(program)],
+            "program": self._saved("program.tw", artifact),
+            "sites": [s.as_json() for s in specs],
             "threads": self._threads,
             "seed": self._seed,
             "progress": str(self._progress),
@@ -150,7 +156,8 @@ class Insides(Closing):
         return [Series(tuple(map(tuple, r))) for r in said["rounds"]]
 
 
-def _specs(program: SitedProgram) -> list[SiteSpec]:
+def site_specs(program: SitedProgram) -> list[SiteSpec]:
+    """The sites of a program as the process that times them needs them."""
     found: list[SiteSpec] = []
     for s in program.sites:
         func, _ = program.funcs[s.task]

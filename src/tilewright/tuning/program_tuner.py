@@ -15,6 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 
 from tilewright.compiler import CompiledModel
 from tilewright.driver.trace import ProgramTrace
@@ -25,9 +26,9 @@ from tilewright.search.program_records import InsideTrial, ProgramRecord
 from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup
 from tilewright.tuning.candidate import Task
-from tilewright.tuning.candidates import Candidates, Point
+from tilewright.tuning.candidates import Point
 from tilewright.tuning.failures import Failure
-from tilewright.tuning.insides import InsideOutcome, Insides
+from tilewright.tuning.insides import InsideOutcome
 from tilewright.tuning.program_source import ProgramSource
 from tilewright.tuning.sites import SitedProgram, sited
 from tilewright.tuning.structures import (
@@ -40,6 +41,7 @@ from tilewright.tuning.structures import (
 )
 from tilewright.tuning.task_search import FINALISTS, TaskSearch
 from tilewright.tuning.trial import Candidate, TrialStatus
+from tilewright.tuning.workplace import CandidateBuilder, ProgramRunner
 
 _log = logging.getLogger("tilewright")
 
@@ -47,8 +49,8 @@ _log = logging.getLogger("tilewright")
 _JOINT_SHARE = 0.4
 _FINAL_SHARE = 0.2
 _NEGLIGIBLE = 0.004  # of a run, given: a task below is not tuned
-_BATCH = 24  # candidates that are built together, bound: about two seconds of building
-_SITES = 4  # candidates of one task in a batch, bound
+_BATCH = 24  # candidates that are built together for each copy of the program, bound: about two seconds of building
+_SITES = 4  # candidates of one task in a batch, for each copy, bound
 _RUNS = 4  # of the program with candidates, and as many without
 _JOINT_BATCHES = 2  # of each structure, bound
 _FINAL_ROUNDS = 9
@@ -93,8 +95,8 @@ class ProgramTuner:
     source: ProgramSource
     key: str
     threads: int
-    candidates: Candidates
-    inside: Insides
+    candidates: CandidateBuilder
+    inside: ProgramRunner
     database: Database
     scope: RecordScope
     spaces: Spaces
@@ -244,16 +246,17 @@ class ProgramTuner:
 
     def _batch(self, wanted: Sequence[TaskSearch]) -> bool:
         """Build and time candidates of these tasks, the first ones first; False if there are no more."""
-        begin, count = self.clock(), int(min(_BATCH, self.limit - self.trials))
+        copies = self.inside.copies
+        begin, count = self.clock(), int(min(_BATCH * copies, self.limit - self.trials))
         chosen: list[tuple[TaskSearch, int, Proposal]] = []
         for s in wanted:
-            many = min(len(s.sites), _SITES, count - len(chosen))
+            many = min(min(len(s.sites), _SITES) * copies, count - len(chosen))
             if many < 1:
                 break
             proposals = s.evolution.propose(many)
             if not proposals:
                 s.batches += 1000  # there are no more points
-            chosen += [(s, site, p) for site, p in zip(s.sites, proposals, strict=False)]
+            chosen += [(s, site, p) for site, p in zip(cycle(s.sites), proposals, strict=False)]
         if not chosen:
             return False
         outcomes = self._tried([(s, site, s.point(p)) for s, site, p in chosen], _RUNS)
@@ -281,6 +284,8 @@ class ProgramTuner:
         for n, ((s, site, (rule, decisions)), b) in enumerate(zip(wanted, built, strict=True)):
             outcome = found.get(n, InsideOutcome(b.status, message=b.message))
             out.append(outcome)
+            if outcome.is_lost:
+                continue
             is_ok = outcome.status is TrialStatus.OK
             if not is_ok:
                 name = s.task.func.name
