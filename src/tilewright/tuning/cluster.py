@@ -222,7 +222,7 @@ class ClusterRunner:
         """If all runners are lost meanwhile, what they have found; the next request is refused then."""
         crew = self._cluster.runners
         crew.check()
-        parts = parts_of([site for site, _ in placed], len(crew.members))
+        parts = batch_parts([site for site, _ in placed], len(crew.members))
         answers = crew.spread(
             [[placed[n] for n in part] for part in parts], lambda m, part: m.actor.run.remote(part, runs)
         )
@@ -249,7 +249,7 @@ class ClusterRunner:
         return answers[0]
 
 
-def parts_of(sites: Sequence[int], count: int) -> list[list[int]]:
+def batch_parts(sites: Sequence[int], count: int) -> list[list[int]]:
     """Candidates (by number; `sites` says where each stands) in about equal parts, in each of which a site has one:
     `count` parts, or fewer if there are fewer candidates, or more if a site has more.
     """

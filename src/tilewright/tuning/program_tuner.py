@@ -266,7 +266,7 @@ class ProgramTuner:
             best = s.evolution.best
             if best is not None and best[1] < 1.0:
                 self.known[s.task.key] = Choice(*s.point(best[0]))
-        self.trials += len(chosen)
+        self.trials += sum(not o.is_lost for o in outcomes)
         self._pace = (self.clock() - begin) / len(chosen)
         self.history.append((self.clock(), self.estimate))
         self.on_step("")
