@@ -49,11 +49,12 @@ _ROUNDS = 8  # parts that are built and timed
 _ROWS = 2000
 _MESSAGES = 100
 
-SHOWS = """A node like this one makes {rate:.1f} trials a second. Runners are the limit as long as nodes are few; from {half}
-nodes on the driver works for more than half of the time, and a thousand nodes make {most:.0f} trials a second. The first limit
-is the search, which alone would fill the driver's time at {search} nodes, then messages ({messages}), then the database with
-its single writer and a transaction a row ({database}; with one transaction a batch {batched}). So batching appends gives
-{gain:.2f} times the throughput of a thousand nodes as it is, and {later:.2f} times with a search that is ten times quicker."""
+SHOWS = """A node like this one makes {rate:.1f} trials a second. Runners are the limit as long as nodes are few;
+from {half} nodes on the driver works for more than half of the time, and a thousand nodes make {most:.0f} trials a
+second. The first limit is the search, which alone would fill the driver's time at {search} nodes, then messages
+({messages}), then the database with its single writer and a transaction a row ({database}; with one transaction a
+batch {batched}). So batching appends gives {gain:.2f} times the throughput of a thousand nodes as it is, and
+{later:.2f} times with a search that is ten times quicker."""
 
 METHOD = """*Measured* is a ResNet-18 with images of {size} pixels, {sites} sites, on one thread: {parts} parts of
 {part} candidates. *Build*: `Candidates` with one process, which has built a candidate of the task before. *Part*: a
@@ -73,8 +74,8 @@ runner's time its node builds, or waits.
 Assumed, not measured: messages cost the driver as much with a thousand actors as with one; nodes are alike, and
 none is lost; networks are no limit (a part is {kib:.0f} KiB of code). Compiling structures, shipping programs
 ({mib:.0f} MiB here, once a node for each structure) and the last comparison take a share of the budget that does
-not depend on the nodes, and are left out. So is the end of a search: the tasks of this model
-have {points} points together, most of them fewer than a hundred, so that a large cluster is for larger models."""
+not depend on the nodes, and are left out. So is the end of a search: the tasks of this model have {points} points
+together, most of them fewer than a hundred, so that a large cluster is for larger models."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
