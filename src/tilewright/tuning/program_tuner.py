@@ -51,6 +51,7 @@ _FINAL_SHARE = 0.2
 _NEGLIGIBLE = 0.004  # of a run, given: a task below is not tuned
 _BATCH = 24  # candidates that are built together for each copy of the program, bound: about two seconds of building
 _SITES = 4  # candidates of one task in a batch, for each copy, bound
+_NO_MORE = 1000  # batches that stand for having no more points
 _RUNS = 4  # of the program with candidates, and as many without
 _JOINT_BATCHES = 2  # of each structure, bound
 _FINAL_ROUNDS = 9
@@ -250,12 +251,14 @@ class ProgramTuner:
         begin, count = self.clock(), int(min(_BATCH * copies, self.limit - self.trials))
         chosen: list[tuple[TaskSearch, int, Proposal]] = []
         for s in wanted:
+            if s.batches >= _NO_MORE:  # to look for more again takes as long as to find some
+                continue
             many = min(min(len(s.sites), _SITES) * copies, count - len(chosen))
             if many < 1:
                 break
             proposals = s.evolution.propose(many)
             if not proposals:
-                s.batches += 1000  # there are no more points
+                s.batches += _NO_MORE
             chosen += [(s, site, p) for site, p in zip(cycle(s.sites), proposals, strict=False)]
         if not chosen:
             return False
