@@ -38,26 +38,47 @@ def step_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Line]
     for tick in ticks(low, high):
         parts += _y_tick(y(tick), f"{tick:.3g}")
     for tick in ticks(0.0, x_end):
-        parts.append(f'<path d="M{x(tick):.1f} {HEIGHT - BOTTOM}v4" stroke="black"/>')
-        parts.append(
-            f'<text x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{tick:.3g}</text>'
-        )
-    middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
-    parts.append(f'<text x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>')
+        parts += _x_tick(x(tick), f"{tick:.3g}")
+    parts += _x_label(x_label)
     parts += _axes(HEIGHT - BOTTOM, y_label)
     for n, (name, line) in enumerate(lines.items()):
         if not line:
             continue
-        colour = _colour(n)
         path = f"M{x(line[0][0]):.1f} {y(line[0][1]):.1f}"
         path += "".join(f"H{x(at):.1f}V{y(value):.1f}" for at, value in line[1:])
-        parts.append(f'<path d="{path}H{x(x_end):.1f}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        at = TOP + 16 * (n + 1)
-        parts.append(
-            f'<path d="M{WIDTH - RIGHT + 12} {at - 4}h18" stroke="{colour}" stroke-width="2"/>'
-            f'<text x="{WIDTH - RIGHT + 36}" y="{at}">{escape(name)}</text>'
-        )
+        parts += _named_path(n, name, f"{path}H{x(x_end):.1f}")
     return "\n".join((*parts, "</svg>\n"))
+
+
+def log_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Line]) -> str:
+    """Lines through points, with logarithmic axes from a power of ten to another. All numbers are positive."""
+    points = [p for line in lines.values() for p in line] or [(1.0, 1.0)]
+    (left, right), (low, high) = (_decades([p[n] for p in points]) for n in (0, 1))
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (math.log10(value) - left) / (right - left)
+
+    def y(value: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (high - math.log10(value)) / (high - low)
+
+    parts = _start(title)
+    for power in range(low, high + 1):
+        parts += _y_tick(y(10.0**power), f"{10.0**power:g}")
+    for power in range(left, right + 1):
+        parts += _x_tick(x(10.0**power), f"{10.0**power:g}")
+    parts += _x_label(x_label)
+    parts += _axes(HEIGHT - BOTTOM, y_label)
+    for n, (name, line) in enumerate(lines.items()):
+        if line:
+            path = "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in line)
+            parts += _named_path(n, name, f"M{path}")
+    return "\n".join((*parts, "</svg>\n"))
+
+
+def _decades(values: Sequence[float]) -> tuple[int, int]:
+    """The powers of ten that they are between."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return low, max(high, low + 1)
 
 
 def bar_chart(
@@ -116,6 +137,28 @@ def _y_tick(at: float, text: str) -> list[str]:
     return [
         f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>',
         f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{text}</text>',
+    ]
+
+
+def _x_tick(at: float, text: str) -> list[str]:
+    return [
+        f'<path d="M{at:.1f} {HEIGHT - BOTTOM}v4" stroke="black"/>',
+        f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{text}</text>',
+    ]
+
+
+def _x_label(text: str) -> list[str]:
+    middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
+    return [f'<text x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(text)}</text>']
+
+
+def _named_path(number: int, name: str, path: str) -> list[str]:
+    """A line, and its name beside the chart."""
+    colour, at = _colour(number), TOP + 16 * (number + 1)
+    return [
+        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
+        f'<path d="M{WIDTH - RIGHT + 12} {at - 4}h18" stroke="{colour}" stroke-width="2"/>'
+        f'<text x="{WIDTH - RIGHT + 36}" y="{at}">{escape(name)}</text>',
     ]
 
 

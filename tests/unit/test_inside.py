@@ -44,14 +44,18 @@ def three_layers() -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-@pytest.fixture(scope="module")
-def program() -> SitedProgram:
+def sited_layers() -> SitedProgram:
     target = native()
     with compiling(), Workers(target, 1) as pool:
         c = compilation(target, Accuracy.of(None), NO_CACHE, pool, None)
         c.given = ProgramTrace().with_section("beside", ())
         made = c.run_graph(load_graph(three_layers(), None), "")
     return sited(c, made)
+
+
+@pytest.fixture(scope="module")
+def program() -> SitedProgram:
+    return sited_layers()
 
 
 def candidate(program: SitedProgram, site: int) -> Candidate:

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.svg import step_chart, ticks
+from benchmarks.svg import log_chart, step_chart, ticks
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,15 @@ def test_a_chart_has_a_path_and_a_name_for_each_line() -> None:
     assert {"T & T", "a < b", "other", "seconds", "share"} <= set(texts) and "empty" not in texts
     thick = [e for e in root.iter("{http://www.w3.org/2000/svg}path") if e.get("fill") == "none"]
     assert len(thick) == 3  # the axes and two lines
+
+
+def test_logarithmic_axes_go_from_a_power_of_ten_to_another() -> None:
+    root = ElementTree.fromstring(log_chart("T", "nodes", "rate", {"one": [(1.0, 0.5), (1000.0, 20.0)]}))
+    texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0.1", "1", "10", "100", "1000", "one", "nodes", "rate"} <= set(texts) and "10000" not in texts
+    (path,) = [
+        e.get("d")
+        for e in root.iter("{http://www.w3.org/2000/svg}path")
+        if e.get("stroke-width") and e.get("fill")
+    ]
+    assert path is not None and path.startswith("M56.0 ") and "L520.0 " in path  # from edge to edge

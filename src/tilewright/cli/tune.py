@@ -36,6 +36,8 @@ def tune_model(
     accuracy: Accuracy | None,
     db: Path | None,
     resume: bool,
+    on: str | None,
+    address: str | None,
     as_json: bool,
 ) -> int:
     if model.suffix == PROGRAM:
@@ -51,6 +53,8 @@ def tune_model(
             database=db,
             dims=ranges_of(dims),
             resume=resume,
+            on=on,
+            address=address,
         ) as tuning,
     ):
         account = tuning.account

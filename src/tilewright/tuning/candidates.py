@@ -57,13 +57,18 @@ class Candidates(Closing):
 
     def build_all(self, wanted: Sequence[tuple[Task, Point]]) -> list[Built]:
         """The same of several tasks."""
-        self.start()
-        requests: list[PoolRequest] = []
-        for task, (rule, decisions) in wanted:
+        for task, _ in wanted:
             if task.key not in self._tasks:
                 self._tasks[task.key] = task.packet()
-            body = pack({"task": task.key, "rule": rule, "decisions": dict(decisions)})
-            requests.append(self._pool.submit(body, self._timeout, self._tasks[task.key]))
+        return self.build_packets([(task.key, self._tasks[task.key], point) for task, point in wanted])
+
+    def build_packets(self, wanted: Sequence[tuple[str, bytes, Point]]) -> list[Built]:
+        """The same of tasks that are given by their keys and packets."""
+        self.start()
+        requests: list[PoolRequest] = []
+        for key, packet, (rule, decisions) in wanted:
+            body = pack({"task": key, "rule": rule, "decisions": dict(decisions)})
+            requests.append(self._pool.submit(body, self._timeout, packet))
         self._pool.wait(*requests)
         return [self._built(r) for r in requests]
 

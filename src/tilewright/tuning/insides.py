@@ -38,10 +38,13 @@ class InsideOutcome:
     status: TrialStatus
     ratio: float = math.inf
     message: str = ""
+    is_lost: bool = False  # nothing is known of it: whoever was to time it is gone
 
 
 class Insides(Closing):
     """One program at a time. Use it as a context manager: its process and its files end with it."""
+
+    copies = 1
 
     def __init__(self, threads: int, seed: int = 0) -> None:
         self._threads, self._seed = threads, seed
@@ -63,11 +66,14 @@ class Insides(Closing):
         """Run what follows inside of this program, whose sites are timed as they are. Times are as if the machine was
         as quick as when the first program was prepared, which takes turns with it.
         """
-        path = self._saved("program.tw" if self._reference else "reference.tw", program.artifact)
+        self.prepare_sites(program.artifact, site_specs(program), runs)
+
+    def prepare_sites(self, artifact: Artifact, specs: Sequence[SiteSpec], runs: int) -> None:
+        """The same of a program that is given by what it runs, and its sites."""
         head = {
             "do": "prepare",
-            "program": path,
-            "sites": [s.as_json() for s in _specs(program)],
+            "program": self._saved("program.tw" if self._reference else "reference.tw", artifact),
+            "sites": [s.as_json() for s in specs],
             "threads": self._threads,
             "seed": self._seed,
             "progress": str(self._progress),
@@ -159,7 +165,8 @@ class Insides(Closing):
         return [Series(tuple(map(tuple, r))) for r in said["rounds"]]
 
 
-def _specs(program: SitedProgram) -> list[SiteSpec]:
+def site_specs(program: SitedProgram) -> list[SiteSpec]:
+    """The sites of a program as the process that times them needs them."""
     found: list[SiteSpec] = []
     for s in program.sites:
         func, _ = program.funcs[s.task]

@@ -12,7 +12,7 @@ from tilewright.driver.tuned import tuned_model_key, tuning_scope
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.runtime.cache import default_cache
-from tilewright.runtime.machine import check_threads, default_threads, runs_here
+from tilewright.runtime.machine import check_threads, runs_here
 from tilewright.search.database import Database
 from tilewright.search.default import Spaces
 from tilewright.search.program_records import DONE, INTERRUPTED
@@ -23,9 +23,7 @@ from tilewright.support.turns import speedup
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
 from tilewright.tuning.account import TuningAccount, open_tuning_database
-from tilewright.tuning.candidates import Candidates
 from tilewright.tuning.failures import by_reason, by_status
-from tilewright.tuning.insides import Insides
 from tilewright.tuning.program_source import ProgramSource
 from tilewright.tuning.program_tuner import ProgramOutcome, ProgramTuner
 from tilewright.tuning.task_search import TaskSearch
@@ -36,6 +34,7 @@ from tilewright.tuning.tune_result import (
     TuneResult,
     TuningProgress,
 )
+from tilewright.tuning.workplace import Workplace, workplace
 
 
 class ModelTuning:
@@ -53,9 +52,11 @@ class ModelTuning:
         progress: OnTuningProgress | None,
         database: Database,
         resume: bool,
+        place: Workplace,
     ) -> None:
         self._start = time.monotonic()
         self._source, self._progress, self._database = source, progress, database
+        self._place = place
         scope = tuning_scope(source.target)
         self.account = TuningAccount(database, scope, {key: 1}, threads)
         if resume:
@@ -63,9 +64,8 @@ class ModelTuning:
         else:
             self.account.begin(budget)
         self.budget = self.account.left
-        self._candidates, self._inside = Candidates(default_threads()), Insides(threads, seed)
         self.tuner = ProgramTuner(
-            *(source, key, threads, self._candidates, self._inside, database, scope, spaces),
+            *(source, key, threads, place.builder, place.runner, database, scope, spaces),
             clock=lambda: self.elapsed,
             budget=self.budget,
             on_step=self._tell,
@@ -91,6 +91,8 @@ class ModelTuning:
         progress: OnTuningProgress | None,
         database: Database | str | Path | None,
         resume: bool,
+        on: str | None = None,
+        address: str | None = None,
     ) -> "ModelTuning | None":
         """None if the model does not become one program, or the program cannot run here."""
         wanted = None if budget is None else parse_budget(budget)
@@ -119,6 +121,7 @@ class ModelTuning:
                 progress,
             ),
             *(open_tuning_database(database, must_exist=resume), resume),
+            workplace(on, address, threads, seed),
         )
 
     def __enter__(self) -> "ModelTuning":
@@ -128,8 +131,7 @@ class ModelTuning:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._source.close()
-        self._candidates.close()
-        self._inside.close()
+        self._place.close()
         self._database.close()
 
     @property
@@ -143,7 +145,8 @@ class ModelTuning:
     def run(self) -> None:
         """Until the budget is spent, or nothing is left to try."""
         try:
-            self._candidates.start()
+            self._place.builder.start()
+            self._start = time.monotonic()  # a cluster may take a while
             self.account.note(self.elapsed, self.trials)
             self._outcome = self.tuner.run()
             self.account.note(self.elapsed, self.trials, DONE)

@@ -15,6 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from statistics import median
 
 from tilewright.compiler import CompiledModel
@@ -26,9 +27,9 @@ from tilewright.search.program_records import InsideTrial, ProgramRecord
 from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup
 from tilewright.tuning.candidate import Task
-from tilewright.tuning.candidates import Candidates, Point
+from tilewright.tuning.candidates import Point
 from tilewright.tuning.failures import Failure
-from tilewright.tuning.insides import InsideOutcome, Insides
+from tilewright.tuning.insides import InsideOutcome
 from tilewright.tuning.program_source import ProgramSource
 from tilewright.tuning.sites import SitedProgram, sited
 from tilewright.tuning.structures import (
@@ -41,6 +42,7 @@ from tilewright.tuning.structures import (
 )
 from tilewright.tuning.task_search import CLEARLY_BETTER, FINALISTS, TaskSearch
 from tilewright.tuning.trial import Candidate, TrialStatus
+from tilewright.tuning.workplace import CandidateBuilder, ProgramRunner
 
 _log = logging.getLogger("tilewright")
 
@@ -48,8 +50,9 @@ _log = logging.getLogger("tilewright")
 _JOINT_SHARE = 0.4
 _FINAL_SHARE = 0.2
 _NEGLIGIBLE = 0.004  # of a run, given: a task below is not tuned
-BATCH = 24  # candidates that are built together, bound: about two seconds of building
-_SITES = 4  # candidates of one task in a batch, bound
+BATCH = 24  # candidates that are built together for each copy of the program, bound: about two seconds of building
+_SITES = 4  # candidates of one task in a batch, for each copy, bound
+_NO_MORE = 1000  # batches that stand for having no more points
 _RUNS = 4  # of the program with candidates, and as many without
 _AGAIN = 2  # times that what seems to be a gain is measured once more
 _JOINT_BATCHES = 2  # of each structure, bound
@@ -96,8 +99,8 @@ class ProgramTuner:
     source: ProgramSource
     key: str
     threads: int
-    candidates: Candidates
-    inside: Insides
+    candidates: CandidateBuilder
+    inside: ProgramRunner
     database: Database
     scope: RecordScope
     spaces: Spaces
@@ -258,16 +261,19 @@ class ProgramTuner:
 
     def _batch(self, wanted: Sequence[TaskSearch]) -> bool:
         """Build and time candidates of these tasks, the first ones first; False if there are no more."""
-        count = int(min(BATCH, self.limit - self.trials))
+        copies = self.inside.copies
+        count = int(min(BATCH * copies, self.limit - self.trials))
         chosen: list[tuple[TaskSearch, int, Proposal]] = []
         for s in wanted:
-            many = min(max(_SITES, BATCH // len(wanted)), count - len(chosen))
+            if s.batches >= _NO_MORE:  # to look for more again takes as long as to find some
+                continue
+            many = min(max(_SITES, BATCH // len(wanted)) * copies, count - len(chosen))
             if many < 1:
                 break
             proposals = s.evolution.propose(many)
             if not proposals:
-                s.batches += 1000  # there are no more points
-            chosen += [(s, s.sites[n % len(s.sites)], p) for n, p in enumerate(proposals)]
+                s.batches += _NO_MORE
+            chosen += [(s, site, p) for site, p in zip(cycle(s.sites), proposals, strict=False)]
         if not chosen:
             return False
         outcomes = self._tried([(s, site, s.point(p)) for s, site, p in chosen], _RUNS)
@@ -287,12 +293,19 @@ class ProgramTuner:
         left: dict[int, tuple[int, Candidate]] = {
             n: (wanted[n][1], b.candidate) for n, b in enumerate(built) if b.candidate is not None
         }
-        while left:  # a site has one candidate at a time
-            numbers = list({site: n for n, (site, _) in reversed(left.items())}.values())
+        while left:
+            numbers = self._at_once(left)
             now = [left.pop(n) for n in numbers]
             found |= dict(zip(numbers, self._timed(now, runs), strict=True))
             self._note([(*wanted[n], found[n]) for n in numbers])
         return [found[n] for n in range(len(wanted))]
+
+    def _at_once(self, left: Mapping[int, tuple[int, Candidate]]) -> list[int]:
+        """Those that run together: each copy of the program has one candidate at a site."""
+        taken: dict[int, list[int]] = {}
+        for n, (site, _) in left.items():
+            taken.setdefault(site, []).append(n)
+        return [n for numbers in taken.values() for n in numbers[: self.inside.copies]]
 
     def _timed(self, placed: Sequence[tuple[int, Candidate]], runs: int) -> list[InsideOutcome]:
         """What seems to be a gain is measured again: of many, the best is luck otherwise."""
@@ -309,6 +322,8 @@ class ProgramTuner:
     def _note(self, measured: Sequence[tuple[TaskSearch, int, Point, InsideOutcome]]) -> None:
         trials: list[InsideTrial] = []
         for s, site, (rule, decisions), o in measured:
+            if o.is_lost:  # with its node: nothing is known of it
+                continue
             if o.status is not TrialStatus.OK:
                 name = s.task.func.name
                 s.failed.append(Failure(o.status.value, o.message, name, rule, dict(decisions)))

@@ -38,7 +38,7 @@ from tilewright.search.default import Spaces
 from tilewright.search.program_records import DONE, INTERRUPTED
 from tilewright.support.arrays import Shapes
 from tilewright.support.budget import parse_budget
-from tilewright.support.errors import UserError
+from tilewright.support.errors import Hint, UserError
 from tilewright.support.program import leaves
 from tilewright.target.names import resolve_target
 from tilewright.target.target import Target
@@ -51,6 +51,7 @@ from tilewright.tuning.model_tuning import ModelTuning
 from tilewright.tuning.trials import Trials
 from tilewright.tuning.tune_result import OnTuningProgress, TaskResult, TuneResult, TuningProgress
 from tilewright.tuning.tuner import BATCH, FIRST_BATCH, TaskTuner, Tools
+from tilewright.tuning.workplace import check_place
 
 _NEGLIGIBLE = 0.003  # of a run: a kernel below is not tuned
 _REFERENCE_SHARE = 0.05  # of the time to find out what is right
@@ -74,6 +75,8 @@ def tune(
     dims: Mapping[str, DimRange] | None = None,
     database: Database | str | Path | None = None,
     resume: bool = False,
+    on: str | None = None,
+    address: str | None = None,
 ) -> TuneResult:
     """Search for better schedules for `budget` (60 s), or until `trials` candidates have been measured.
 
@@ -83,13 +86,17 @@ def tune(
     `load`; candidates are timed at a few sizes of them (`tuning/open_settings.py`), and what is found is used by
     programs of the same ranges. `database`: a file to use instead of `TILEWRIGHT_DB`. `resume`: go on with the last
     tuning of the same kernels, target and threads, which did not end: what it has used of its budget counts, and unless
-    `budget` is given it is as large. On Ctrl-C everything measured is kept, and the interrupt goes on to the caller.
+    `budget` is given it is as large. `on`: "ray" for all nodes of a Ray cluster (`tuning/cluster.py`), the one at
+    `address`, at RAY_ADDRESS, or else one of this machine alone. On Ctrl-C everything measured is kept, and the
+    interrupt goes on to the caller.
     """
     with open_tuning(
         *(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress),
         database=database,
         dims=dims,
         resume=resume,
+        on=on,
+        address=address,
     ) as tuning:
         tuning.run()
         return tuning.result()
@@ -109,10 +116,13 @@ def open_tuning(
     database: Database | str | Path | None = None,
     dims: Mapping[str, DimRange] | None = None,
     resume: bool = False,
+    on: str | None = None,
+    address: str | None = None,
 ) -> "Tuning | ModelTuning":
     """A tuning as for `tune`. A model is tuned as a whole, unless Python has a part in its program, or its dimensions
-    are open: then kernel by kernel.
+    are open: then kernel by kernel, and on this machine alone.
     """
+    check_place(on, address)
     if isinstance(subject, str | Path | bytes | ModelProto) and not dims:
         made = ModelTuning.try_open(
             *(subject, budget, trials, threads, seed, shapes, target, accuracy),
@@ -120,9 +130,16 @@ def open_tuning(
             progress=progress,
             database=database,
             resume=resume,
+            on=on,
+            address=address,
         )
         if made is not None:
             return made
+    if on is not None:
+        raise UserError(
+            "only a model whose program runs as a whole, with all sizes known, is tuned on a cluster",
+            hint=Hint("leave out `on`, and dims", command="leave out --on, and --dim"),
+        )
     return Tuning(
         *(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress),
         *(database, dims, resume),

@@ -42,6 +42,15 @@ COMMAND = Command(
             is_flag=True,
             help="Go on with the last tuning of MODEL for as many threads, which was killed or interrupted.",
         ),
+        click.Option(
+            ["--on"],
+            type=click.Choice(["ray"]),
+            help="Tune on all nodes of a cluster, instead of this machine.",
+        ),
+        click.Option(
+            ["--address"],
+            help="Of the cluster [default: RAY_ADDRESS, or else a cluster of this machine alone].",
+        ),
         JSON,
     ],
 )
