@@ -26,19 +26,16 @@ COMMAND = """
 import os, sys
 log = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 from tilewright.search.database import Database
-from tilewright.tuning.insides import Insides
-record, run = Database.record_inside, Insides.run
+from tilewright.tuning.program_tuner import ProgramTuner
+record, confirmed = Database.record_inside, ProgramTuner._confirmed
 def noted_record(self, scope, *rows):
     os.write(log, b"begun " * len(rows))
     record(self, scope, *rows)
     os.write(log, b"done " * len(rows))
-def noted_run(self, placed, runs):
-    if runs < 4:  # the best few again: they have rows already
-        return run(self, placed, runs)
-    outcomes = run(self, placed, runs)
-    os.write(log, b"measured " * len(placed))
-    return outcomes
-Database.record_inside, Insides.run = noted_record, noted_run
+def noted_confirmed(self, placed, found, runs):  # they were measured for the first time
+    os.write(log, b"measured " * len(found))
+    return confirmed(self, placed, found, runs)
+Database.record_inside, ProgramTuner._confirmed = noted_record, noted_confirmed
 from tilewright.cli.entry import main
 main()
 """

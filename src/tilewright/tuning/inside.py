@@ -14,7 +14,6 @@ gone.
 """
 
 import ctypes
-import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -318,14 +317,15 @@ def _fill(a: Array, filling: int) -> None:
 
 
 class _Progress:
-    """The number of the candidate that runs, where another process can read it."""
+    """The number of the candidate that runs, where another process can read it. It is written by the kernel: what a
+    candidate writes to wrong places cannot reach it.
+    """
 
     def __init__(self, path: str) -> None:
-        with open(path, "r+b") as opened:
-            self._memory = mmap.mmap(opened.fileno(), 8)
+        self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - open as long as this process runs
 
     def set(self, number: int) -> None:
-        self._memory[:] = number.to_bytes(8, "little", signed=True)
+        os.pwrite(self._file.fileno(), number.to_bytes(8, "little", signed=True), 0)
 
 
 def read_progress(path: str) -> int:

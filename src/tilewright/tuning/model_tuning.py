@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -52,11 +53,10 @@ class ModelTuning:
         progress: OnTuningProgress | None,
         database: Database,
         resume: bool,
-        place: Workplace,
+        open_place: Callable[[], Workplace],
     ) -> None:
         self._start = time.monotonic()
         self._source, self._progress, self._database = source, progress, database
-        self._place = place
         scope = tuning_scope(source.target)
         self.account = TuningAccount(database, scope, {key: 1}, threads)
         if resume:
@@ -64,6 +64,7 @@ class ModelTuning:
         else:
             self.account.begin(budget)
         self.budget = self.account.left
+        place = self._place = open_place()
         self.tuner = ProgramTuner(
             *(source, key, threads, place.builder, place.runner, database, scope, spaces),
             clock=lambda: self.elapsed,
@@ -106,23 +107,20 @@ class ModelTuning:
             source = ProgramSource(load_graph(model, shapes), machine, bound)
         except MultipleProgramsError:
             return None
-        if not source.is_one_segment():
-            return None
         digest = model_digest(model, default_cache()) or sha256(str(source.graph).encode()).hexdigest()
-        return ModelTuning(
-            *(
-                source,
-                tuned_model_key(digest, shapes, bound),
-                wanted,
-                trials,
-                threads,
-                seed,
-                spaces,
-                progress,
-            ),
-            *(open_tuning_database(database, must_exist=resume), resume),
-            workplace(on, address, threads, seed),
-        )
+        key = tuned_model_key(digest, shapes, bound)
+        try:
+            if source.is_one_segment():
+                return ModelTuning(
+                    *(source, key, wanted, trials, threads, seed, spaces, progress),
+                    *(open_tuning_database(database, must_exist=resume), resume),
+                    lambda: workplace(on, address, threads, seed),
+                )
+        except BaseException:
+            source.close()
+            raise
+        source.close()
+        return None
 
     def __enter__(self) -> "ModelTuning":
         return self

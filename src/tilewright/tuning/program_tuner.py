@@ -296,8 +296,12 @@ class ProgramTuner:
         while left:
             numbers = self._at_once(left)
             now = [left.pop(n) for n in numbers]
-            found |= dict(zip(numbers, self._timed(now, runs), strict=True))
-            self._note([(*wanted[n], found[n]) for n in numbers])
+            timed = self.inside.run(now, runs)
+            try:
+                timed = self._confirmed(now, timed, runs)
+            finally:  # whatever happens meanwhile
+                found |= dict(zip(numbers, timed, strict=True))
+                self._note([(*wanted[n], found[n]) for n in numbers])
         return [found[n] for n in range(len(wanted))]
 
     def _at_once(self, left: Mapping[int, tuple[int, Candidate]]) -> list[int]:
@@ -307,17 +311,15 @@ class ProgramTuner:
             taken.setdefault(site, []).append(n)
         return [n for numbers in taken.values() for n in numbers[: self.inside.copies]]
 
-    def _timed(self, placed: Sequence[tuple[int, Candidate]], runs: int) -> list[InsideOutcome]:
+    def _confirmed(
+        self, placed: Sequence[tuple[int, Candidate]], found: Sequence[InsideOutcome], runs: int
+    ) -> list[InsideOutcome]:
         """What seems to be a gain is measured again: of many, the best is luck otherwise."""
-        found = self.inside.run(placed, runs)
-        better = [n for n, o in enumerate(found) if o.ratio < CLEARLY_BETTER]
-        ratios = {n: [found[n].ratio] for n in better}
-        for _ in range(_AGAIN if better else 0):
-            for n, o in zip(better, self.inside.run([placed[n] for n in better], runs), strict=True):
+        ratios = {n: [o.ratio] for n, o in enumerate(found) if o.ratio < CLEARLY_BETTER}
+        for _ in range(_AGAIN if ratios else 0):
+            for n, o in zip(ratios, self.inside.run([placed[n] for n in ratios], runs), strict=True):
                 ratios[n].append(o.ratio)
-        for n, measured in ratios.items():
-            found[n] = replace(found[n], ratio=median(measured))
-        return found
+        return [replace(o, ratio=median(ratios[n])) if n in ratios else o for n, o in enumerate(found)]
 
     def _note(self, measured: Sequence[tuple[TaskSearch, int, Point, InsideOutcome]]) -> None:
         trials: list[InsideTrial] = []
