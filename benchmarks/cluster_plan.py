@@ -59,8 +59,9 @@ batch {batched}). So batching appends gives {gain:.2f} times the throughput of a
 METHOD = """*Measured* is a ResNet-18 with images of {size} pixels, {sites} sites, on one thread: {parts} parts of
 {part} candidates. *Build*: `Candidates` with one process, which has built a candidate of the task before. *Part*: a
 request to `Insides`, which checks {part} candidates and runs the program {runs} times with and {runs} times without
-them. *Row*: `Database.record_inside`, {rows} times; *row of many*: the same rows in one transaction. *Message*: CPU
-time of the driver's process, all threads, for a request to an actor of a local Ray {ray} and its answer: half a
+them. *Row*: `Database.record_inside`, {rows} times; *row of many*: rows as long, ready made, in one transaction.
+*Message*: CPU time of the driver's process, all threads, for a request to an actor of a local Ray {ray} and its
+answer: half a
 part of points and what was built of it, or a part of candidates and their times. *Search*: proposing a candidate
 and being told of it.
 
