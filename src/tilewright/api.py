@@ -27,6 +27,7 @@ from tilewright.driver.keys import (
     rules_digest,
     target_digest,
 )
+from tilewright.driver.tuned import as_tuned
 from tilewright.ops.accuracy import EXACT, Accuracy, AccuracyLike
 from tilewright.placement.options import CalibrationSample, PluginOptions
 from tilewright.runtime import file
@@ -225,15 +226,14 @@ class _Loader:
 
     def program(self, shapes: Shapes | None) -> Session:
         """One program for the whole model; with the decisions that tuning has found for it, if nobody gives others."""
-        if self.trace is not None or self.plugin_options.plugins or not default_database().exists:
+        if self.trace is not None or self.plugin_options.plugins or self.check_indices:
             return self._program(shapes)
 
         def with_trace(trace: "ProgramTrace | None") -> Session:
             return replace(self, trace=trace)._program(shapes)
 
-        digest, tuned = model_digest(self.model, self.store), import_module("tilewright.driver.tuned")
-        made: Session = tuned.as_tuned(self.target, digest, shapes, self.accuracy, self.threads, with_trace)
-        return made
+        digest = model_digest(self.model, self.store) if default_database().exists else ""
+        return as_tuned(self.target, digest, shapes, self.accuracy, self.threads, with_trace)
 
     def _program(self, shapes: Shapes | None) -> Session:
         origin = _Origin.of(self.model, self.store)

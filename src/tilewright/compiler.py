@@ -140,7 +140,7 @@ def compile(
             return compile_open(machine, found, ranges, digest, bound, cache, progress, options, given)
     options_of = (bound, cache, progress, None, options, checked)
     compiled = partial(compile_for, machine, model, digest, shapes, *options_of)
-    if given is not None or options.plugins:
+    if given is not None or options.plugins or checked:
         return compiled(given)
     return as_tuned(machine, digest, shapes, bound, threads, compiled)
 

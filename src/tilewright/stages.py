@@ -103,7 +103,11 @@ def stages(
                 return c.run_graph(graph, digest)
 
             bound = Accuracy.of(accuracy)
-            made = run(None) if others or hosts else as_tuned(machine, digest, shapes, bound, None, run)
+            made = (
+                run(None)
+                if others or hosts or checked
+                else as_tuned(machine, digest, shapes, bound, None, run)
+            )
         files = tuple(sorted(found.opened))
     state, scheduled = c.state, c.scheduled
     assert state is not None and state.lowered is not None and scheduled is not None

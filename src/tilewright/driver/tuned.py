@@ -8,16 +8,19 @@ other rules (a stale one) is used too, until it is tuned again.
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
 
 from tilewright.driver.keys import rules_digest, target_digest
-from tilewright.driver.trace import ProgramTrace
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
 from tilewright.search.database import Choice, Database, RecordScope, choices_digest, default_database
 from tilewright.support.arrays import Shapes
 from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.target.target import Target
+
+if TYPE_CHECKING:  # a program that was compiled before is found without what traces are made of
+    from tilewright.driver.trace import ProgramTrace
 
 _log = logging.getLogger("tilewright")
 T = TypeVar("T")
@@ -45,8 +48,8 @@ def tuned_model_key(digest: str, shapes: Shapes | None, accuracy: Accuracy) -> s
 
 def tuned_trace(
     target: Target, digest: str, shapes: Shapes | None, accuracy: Accuracy, threads: int
-) -> ProgramTrace | None:
-    """What tuning has found for the whole program of a model that runs with so many threads; None if nothing."""
+) -> "ProgramTrace | None":
+    """What tuning has found for the whole program of a model that runs with `threads` threads, if anything."""
     database = default_database()
     if not digest or not database.exists:
         return None
@@ -56,7 +59,8 @@ def tuned_trace(
     if record is None or not record.trace:
         return None
     try:
-        return ProgramTrace.parse(record.trace)
+        found: ProgramTrace = import_module("tilewright.driver.trace").ProgramTrace.parse(record.trace)
+        return found
     except UserError as e:  # of another version
         _log.info("what tuning found for the program is not understood any more: %s", e.message)
         return None
@@ -68,7 +72,7 @@ def as_tuned(
     shapes: Shapes | None,
     accuracy: Accuracy,
     threads: int | None,
-    compiled: Callable[[ProgramTrace | None], T],
+    compiled: "Callable[[ProgramTrace | None], T]",
 ) -> T:
     """What is compiled with the decisions that tuning has found, or without any where there are none that apply."""
     found = tuned_trace(target, digest, shapes, accuracy, default_threads() if threads is None else threads)

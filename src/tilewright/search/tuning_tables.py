@@ -51,7 +51,7 @@ class TableSpec:
         return self.insert_all(1)
 
     def insert_all(self, count: int) -> str:
-        """Appends so many rows at once: all of them are there afterwards, or none."""
+        """Appends `count` rows at once: all of them are there afterwards, or none."""
         row = f"({', '.join('?' * len(self.columns))})"
         return f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {', '.join([row] * count)}"
 
