@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 
 from tilewright.compiler import Model
 from tilewright.driver.keys import model_digest
@@ -19,6 +18,7 @@ from tilewright.search.default import Spaces
 from tilewright.search.program_records import DONE, INTERRUPTED
 from tilewright.support.arrays import Shapes
 from tilewright.support.budget import parse_budget
+from tilewright.support.closing import Closing
 from tilewright.support.errors import MultipleProgramsError, UserError
 from tilewright.support.turns import speedup
 from tilewright.target.names import resolve_target
@@ -38,7 +38,7 @@ from tilewright.tuning.tune_result import (
 from tilewright.tuning.workplace import Workplace, workplace
 
 
-class ModelTuning:
+class ModelTuning(Closing):
     """It can be looked at after it was interrupted. Its processes end with it: use it as a context manager."""
 
     def __init__(
@@ -122,12 +122,7 @@ class ModelTuning:
         source.close()
         return None
 
-    def __enter__(self) -> "ModelTuning":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._source.close()
         self._place.close()
         self._database.close()

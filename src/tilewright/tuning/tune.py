@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import TypeAlias
 
 from onnx import ModelProto
@@ -38,6 +37,7 @@ from tilewright.search.default import Spaces
 from tilewright.search.program_records import DONE, INTERRUPTED
 from tilewright.support.arrays import Shapes
 from tilewright.support.budget import parse_budget
+from tilewright.support.closing import Closing
 from tilewright.support.errors import Hint, UserError
 from tilewright.support.program import leaves
 from tilewright.target.names import resolve_target
@@ -146,7 +146,7 @@ def open_tuning(
     )
 
 
-class Tuning:
+class Tuning(Closing):
     """A tuning kernel by kernel, that can be looked at after it was interrupted. Its processes end with it."""
 
     def __init__(
@@ -201,12 +201,7 @@ class Tuning:
         self.budget = self.account.left
         self._limit -= self.account.trials
 
-    def __enter__(self) -> "Tuning":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._candidates.close()
         self._trials.close()
         self._database.close()
