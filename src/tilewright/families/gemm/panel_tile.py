@@ -14,6 +14,7 @@ from tilewright.families.space import Costs, Points
 from tilewright.target.target import Target
 
 UNROLLS = (UNROLL, 24)  # multiply-adds written out in a step; bound
+PREFETCHES = (0, 16, 48)  # steps of the reduction that columns are asked for ahead; bound
 
 
 class PanelTile(NamedTuple):
@@ -28,10 +29,21 @@ def panel_tiles(rows: int, target: Target) -> Points:
     return np.array([(*size, u) for size in sizes for u in UNROLLS], dtype=np.int64)
 
 
+def panel_loops(rows: int, target: Target) -> Points:
+    """(rows, vectors, unroll, columns_outside, prefetch): register tiles with all orders of the loops around them, and
+    with how far ahead they ask for columns.
+    """
+    loops = np.array([(outside, ahead) for outside in (1, 0) for ahead in PREFETCHES], dtype=np.int64)
+    tiles = panel_tiles(rows, target)
+    return np.concatenate([np.tile(tiles, (len(loops), 1)), np.repeat(loops, len(tiles), axis=0)], axis=1)
+
+
 def panel_seconds(
     c: Contraction, rows: int, points: Points, target: Target, cols: int | None = None
 ) -> Costs:
-    """What tiles (rows, vectors, unroll) cost for `rows` rows, and for `cols` columns or all."""
+    """What tiles (rows, vectors, unroll) cost for `rows` rows, and for `cols` columns or all: with columns outside, and
+    none asked for ahead, unless the points say so (columns_outside, prefetch).
+    """
     k = prod(it.extent for it in c.reduce)
     cols = c.cols[-1].extent if cols is None else cols
     form = Form(
@@ -55,7 +67,17 @@ def panel_seconds(
         epilogue_loads=1,
     )
     no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
-    choices = Choices(points[:, 0], points[:, 1], no, yes, yes, np.zeros(len(points), np.int64), points[:, 2])
+    is_looped = points.shape[1] > 3
+    choices = Choices(
+        points[:, 0],
+        points[:, 1],
+        pack_a=no,
+        pack_b=yes,
+        columns_outside=points[:, 3] > 0 if is_looped else yes,
+        chunk=np.zeros(len(points), np.int64),
+        unroll=points[:, 2],
+        prefetch=points[:, 4] if is_looped else 0,
+    )
     return contraction_seconds(form, choices, target)
 
 

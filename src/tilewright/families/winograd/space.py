@@ -1,8 +1,9 @@
-"""Convolutions by transformed tiles: the register tile of the GEMM, and where the transforms are.
+"""Convolutions by transformed tiles: the register tile of the GEMM, the loops around it, and where the transforms are.
 
 How large the transformed tiles are, and how many make a block, is part of the algorithm (`search/algorithms.py`); what
 is left is how its stages run. `inside`: transforms and GEMMs of a block of tiles follow each other, and what they
-hand on stays near. Otherwise each stage goes over all tiles.
+hand on stays near. Otherwise each stage goes over all tiles. `spread`: the elements of a transformed tile are a line
+farther apart, so that they do not share a set of the first-level cache.
 """
 
 from functools import cached_property
@@ -14,13 +15,13 @@ from tilewright.cost.parallel import evenly
 from tilewright.families.choosing import choosing
 from tilewright.families.elementwise.cost import spatial_seconds
 from tilewright.families.family import ScheduleRequest
-from tilewright.families.gemm.panel_tile import panel_seconds, panel_tiles
+from tilewright.families.gemm.panel_tile import panel_loops, panel_seconds
 from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
-from tilewright.families.winograd.cost import StraightLine, staged_seconds
-from tilewright.families.winograd.recipe import WinogradBlocks, find_stages, schedule_transformed
+from tilewright.families.winograd.cost import StraightLine, crowded_lines, staged_seconds
+from tilewright.families.winograd.recipe import StagePlan, WinogradBlocks, find_stages, schedule_transformed
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
@@ -28,7 +29,15 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, blocks
 
-_KNOBS = ("rows", "vectors", "unroll", "inside")
+_LOOPS = (
+    "rows",
+    "vectors",
+    "unroll",
+    "columns_outside",
+    "prefetch",
+)  # of the GEMM, as `panel_loops` has them
+_KNOBS = (*_LOOPS, "inside", "spread")
+_INSIDE, _SPREAD = len(_LOOPS), len(_LOOPS) + 1
 
 
 class WinogradSpace(Space):
@@ -37,9 +46,7 @@ class WinogradSpace(Space):
     def __init__(self, start: Draft, stages: WinogradBlocks, target: Target) -> None:
         self._start, self._stages, self._target = start, stages, target
         self._gemm = gemm_of(start.func, stages)
-        tiles = panel_tiles(self._gemm.rows[-1].extent, target)
-        orders = (1, 0) if len(self._gemm.rows) > 1 else (0,)
-        self._points = np.array([(*t, o) for o in orders for t in tiles], np.int64)
+        self._points = _stage_points(self._gemm, target)
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
         )
@@ -48,11 +55,7 @@ class WinogradSpace(Space):
         return self._points
 
     def cost(self, points: Points) -> Costs:
-        func, stages, target = self._start.func, self._stages, self._target
-        costs = (
-            stages_seconds(func, stages, points[:, :3], target, inside=inside) for inside in (False, True)
-        )
-        return np.where(points[:, 3] > 0, *reversed(tuple(costs))) + self._beside
+        return stages_seconds(self._start.func, self._stages, points, self._target) + self._beside
 
     @cached_property
     def _beside(self) -> float:
@@ -65,9 +68,15 @@ class WinogradSpace(Space):
     def build(self, decisions: KnobValues) -> Draft:
         s, lanes = self._start.branch(), self._target.lanes(self._gemm.b.dtype.bytes)
         names = {b.name for b in blocks(s.func.body)}
-        tile = RegisterTile(decisions["rows"], decisions["vectors"] * lanes)
-        inside = bool(decisions["inside"])
-        schedule_transformed(s, self._stages, tile, decisions["unroll"], self._target, inside=inside)
+        plan = StagePlan(
+            RegisterTile(decisions["rows"], decisions["vectors"] * lanes),
+            unroll=decisions["unroll"],
+            columns_outside=bool(decisions["columns_outside"]),
+            prefetch=decisions["prefetch"],
+            inside=bool(decisions["inside"]),
+            spread=bool(decisions["spread"]),
+        )
+        schedule_transformed(s, self._stages, plan, self._target)
         schedule_rest(s, names, self._target)
         return s
 
@@ -84,28 +93,52 @@ def gemm_of(func: Func, stages: WinogradBlocks) -> Contraction:
     return c
 
 
+def _stage_points(c: Contraction, target: Target) -> Points:
+    """All points: register tiles and loops, then whether stages go together, and whether elements are spread."""
+    loops = panel_loops(c.rows[-1].extent, target)
+    orders = (1, 0) if len(c.rows) > 1 else (0,)
+    # What is open is as long as is in use, and no known distance away from what follows it.
+    spread = (0,) if c.a.buffer.sizes or c.store.buffer.sizes else (0, 1)
+    rest = np.array([(inside, apart) for inside in orders for apart in spread], dtype=np.int64)
+    return np.concatenate([np.tile(loops, (len(rest), 1)), np.repeat(rest, len(loops), axis=0)], axis=1)
+
+
 def best_stages_seconds(func: Func, stages: WinogradBlocks, target: Target) -> float:
-    """With the cheapest register tile, and blocks of tiles one by one."""
-    tiles = panel_tiles(gemm_of(func, stages).rows[-1].extent, target)
-    return float(stages_seconds(func, stages, tiles, target, inside=True).min())
+    """At the cheapest point."""
+    points = _stage_points(gemm_of(func, stages), target)
+    return float(stages_seconds(func, stages, points, target).min())
 
 
-def stages_seconds(
-    func: Func, stages: WinogradBlocks, tiles: Points, target: Target, *, inside: bool
-) -> Costs:
-    """Of the GEMM, by its register tiles (rows, vectors, unroll), and of what is transformed before and after it, on
-    one core.
-    """
+def stages_seconds(func: Func, stages: WinogradBlocks, points: Points, target: Target) -> Costs:
+    """Of the GEMM, by its register tiles and loops, and of what is transformed before and after it, on one core."""
     m, c = target.machine, gemm_of(func, stages)
-    transforms = sum(
-        _straight_line(find_block(func, n), target).seconds(m) for n in (*stages.inputs, *stages.results)
-    )
+    lines = [_straight_line(find_block(func, n), target) for n in (*stages.inputs, *stages.results)]
+    transforms = sum(line.seconds(m) for line in lines)
     blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
     times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
-    gemm = panel_seconds(c, c.rows[-1].extent, tiles, target) * times
-    together = c.rows[0].extent if inside and len(c.rows) > 1 else 1
-    between = (c.a.buffer.bytes + c.store.buffer.bytes) / together
-    return staged_seconds(transforms, gemm, c.b.buffer.bytes, between, together, m)
+    gemm = panel_seconds(c, c.rows[-1].extent, points[:, : len(_LOOPS)], target) * times
+    crowded = _crowded_seconds(c, target) * (points[:, _SPREAD] == 0)
+    between, weights = c.a.buffer.bytes + c.store.buffer.bytes, c.b.buffer.bytes
+
+    def staged(together: int) -> Costs:
+        is_asked = points[:, _LOOPS.index("prefetch")] > 0
+        return staged_seconds(
+            transforms + crowded, gemm, weights, between / together, together, m, is_asked=is_asked
+        )
+
+    if len(c.rows) == 1:
+        return staged(1)
+    return np.where(points[:, _INSIDE] > 0, staged(c.rows[0].extent), staged(1))
+
+
+def _crowded_seconds(c: Contraction, target: Target) -> float:
+    """Of what is handed on, for lines that push each other out of the first-level cache."""
+    seconds, elements = 0.0, prod(it.extent for it in c.batch)
+    for buffer in (c.a.buffer, c.store.buffer):
+        apart = prod(buffer.shape[-2:]) * buffer.dtype.bytes
+        vectors = buffer.size / elements / target.lanes(buffer.dtype.bytes)
+        seconds += crowded_lines(elements, apart, target.machine) * vectors
+    return seconds
 
 
 def _straight_line(block: Block, target: Target) -> StraightLine:
