@@ -14,7 +14,7 @@ from tilewright.families.space import Costs, Points
 from tilewright.target.target import Target
 
 UNROLLS = (UNROLL, 24)  # multiply-adds written out in a step; bound
-PREFETCHES = (0, 16, 48)  # steps of the reduction that columns are asked for ahead; bound
+PREFETCHES = (0, 32)  # steps of the reduction that columns are asked for ahead; bound
 
 
 class PanelTile(NamedTuple):

@@ -10,7 +10,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.caches import SET_BYTES, l3_room
+from tilewright.cost.caches import SET_BYTES, l2_room, l3_room
 from tilewright.cost.parallel import ranked_seconds
 from tilewright.cost.stream import stream_seconds
 from tilewright.support.arrays import FloatArray
@@ -18,6 +18,8 @@ from tilewright.target.machine import Machine
 
 _NOT_HIDDEN = 0.4  # of the time that weights take to come from memory while others are multiplied; swept
 _ASKED_NOT_HIDDEN = 0.2  # likewise, if they are asked for ahead
+_IMAGE = 2.0  # of the time that the image takes to be read in order, what a transform waits for
+_ASKED_IMAGE = 0.5  # likewise, if it is asked for ahead
 _CROWDED_LINE = 12.0  # cycles for a line that finds no place in its set of the first-level cache
 
 
@@ -33,6 +35,15 @@ class StraightLine:
     def seconds(self, m: Machine) -> float:
         cycles = self.operations / m.fma_per_cycle + self.loads / m.loads_per_cycle + self.stores
         return cycles * self.times / m.hertz
+
+
+def image_seconds(image_bytes: float, m: Machine, *, is_asked: NDArray[np.bool_]) -> FloatArray:
+    """What a transform waits for an image that is not in the second-level cache: it reads many lines of few bytes each,
+    whose order no hardware foresees, unless they are asked for.
+    """
+    if image_bytes <= l2_room(m):
+        return np.zeros(len(is_asked))
+    return stream_seconds(image_bytes, image_bytes, m) * np.where(is_asked, _ASKED_IMAGE, _IMAGE)
 
 
 def crowded_lines(elements: int, apart: int, m: Machine) -> float:

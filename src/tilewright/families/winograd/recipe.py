@@ -55,6 +55,7 @@ class StagePlan:
     columns_outside: bool  # does a panel of columns stay while rows pass by?
     prefetch: int  # steps ahead of which columns are asked for
     inside: bool  # block of tiles by block of tiles, if there are several
+    ahead: int  # tiles ahead of which the image is asked for
     spread: bool  # a line between the elements of transformed tiles, so that they fall into different sets
 
 
@@ -88,7 +89,9 @@ def schedule_transformed(s: Draft, stages: WinogradBlocks, plan: StagePlan, targ
     for name in stages.filters:
         schedule_straight_line(s, name, target, is_shared=False)
     for name in stages.inputs:
-        schedule_straight_line(s, name, target, outer=_own(shared, name), is_shared=not shared)
+        schedule_straight_line(
+            s, name, target, outer=_own(shared, name), is_shared=not shared, ahead=plan.ahead
+        )
     _tile(s, stages.gemm, _own(shared, stages.gemm), plan, target)
     for name in stages.results:
         store = find_block(s.func, name).store

@@ -3,10 +3,12 @@
 How large the transformed tiles are, and how many make a block, is part of the algorithm (`search/algorithms.py`); what
 is left is how its stages run. `inside`: transforms and GEMMs of a block of tiles follow each other, and what they
 hand on stays near. Otherwise each stage goes over all tiles. `spread`: the elements of a transformed tile are a line
-farther apart, so that they do not share a set of the first-level cache.
+farther apart, so that they do not share a set of the first-level cache. `ahead`: how many tiles before it is
+transformed a part of the image is asked for.
 """
 
 from functools import cached_property
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -20,9 +22,10 @@ from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
-from tilewright.families.winograd.cost import StraightLine, crowded_lines, staged_seconds
+from tilewright.families.winograd.cost import StraightLine, crowded_lines, image_seconds, staged_seconds
 from tilewright.families.winograd.recipe import StagePlan, WinogradBlocks, find_stages, schedule_transformed
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
+from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.target.target import Target
@@ -36,8 +39,9 @@ _LOOPS = (
     "columns_outside",
     "prefetch",
 )  # of the GEMM, as `panel_loops` has them
-_KNOBS = (*_LOOPS, "inside", "spread")
-_INSIDE, _SPREAD = len(_LOOPS), len(_LOOPS) + 1
+_KNOBS = (*_LOOPS, "inside", "ahead", "spread")
+_INSIDE, _AHEAD, _SPREAD = (_KNOBS.index(name) for name in ("inside", "ahead", "spread"))
+_TILES_AHEAD = 2  # that the image is asked for; bound
 
 
 class WinogradSpace(Space):
@@ -46,7 +50,7 @@ class WinogradSpace(Space):
     def __init__(self, start: Draft, stages: WinogradBlocks, target: Target) -> None:
         self._start, self._stages, self._target = start, stages, target
         self._gemm = gemm_of(start.func, stages)
-        self._points = _stage_points(self._gemm, target)
+        self._points = _stage_points(start.func, stages, target)
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
         )
@@ -74,6 +78,7 @@ class WinogradSpace(Space):
             columns_outside=bool(decisions["columns_outside"]),
             prefetch=decisions["prefetch"],
             inside=bool(decisions["inside"]),
+            ahead=decisions["ahead"],
             spread=bool(decisions["spread"]),
         )
         schedule_transformed(s, self._stages, plan, self._target)
@@ -93,19 +98,22 @@ def gemm_of(func: Func, stages: WinogradBlocks) -> Contraction:
     return c
 
 
-def _stage_points(c: Contraction, target: Target) -> Points:
-    """All points: register tiles and loops, then whether stages go together, and whether elements are spread."""
+def _stage_points(func: Func, stages: WinogradBlocks, target: Target) -> Points:
+    """All points: register tiles and loops, and then what concerns the transforms."""
+    c = gemm_of(func, stages)
     loops = panel_loops(c.rows[-1].extent, target)
     orders = (1, 0) if len(c.rows) > 1 else (0,)
     # What is open is as long as is in use, and no known distance away from what follows it.
     spread = (0,) if c.a.buffer.sizes or c.store.buffer.sizes else (0, 1)
-    rest = np.array([(inside, apart) for inside in orders for apart in spread], dtype=np.int64)
+    ahead = (0, _TILES_AHEAD) if _is_in_line(find_block(func, stages.inputs[0])) else (0,)
+    # Stages that are apart are divided among workers tile by tile: no tile is known to be the next one.
+    rest = np.array([p for p in product(orders, ahead, spread) if p[0] or not p[1]], dtype=np.int64)
     return np.concatenate([np.tile(loops, (len(rest), 1)), np.repeat(rest, len(loops), axis=0)], axis=1)
 
 
 def best_stages_seconds(func: Func, stages: WinogradBlocks, target: Target) -> float:
     """At the cheapest point."""
-    points = _stage_points(gemm_of(func, stages), target)
+    points = _stage_points(func, stages, target)
     return float(stages_seconds(func, stages, points, target).min())
 
 
@@ -118,17 +126,32 @@ def stages_seconds(func: Func, stages: WinogradBlocks, points: Points, target: T
     times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
     gemm = panel_seconds(c, c.rows[-1].extent, points[:, : len(_LOOPS)], target) * times
     crowded = _crowded_seconds(c, target) * (points[:, _SPREAD] == 0)
+    image = image_seconds(_image_bytes(func, stages), m, is_asked=points[:, _AHEAD] > 0)
     between, weights = c.a.buffer.bytes + c.store.buffer.bytes, c.b.buffer.bytes
 
     def staged(together: int) -> Costs:
         is_asked = points[:, _LOOPS.index("prefetch")] > 0
         return staged_seconds(
-            transforms + crowded, gemm, weights, between / together, together, m, is_asked=is_asked
+            transforms + crowded + image, gemm, weights, between / together, together, m, is_asked=is_asked
         )
 
     if len(c.rows) == 1:
         return staged(1)
     return np.where(points[:, _INSIDE] > 0, staged(c.rows[0].extent), staged(1))
+
+
+def _image_bytes(func: Func, stages: WinogradBlocks) -> int:
+    """Of all that is transformed."""
+    values = [find_block(func, name).store.value for name in stages.inputs]
+    return sum(b.bytes for b in {ld.buffer for value in values for ld in loads(value)})
+
+
+def _is_in_line(block: Block) -> bool:
+    """Is the next tile of a block a fixed distance away in the image?"""
+    read = loads(block.store.value)[0]
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    form = simplify.weighted(read.indices, read.buffer.strides)
+    return block.store.indices[-2] in {atom for atom, _ in form.terms}
 
 
 def _crowded_seconds(c: Contraction, target: Target) -> float:
