@@ -13,7 +13,6 @@ divided among workers. Otherwise each stage is.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tilewright.cost.caches import LINE_BYTES
 from tilewright.families.choosing import choosing
 from tilewright.families.gemm.panels import lay_out_panels
 from tilewright.families.gemm.recipe import Contraction, register_tiles, try_contraction
@@ -22,7 +21,6 @@ from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
 from tilewright.families.winograd.straight_line import schedule_straight_line
 from tilewright.ir.expr import Buffer, Scope, Var, loads
-from tilewright.ir.layout import FuseDims, Layout, PadDim
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.cache_write import CacheWrite
@@ -30,7 +28,6 @@ from tilewright.schedule.steps.iterate_over import IterateOver
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.set_scope import SetScope
-from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
@@ -56,7 +53,6 @@ class StagePlan:
     prefetch: int  # steps ahead of which columns are asked for
     inside: bool  # block of tiles by block of tiles, if there are several
     ahead: int  # tiles ahead of which the image is asked for
-    spread: bool  # a line between the elements of transformed tiles, so that they fall into different sets
 
 
 def find_stages(func: Func) -> WinogradBlocks | None:
@@ -85,7 +81,6 @@ def _read(block: Block) -> set[object]:
 def schedule_transformed(s: Draft, stages: WinogradBlocks, plan: StagePlan, target: Target) -> None:
     """Schedule the stages; blocks that are no stage stay as they are."""
     shared = _shared(s, stages) if plan.inside else {}
-    c = _contraction(s, stages.gemm)
     for name in stages.filters:
         schedule_straight_line(s, name, target, is_shared=False)
     for name in stages.inputs:
@@ -99,21 +94,9 @@ def schedule_transformed(s: Draft, stages: WinogradBlocks, plan: StagePlan, targ
         schedule_straight_line(
             s, name, target, outer=_own(shared, name), follower=follower, is_shared=not shared
         )
-    if plan.spread:
-        for buffer in (c.a.buffer, c.store.buffer):
-            s.apply(TransformLayout(buffer.name, spread_layout(buffer)))
     if shared:
         s.apply(Merge(tuple(shared.values())))
         s.apply(Parallel(next(iter(shared.values()))))
-
-
-def spread_layout(buffer: Buffer) -> Layout:
-    """Of a buffer [block, element of a transformed tile…, tile, channel]: a transform reads or writes all elements of
-    a tile, which are as far apart as tiles and channels are many, often a power of two. Then they share one set of the
-    first-level cache, which has fewer places; with a line more between them, each has another one.
-    """
-    at = len(buffer.shape) - 2
-    return Layout((FuseDims(at, 2), PadDim(at, 0, LINE_BYTES // buffer.dtype.bytes)))
 
 
 def _own(shared: dict[str, str], name: str) -> tuple[str, ...]:

@@ -2,9 +2,8 @@
 
 How large the transformed tiles are, and how many make a block, is part of the algorithm (`search/algorithms.py`); what
 is left is how its stages run. `inside`: transforms and GEMMs of a block of tiles follow each other, and what they
-hand on stays near. Otherwise each stage goes over all tiles. `spread`: the elements of a transformed tile are a line
-farther apart, so that they do not share a set of the first-level cache. `ahead`: how many tiles before it is
-transformed a part of the image is asked for.
+hand on stays near. Otherwise each stage goes over all tiles. `ahead`: how many tiles before it is transformed a part of
+the image is asked for.
 """
 
 from functools import cached_property
@@ -22,7 +21,7 @@ from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
-from tilewright.families.winograd.cost import StraightLine, crowded_lines, image_seconds, staged_seconds
+from tilewright.families.winograd.cost import StraightLine, staged_seconds, waiting_seconds
 from tilewright.families.winograd.recipe import StagePlan, WinogradBlocks, find_stages, schedule_transformed
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
 from tilewright.ir.simplify import Interval, Simplifier
@@ -39,9 +38,9 @@ _LOOPS = (
     "columns_outside",
     "prefetch",
 )  # of the GEMM, as `panel_loops` has them
-_KNOBS = (*_LOOPS, "inside", "ahead", "spread")
-_INSIDE, _AHEAD, _SPREAD = (_KNOBS.index(name) for name in ("inside", "ahead", "spread"))
-_TILES_AHEAD = 2  # that the image is asked for; bound
+_KNOBS = (*_LOOPS, "inside", "ahead")
+_INSIDE, _AHEAD = (_KNOBS.index(name) for name in ("inside", "ahead"))
+_TILES_AHEAD = (0, 2, 4)  # that the image is asked for; bound
 
 
 class WinogradSpace(Space):
@@ -79,7 +78,6 @@ class WinogradSpace(Space):
             prefetch=decisions["prefetch"],
             inside=bool(decisions["inside"]),
             ahead=decisions["ahead"],
-            spread=bool(decisions["spread"]),
         )
         schedule_transformed(s, self._stages, plan, self._target)
         schedule_rest(s, names, self._target)
@@ -103,11 +101,9 @@ def _stage_points(func: Func, stages: WinogradBlocks, target: Target) -> Points:
     c = gemm_of(func, stages)
     loops = panel_loops(c.rows[-1].extent, target)
     orders = (1, 0) if len(c.rows) > 1 else (0,)
-    # What is open is as long as is in use, and no known distance away from what follows it.
-    spread = (0,) if c.a.buffer.sizes or c.store.buffer.sizes else (0, 1)
-    ahead = (0, _TILES_AHEAD) if _is_in_line(find_block(func, stages.inputs[0])) else (0,)
+    ahead = _TILES_AHEAD if _is_in_line(find_block(func, stages.inputs[0])) else (0,)
     # Stages that are apart are divided among workers tile by tile: no tile is known to be the next one.
-    rest = np.array([p for p in product(orders, ahead, spread) if p[0] or not p[1]], dtype=np.int64)
+    rest = np.array([p for p in product(orders, ahead) if p[0] or not p[1]], dtype=np.int64)
     return np.concatenate([np.tile(loops, (len(rest), 1)), np.repeat(rest, len(loops), axis=0)], axis=1)
 
 
@@ -125,15 +121,11 @@ def stages_seconds(func: Func, stages: WinogradBlocks, points: Points, target: T
     blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
     times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
     gemm = panel_seconds(c, c.rows[-1].extent, points[:, : len(_LOOPS)], target) * times
-    crowded = _crowded_seconds(c, target) * (points[:, _SPREAD] == 0)
-    image = image_seconds(_image_bytes(func, stages), m, is_asked=points[:, _AHEAD] > 0)
+    image = waiting_seconds(_image_bytes(func, stages), m) * (points[:, _AHEAD] == 0)
     between, weights = c.a.buffer.bytes + c.store.buffer.bytes, c.b.buffer.bytes
 
     def staged(together: int) -> Costs:
-        is_asked = points[:, _LOOPS.index("prefetch")] > 0
-        return staged_seconds(
-            transforms + crowded + image, gemm, weights, between / together, together, m, is_asked=is_asked
-        )
+        return staged_seconds(transforms + image, gemm, weights, between / together, together, m)
 
     if len(c.rows) == 1:
         return staged(1)
@@ -152,16 +144,6 @@ def _is_in_line(block: Block) -> bool:
     simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
     form = simplify.weighted(read.indices, read.buffer.strides)
     return block.store.indices[-2] in {atom for atom, _ in form.terms}
-
-
-def _crowded_seconds(c: Contraction, target: Target) -> float:
-    """Of what is handed on, for lines that push each other out of the first-level cache."""
-    seconds, elements = 0.0, prod(it.extent for it in c.batch)
-    for buffer in (c.a.buffer, c.store.buffer):
-        apart = prod(buffer.shape[-2:]) * buffer.dtype.bytes
-        vectors = buffer.size / elements / target.lanes(buffer.dtype.bytes)
-        seconds += crowded_lines(elements, apart, target.machine) * vectors
-    return seconds
 
 
 def _straight_line(block: Block, target: Target) -> StraightLine:
