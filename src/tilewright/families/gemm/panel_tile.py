@@ -31,8 +31,8 @@ def panel_tiles(rows: int, target: Target) -> Points:
 def panel_seconds(
     c: Contraction, rows: int, points: Points, target: Target, cols: int | None = None
 ) -> Costs:
-    """What tiles (rows, vectors, unroll, and prefetch if that is chosen) cost for `rows` rows, and for `cols` columns or
-    all.
+    """What tiles (rows, vectors, unroll, and prefetch if that is chosen) cost for `rows` rows, and for `cols` columns
+    or all.
     """
     k = prod(it.extent for it in c.reduce)
     cols = c.cols[-1].extent if cols is None else cols
