@@ -119,7 +119,11 @@ def _row(read: list[Load], simplify: Simplifier) -> Row | None:
     fits = all(at + b.shape[dim] == after for (at, b), (after, _) in zip(line, line[1:], strict=False))
     alike = {(*b.shape[:dim], *b.shape[dim + 1 :]) for _, b in line}
     runs = [_run(b, dim) for _, b in line]
-    return Row(dim, tuple([b for _, b in line])) if fits and len(alike) == 1 and min(runs) >= _LEAST_RUN else None
+    return (
+        Row(dim, tuple([b for _, b in line]))
+        if fits and len(alike) == 1 and min(runs) >= _LEAST_RUN
+        else None
+    )
 
 
 def _run(b: Buffer, dim: int) -> int:
