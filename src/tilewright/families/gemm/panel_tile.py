@@ -4,6 +4,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.cost.register_tile import UNROLL
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
@@ -39,10 +40,17 @@ def panel_loops(rows: int, target: Target) -> Points:
 
 
 def panel_seconds(
-    c: Contraction, rows: int, points: Points, target: Target, cols: int | None = None
+    c: Contraction,
+    rows: int,
+    points: Points,
+    target: Target,
+    cols: int | None = None,
+    *,
+    columns_outside: NDArray[np.bool_] | None = None,
+    prefetch: NDArray[np.int64] | int = 0,
 ) -> Costs:
-    """What tiles (rows, vectors, unroll) cost for `rows` rows, and for `cols` columns or all: with columns outside, and
-    none asked for ahead, unless the points say so (columns_outside, prefetch).
+    """What tiles (rows, vectors, unroll: the first of each point) cost for `rows` rows, and for `cols` columns or all:
+    with columns outside, and none asked for ahead, unless others are chosen.
     """
     k = prod(it.extent for it in c.reduce)
     cols = c.cols[-1].extent if cols is None else cols
@@ -67,16 +75,15 @@ def panel_seconds(
         epilogue_loads=1,
     )
     no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
-    is_looped = points.shape[1] > 3
     choices = Choices(
         points[:, 0],
         points[:, 1],
         pack_a=no,
         pack_b=yes,
-        columns_outside=points[:, 3] > 0 if is_looped else yes,
+        columns_outside=yes if columns_outside is None else columns_outside,
         chunk=np.zeros(len(points), np.int64),
         unroll=points[:, 2],
-        prefetch=points[:, 4] if is_looped else 0,
+        prefetch=prefetch,
     )
     return contraction_seconds(form, choices, target)
 

@@ -120,7 +120,9 @@ def stages_seconds(func: Func, stages: WinogradBlocks, points: Points, target: T
     transforms = sum(line.seconds(m) for line in lines)
     blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
     times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
-    gemm = panel_seconds(c, c.rows[-1].extent, points[:, : len(_LOOPS)], target) * times
+    outside, ahead = (points[:, _LOOPS.index(name)] for name in ("columns_outside", "prefetch"))
+    each = panel_seconds(c, c.rows[-1].extent, points, target, columns_outside=outside > 0, prefetch=ahead)
+    gemm = each * times
     image = waiting_seconds(_image_bytes(func, stages), m) * (points[:, _AHEAD] == 0)
     between, weights = c.a.buffer.bytes + c.store.buffer.bytes, c.b.buffer.bytes
 
