@@ -40,7 +40,7 @@ _LOOPS = (
 )  # of the GEMM, as `panel_loops` has them
 _KNOBS = (*_LOOPS, "inside", "ahead")
 _INSIDE, _AHEAD = (_KNOBS.index(name) for name in ("inside", "ahead"))
-_TILES_AHEAD = (0, 2, 4)  # that the image is asked for; bound
+_TILES_AHEAD = (0, 2, 4)  # iterations over tiles that the image is asked for ahead; bound
 
 
 class WinogradSpace(Space):
