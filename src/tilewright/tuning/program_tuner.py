@@ -109,7 +109,10 @@ class ProgramTuner:
     on_step: OnStep = lambda text: None
     seed: int = 0
     limit: float = math.inf  # of trials
-    is_joint: bool = True  # or loops alone, in the compiler's own structure
+    is_joint: bool = True  # or loops alone, in the structure that it begins with
+    begin: ProgramTrace = field(
+        default_factory=ProgramTrace
+    )  # what is not decided here is the compiler's own
     searches: dict[str, TaskSearch] = field(default_factory=dict[str, TaskSearch])
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     trials: int = 0
@@ -122,8 +125,8 @@ class ProgramTuner:
 
     def run(self) -> ProgramOutcome:
         """What came of it."""
-        _, self._untuned = self.source.compile(ProgramTrace(), {})
-        own = self._sited(ProgramTrace())
+        _, self._untuned = self.source.compile(self.begin, {})
+        own = self._sited(self.begin)
         self._enter(own)
         self.untuned_seconds = sum(self.inside.seconds)
         if self.is_joint:
