@@ -19,6 +19,7 @@ from tilewright.families.space import KnobValues, Space
 from tilewright.families.stream.row_space import schedule_fold
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.schedule import Schedule
+from tilewright.search.grain import build_with_grain, without_grain
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
@@ -108,7 +109,7 @@ def schedule_as(
         fitting = ", ".join((*(s.family for s in offered(func, target, constants)), *_FALLBACKS))
         raise ScheduleError(f"{family} does not fit {func.name}", hint=f"what fits is: {fitting}")
     names = [k.name for k in space.knobs]
-    if set(names) != set(decisions):
+    if set(names) != set(without_grain(decisions)):
         raise ScheduleError(
             f"{family} has other knobs than {', '.join(decisions) or 'none'}",
             hint=f"its knobs are: {', '.join(names) or 'none'}",
@@ -116,7 +117,7 @@ def schedule_as(
     if not space.has_point(np.array([decisions[n] for n in names], np.int64)):
         choices = "; ".join(f"{k.name} of {', '.join(map(str, k.choices))}" for k in space.knobs)
         raise ScheduleError(f"{family} has no such point for {func.name}", hint=f"there are: {choices}")
-    return space.build(decisions)
+    return build_with_grain(space, decisions)
 
 
 def by_family(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:

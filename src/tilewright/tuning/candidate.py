@@ -25,6 +25,7 @@ from tilewright.schedule.decisions import OpenDecision
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.search.default import Spaces, find_space, schedule_func
+from tilewright.search.grain import build_with_grain
 from tilewright.search.trace_space import TraceSpace
 from tilewright.support.answering import answer_requests
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
@@ -131,7 +132,7 @@ class Maker:
             space = self._spaces[rule]
             if space is None:
                 raise UserError(f"the rule {rule!r} does not fit this Func")
-            schedule = space.build(decisions)
+            schedule = build_with_grain(space, decisions)
         return schedule.module.funcs[0], schedule.trace
 
     def make(self, rule: str, decisions: KnobValues) -> tuple[Candidate, Trace]:

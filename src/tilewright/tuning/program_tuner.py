@@ -110,7 +110,10 @@ class ProgramTuner:
     on_step: OnStep = lambda text: None
     seed: int = 0
     limit: float = math.inf  # of trials
-    is_joint: bool = True  # or loops alone, in the compiler's own structure
+    is_joint: bool = True  # or loops alone, in the structure that it begins with
+    begin: ProgramTrace = field(
+        default_factory=ProgramTrace
+    )  # what is not decided here is the compiler's own
     searches: dict[str, TaskSearch] = field(default_factory=dict[str, TaskSearch])
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     trials: int = 0
@@ -123,8 +126,8 @@ class ProgramTuner:
 
     def run(self) -> ProgramOutcome:
         """What came of it."""
-        _, self._untuned = self.source.compile(ProgramTrace(), {})
-        own = self._sited(ProgramTrace())
+        _, self._untuned = self.source.compile(self.begin, {})
+        own = self._sited(self.begin)
         self._enter(own)
         self.untuned_seconds = sum(self.inside.seconds)
         if self.is_joint:
@@ -403,7 +406,7 @@ class ProgramTuner:
         won = {k: s for k, s in self.searches.items() if s.chosen is not None}
         yield structure, won
         yield structure, {k: s for k, s in won.items() if s.decided < _MUCH}
-        yield ProgramTrace(), won
+        yield self.begin, won
 
     def _keep_choices(self, choices: Mapping[str, Choice]) -> None:
         """For other programs with the same kernels."""

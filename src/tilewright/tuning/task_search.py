@@ -13,6 +13,7 @@ from statistics import median
 from tilewright.families.space import KnobValues
 from tilewright.search.database import Choice
 from tilewright.search.evolve import Evolution, Proposal
+from tilewright.search.grain import GrainSpace
 from tilewright.support.turns import median_of_rounds
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Point
@@ -70,7 +71,10 @@ class TaskSearch:
     @property
     def evolution(self) -> Evolution:
         if self._evolution is None:
-            self._evolution = Evolution(self.task.design_spaces(), self.seed)
+            found = self.task.design_spaces()
+            # One thread runs all parts anyway.
+            offered = found if self.task.threads == 1 else [GrainSpace(s) for s in found]
+            self._evolution = Evolution(offered, self.seed)
         return self._evolution
 
     @property
