@@ -67,7 +67,7 @@ def _sum_seconds(
     rows = row_part or (c.rows[-1].extent if c.rows else 1)
     cols = min(column_part or c.cols[-1].extent, c.cols[-1].extent)
     times = domain(block) / (rows * cols * prod(it.extent for it in c.reduce))
-    computing = panel_seconds(c, rows, tiles, target, cols) * times
+    computing = panel_seconds(c, rows, tiles, target, cols, prefetch=tiles[:, 3]) * times
     asked = np.where((tiles[:, 3] > 0) & (rows == 1), ASKED_IN_ORDER, 1.0)
     return np.maximum(again * asked, computing) + BEHIND_READS * computing
 
