@@ -45,7 +45,7 @@ from tilewright.tir.stmt import Block, Iter, blocks
 # Bound: what is tried.
 _MAX_ROWS = 8  # rows of a tile: LLVM brings the elements of A of more forward until accumulators spill
 _MAX_VECTORS = 6  # vectors of each
-_ONE_ROW_VECTORS = (8, 12, 16)  # of a single row besides: its sums are few, and wait for each other
+_ONE_ROW_VECTORS = (8, 12, 16)  # vectors of a single row besides: its sums are few, and wait for each other
 _STEPS = ((64, 0), (24, 0), (96, 0), (64, 32))  # multiply-adds written out; steps that are prefetched
 _MAX_CHUNKS = 6  # chunks of each kind
 _TILE_COLUMNS = 32  # columns that follow each other in the result wherever it is divided evenly
