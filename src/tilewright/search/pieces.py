@@ -9,6 +9,7 @@ them, the longest concatenation decides, and all the shorter ones are prefixes o
 """
 
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from tilewright.ir.expr import Buffer, Expr, Load, Select, loads
@@ -116,10 +117,14 @@ def _row(read: list[Load], simplify: Simplifier) -> Row | None:
         return None
     ((dim, behind),) = places.items()
     line = sorted([(0, first.buffer), *behind], key=lambda p: p[0])
-    fits = all(at + b.shape[dim] == after for (at, b), (after, _) in zip(line, line[1:], strict=False))
+    fits = all(at + b.shape[dim] == after for (at, b), (after, _) in pairwise(line))
     alike = {(*b.shape[:dim], *b.shape[dim + 1 :]) for _, b in line}
     runs = [_run(b, dim) for _, b in line]
-    return Row(dim, tuple([b for _, b in line])) if fits and len(alike) == 1 and min(runs) >= _LEAST_RUN else None
+    return (
+        Row(dim, tuple([b for _, b in line]))
+        if fits and len(alike) == 1 and min(runs) >= _LEAST_RUN
+        else None
+    )
 
 
 def _run(b: Buffer, dim: int) -> int:
