@@ -27,15 +27,15 @@ import os, sys
 log = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 from tilewright.search.database import Database
 from tilewright.tuning.program_tuner import ProgramTuner
-record, confirmed = Database.record_inside, ProgramTuner._confirmed
+record, note = Database.record_inside, ProgramTuner._note
 def noted_record(self, scope, *rows):
     os.write(log, b"begun " * len(rows))
     record(self, scope, *rows)
     os.write(log, b"done " * len(rows))
-def noted_confirmed(self, placed, found, runs):  # they were measured for the first time
-    os.write(log, b"measured " * len(found))
-    return confirmed(self, placed, found, runs)
-Database.record_inside, ProgramTuner._confirmed = noted_record, noted_confirmed
+def noted_note(self, measured):
+    os.write(log, b"measured " * sum(bool(o.ratios) and s.is_new(p) for s, _, p, o in measured))
+    note(self, measured)
+Database.record_inside, ProgramTuner._note = noted_record, noted_note
 from tilewright.cli.entry import main
 main()
 """

@@ -58,6 +58,20 @@ def _spaces(request: ScheduleRequest) -> Iterator[Space]:
             yield found
 
 
+def find_space(
+    func: Func, target: Target, constants: frozenset[str], family: str, offered: Spaces = spaces
+) -> Space | None:
+    """The space of this family; None if it does not fit. Of our own families, those after it are not asked: some take
+    long.
+    """
+    known = (
+        _spaces(make_request(func, target, constants))
+        if offered is spaces
+        else offered(func, target, constants)
+    )
+    return next((s for s in known if s.family == family), None)
+
+
 def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Draft:
     """Schedule `func` for `target`; `constants` names the params whose values are known at compile time."""
     return choose_schedule(func, target, constants).draft
@@ -79,7 +93,7 @@ def schedule_as(
     constants: frozenset[str],
     family: str,
     decisions: KnobValues,
-    offered: Spaces | None = None,
+    offered: Spaces = spaces,
 ) -> Schedule:
     """The schedule that a family makes of `func` with these values of its knobs; ScheduleError if it makes none.
     Spaces may be `offered` by others than our families.
@@ -89,11 +103,10 @@ def schedule_as(
         if decisions:
             raise ScheduleError(f"{family} has no knobs", hint=f"{', '.join(decisions)} cannot be chosen")
         return fallback(func, target, constants).draft
-    known = {space.family: space for space in (offered or spaces)(func, target, constants)}
-    if family not in known:
-        fitting = ", ".join((*known, *_FALLBACKS))
+    space = find_space(func, target, constants, family, offered)
+    if space is None:
+        fitting = ", ".join((*(s.family for s in offered(func, target, constants)), *_FALLBACKS))
         raise ScheduleError(f"{family} does not fit {func.name}", hint=f"what fits is: {fitting}")
-    space = known[family]
     names = [k.name for k in space.knobs]
     if set(names) != set(decisions):
         raise ScheduleError(

@@ -31,7 +31,9 @@ def panel_tiles(rows: int, target: Target) -> Points:
 def panel_seconds(
     c: Contraction, rows: int, points: Points, target: Target, cols: int | None = None
 ) -> Costs:
-    """What tiles (rows, vectors, unroll) cost for `rows` rows, and for `cols` columns or all."""
+    """What tiles (rows, vectors, unroll, and prefetch if that is chosen) cost for `rows` rows, and for `cols` columns
+    or all.
+    """
     k = prod(it.extent for it in c.reduce)
     cols = c.cols[-1].extent if cols is None else cols
     form = Form(
@@ -55,7 +57,9 @@ def panel_seconds(
         epilogue_loads=1,
     )
     no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
-    choices = Choices(points[:, 0], points[:, 1], no, yes, yes, np.zeros(len(points), np.int64), points[:, 2])
+    whole = np.zeros(len(points), np.int64)  # no chunks
+    ahead = points[:, 3] if points.shape[1] > 3 else 0
+    choices = Choices(points[:, 0], points[:, 1], no, yes, yes, whole, points[:, 2], ahead)
     return contraction_seconds(form, choices, target)
 
 
