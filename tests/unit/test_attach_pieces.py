@@ -149,7 +149,7 @@ def test_less_than_a_cache_line_side_by_side_stays_apart() -> None:
 
 def dense_block(m: Model) -> str:
     """Each layer scales all before it, mixes channels, and adds as many as fill a cache line."""
-    made = [conv(m, m.input(1, 3, 6, 6), 3, 16)]
+    made = [conv(m, m.input(1, 3, 3, 3), 3, 16)]
     for _ in range(3):
         width = 16 * len(made)
         x = m.op("Concat", *made, axis=1) if len(made) > 1 else made[0]

@@ -109,9 +109,11 @@ def _row(read: list[Load], simplify: Simplifier) -> Row | None:
             return None
         shifts = [simplify.constant(i - j) for i, j in zip(first.indices, ld.indices, strict=True)]
         moved = [(d, s) for d, s in enumerate(shifts) if s != 0]
-        if len(moved) != 1 or moved[0][1] is None:
+        if len(moved) != 1:
             return None
         dim, shift = moved[0]
+        if shift is None:
+            return None
         places.setdefault(dim, []).append((shift, ld.buffer))
     if len(places) != 1:
         return None
