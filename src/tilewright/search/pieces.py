@@ -9,6 +9,7 @@ them, the longest concatenation decides, and all the shorter ones are prefixes o
 """
 
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from tilewright.ir.expr import Buffer, Expr, Load, Select, loads
@@ -108,15 +109,17 @@ def _row(read: list[Load], simplify: Simplifier) -> Row | None:
             return None
         shifts = [simplify.constant(i - j) for i, j in zip(first.indices, ld.indices, strict=True)]
         moved = [(d, s) for d, s in enumerate(shifts) if s != 0]
-        if len(moved) != 1 or moved[0][1] is None:
+        if len(moved) != 1:
             return None
         dim, shift = moved[0]
+        if shift is None:
+            return None
         places.setdefault(dim, []).append((shift, ld.buffer))
     if len(places) != 1:
         return None
     ((dim, behind),) = places.items()
     line = sorted([(0, first.buffer), *behind], key=lambda p: p[0])
-    fits = all(at + b.shape[dim] == after for (at, b), (after, _) in zip(line, line[1:], strict=False))
+    fits = all(at + b.shape[dim] == after for (at, b), (after, _) in pairwise(line))
     alike = {(*b.shape[:dim], *b.shape[dim + 1 :]) for _, b in line}
     runs = [_run(b, dim) for _, b in line]
     return (

@@ -4,9 +4,9 @@
     y = AveragePool[window=(2×2, stride 2)](c)      →       y = Conv[window=1×1](p, w, b)
 
 One weighs pixels and the other one channels, so they can be done in either order; then the convolution has a quarter of
-the pixels. Weights of a window add up to one, so the bias is not changed by it; but not where zeros around the image
-count, so there must be none then. It happens if nobody else needs `c`, and if it saves more multiply-adds than pooling other
-channels adds.
+the pixels. Weights of a window add up to one, so it does not change the bias, unless zeros around the image count: then
+there must be none. It happens if nobody else needs `c`, and if it saves more multiply-adds than pooling other channels
+adds.
 """
 
 from collections.abc import Sequence
