@@ -59,13 +59,16 @@ def find_images(module: Module) -> dict[Buffer, int]:
     return found
 
 
-def lay_out(module: Module, last: Mapping[Buffer, int]) -> tuple[Module, tuple[Step, ...]]:
-    """Channels last for the images in `last`, and what follows from it for what is copied between kernels; the module
-    and the steps taken.
+def lay_out(
+    module: Module, last: Mapping[Buffer, int], given: Mapping[Buffer, Layout] | None = None
+) -> tuple[Module, tuple[Step, ...]]:
+    """Channels last for the images in `last`, other buffers as `given`, and what follows from it for what is copied
+    between kernels; the module and the steps taken.
     """
     steps: list[Step] = []
-    images = [TransformLayout(b.name, channels_last(len(b.shape), at)) for b, at in last.items()]
-    for transforms in (_phases(module, last), list(_channels_first(module, last)), images):
+    layouts = {b: channels_last(len(b.shape), at) for b, at in last.items()} | dict(given or {})
+    chosen = [TransformLayout(b.name, layout) for b, layout in layouts.items()]
+    for transforms in (_phases(module, layouts), list(_channels_first(module, layouts)), chosen):
         module = transform_layouts(module, transforms)
         steps.extend(transforms)
     module, placed = store_in_place(module)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tilewright.cost.stream import pass_seconds
 from tilewright.driver.decisions import Algorithm, ChannelsLast, Decision, Join
-from tilewright.driver.passes import ProgramState, channels_last_decisions
+from tilewright.driver.passes import ProgramState, layout_decisions
 from tilewright.driver.trace import ProgramTrace
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.algorithms import Allows, algorithm_seconds
@@ -103,7 +103,7 @@ def other_layouts(joined: ProgramState, own: ProgramTrace) -> Iterator[Structure
     images = find_images(joined.current)
     for why, last in (("layouts as stated", ()), ("channels last", tuple(images))):
         if {b.name for b in last} != mine:
-            yield Structure(why, base.with_section("layouts", channels_last_decisions(last)))
+            yield Structure(why, base.with_section("layouts", layout_decisions(last, {})))
 
 
 def _with(trace: ProgramTrace, *names: str) -> ProgramTrace:
