@@ -151,9 +151,7 @@ def _decision(node: ast.Call, section: str, kinds: tuple[type[Decision], ...] = 
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     cls = next((c for c in kinds if c.__name__ == name), None)
     if cls is None:
-        raise bad_trace(
-            node, f"[{section}] has only {' and '.join(c.__name__ for c in kinds)} decisions"
-        )
+        raise bad_trace(node, f"[{section}] has only {' and '.join(c.__name__ for c in kinds)} decisions")
     names = [f.name for f in fields(cls)]
     inside = LAYOUTS if cls is BufferLayout else step_classes()
     values = {name: parse_value(a, inside) for name, a in zip(names, node.args, strict=False)}
