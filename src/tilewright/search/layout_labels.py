@@ -60,10 +60,10 @@ def _is_few_sets(load: Load, step: int) -> bool:
 
 
 def channel_blocks(module: Module, images: Mapping[Buffer, int], factor: int) -> dict[Buffer, Layout]:
-    """Images in blocks of `factor` channels, which are last, where that divides them (NCHW16c, say), and where nobody
-    cuts them into tiles with all channels of a pixel side by side.
+    """Images in blocks of `factor` channels, which are last, where that divides them (NCHW16c, say), and where
+    everybody who uses them can: tiles of Winograd's algorithm and bands have all channels of a pixel side by side.
     """
-    tiled = _in_tiles(module)
+    tiled = _in_tiles_or_bands(module)
     found: dict[Buffer, Layout] = {}
     for b, at in images.items():
         if b not in tiled and b.shape[at] % factor == 0 and b.shape[at] > factor:
@@ -72,13 +72,18 @@ def channel_blocks(module: Module, images: Mapping[Buffer, int], factor: int) ->
     return found
 
 
-def _in_tiles(module: Module) -> set[Buffer]:
-    """What is cut into tiles, or made of them, and what is made with it."""
+def _in_tiles_or_bands(module: Module) -> set[Buffer]:
+    """What is cut into tiles, or made of them, and what is made with it; and all that is used by Funcs of several
+    reductions, which run in bands.
+    """
     found: set[Buffer] = set()
     for func in module.funcs:
-        cut = [b for block in blocks(func.body) if not block.is_reduction for b in tiled_images(block)]
+        every = list(blocks(func.body))
+        cut = [b for block in every if not block.is_reduction for b in tiled_images(block)]
         if cut:
             found.update((*cut, *func.locals, *func.outputs))
+        elif sum(block.is_reduction for block in every) > 1:
+            found.update((*func.params, *func.locals))
     return found
 
 
