@@ -102,9 +102,10 @@ def test_a_wrong_candidate_is_found_and_spoils_no_other(program: SitedProgram) -
 
 def test_one_that_crashes_is_blamed_and_the_others_run(program: SitedProgram) -> None:
     right = candidate(program, 1)
+    beyond = Slot(Place.ARENA, 1 << 45)  # all memory
     crashing = replace(
-        right, calls=tuple(replace(c, parts=1 << 40) for c in right.calls)
-    )  # beyond all memory
+        right, calls=tuple(replace(c, args=tuple(beyond for _ in c.args)) for c in right.calls)
+    )
     with Insides(1) as inside:
         inside.prepare(program, 1)
         found = inside.run([(0, right), (1, crashing), (2, candidate(program, 2))], 2)

@@ -234,6 +234,51 @@ def test_whatever_columns_there_are(extents: Sequence[int], target: Target) -> N
     np.testing.assert_allclose(run_native(s.func, arrays, target)[0], want, atol=1e-5 * np.abs(want).max())
 
 
+def with_cell(steps: int, size: int) -> Func:
+    """h[t + 1] = h[t] times W, plus one and half of h[t], in a block that reads what it stores; y is all of h."""
+    b = FuncBuilder("with_cell")
+    start, w = b.param("S", (1, size), F32), b.param("W", (size, size), F32)
+    h = b.ahead("h", (steps + 1, 1, size), F32)
+    b.update("first", (1, size), (), lambda i, j: Store(h, (as_index(0), i, j), start[i, j]))
+    with b.around("step", (steps,), ("t",)):
+        shape = (steps, 1, size)
+        total = b.reduce("total", shape, (size,), lambda t, i, j, k: (h[t, i, k], w[k, j]))
+        gates = b.compute("gates", shape, lambda t, i, j: total[t, i, j] + 1)
+
+        def state(t: Expr, i: Expr, j: Expr) -> Store:
+            return Store(h, (t + 1, i, j), gates[t, i, j] + h[t, i, j] * 0.5)
+
+        b.update("state", shape, (), state)
+    return b.finish(b.compute("y", h.shape, lambda t, i, j: h[t, i, j]))
+
+
+@pytest.mark.parametrize("size", [3, 16, 24, 128, 130])
+@best_target
+def test_a_cell_that_reads_its_last_value_is_in_vectors(size: int, target: Target, sound: Sound) -> None:
+    func = with_cell(4, size)
+    s = schedule_func(func, target)
+    for block in (b for n in recurrent_nests(sound(s.func)) for b in blocks(n) if b.name.startswith("state")):
+        around = [n for n in loops(s.func.body) if any(b is block for b in blocks(n))]
+        assert around[-1].kind is LoopKind.VECTORIZED and around[-1].extent <= target.lanes(4)
+    arrays = integers(func)
+    h = [arrays[0]]
+    for _ in range(4):
+        h.append(h[-1] @ arrays[1] + 1 + h[-1] / 2)
+    want = np.stack(h)
+    got = run_native(s.func, arrays, target)[0]
+    np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("target", [AVX2, BEST], ids=["avx2", "best"])
+def test_one_row_has_many_points_and_enough_independent_sums(target: Target) -> None:
+    """Two vectors of sums wait for each other's latency; weights come from a cache as quickly as four can take them."""
+    (space,) = spaces(gated(64, 1, 256), target)
+    points, _ = space.ranked()
+    assert len(points) >= 100
+    best = space.decisions(points[0])
+    assert best["vectors"] >= 4 and best["rows"] == 1
+
+
 def test_columns_that_need_each_other_are_not_divided() -> None:
     """In `recurrence` a copy of the whole state comes first in each step: it would be a step of its own."""
     func = schedule_func(recurrence(1, 3, 1, 256), AVX2).func
@@ -315,6 +360,6 @@ def test_every_division_and_every_tile_gives_the_same(func: Func, sound: Sound) 
 def test_dividing_rows_costs_one_core_the_weights_again() -> None:
     """16 rows of 512 columns: weights of a MiB, which are read anew by every part."""
     (space,) = spaces(recurrence(1, 8, 16, 512), BEST)
-    points = np.array([(part, 0, 2, 4, 64) for part in (8, 4, 2)], np.int64)
+    points = np.array([(part, 0, 2, 4, 64, 0) for part in (8, 4, 2)], np.int64)
     costs = space.cost(points)
     assert costs[0] < costs[1] < costs[2]

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from native import run_native
 
+from tilewright.cost.caches import LINE_BYTES
 from tilewright.families.choosing import choosing
+from tilewright.families.space import Points, Space
 from tilewright.families.winograd.recipe import find_stages
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
@@ -24,7 +26,7 @@ from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Alternative, Func, single
 from tilewright.tir.interp import run_func
 from tilewright.tir.pipeline import lower_func
-from tilewright.tir.stmt import LoopKind, blocks, loops
+from tilewright.tir.stmt import PREFETCH, LoopKind, blocks, loops
 
 Sound = Callable[[Func], Func]
 
@@ -119,22 +121,90 @@ def test_stages_share_the_loop_over_blocks_of_tiles() -> None:
     assert tile.scope is Scope.REGISTER
 
 
+def points_where(space: Space, points: Points, **knobs: int) -> Points:
+    names = [k.name for k in space.knobs]
+    return points[np.all([points[:, names.index(name)] == v for name, v in knobs.items()], axis=0)]
+
+
 def test_every_kind_of_point_gives_the_convolution() -> None:
-    """Of each order of the stages, and of the largest and the smallest register tile."""
+    """Of each order of the stages and of the loops, and of the largest and the smallest register tile."""
     s = layer((1, 16, 32, 32), 16, (3, 3))
-    (rows, *_) = [a for a in algorithms(s) if "2×8 tiles" in a.name]
-    (space,) = spaces(func_of(s, rows), AVX2, frozenset("wc"))
+    (space,) = spaces(func_of(s, blocks_of(s, "2×8")), AVX2, frozenset("wc"))
     points, costs = space.ranked()
-    assert (np.diff(costs) >= 0).all() and len(points) == 92
+    assert (np.diff(costs) >= 0).all() and len(points) == 736
     assert {k.name: k.choices for k in space.knobs}["inside"] == (0, 1)
-    for inside in (0, 1):
-        some = points[points[:, 3] == inside]
+    for inside, outside, prefetch, spread in [(0, 0, 0, 0), (0, 1, 32, 1), (1, 0, 32, 1), (1, 1, 32, 0)]:
+        some = points_where(
+            space, points, inside=inside, columns_outside=outside, prefetch=prefetch, spread=spread
+        )
         sizes = some[:, 0] * some[:, 1]
-        for n in {int(sizes.argmin()), int(sizes.argmax()), 0}:
+        for n in {int(sizes.argmin()), int(sizes.argmax())}:
             built = space.build(space.decisions(some[n])).module.funcs[0]
             check_valid(built)
             (native,) = run_native(built, s.inputs)
             assert error(native, s) < 5e-6, space.decisions(some[n])
+
+
+@pytest.mark.parametrize("name", ["tiles beyond the edges, two images", "a part of a vector", "one axis"])
+def test_elements_of_a_tile_may_be_a_line_farther_apart(name: str) -> None:
+    s = LAYERS[name]
+    func = func_of(s, algorithms(s)[0])
+    (space,) = spaces(func, AVX2, frozenset("wc"))
+    point = points_where(space, space.ranked()[0], spread=1, columns_outside=0)[0]
+    built = space.build(space.decisions(point)).module.funcs[0]
+    check_valid(built)
+    handed = next(b for b in built.locals if b.name == "conv_input")
+    before = next(b for b in func.locals if b.name == "conv_input")
+    assert handed.shape == (*before.shape[:-2], before.shape[-2] * before.shape[-1] + LINE_BYTES // 4)
+    (native,) = run_native(built, s.inputs)
+    assert error(native, s) < 5e-6
+
+
+def test_tiles_in_a_line_are_asked_for_ahead() -> None:
+    """Of a channel count that leaves a part of a vector. Where a block has several rows of tiles, none are."""
+    s = layer((1, 20, 16, 48), 16, (3, 3))
+    (space,) = spaces(func_of(s, blocks_of(s, "1×12")), AVX2, frozenset("wc"))
+    points, _ = space.ranked()
+    assert not len(points_where(space, points, ahead=2, inside=0)), "tiles are divided among workers"
+    built = space.build(space.decisions(points_where(space, points, ahead=2)[0])).module.funcs[0]
+    check_valid(built)
+    asking = [n for n in loops(built.body) if dict(n.annotations).get(PREFETCH) == 2]
+    assert [n.extent for n in asking] == [12]
+    (native,) = run_native(built, s.inputs)
+    assert error(native, s) < 5e-6
+    (other,) = spaces(func_of(s, blocks_of(s, "4×12")), AVX2, frozenset("wc"))
+    assert {k.name: k.choices for k in other.knobs}["ahead"] == (0,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels"), [((1, 64, 56, 56), 64), ((1, 128, 28, 28), 128), ((1, 512, 7, 7), 512)]
+)
+def test_there_is_enough_to_tune(shape: tuple[int, ...], channels: int) -> None:
+    s = layer(shape, channels, (3, 3))
+    for a in algorithms(s):
+        (space,) = spaces(func_of(s, a), AVX2, frozenset("wc"))
+        assert len(space.ranked()[0]) >= 100, a.name
+
+
+@pytest.mark.parametrize(("width", "spread"), [(64, 1), (56, 0)])
+def test_elements_that_share_a_set_are_spread(width: int, spread: int) -> None:
+    """Sixteen tiles of 64 channels are 4 KiB apart, fourteen fall into eight sets."""
+    s = layer((1, 64, width, width), 64, (3, 3))
+    (space,) = spaces(func_of(s, blocks_of(s, f"1×{width // 4}")), AVX2, frozenset("wc"))
+    points, costs = space.ranked()
+    assert space.decisions(points[0])["spread"] == spread
+    tile = space.decisions(points[0])
+    other = points_where(space, points, **(tile | {"spread": 1 - spread}))
+    assert (space.cost(other)[0] > costs[0]) == bool(spread)
+
+
+def test_the_cost_of_an_algorithm_is_that_of_its_best_point() -> None:
+    """But for the blocks beside its stages."""
+    s = layer((1, 64, 56, 56), 64, (3, 3))
+    func = func_of(s, blocks_of(s, "1×14"))
+    (space,) = spaces(func, AVX2, frozenset("wc"))
+    _, costs = space.ranked()
+    assert 0 <= costs[0] - algorithm_seconds(func, AVX2) < 0.2 * costs[0]
 
 
 def test_images_of_open_size_are_scheduled_in_every_order() -> None:
@@ -152,7 +222,7 @@ def test_images_of_open_size_are_scheduled_in_every_order() -> None:
         (space,) = spaces(func, AVX2, frozenset("wc"))
         points, _ = space.ranked()
         for inside in (0, 1):
-            point = points[points[:, 3] == inside][0]
+            point = points_where(space, points, inside=inside)[0]
             built = space.build(space.decisions(point)).module.funcs[0]
             check_valid(built)
             for phase in lower_func(built)[0]:

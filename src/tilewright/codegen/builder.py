@@ -53,8 +53,11 @@ class TextBuilder:
         return hole
 
     def op(self, text: str, dtype: DType, lanes: int = 1) -> Val:
-        name = self.fresh()
-        self.line(f"{name} = {text}")
+        # As `fresh` and `line`, without the calls: it is what is called most.
+        self._count += 1
+        self.instructions += 1
+        name = f"%v{self._count}"
+        self.lines.append(f"  {name} = {text}")
         return Val(name, dtype, lanes)
 
     def start_block(self, label: str) -> None:

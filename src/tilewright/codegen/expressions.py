@@ -56,6 +56,7 @@ class ExprEmitter:
     def __init__(self, builder: TextBuilder, simplify: Simplifier) -> None:
         self.b, self.ops, self.simplify = builder, Arithmetic(builder), simplify
         self.pointers: dict[Buffer, Val] = {}
+        self._strides: dict[Buffer, tuple[int, ...]] = {}
         self.registers: dict[Buffer, RegisterFile] = {}
         self.lane: Var | None = None
         self.lanes = 1
@@ -191,7 +192,8 @@ class ExprEmitter:
 
     def flat_index(self, buffer: Buffer, indices: Indices) -> Linear:
         """How many elements lie before the one at `indices`."""
-        return self.simplify.weighted(indices, buffer.strides)
+        strides = self._strides.get(buffer) or self._strides.setdefault(buffer, buffer.strides)
+        return self.simplify.weighted(indices, strides)
 
     def lane_form(self, form: Linear) -> tuple[Linear, int] | None:
         """(the index without the lane, elements per lane); None if the lane enters in another way."""
@@ -212,6 +214,22 @@ class ExprEmitter:
         """A pointer to the element; each partial sum is computed in the head of the loop that it needs. Those may
         lie outside of the buffer, and so does the whole where a load is masked: no `inbounds`.
         """
+        b, cache = self.b, self.b.regions[-1].cache
+        cursor = cache.get((buffer, form.terms))  # the same but for the constant: most elements of a tile are
+        if cursor is None:
+            cursor, here = self._hoisted_address(buffer, form)
+            if here:
+                cursor = self._advance(buffer, cursor, here, None)
+            else:
+                cache[buffer, form.terms] = cursor
+        if form.const:
+            cursor = b.op(
+                f"getelementptr {memory_type(buffer.dtype)}, ptr {cursor.name}, i64 {form.const}", INDEX
+            )
+        return cursor
+
+    def _hoisted_address(self, buffer: Buffer, form: Linear) -> tuple[Val, list[tuple[Expr, int]]]:
+        """The part of an address that is computed in heads of loops, and the terms that are not."""
         b = self.b
         cursor = self.pointers[buffer]
         by_depth: dict[int, list[tuple[Expr, int]]] = {}
@@ -230,13 +248,7 @@ class ExprEmitter:
                     cached = self._advance(buffer, cursor, by_depth[depth], depth)
                 b.regions[depth].cache[key] = cached
             cursor = cached
-        if here:
-            cursor = self._advance(buffer, cursor, here, None)
-        if form.const:
-            cursor = b.op(
-                f"getelementptr {memory_type(buffer.dtype)}, ptr {cursor.name}, i64 {form.const}", INDEX
-            )
-        return cursor
+        return cursor, here
 
     def _advance(self, buffer: Buffer, cursor: Val, terms: list[tuple[Expr, int]], depth: int | None) -> Val:
         total: Val | None = None

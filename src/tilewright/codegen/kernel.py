@@ -47,6 +47,7 @@ from tilewright.tir.stmt import (
     walk_stmts,
 )
 
+_NOT_IN_VECTORS = (For, Repeat, Alloc, Emit)
 _STREAM_BYTES = 32  # of a store past the caches, and what it must be a multiple of
 _PAST_CACHES = "!0"  # the name of LLVM's metadata that says so
 MAX_INSTRUCTIONS = 20_000  # LLVM's time grows faster than the code, and such code is faster as a loop
@@ -164,7 +165,7 @@ class _KernelEmitter:
             self.stmt(s.body)
             return
         if s.kind is LoopKind.VECTORIZED and not any(
-            isinstance(n, For | Repeat | Alloc | Emit) for n in walk_stmts(s.body)
+            isinstance(n, _NOT_IN_VECTORS) for n in walk_stmts(s.body)
         ):
             with self.e.vector(s.var, s.extent):
                 self.stmt(s.body)

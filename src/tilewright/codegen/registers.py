@@ -128,7 +128,7 @@ def _with_lanes(body: Stmt, lane: Var | None, lanes: int) -> Iterator[tuple[Stor
     stack = [(body, lane, lanes)]
     while stack:
         s, lane, lanes = stack.pop()
-        if isinstance(s, Store | Emit):
+        if isinstance(s, (Store, Emit)):
             yield s, lane, lanes
             continue
         if isinstance(s, For) and s.kind is LoopKind.VECTORIZED:

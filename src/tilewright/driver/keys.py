@@ -40,9 +40,11 @@ _SERIALISED = 64 << 20  # a larger ModelProto is not serialised only to be looke
 # Of the folders with rules: what keeps records, and what proposes points, but decides nothing of what a point means.
 _NO_RULES = frozenset(
     {
+        "anneal.py",
         "database.py",
         "evolve.py",
         "program_records.py",
+        "strategy.py",
         "tuning_exchange.py",
         "tuning_file.py",
         "tuning_tables.py",

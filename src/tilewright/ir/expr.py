@@ -301,6 +301,7 @@ class Bitcast(Expr):
 # ---------------------------------------------------------------------------------------------- constructors
 
 
+_ADD, _SUB, _MUL = BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL  # a member of an enum takes as long as a call
 _INDEX_LIMIT = 1 << (INDEX.bits - 1)
 
 
@@ -389,24 +390,26 @@ def _fold(op: BinaryOp, a: Expr, b: Expr) -> Expr:
 
 
 def add(a: Expr, b: Expr) -> Expr:
+    if type(a) is not Const and type(b) is not Const:
+        return Binary(_ADD, a, b)
     if is_const(a, 0):
         return b
-    if is_const(b, 0):
-        return a
-    return _fold(BinaryOp.ADD, a, b)
+    return a if is_const(b, 0) else _fold(_ADD, a, b)
 
 
 def sub(a: Expr, b: Expr) -> Expr:
-    return a if is_const(b, 0) else _fold(BinaryOp.SUB, a, b)
+    return a if is_const(b, 0) else _fold(_SUB, a, b)
 
 
 def mul(a: Expr, b: Expr) -> Expr:
+    if type(a) is not Const and type(b) is not Const:
+        return Binary(_MUL, a, b)
     for x, y in ((a, b), (b, a)):
         if is_const(x, 1):
             return y
         if is_const(x, 0):
             return x
-    return _fold(BinaryOp.MUL, a, b)
+    return _fold(_MUL, a, b)
 
 
 def floordiv(a: Expr, b: Expr) -> Expr:

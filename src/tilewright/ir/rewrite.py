@@ -67,7 +67,11 @@ def substitute(e: Expr, values: Mapping[Var, Expr], memo: Memo | None = None) ->
     """Replace variables. All at once: the replacements are not searched again. `memo` as in `transform`."""
     if isinstance(e, Var):
         return values.get(e, e)
-    if free_vars(e).isdisjoint(values):
+    try:  # as `free_vars`, without the call
+        names = e.known_vars
+    except AttributeError:
+        names = free_vars(e)
+    if names.isdisjoint(values):
         return e
     if memo is None:
         memo = {}

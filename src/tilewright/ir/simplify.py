@@ -36,6 +36,8 @@ from tilewright.ir.traits import SIZES, traits
 
 Number: TypeAlias = int | float  # an int, or ±inf
 
+_MOD = BinaryOp.MOD  # a member of an enum takes as long as a call
+
 
 class Interval(NamedTuple):
     """Inclusive bounds; ±inf where unknown."""
@@ -91,9 +93,22 @@ class Simplifier:
 
     def weighted(self, terms: Iterable[Expr], weights: Iterable[int]) -> Linear:
         """The normal form of a sum of integer expressions, each times a number."""
-        out = Linear(0, ())
+        total, coeffs, parts, has_rest = 0, dict[Expr, int](), 0, False
+        scaled: list[tuple[Linear, int]] = []
         for e, k in zip(terms, weights, strict=True):
-            out = self._sum(out, self._scale(self.linear(e), k))
+            form = self.linear(e)
+            scaled.append((form, k))
+            total += form.const * k
+            if k and form.terms:
+                parts += 1
+                for a, c in form.terms:
+                    coeffs[a] = coeffs.get(a, 0) + c * k
+                    has_rest = has_rest or (type(a) is Binary and a.op is _MOD)
+        if parts < 2 or not has_rest:  # all at once: there is no pair that stands for something else
+            return self._make(total, coeffs)
+        out = Linear(0, ())
+        for form, k in scaled:
+            out = self._sum(out, self._scale(form, k))
         return out
 
     def constant(self, e: Expr) -> int | None:
@@ -104,12 +119,12 @@ class Simplifier:
     # ------------------------------------------------------------------------------------------ whole expressions
 
     def _simplify(self, e: Expr) -> Expr:
-        if isinstance(e, Const | Var):
-            if isinstance(e, Var) and e.dtype is INDEX:
-                return self.expr(self.linear(e))
+        if isinstance(e, Const):
             return e
         if e.dtype is INDEX:
             return self.expr(self.linear(e))
+        if isinstance(e, Var):
+            return e
         if isinstance(e, Binary) and e.a.dtype is INDEX:
             return self._compare(e)
         return self._over_simple(e)
@@ -263,7 +278,7 @@ class Simplifier:
         if len(coeffs) < 2:
             return None
         for m, k in coeffs.items():
-            if k and isinstance(m, Binary) and m.op is BinaryOp.MOD and isinstance(m.b, Const):
+            if type(m) is Binary and m.op is _MOD and k and isinstance(m.b, Const):
                 c = int(m.b.value)
                 # In normal form too: (y // 8) // 58 is spelled y // 464.
                 whole = self._floordiv(self.linear(m.a), c)
@@ -361,11 +376,13 @@ class Simplifier:
     def _bounds_of(self, form: Linear) -> Interval:
         lo: Number = form.const
         hi: Number = form.const
+        has_open = False
         for atom, k in form.terms:
-            a = self._atom_bounds(atom)
-            lo += a.lo * k if k > 0 else a.hi * k
-            hi += a.hi * k if k > 0 else a.lo * k
-        if len(form.terms) > 1 and any(_is_open_quotient(atom) for atom, _ in form.terms):
+            low, high = self._atom_bounds(atom)
+            lo += low * k if k > 0 else high * k
+            hi += high * k if k > 0 else low * k
+            has_open = has_open or (type(atom) is Binary and _is_open_quotient(atom))
+        if has_open and len(form.terms) > 1:
             return Interval(max(lo, -self._above(self._scale(form, -1))), min(hi, self._above(form)))
         return Interval(lo, hi)
 
@@ -424,7 +441,7 @@ class Simplifier:
 
 def _is_open_quotient(atom: Expr) -> bool:
     """Is it a quotient, by a number, of sizes that are known when the program runs?"""
-    if not isinstance(atom, Binary) or atom.op is not BinaryOp.FLOORDIV or not isinstance(atom.b, Const):
+    if type(atom) is not Binary or atom.op is not BinaryOp.FLOORDIV or not isinstance(atom.b, Const):
         return False
     return atom.b.value > 0 and bool(traits(atom.a) & SIZES)
 

@@ -3,12 +3,13 @@
 A buffer that some kernel pads is left alone: a border around it (`FoldPadding`) saves as much, and it cannot have both.
 """
 
-from tilewright.ir.expr import Buffer, Expr, Load, Select, loads
+from tilewright.ir.expr import Buffer, loads
 from tilewright.schedule.find import find_block
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.compute_inline import ComputeInline
 from tilewright.schedule.steps.fold_padding import try_padding
 from tilewright.schedule.steps.store_at import StoreAt
+from tilewright.search.pieces import attach_pieces, is_choice
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module
 from tilewright.tir.stmt import Block, blocks
@@ -22,16 +23,12 @@ def store_in_place(module: Module) -> tuple[Module, tuple[Step, ...]]:
         if all(_only_moves(b) for b in blocks(func.body)):
             module, steps = _place_pieces(module, func, padded)
             taken.extend(steps)
-    return module, tuple(taken)
+    module, attached = attach_pieces(module, padded)
+    return module, (*taken, *attached)
 
 
 def _only_moves(block: Block) -> bool:
-    return block.try_store is not None and _is_choice(block.store.value)
-
-
-def _is_choice(e: Expr) -> bool:
-    """One of several elements, as it is."""
-    return isinstance(e, Load) or (isinstance(e, Select) and _is_choice(e.a) and _is_choice(e.b))
+    return block.try_store is not None and is_choice(block.store.value)
 
 
 def _place_pieces(module: Module, func: Func, padded: set[Buffer]) -> tuple[Module, list[Step]]:

@@ -19,6 +19,7 @@ from tilewright.families.space import KnobValues, Space
 from tilewright.families.stream.row_space import schedule_fold
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.schedule import Schedule
+from tilewright.search.grain import build_with_grain, without_grain
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func, single
@@ -58,6 +59,20 @@ def _spaces(request: ScheduleRequest) -> Iterator[Space]:
             yield found
 
 
+def find_space(
+    func: Func, target: Target, constants: frozenset[str], family: str, offered: Spaces = spaces
+) -> Space | None:
+    """The space of this family; None if it does not fit. Of our own families, those after it are not asked: some take
+    long.
+    """
+    known = (
+        _spaces(make_request(func, target, constants))
+        if offered is spaces
+        else offered(func, target, constants)
+    )
+    return next((s for s in known if s.family == family), None)
+
+
 def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> Draft:
     """Schedule `func` for `target`; `constants` names the params whose values are known at compile time."""
     return choose_schedule(func, target, constants).draft
@@ -79,7 +94,7 @@ def schedule_as(
     constants: frozenset[str],
     family: str,
     decisions: KnobValues,
-    offered: Spaces | None = None,
+    offered: Spaces = spaces,
 ) -> Schedule:
     """The schedule that a family makes of `func` with these values of its knobs; ScheduleError if it makes none.
     Spaces may be `offered` by others than our families.
@@ -89,13 +104,12 @@ def schedule_as(
         if decisions:
             raise ScheduleError(f"{family} has no knobs", hint=f"{', '.join(decisions)} cannot be chosen")
         return fallback(func, target, constants).draft
-    known = {space.family: space for space in (offered or spaces)(func, target, constants)}
-    if family not in known:
-        fitting = ", ".join((*known, *_FALLBACKS))
+    space = find_space(func, target, constants, family, offered)
+    if space is None:
+        fitting = ", ".join((*(s.family for s in offered(func, target, constants)), *_FALLBACKS))
         raise ScheduleError(f"{family} does not fit {func.name}", hint=f"what fits is: {fitting}")
-    space = known[family]
     names = [k.name for k in space.knobs]
-    if set(names) != set(decisions):
+    if set(names) != set(without_grain(decisions)):
         raise ScheduleError(
             f"{family} has other knobs than {', '.join(decisions) or 'none'}",
             hint=f"its knobs are: {', '.join(names) or 'none'}",
@@ -103,7 +117,7 @@ def schedule_as(
     if not space.has_point(np.array([decisions[n] for n in names], np.int64)):
         choices = "; ".join(f"{k.name} of {', '.join(map(str, k.choices))}" for k in space.knobs)
         raise ScheduleError(f"{family} has no such point for {func.name}", hint=f"there are: {choices}")
-    return space.build(decisions)
+    return build_with_grain(space, decisions)
 
 
 def by_family(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:

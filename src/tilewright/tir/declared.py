@@ -31,7 +31,7 @@ _NOTHING = Declared({}, {}, {})
 def declared(s: Stmt) -> Declared:
     """What `s` and all below it declare. Names are unique; where they are not yet, the last one counts."""
     below = declared_below(s)
-    if not isinstance(s, For | Block):
+    if not isinstance(s, For) and not isinstance(s, Block):
         return below
     found = Declared({}, {}, {})
     _add(s, found)

@@ -17,7 +17,11 @@ PlaceFn: TypeAlias = Callable[[Buffer, Indices], Indices]
 
 def map_exprs(s: Stmt, fn: ExprFn) -> Stmt:
     """Apply `fn` to every outermost expression in `s`. Parts that do not change keep their identity."""
-    return _map_parts(s, fn, lambda c: map_exprs(c, fn))
+
+    def child(c: Stmt) -> Stmt:
+        return _map_parts(c, fn, child)
+
+    return child(s)
 
 
 def _map_parts(s: Stmt, fn: ExprFn, child: Callable[[Stmt], Stmt]) -> Stmt:

@@ -22,8 +22,8 @@ class Touched(NamedTuple):
 def touched(s: Stmt) -> Touched:
     """What `s` and all below it touch."""
     if isinstance(s, Store):
-        exprs = (*s.indices, s.value)
-        return Touched(_read(exprs), {s.buffer: None}, _kinds(exprs))
+        reads, kinds = _of((*s.indices, s.value))
+        return Touched(reads, {s.buffer: None}, kinds)
     try:
         return s.known_touched
     except AttributeError:
@@ -37,20 +37,30 @@ def _below(s: Stmt) -> Touched:
     own = (*(ld for place in s.operands for ld in place),) if isinstance(s, Emit) else stmt_exprs(s)
     if len(below) == 1 and not own:
         return touched(below[0])
-    reads, writes, kinds = _read(own), dict[Buffer, None](), _kinds(own)
-    for part in map(touched, below):
+    (reads, kinds), writes = _of(own), dict[Buffer, None]()
+    for c in below:
+        if isinstance(c, Store):  # not remembered, so not made
+            kinds |= _add((*c.indices, c.value), reads)
+            writes[c.buffer] = None
+            continue
+        part = touched(c)
         reads.update(part.reads)
         writes.update(part.writes)
         kinds |= part.kinds
     return Touched(reads, writes, kinds)
 
 
-def _read(exprs: tuple[Expr, ...]) -> dict[Buffer, None]:
-    return dict.fromkeys([ld.buffer for e in exprs for ld in loads(e)])
+def _of(exprs: tuple[Expr, ...]) -> tuple[dict[Buffer, None], int]:
+    """What they read, and their `traits`."""
+    reads = dict[Buffer, None]()
+    return reads, _add(exprs, reads)
 
 
-def _kinds(exprs: tuple[Expr, ...]) -> int:
-    found = 0
+def _add(exprs: tuple[Expr, ...], reads: dict[Buffer, None]) -> int:
+    """Add what they read; their `traits`."""
+    kinds = 0
     for e in exprs:
-        found |= traits(e)
-    return found
+        for ld in loads(e):
+            reads[ld.buffer] = None
+        kinds |= traits(e)
+    return kinds

@@ -24,7 +24,8 @@ from tilewright.ir.expr import Buffer
 from tilewright.schedule.decisions import OpenDecision
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
-from tilewright.search.default import Spaces, schedule_func
+from tilewright.search.default import Spaces, find_space, schedule_func
+from tilewright.search.grain import build_with_grain
 from tilewright.search.trace_space import TraceSpace
 from tilewright.support.answering import answer_requests
 from tilewright.support.artifact import KernelCall, Place, Slot, TensorSpec
@@ -69,6 +70,13 @@ class Task:
         undecided = tuple(replace(s, decision=None) if isinstance(s, OpenDecision) else s for s in steps)
         return (TraceSpace(self.func, undecided, self.target, self.constants),)
 
+    def find_space(self, family: str) -> Space | None:
+        """That of a family, without looking for others."""
+        if self.trace is None:
+            target = self.target.for_threads(self.threads)
+            return find_space(self.func, target, self.constants, family, self.spaces)
+        return next((s for s in self.design_spaces() if s.family == family), None)
+
     def default(self) -> Schedule:
         """What it is scheduled by without tuning."""
         if self.trace is None:
@@ -109,7 +117,7 @@ class Maker:
     def __init__(self, task: Task) -> None:
         self.task = task
         self._passes = legalize(task.target)
-        self._spaces: dict[str, Space] | None = None
+        self._spaces: dict[str, Space | None] = {}
 
     def schedule(self, rule: str, decisions: KnobValues) -> tuple[Func, Trace]:
         """ScheduleError where a step refuses the point, UserError where the rule is not one of this Func's."""
@@ -119,12 +127,12 @@ class Maker:
         if rule == DEFAULT:
             schedule = task.default()
         else:
-            if self._spaces is None:
-                self._spaces = {s.family: s for s in task.design_spaces()}
-            space = self._spaces.get(rule)
+            if rule not in self._spaces:
+                self._spaces[rule] = task.find_space(rule)
+            space = self._spaces[rule]
             if space is None:
                 raise UserError(f"the rule {rule!r} does not fit this Func")
-            schedule = space.build(decisions)
+            schedule = build_with_grain(space, decisions)
         return schedule.module.funcs[0], schedule.trace
 
     def make(self, rule: str, decisions: KnobValues) -> tuple[Candidate, Trace]:

@@ -41,6 +41,7 @@ from tilewright.tuning.trial import Candidate, TrialStatus, find_difference, ran
 
 NOBODY = -1  # no candidate runs
 _EMPTY_JOBS = 100
+_LONG_RUN = 0.02  # seconds, given: caches keep little of what a program had for so long
 _SPIN_US = "100000"  # inside of a program workers do not sleep between kernels: nor shall they between sites
 
 
@@ -251,9 +252,11 @@ class ProgramBench:
         mixed = [placed[n][1] if n in placed else job for n, job in enumerate(self.jobs)]
         ours: list[list[float]] = []
         base: list[list[float]] = []
-        for _ in range(head["runs"]):
-            base.append(self.run(self.jobs))
-            ours.append(self.run(mixed))
+        for n in range(head["runs"]):  # in an order that alternates: the machine drifts
+            first, second = (self.jobs, mixed) if n % 2 == 0 else (mixed, self.jobs)
+            pair = self.run(first), self.run(second)
+            base.append(pair[n % 2])
+            ours.append(pair[1 - n % 2])
         for site, (number, _) in placed.items():
             results[number] |= {"seconds": [r[site] for r in ours], "base": [r[site] for r in base]}
         return {"status": TrialStatus.OK.value, "results": results}
@@ -369,10 +372,11 @@ def compare_programs(head: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turn(context: RunContext, seconds: float) -> list[float]:
-    """Runs for about so long, after one in which it brings its own data to the caches."""
+    """Runs for about so long; if they are short, after one in which it brings its own data to the caches."""
+    start = time.perf_counter()
     context.run()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
+    first = time.perf_counter() - start
+    times, end = ([first], start + seconds) if first > _LONG_RUN else ([], start + first + seconds)
     while not times or time.perf_counter() < end:
         start = time.perf_counter()
         context.run()

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,19 @@ _TRIES = 4  # of one batch, each with one candidate less
 
 @dataclass(frozen=True, slots=True)
 class InsideOutcome:
-    """`ratio`: the time of a candidate over that of what was compiled, at the same site in the same runs."""
+    """`ratios`: the times of a candidate over those of what was compiled, at the same site, run by run: one of the
+    program with it, and the neighbouring one without.
+    """
 
     status: TrialStatus
-    ratio: float = math.inf
+    ratios: tuple[float, ...] = ()
     message: str = ""
     is_lost: bool = False  # nothing is known of it: whoever was to time it is gone
+
+    @property
+    def ratio(self) -> float:
+        """Their median; infinite if it failed."""
+        return median(self.ratios) if self.ratios else math.inf
 
 
 class Insides(Closing):
@@ -184,8 +192,9 @@ def _outcome(said: dict[str, Any]) -> InsideOutcome:
     status = TrialStatus(said["status"])
     if status is not TrialStatus.OK:
         return InsideOutcome(status, message=said.get("message", ""))
-    # What disturbs a run makes it longer, never shorter.
-    return InsideOutcome(status, min(said["seconds"]) / min(said["base"]))
+    # The machine drifts by more than candidates differ, and neighbours have that in common.
+    pairs = zip(said["seconds"], said["base"], strict=True)
+    return InsideOutcome(status, tuple(one / other for one, other in pairs))
 
 
 def _failed(failure: ProcessDied | ProcessLate) -> InsideOutcome:

@@ -13,10 +13,9 @@ the one that compilation makes by itself. It is kept only if it is quicker beyon
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
-from statistics import median
 
 from tilewright.compiler import CompiledModel
 from tilewright.driver.trace import ProgramTrace
@@ -27,7 +26,6 @@ from tilewright.search.program_records import InsideTrial, ProgramRecord
 from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup
 from tilewright.tuning.candidate import Task
-from tilewright.tuning.candidates import Point
 from tilewright.tuning.failures import Failure
 from tilewright.tuning.insides import InsideOutcome
 from tilewright.tuning.program_source import ProgramSource
@@ -40,7 +38,7 @@ from tilewright.tuning.structures import (
     other_joins,
     other_layouts,
 )
-from tilewright.tuning.task_search import CLEARLY_BETTER, FINALISTS, TaskSearch
+from tilewright.tuning.task_search import Entrant, TaskSearch
 from tilewright.tuning.trial import Candidate, TrialStatus
 from tilewright.tuning.workplace import CandidateBuilder, ProgramRunner
 
@@ -50,20 +48,23 @@ _log = logging.getLogger("tilewright")
 _JOINT_SHARE = 0.4
 _FINAL_SHARE = 0.2
 _NEGLIGIBLE = 0.004  # of a run, given: a task below is not tuned
-BATCH = 24  # candidates that are built together for each copy of the program, bound: about two seconds of building
-_SITES = 4  # candidates of one task in a batch, for each copy, bound
+BATCH = (
+    32  # candidates that are built together for each copy of the program, bound: a few seconds of building
+)
+_MOST_OF_A_TASK = 8  # candidates in a batch, for each copy, bound
+_ROUNDS = 2  # of the program in which new candidates of a batch are timed, bound
 _NO_MORE = 1000  # batches that stand for having no more points
 _RUNS = 4  # of the program with candidates, and as many without
-_AGAIN = 2  # times that what seems to be a gain is measured once more
+_STRUCTURE_RUNS = 10  # of the program of a structure, to time its sites
 _JOINT_BATCHES = 2  # of each structure, bound
-_FINAL_ROUNDS = 9
-_LEAST_FINAL_ROUNDS = 3
-_FINAL_RUNS = 3
-_COMPARE_ROUNDS = 25
-_LEAST_ROUNDS = 5  # if the user does not want to wait
+_LEAST_FINAL_ROUNDS = 6
+_TURN_SECONDS = 0.01  # of a program that takes turns; one run, if it takes longer
+_LEAST_ROUNDS, _MOST_ROUNDS = 25, 400  # of such turns
+_COMPARE_SHARE = 0.1  # of the budget, and in seconds at least and at most
+_LEAST_COMPARE, _MOST_COMPARE = 4.0, 40.0
 _TOLERANCE = 1e-3  # of the largest output, given: orders of sums differ in every layer
 _LEAST_GAIN = 1.005  # given: for less, nothing is kept
-_WORTH_MORE = 0.97  # of a ratio, given: gains that are kept if all of them together are not quicker
+_MUCH = 0.97  # a ratio, given: gains that are kept if all of them together are not quicker
 
 OnStep = Callable[[str], None]
 
@@ -109,7 +110,10 @@ class ProgramTuner:
     on_step: OnStep = lambda text: None
     seed: int = 0
     limit: float = math.inf  # of trials
-    is_joint: bool = True  # or loops alone, in the compiler's own structure
+    is_joint: bool = True  # or loops alone, in the structure that it begins with
+    begin: ProgramTrace = field(
+        default_factory=ProgramTrace
+    )  # what is not decided here is the compiler's own
     searches: dict[str, TaskSearch] = field(default_factory=dict[str, TaskSearch])
     history: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     trials: int = 0
@@ -122,23 +126,23 @@ class ProgramTuner:
 
     def run(self) -> ProgramOutcome:
         """What came of it."""
-        _, self._untuned = self.source.compile(ProgramTrace(), {})
-        own = self._sited(ProgramTrace())
+        _, self._untuned = self.source.compile(self.begin, {})
+        own = self._sited(self.begin)
         self._enter(own)
         self.untuned_seconds = sum(self.inside.seconds)
         if self.is_joint:
             self._joint(own)
         self._loops()
         self._finals()
-        return self._finish(_COMPARE_ROUNDS)
+        return self._finish(min(max(_COMPARE_SHARE * self.budget, _LEAST_COMPARE), _MOST_COMPARE))
 
     def settle(self) -> ProgramOutcome | None:
         """End soon, with what is clearly better so far; None if nothing was measured yet."""
         if self._untuned is None or self._program is None:
             return None
         for s in self._current():
-            s.settle()
-        return self._finish(_LEAST_ROUNDS)
+            s.decide()
+        return self._finish(_LEAST_COMPARE)
 
     @property
     def estimate(self) -> float:
@@ -161,7 +165,7 @@ class ProgramTuner:
 
     def _enter(self, program: SitedProgram) -> None:
         """Candidates that follow stand in this program."""
-        self.inside.prepare(program, 2 + _RUNS)
+        self.inside.prepare(program, _STRUCTURE_RUNS)
         self._program = program
         total = sum(self.inside.seconds)
         for key, (func, constants) in program.funcs.items():
@@ -261,71 +265,81 @@ class ProgramTuner:
 
     def _batch(self, wanted: Sequence[TaskSearch]) -> bool:
         """Build and time candidates of these tasks, the first ones first; False if there are no more."""
-        copies = self.inside.copies
-        count = int(min(BATCH * copies, self.limit - self.trials))
-        chosen: list[tuple[TaskSearch, int, Proposal]] = []
-        for s in wanted:
-            if s.batches >= _NO_MORE:  # to look for more again takes as long as to find some
-                continue
-            many = min(max(_SITES, BATCH // len(wanted)) * copies, count - len(chosen))
-            if many < 1:
-                break
-            proposals = s.evolution.propose(many)
-            if not proposals:
-                s.batches += _NO_MORE
-            chosen += [(s, site, p) for site, p in zip(cycle(s.sites), proposals, strict=False)]
+        chosen = self._proposed(wanted)
         if not chosen:
             return False
-        outcomes = self._tried([(s, site, s.point(p)) for s, site, p in chosen], _RUNS)
-        for s in dict.fromkeys(s for s, _, _ in chosen):
-            own = [(p, o.ratio) for (t, _, p), o in zip(chosen, outcomes, strict=True) if t is s]
-            s.tell(own)
+        tasks = list(dict.fromkeys(s for s, _ in chosen))
+        before = [s.best for s in tasks]
+        built = self.candidates.build_all([(s.task, s.point(p)) for s, p in chosen])
+        for (s, p), b in zip(chosen, built, strict=True):
+            if b.candidate is None:
+                s.tell(p, None, ())
+                self._note([(s, s.sites[0], p, InsideOutcome(b.status, message=b.message))])
+        waiting = {
+            s: deque(
+                (p, b.candidate)
+                for (t, p), b in zip(chosen, built, strict=True)
+                if t is s and b.candidate is not None
+            )
+            for s in tasks
+        }
+        while any(waiting.values()):
+            self._run_round(waiting)
+        for s, best in zip(tasks, before, strict=True):
+            s.end_batch(best)
         self.history.append((self.clock(), self.estimate))
         self.on_step("")
         return True
 
-    def _tried(self, wanted: Sequence[tuple[TaskSearch, int, Point]], runs: int) -> list[InsideOutcome]:
-        """Candidates at sites, built and timed. What a run has measured is recorded at once."""
-        built = self.candidates.build_all([(s.task, point) for s, _, point in wanted])
-        failed = {n: b for n, b in enumerate(built) if b.candidate is None}
-        found = {n: InsideOutcome(b.status, message=b.message) for n, b in failed.items()}
-        self._note([(*wanted[n], o) for n, o in found.items()])
-        left: dict[int, tuple[int, Candidate]] = {
-            n: (wanted[n][1], b.candidate) for n, b in enumerate(built) if b.candidate is not None
-        }
-        while left:
-            numbers = self._at_once(left)
-            now = [left.pop(n) for n in numbers]
-            timed = self.inside.run(now, runs)
-            try:
-                timed = self._confirmed(now, timed, runs)
-            finally:  # whatever happens meanwhile
-                found |= dict(zip(numbers, timed, strict=True))
-                self._note([(*wanted[n], found[n]) for n in numbers])
-        return [found[n] for n in range(len(wanted))]
-
-    def _at_once(self, left: Mapping[int, tuple[int, Candidate]]) -> list[int]:
-        """Those that run together: each copy of the program has one candidate at a site."""
-        taken: dict[int, list[int]] = {}
-        for n, (site, _) in left.items():
-            taken.setdefault(site, []).append(n)
-        return [n for numbers in taken.values() for n in numbers[: self.inside.copies]]
-
-    def _confirmed(
-        self, placed: Sequence[tuple[int, Candidate]], found: Sequence[InsideOutcome], runs: int
-    ) -> list[InsideOutcome]:
-        """What seems to be a gain is measured again: of many, the best is luck otherwise."""
-        ratios = {n: [o.ratio] for n, o in enumerate(found) if o.ratio < CLEARLY_BETTER}
-        for _ in range(_AGAIN if ratios else 0):
-            for n, o in zip(ratios, self.inside.run([placed[n] for n in ratios], runs), strict=True):
-                ratios[n].append(o.ratio)
-        return [replace(o, ratio=median(ratios[n])) if n in ratios else o for n, o in enumerate(found)]
-
-    def _note(self, measured: Sequence[tuple[TaskSearch, int, Point, InsideOutcome]]) -> None:
-        trials: list[InsideTrial] = []
-        for s, site, (rule, decisions), o in measured:
-            if o.is_lost:  # with its node: nothing is known of it
+    def _proposed(self, wanted: Sequence[TaskSearch]) -> list[tuple[TaskSearch, Proposal]]:
+        """As many as take about two seconds to build. A task has no more of them than its sites time in two rounds."""
+        copies = self.inside.copies
+        count = int(min(BATCH * copies, self.limit - self.trials))
+        chosen: list[tuple[TaskSearch, Proposal]] = []
+        for s in wanted:
+            if s.batches >= _NO_MORE:  # to look for more again takes as long as to find some
                 continue
+            many = min(_ROUNDS * len(s.sites) * copies, _MOST_OF_A_TASK * copies, count - len(chosen))
+            if many < 1:
+                break
+            proposals = s.propose(many)
+            if not proposals:
+                s.batches += _NO_MORE
+            chosen += [(s, p) for p in proposals]
+        return chosen
+
+    def _run_round(self, waiting: Mapping[TaskSearch, deque[tuple[Proposal, Candidate]]]) -> None:
+        """Run the program with something at each site: a candidate that waits for it, or else a leader of which too
+        little is known.
+        """
+        placed: list[tuple[TaskSearch, int, Proposal | Entrant, Candidate]] = []
+        for s in self._current():
+            for site in s.sites:
+                for _ in range(self.inside.copies):
+                    queue = waiting.get(s)
+                    if queue:
+                        placed.append((s, site, *queue.popleft()))
+                        continue
+                    leader = s.doubtful()
+                    if leader is not None:
+                        placed.append((s, site, leader, leader.candidate))
+                    break  # a leader is timed once at a site
+        outcomes = self.inside.run([(site, c) for _, site, _, c in placed], _RUNS)
+        ended = list(zip(placed, outcomes, strict=True))
+        self._note([(s, site, p, o) for (s, site, p, _), o in ended if isinstance(p, Proposal)])
+        for (s, _, what, candidate), o in ended:
+            if isinstance(what, Proposal):
+                s.tell(what, candidate, o.ratios)
+            else:
+                s.tell_again(what, o.ratios)
+
+    def _note(self, measured: Sequence[tuple[TaskSearch, int, Proposal, InsideOutcome]]) -> None:
+        """Record what is new."""
+        trials: list[InsideTrial] = []
+        for s, site, p, o in measured:
+            if o.is_lost or not s.is_new(p):  # with its node: nothing is known of it
+                continue
+            rule, decisions = s.point(p)
             if o.status is not TrialStatus.OK:
                 name = s.task.func.name
                 s.failed.append(Failure(o.status.value, o.message, name, rule, dict(decisions)))
@@ -338,46 +352,38 @@ class ProgramTuner:
     # ------------------------------------------------------------------------------------------------------ the end
 
     def _finals(self) -> None:
-        """Measure the best few of each task again, at its sites in turn. A site has one candidate at a time."""
+        """Time leaders until enough is known of them, and decide."""
         self.on_step("finals")
-        found = [(s, rank, p) for s in self._current() for rank, p in enumerate(s.finalists())]
-        built = self.candidates.build_all([(s.task, s.point(p)) for s, _, p in found])
-        entrants = [(*f, b.candidate) for f, b in zip(found, built, strict=True) if b.candidate is not None]
         end = (1 - _FINAL_SHARE / 2) * self.budget
-        for n in range(_FINAL_ROUNDS):
-            if self.clock() > end and n >= _LEAST_FINAL_ROUNDS:
+        rounds = 0
+        while any(s.doubtful() is not None for s in self._current()):
+            if self.clock() > end and rounds >= _LEAST_FINAL_ROUNDS:
                 break
-            for rank in range(FINALISTS):
-                now = [(s, p, c) for s, r, p, c in entrants if r == rank]
-                sites = [s.sites[(n + rank) % len(s.sites)] for s, _, _ in now]
-                outcomes = self.inside.run(
-                    [(site, c) for site, (_, _, c) in zip(sites, now, strict=True)], _FINAL_RUNS
-                )
-                for (s, p, _), o in zip(now, outcomes, strict=True):
-                    s.tell_final(p, o.ratio)
-        for s in {s: None for s, _, _ in found}:
+            self._run_round({})
+            rounds += 1
+        for s in self._current():
             s.decide()
 
-    def _finish(self, rounds: int) -> ProgramOutcome:
-        """Compile with what has won, compare, and keep it if it is quicker."""
+    def _finish(self, seconds: float) -> ProgramOutcome:
+        """Compile with what has won, compare for about so long, and keep it if it is quicker."""
         untuned, program = self._untuned, self._program
         assert untuned is not None and program is not None
-        structure = program.trace
         outcome = ProgramOutcome(untuned)
-        won = {s.task.key: s for s in self._current() if s.chosen is not None}
-        tries = [won, {k: s for k, s in won.items() if s.decided < _WORTH_MORE}]
-        for n, kept in enumerate(tries):
-            if n and len(kept) == len(won):
+        tried = [untuned]
+        for n, (structure, kept) in enumerate(self._outcomes(program.trace)):
+            if n and self.clock() > self.budget:
                 break
             self.on_step("comparing programs")
             choices = {k: s.chosen for k, s in kept.items() if s.chosen is not None}
             _, made = self.source.compile(_without_kernels(structure), choices)
-            if _same(made, untuned):
-                break
+            if any(made.trace == t.trace for t in tried):
+                continue
+            tried.append(made)
+            turn = max(_TURN_SECONDS, sum(self.inside.seconds))
             found = self.inside.compare(
                 [untuned.artifact, made.artifact],
-                rounds=rounds,
-                seconds=max(0.05, min(0.5, 0.05 * self.budget / rounds)),
+                rounds=round(min(max(seconds / (2 * turn), _LEAST_ROUNDS), _MOST_ROUNDS)),
+                seconds=_TURN_SECONDS,
                 tolerance=_TOLERANCE,
             )
             if isinstance(found, str):
@@ -392,6 +398,15 @@ class ProgramTuner:
                 break
         self._record(outcome)
         return outcome
+
+    def _outcomes(self, structure: ProgramTrace) -> Iterator[tuple[ProgramTrace, dict[str, TaskSearch]]]:
+        """What may be kept, the most promising first: all that has won; those kernels alone that gain much; all that
+        has won in the compiler's own structure.
+        """
+        won = {k: s for k, s in self.searches.items() if s.chosen is not None}
+        yield structure, won
+        yield structure, {k: s for k, s in won.items() if s.decided < _MUCH}
+        yield self.begin, won
 
     def _keep_choices(self, choices: Mapping[str, Choice]) -> None:
         """For other programs with the same kernels."""
@@ -422,7 +437,3 @@ def _structure(trace: ProgramTrace) -> Mapping[str, frozenset[str]]:
 def _without_kernels(trace: ProgramTrace) -> ProgramTrace:
     kept = {n: d for n, d in trace.sections.items() if n not in ("kernels", "beside")}
     return replace(trace, sections=kept)
-
-
-def _same(one: CompiledModel, other: CompiledModel) -> bool:
-    return one.trace == other.trace

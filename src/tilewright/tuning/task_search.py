@@ -1,25 +1,52 @@
 """The search for one task inside of a program: which points are tried, and which of them wins.
 
-Ratios are of a candidate's time over that of what was compiled, at the same site in the same runs. In passing they are
-taken from a few runs, so the best of many is partly luck: the best few are measured again, and only these measurements
-decide.
+Ratios are of a candidate's time over that of what was compiled, at the same site in neighbouring runs. The few that a
+candidate is first timed with only say whether it is worth more: of many, the best is luck otherwise. The *leaders* are
+timed again whenever the program runs and a site has nothing new to try, and these ratios alone decide.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from tilewright.families.space import KnobValues
 from tilewright.search.database import Choice
 from tilewright.search.evolve import Evolution, Proposal
+from tilewright.search.grain import GrainSpace
 from tilewright.support.turns import median_of_rounds
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Point
 from tilewright.tuning.failures import Failure
+from tilewright.tuning.trial import Candidate
 
-FINALISTS = 3
-_BY_FAR = 0.95  # a ratio, given: more than luck
-CLEARLY_BETTER = 0.985  # a ratio, given: what is measured in passing differs by about as much from run to run
+_LEADERS = 3  # candidates of a task that are timed again; bound
+_ENOUGH = 48  # ratios that decide: more would not change what is chosen; bound
+_LEAST_RATIOS = 6  # that decide, given: fewer are luck
+_WORTH_MORE = 0.995  # a ratio, given: a candidate that first took longer is not timed again
+_BETTER = 0.99  # a ratio, given: less of a gain than this is none
+_DOUBT = (
+    0.2  # that what is chosen is no gain, given: the whole program is compared in the end, with less doubt
+)
+
+
+@dataclass(slots=True, eq=False)
+class Entrant:
+    """A candidate that may be the best."""
+
+    proposal: Proposal
+    candidate: Candidate
+    first: float  # the median of the ratios that it was first timed with
+    ratios: list[float] = field(default_factory=list[float])  # measured since
+
+    @property
+    def ratio(self) -> float:
+        """As far as it is known."""
+        return median([self.first, *self.ratios])
+
+    @property
+    def is_known(self) -> bool:
+        return len(self.ratios) >= _LEAST_RATIOS
 
 
 @dataclass(slots=True, eq=False)
@@ -33,17 +60,21 @@ class TaskSearch:
     trials: int = 0
     batches: int = 0
     last_gain: float = 0.0
-    best: float = 1.0  # ratio, measured in passing
     decided: float = 1.0  # ratio, of what was chosen
     chosen: Choice | None = None  # None: what was compiled
     failed: list[Failure] = field(default_factory=list[Failure])
+    leaders: list[Entrant] = field(default_factory=list[Entrant])  # the best first
     _evolution: Evolution | None = None
-    _finals: dict[Proposal, list[float]] = field(default_factory=dict[Proposal, list[float]])
+    # What an earlier tuning has measured: is it yet to be timed again?
+    _recalled: dict[Proposal, bool] = field(default_factory=dict[Proposal, bool])
 
     @property
     def evolution(self) -> Evolution:
         if self._evolution is None:
-            self._evolution = Evolution(self.task.design_spaces(), self.seed)
+            found = self.task.design_spaces()
+            # One thread runs all parts anyway.
+            offered = found if self.task.threads == 1 else [GrainSpace(s) for s in found]
+            self._evolution = Evolution(offered, self.seed)
         return self._evolution
 
     @property
@@ -51,12 +82,27 @@ class TaskSearch:
         """How many were ranked; 0 before anybody has asked for them."""
         return 0 if self._evolution is None else self._evolution.size
 
+    @property
+    def best(self) -> float:
+        """The least ratio of what was timed again."""
+        return min((e.ratio for e in self.leaders if e.is_known), default=1.0)
+
     def recall(self, rule: str, decisions: KnobValues, ratio: float) -> None:
         """A ratio that was measured before."""
         p = self.evolution.find(rule, decisions)
         if p is not None:
             self.evolution.tell(p, ratio)
-            self.best = min(self.best, ratio)
+            self._recalled[p] = ratio < _WORTH_MORE
+
+    def propose(self, count: int) -> list[Proposal]:
+        """Points to be built next: those that were worth more in an earlier tuning come first."""
+        again = [p for p, is_due in self._recalled.items() if is_due][:count]
+        self._recalled |= dict.fromkeys(again, False)
+        return again + self.evolution.propose(count - len(again))
+
+    def is_new(self, p: Proposal) -> bool:
+        """Or was it measured in an earlier tuning?"""
+        return p not in self._recalled
 
     @property
     def promise(self) -> float:
@@ -66,41 +112,47 @@ class TaskSearch:
     def point(self, p: Proposal) -> Point:
         return self.evolution.rule(p), self.evolution.decisions(p)
 
-    def tell(self, found: Sequence[tuple[Proposal, float]]) -> None:
-        """The ratios of a batch, infinite where a candidate failed."""
-        before = self.best
-        for p, ratio in found:
-            self.trials += 1
-            self.evolution.tell(p, ratio)
-            self.best = min(self.best, ratio)
+    # ------------------------------------------------------------------------------------------------ what was timed
+
+    def tell(self, p: Proposal, candidate: Candidate | None, ratios: Sequence[float]) -> None:
+        """The first ratios of a candidate; none if it failed."""
+        self.trials += self.is_new(p)
+        first = median(ratios) if ratios else math.inf
+        self.evolution.tell(p, first)
+        if candidate is not None and first < _WORTH_MORE:
+            self.leaders.append(Entrant(p, candidate, first))
+            self._sort()
+
+    def tell_again(self, entrant: Entrant, ratios: Sequence[float]) -> None:
+        """Further ratios of a leader; none if it failed."""
+        entrant.ratios += ratios
+        known = entrant.ratio if ratios else math.inf
+        self.evolution.tell(entrant.proposal, known)
+        if known >= _WORTH_MORE and (entrant.is_known or not ratios):
+            self.leaders = [e for e in self.leaders if e is not entrant]
+        self._sort()
+
+    def _sort(self) -> None:
+        self.leaders.sort(key=lambda e: e.ratio)
+        del self.leaders[_LEADERS:]
+
+    def end_batch(self, before: float) -> None:
+        """`before` is the best before the batch."""
         self.batches += 1
         self.last_gain = 1 - self.best / before
 
-    # ---------------------------------------------------------------------------------------------------- the finals
+    def doubtful(self) -> Entrant | None:
+        """The leader of which least is known, if that is not enough."""
+        known = min(self.leaders, key=lambda e: len(e.ratios), default=None)
+        return known if known is not None and len(known.ratios) < _ENOUGH else None
 
-    def finalists(self) -> list[Proposal]:
-        """Those that are worth measuring again."""
-        best = self.evolution.best
-        if best is None or best[1] >= CLEARLY_BETTER:
-            return []
-        return self.evolution.winners(FINALISTS)
-
-    def tell_final(self, p: Proposal, ratio: float) -> None:
-        self._finals.setdefault(p, []).append(ratio)
-
-    def settle(self) -> None:
-        """Take what was clearly the best in passing, without measuring it again."""
-        best = self.evolution.best
-        if best is not None and best[1] < _BY_FAR:
-            rule, decisions = self.point(best[0])
-            self.chosen, self.decided = Choice(rule, decisions), best[1]
+    # ------------------------------------------------------------------------------------------------------- the end
 
     def decide(self) -> None:
-        """Take the best of the finalists, if it is better beyond doubt."""
-        found = [(p, median_of_rounds(r)) for p, r in self._finals.items() if all(map(math.isfinite, r))]
-        if not found:
-            return
-        p, ratio = min(found, key=lambda f: f[1].value)
-        if ratio.value < CLEARLY_BETTER and ratio.high < 1.0:
-            rule, decisions = self.point(p)
+        """Take the best of the leaders, if it is better with little doubt."""
+        known = [(e, median_of_rounds(e.ratios, _DOUBT)) for e in self.leaders if e.is_known]
+        found = [(e, r) for e, r in known if r.value < _BETTER and r.high < 1.0]
+        if found:
+            entrant, ratio = min(found, key=lambda f: f[1].value)
+            rule, decisions = self.point(entrant.proposal)
             self.chosen, self.decided = Choice(rule, decisions), ratio.value

@@ -54,8 +54,8 @@ _FETCHED = 0.4  # of the cost of a byte that was asked for ahead of time
 _ASK = 0.085  # cycles to ask for a line
 # Times what weights of one row take that are asked for although they come in order. Measured on a Zen 3, one and two
 # threads: 1.17 and 1.10 on MiniLM, 1.16 and 1.12 on GPT-2. With three rows and more it is 0.7 to 0.95.
-_ASKED_IN_ORDER = 1.13
-_BEHIND_READS = (
+ASKED_IN_ORDER = 1.13
+BEHIND_READS = (
     0.1  # of the arithmetic beside such reads, what is not hidden; judged: enough to prefer the least
 )
 
@@ -173,7 +173,7 @@ def one_row_seconds(f: Form, c: Choices, m: Machine, seconds: FloatArray) -> Flo
     and is not helped by asking, since they come in order.
     """
     reads = f.bytes_each * f.k * f.cols * f.batch / m.memory_rate
-    return reads * np.where(_is_fetched(f, c), _ASKED_IN_ORDER, 1.0) + _BEHIND_READS * seconds
+    return reads * np.where(_is_fetched(f, c), ASKED_IN_ORDER, 1.0) + BEHIND_READS * seconds
 
 
 def _step(height: IntArray, vectors: IntArray, c: Choices, f: Form, target: Target) -> FloatArray:
@@ -272,7 +272,8 @@ def _copy(elements: int, is_contiguous: bool, each: int, m: Machine) -> float:
 def _is_possible(f: Form, c: Choices, registers: int) -> NDArray[np.bool_]:
     rows_in, cols_in = _chunk(f, c)
     work = c.rows * c.vectors
-    fits = work + c.vectors + 1 <= registers
+    # Weights of a single row are used once, as operands from memory.
+    fits = work + np.where(c.rows == 1, 1, c.vectors) + 1 <= registers
     sized = (
         (c.rows <= f.rows)
         & (rows_in * (f.rows // rows_in) == f.rows)

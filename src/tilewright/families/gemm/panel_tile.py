@@ -4,6 +4,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.cost.register_tile import UNROLL
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
@@ -14,6 +15,7 @@ from tilewright.families.space import Costs, Points
 from tilewright.target.target import Target
 
 UNROLLS = (UNROLL, 24)  # multiply-adds written out in a step; bound
+PREFETCHES = (0, 32)  # steps of the reduction that columns are asked for ahead; bound
 
 
 class PanelTile(NamedTuple):
@@ -28,10 +30,28 @@ def panel_tiles(rows: int, target: Target) -> Points:
     return np.array([(*size, u) for size in sizes for u in UNROLLS], dtype=np.int64)
 
 
+def panel_loops(rows: int, target: Target) -> Points:
+    """(rows, vectors, unroll, columns_outside, prefetch): register tiles with all orders of the loops around them, and
+    with how far ahead they ask for columns.
+    """
+    loops = np.array([(outside, ahead) for outside in (1, 0) for ahead in PREFETCHES], dtype=np.int64)
+    tiles = panel_tiles(rows, target)
+    return np.concatenate([np.tile(tiles, (len(loops), 1)), np.repeat(loops, len(tiles), axis=0)], axis=1)
+
+
 def panel_seconds(
-    c: Contraction, rows: int, points: Points, target: Target, cols: int | None = None
+    c: Contraction,
+    rows: int,
+    points: Points,
+    target: Target,
+    cols: int | None = None,
+    *,
+    columns_outside: NDArray[np.bool_] | None = None,
+    prefetch: NDArray[np.int64] | int = 0,
 ) -> Costs:
-    """What tiles (rows, vectors, unroll) cost for `rows` rows, and for `cols` columns or all."""
+    """What tiles (rows, vectors, unroll: the first of each point) cost for `rows` rows, and for `cols` columns or all:
+    with columns outside, and none asked for ahead, unless others are chosen.
+    """
     k = prod(it.extent for it in c.reduce)
     cols = c.cols[-1].extent if cols is None else cols
     form = Form(
@@ -55,7 +75,16 @@ def panel_seconds(
         epilogue_loads=1,
     )
     no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
-    choices = Choices(points[:, 0], points[:, 1], no, yes, yes, np.zeros(len(points), np.int64), points[:, 2])
+    choices = Choices(
+        points[:, 0],
+        points[:, 1],
+        pack_a=no,
+        pack_b=yes,
+        columns_outside=yes if columns_outside is None else columns_outside,
+        chunk=np.zeros(len(points), np.int64),
+        unroll=points[:, 2],
+        prefetch=prefetch,
+    )
     return contraction_seconds(form, choices, target)
 
 

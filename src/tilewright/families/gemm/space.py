@@ -45,6 +45,7 @@ from tilewright.tir.stmt import Block, Iter, blocks
 # Bound: what is tried.
 _MAX_ROWS = 8  # rows of a tile: LLVM brings the elements of A of more forward until accumulators spill
 _MAX_VECTORS = 6  # vectors of each
+_ONE_ROW_VECTORS = (8, 12, 16)  # of a single row besides: its sums are few, and wait for each other
 _STEPS = ((64, 0), (24, 0), (96, 0), (64, 32))  # multiply-adds written out; steps that are prefetched
 _MAX_CHUNKS = 6  # chunks of each kind
 _TILE_COLUMNS = 32  # columns that follow each other in the result wherever it is divided evenly
@@ -228,8 +229,14 @@ def tile_sizes(registers: int) -> tuple[tuple[int, int], ...]:
     )
 
 
+def one_row_sizes(registers: int) -> tuple[tuple[int, int], ...]:
+    """(1, vectors) of wider tiles that fit where there is one row: weights are used once, as operands from memory."""
+    return tuple((1, v) for v in _ONE_ROW_VECTORS if v + 2 <= registers)
+
+
 def _grid(key: tuple[int, int, int], f: Form, registers: int) -> NDArray[np.int64]:
-    tiles = np.array([t for t in tile_sizes(registers) if t[0] <= f.rows], dtype=np.int64)
+    sizes = [*tile_sizes(registers), *(one_row_sizes(registers) if f.rows == 1 else ())]
+    tiles = np.array([t for t in sizes if t[0] <= f.rows], dtype=np.int64)
     packs = np.array([(a, b) for a in (0, 1) for b in (0, 1)], dtype=np.int64)
     orders = [(0, n) for n in (0, *_chunks(f.cols))] + [(1, n) for n in (0, *_chunks(f.rows))]
     loops = np.array([(*o, *s) for o in orders for s in _STEPS], dtype=np.int64)

@@ -14,6 +14,7 @@ from tilewright.cost.parallel import few_parts
 from tilewright.cost.stream import pass_seconds
 from tilewright.cost.work import domain
 from tilewright.families.elementwise.cost import alone_seconds, spatial_seconds
+from tilewright.families.gemm.cost import ASKED_IN_ORDER, BEHIND_READS
 from tilewright.families.gemm.panel_tile import panel_seconds
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.recurrent.match import RecurrentNest
@@ -29,8 +30,8 @@ NestSeconds: TypeAlias = Callable[[set[str]], float | None]
 
 
 def recurrent_seconds(nest: RecurrentNest, points: Points, target: Target) -> Costs:
-    """Of a nest, by (rows of a part, columns of a part, rows, vectors and unroll of the register tile); parts are 0
-    where it is not divided.
+    """Of a nest, by (rows of a part, columns of a part, rows, vectors, unroll and prefetch of the register tile); parts
+    are 0 where it is not divided.
     """
     m, lanes = target.machine, target.lanes(4)
     total = np.full(len(points), sum(spatial_seconds(b, lanes, m) for b in nest.every if not b.is_reduction))
@@ -66,7 +67,9 @@ def _sum_seconds(
     rows = row_part or (c.rows[-1].extent if c.rows else 1)
     cols = min(column_part or c.cols[-1].extent, c.cols[-1].extent)
     times = domain(block) / (rows * cols * prod(it.extent for it in c.reduce))
-    return np.maximum(again, panel_seconds(c, rows, tiles, target, cols) * times)
+    computing = panel_seconds(c, rows, tiles, target, cols, prefetch=tiles[:, 3]) * times
+    asked = np.where((tiles[:, 3] > 0) & (rows == 1), ASKED_IN_ORDER, 1.0)
+    return np.maximum(again * asked, computing) + BEHIND_READS * computing
 
 
 def around_recurrent_seconds(

@@ -26,12 +26,14 @@ from tilewright.families.gemm.register_tile import ReductionNest, tile_nest
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
 from tilewright.families.recurrent.match import RecurrentNest
-from tilewright.families.stream.elements import schedule_elements
+from tilewright.families.stream.elements import lanes_of, schedule_elements
 from tilewright.ir.expr import Scope, Var, free_vars
+from tilewright.ir.rewrite import substitute
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import contains_block, find_block, find_loop, loops_above
 from tilewright.schedule.steps.fuse import Fuse
-from tilewright.schedule.steps.loop_kind import Parallel
+from tilewright.schedule.steps.loop_kind import Parallel, Vectorize
+from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.set_scope import SetScope
@@ -49,6 +51,7 @@ class RecurrentPlan(NamedTuple):
     column_part: int  # columns of a part of each iteration; 0: columns are not divided
     tile: RegisterTile
     unroll: int  # multiply-adds written out in a step
+    prefetch: int  # steps of the sum ahead of which weights are asked for; 0: they are not
 
 
 def schedule_recurrent(s: Draft, nest: RecurrentNest, plan: RecurrentPlan, target: Target) -> None:
@@ -69,7 +72,7 @@ def schedule_recurrent(s: Draft, nest: RecurrentNest, plan: RecurrentPlan, targe
     for block in nest.every:
         if not block.is_reduction and block.name not in followers:
             with suppress(ScheduleError), s.transaction():
-                schedule_elements(s, block.name, target, is_shared=False)
+                _schedule_elements(s, block.name, shared, target)
     if columns:
         s.attempt(Parallel(columns))
     elif nest.is_long:
@@ -120,6 +123,35 @@ def _own(s: Draft, name: str, shared: list[str]) -> list[str]:
     return [n.var.name for n in loops_above(s.func, find_block(s.func, name)) if n.var.name not in shared]
 
 
+def _schedule_elements(s: Draft, name: str, shared: list[str], target: Target) -> None:
+    """In vectors. A block that reads what it has stored in an earlier iteration (the cell of an LSTM, the state of a
+    GRU) is no flow graph of elements; along its own loops it depends on nothing all the same.
+    """
+    try:
+        with s.transaction():
+            schedule_elements(s, name, target, is_shared=False)
+    except ScheduleError:
+        _vectorize_columns(s, name, shared, lanes_of(s, name, target))
+
+
+def _vectorize_columns(s: Draft, name: str, shared: list[str], lanes: int) -> None:
+    """Make lanes of the innermost loop, along which the block must store elements next to each other."""
+    block, own = find_block(s.func, name), _own(s, name, shared)
+    bound = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+    if not own or Var(own[-1]) not in free_vars(substitute(block.store.indices[-1], bound)):
+        raise ScheduleError(f"{name} does not store along its innermost loop")
+    extent, loop = s.loop(own[-1]).extent, own[-1]
+    whole = extent // lanes * lanes
+    parts = [loop]
+    if 0 < whole < extent:
+        s.apply(LoopPartition(loop, (whole,)))
+        parts = [f"{loop}_p0", f"{loop}_p1"]
+    if whole:
+        s.apply(Vectorize(s.apply(Split(parts[0], (None, lanes))).names[1] if whole > lanes else parts[0]))
+    if whole < extent:
+        s.apply(Vectorize(parts[-1]))
+
+
 def _tile(s: Draft, name: str, shared: list[str], plan: RecurrentPlan, target: Target) -> str:
     """Make register tiles of a contraction; returns the block that takes them up."""
     c = try_contraction(find_block(s.func, name))
@@ -144,7 +176,8 @@ def _tile(s: Draft, name: str, shared: list[str], plan: RecurrentPlan, target: T
     outside = (*outer, *cols[:-1], *rows[:-1], cols[-1], rows[-1])
     nest = ReductionNest(name, follower, outside, rows[-1], cols[-1], tuple(reduce))
     lanes = target.lanes(c.b.dtype.bytes)
-    tile_nest(s, nest, tile, lanes, plan.unroll, register_tiles(target, c.b.dtype), is_shared=False)
+    intrinsics = register_tiles(target, c.b.dtype)
+    tile_nest(s, nest, tile, lanes, plan.unroll, intrinsics, is_shared=False, prefetch=plan.prefetch)
     return follower
 
 

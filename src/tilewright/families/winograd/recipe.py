@@ -10,8 +10,10 @@ that goes over blocks of tiles, if there are several, is the first of the three:
 divided among workers. Otherwise each stage is.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilewright.cost.caches import LINE_BYTES
 from tilewright.families.choosing import choosing
 from tilewright.families.gemm.panels import lay_out_panels
 from tilewright.families.gemm.recipe import Contraction, register_tiles, try_contraction
@@ -20,6 +22,7 @@ from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.inline import single_consumer
 from tilewright.families.winograd.straight_line import schedule_straight_line
 from tilewright.ir.expr import Buffer, Scope, Var, loads
+from tilewright.ir.layout import FuseDims, Layout, PadDim
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.cache_write import CacheWrite
@@ -27,6 +30,7 @@ from tilewright.schedule.steps.iterate_over import IterateOver
 from tilewright.schedule.steps.loop_kind import Parallel
 from tilewright.schedule.steps.merge import Merge
 from tilewright.schedule.steps.set_scope import SetScope
+from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
@@ -40,6 +44,19 @@ class WinogradBlocks(NamedTuple):
     inputs: tuple[str, ...]  # … and those that feed A
     gemm: str
     results: tuple[str, ...]  # … and those that read the GEMM
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """How the stages run."""
+
+    tile: RegisterTile
+    unroll: int  # multiply-adds written out in a step, at most
+    columns_outside: bool  # does a panel of columns stay while rows pass by?
+    prefetch: int  # steps ahead of which columns are asked for
+    inside: bool  # block of tiles by block of tiles, if there are several
+    ahead: int  # tiles ahead of which the image is asked for
+    spread: bool  # a line between the elements of transformed tiles, so that they fall into different sets
 
 
 def find_stages(func: Func) -> WinogradBlocks | None:
@@ -65,27 +82,38 @@ def _read(block: Block) -> set[object]:
     return set() if block.try_store is None else {ld.buffer for ld in loads(block.store.value)}
 
 
-def schedule_transformed(
-    s: Draft, stages: WinogradBlocks, tile: RegisterTile, unroll: int, target: Target, *, inside: bool
-) -> None:
-    """Schedule the stages, with this register tile and `unroll` multiply-adds written out in a step; blocks that are
-    no stage stay as they are. `inside`: block of tiles by block of tiles, if there are several.
-    """
-    shared = _shared(s, stages) if inside else {}
+def schedule_transformed(s: Draft, stages: WinogradBlocks, plan: StagePlan, target: Target) -> None:
+    """Schedule the stages; blocks that are no stage stay as they are."""
+    shared = _shared(s, stages) if plan.inside else {}
+    c = _contraction(s, stages.gemm)
     for name in stages.filters:
         schedule_straight_line(s, name, target, is_shared=False)
     for name in stages.inputs:
-        schedule_straight_line(s, name, target, outer=_own(shared, name), is_shared=not shared)
-    _tile(s, stages.gemm, _own(shared, stages.gemm), tile, unroll, target)
+        schedule_straight_line(
+            s, name, target, outer=_own(shared, name), is_shared=not shared, ahead=plan.ahead
+        )
+    _tile(s, stages.gemm, _own(shared, stages.gemm), plan, target)
     for name in stages.results:
         store = find_block(s.func, name).store
         follower = _take_follower(s, store)
         schedule_straight_line(
             s, name, target, outer=_own(shared, name), follower=follower, is_shared=not shared
         )
+    if plan.spread:
+        for buffer in (c.a.buffer, c.store.buffer):
+            s.apply(TransformLayout(buffer.name, spread_layout(buffer)))
     if shared:
         s.apply(Merge(tuple(shared.values())))
         s.apply(Parallel(next(iter(shared.values()))))
+
+
+def spread_layout(buffer: Buffer) -> Layout:
+    """Of a buffer [block, element of a transformed tile…, tile, channel]: a transform reads or writes all elements of
+    a tile, which are as far apart as tiles and channels are many, often a power of two. Then they share one set of the
+    first-level cache, which has fewer places; with a line more between them, each has another one.
+    """
+    at = len(buffer.shape) - 2
+    return Layout((FuseDims(at, 2), PadDim(at, 0, LINE_BYTES // buffer.dtype.bytes)))
 
 
 def _own(shared: dict[str, str], name: str) -> tuple[str, ...]:
@@ -140,17 +168,25 @@ def _take_follower(s: Draft, store: Store) -> str | None:
     return follower.name
 
 
-def _tile(
-    s: Draft, name: str, outer: tuple[str, ...], tile: RegisterTile, unroll: int, target: Target
-) -> None:
+def _tile(s: Draft, name: str, outer: tuple[str, ...], plan: StagePlan, target: Target) -> None:
     """Register tiles of the GEMM, for each element of a transformed tile."""
     c = _contraction(s, name)
     loops = loops_of(c.block)
     copy = s.apply(CacheWrite(name, c.store.buffer.name, Scope.REGISTER)).copy
     row, col = loops[c.rows[-1].var], loops[c.cols[-1].var]
-    lay_out_panels(s, c, min(tile.columns, c.cols[-1].extent))
+    lay_out_panels(s, c, min(plan.tile.columns, c.cols[-1].extent))
     batch = tuple(loops[it.var] for it in c.batch)
     reduce = tuple(loops[it.var] for it in c.reduce)
-    nest = ReductionNest(name, copy, (*outer, *batch, col, row), row, col, reduce)
+    order = (col, row) if plan.columns_outside else (row, col)
+    nest = ReductionNest(name, copy, (*outer, *batch, *order), row, col, reduce)
     lanes = target.lanes(c.b.dtype.bytes)
-    tile_nest(s, nest, tile, lanes, unroll, register_tiles(target, c.b.dtype), is_shared=not outer)
+    tile_nest(
+        s,
+        nest,
+        plan.tile,
+        lanes,
+        plan.unroll,
+        register_tiles(target, c.b.dtype),
+        is_shared=not outer,
+        prefetch=plan.prefetch,
+    )

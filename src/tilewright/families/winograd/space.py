@@ -1,11 +1,14 @@
-"""Convolutions by transformed tiles: the register tile of the GEMM, and where the transforms are.
+"""Convolutions by transformed tiles: the register tile of the GEMM, the loops around it, and where the transforms are.
 
 How large the transformed tiles are, and how many make a block, is part of the algorithm (`search/algorithms.py`); what
 is left is how its stages run. `inside`: transforms and GEMMs of a block of tiles follow each other, and what they
-hand on stays near. Otherwise each stage goes over all tiles.
+hand on stays near. Otherwise each stage goes over all tiles. `spread`: the elements of a transformed tile are a line
+farther apart, so that they do not share a set of the first-level cache. `ahead`: how many tiles before it is
+transformed a part of the image is asked for.
 """
 
 from functools import cached_property
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -14,21 +17,31 @@ from tilewright.cost.parallel import evenly
 from tilewright.families.choosing import choosing
 from tilewright.families.elementwise.cost import spatial_seconds
 from tilewright.families.family import ScheduleRequest
-from tilewright.families.gemm.panel_tile import panel_seconds, panel_tiles
+from tilewright.families.gemm.panel_tile import panel_loops, panel_seconds
 from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
-from tilewright.families.winograd.cost import StraightLine, staged_seconds
-from tilewright.families.winograd.recipe import WinogradBlocks, find_stages, schedule_transformed
+from tilewright.families.winograd.cost import StraightLine, crowded_lines, image_seconds, staged_seconds
+from tilewright.families.winograd.recipe import StagePlan, WinogradBlocks, find_stages, schedule_transformed
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
+from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, blocks
 
-_KNOBS = ("rows", "vectors", "unroll", "inside")
+_LOOPS = (
+    "rows",
+    "vectors",
+    "unroll",
+    "columns_outside",
+    "prefetch",
+)  # of the GEMM, as `panel_loops` has them
+_KNOBS = (*_LOOPS, "inside", "ahead", "spread")
+_INSIDE, _AHEAD, _SPREAD = (_KNOBS.index(name) for name in ("inside", "ahead", "spread"))
+_TILES_AHEAD = 2  # that the image is asked for; bound
 
 
 class WinogradSpace(Space):
@@ -37,9 +50,7 @@ class WinogradSpace(Space):
     def __init__(self, start: Draft, stages: WinogradBlocks, target: Target) -> None:
         self._start, self._stages, self._target = start, stages, target
         self._gemm = gemm_of(start.func, stages)
-        tiles = panel_tiles(self._gemm.rows[-1].extent, target)
-        orders = (1, 0) if len(self._gemm.rows) > 1 else (0,)
-        self._points = np.array([(*t, o) for o in orders for t in tiles], np.int64)
+        self._points = _stage_points(start.func, stages, target)
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
         )
@@ -48,11 +59,7 @@ class WinogradSpace(Space):
         return self._points
 
     def cost(self, points: Points) -> Costs:
-        func, stages, target = self._start.func, self._stages, self._target
-        costs = (
-            stages_seconds(func, stages, points[:, :3], target, inside=inside) for inside in (False, True)
-        )
-        return np.where(points[:, 3] > 0, *reversed(tuple(costs))) + self._beside
+        return stages_seconds(self._start.func, self._stages, points, self._target) + self._beside
 
     @cached_property
     def _beside(self) -> float:
@@ -65,9 +72,16 @@ class WinogradSpace(Space):
     def build(self, decisions: KnobValues) -> Draft:
         s, lanes = self._start.branch(), self._target.lanes(self._gemm.b.dtype.bytes)
         names = {b.name for b in blocks(s.func.body)}
-        tile = RegisterTile(decisions["rows"], decisions["vectors"] * lanes)
-        inside = bool(decisions["inside"])
-        schedule_transformed(s, self._stages, tile, decisions["unroll"], self._target, inside=inside)
+        plan = StagePlan(
+            RegisterTile(decisions["rows"], decisions["vectors"] * lanes),
+            unroll=decisions["unroll"],
+            columns_outside=bool(decisions["columns_outside"]),
+            prefetch=decisions["prefetch"],
+            inside=bool(decisions["inside"]),
+            ahead=decisions["ahead"],
+            spread=bool(decisions["spread"]),
+        )
+        schedule_transformed(s, self._stages, plan, self._target)
         schedule_rest(s, names, self._target)
         return s
 
@@ -84,28 +98,71 @@ def gemm_of(func: Func, stages: WinogradBlocks) -> Contraction:
     return c
 
 
+def _stage_points(func: Func, stages: WinogradBlocks, target: Target) -> Points:
+    """All points: register tiles and loops, and then what concerns the transforms."""
+    c = gemm_of(func, stages)
+    loops = panel_loops(c.rows[-1].extent, target)
+    orders = (1, 0) if len(c.rows) > 1 else (0,)
+    # What is open is as long as is in use, and no known distance away from what follows it.
+    spread = (0,) if c.a.buffer.sizes or c.store.buffer.sizes else (0, 1)
+    ahead = (0, _TILES_AHEAD) if _is_in_line(find_block(func, stages.inputs[0])) else (0,)
+    # Stages that are apart are divided among workers tile by tile: no tile is known to be the next one.
+    rest = np.array([p for p in product(orders, ahead, spread) if p[0] or not p[1]], dtype=np.int64)
+    return np.concatenate([np.tile(loops, (len(rest), 1)), np.repeat(rest, len(loops), axis=0)], axis=1)
+
+
 def best_stages_seconds(func: Func, stages: WinogradBlocks, target: Target) -> float:
-    """With the cheapest register tile, and blocks of tiles one by one."""
-    tiles = panel_tiles(gemm_of(func, stages).rows[-1].extent, target)
-    return float(stages_seconds(func, stages, tiles, target, inside=True).min())
+    """At the cheapest point."""
+    points = _stage_points(func, stages, target)
+    return float(stages_seconds(func, stages, points, target).min())
 
 
-def stages_seconds(
-    func: Func, stages: WinogradBlocks, tiles: Points, target: Target, *, inside: bool
-) -> Costs:
-    """Of the GEMM, by its register tiles (rows, vectors, unroll), and of what is transformed before and after it, on
-    one core.
-    """
+def stages_seconds(func: Func, stages: WinogradBlocks, points: Points, target: Target) -> Costs:
+    """Of the GEMM, by its register tiles and loops, and of what is transformed before and after it, on one core."""
     m, c = target.machine, gemm_of(func, stages)
-    transforms = sum(
-        _straight_line(find_block(func, n), target).seconds(m) for n in (*stages.inputs, *stages.results)
-    )
+    lines = [_straight_line(find_block(func, n), target) for n in (*stages.inputs, *stages.results)]
+    transforms = sum(line.seconds(m) for line in lines)
     blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
     times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
-    gemm = panel_seconds(c, c.rows[-1].extent, tiles, target) * times
-    together = c.rows[0].extent if inside and len(c.rows) > 1 else 1
-    between = (c.a.buffer.bytes + c.store.buffer.bytes) / together
-    return staged_seconds(transforms, gemm, c.b.buffer.bytes, between, together, m)
+    outside, ahead = (points[:, _LOOPS.index(name)] for name in ("columns_outside", "prefetch"))
+    each = panel_seconds(c, c.rows[-1].extent, points, target, columns_outside=outside > 0, prefetch=ahead)
+    gemm = each * times
+    crowded = _crowded_seconds(c, target) * (points[:, _SPREAD] == 0)
+    image = image_seconds(_image_bytes(func, stages), m, is_asked=points[:, _AHEAD] > 0)
+    between, weights = c.a.buffer.bytes + c.store.buffer.bytes, c.b.buffer.bytes
+
+    def staged(together: int) -> Costs:
+        return staged_seconds(
+            transforms + crowded + image, gemm, weights, between / together, together, m, is_asked=ahead > 0
+        )
+
+    if len(c.rows) == 1:
+        return staged(1)
+    return np.where(points[:, _INSIDE] > 0, staged(c.rows[0].extent), staged(1))
+
+
+def _image_bytes(func: Func, stages: WinogradBlocks) -> int:
+    """Of all that is transformed."""
+    values = [find_block(func, name).store.value for name in stages.inputs]
+    return sum(b.bytes for b in {ld.buffer for value in values for ld in loads(value)})
+
+
+def _is_in_line(block: Block) -> bool:
+    """Is the next tile of a block a fixed distance away in the image?"""
+    read = loads(block.store.value)[0]
+    simplify = Simplifier({it.var: Interval(0, it.extent - 1) for it in block.iters})
+    form = simplify.weighted(read.indices, read.buffer.strides)
+    return block.store.indices[-2] in {atom for atom, _ in form.terms}
+
+
+def _crowded_seconds(c: Contraction, target: Target) -> float:
+    """Of what is handed on, for lines that push each other out of the first-level cache."""
+    seconds, elements = 0.0, prod(it.extent for it in c.batch)
+    for buffer in (c.a.buffer, c.store.buffer):
+        apart = prod(buffer.shape[-2:]) * buffer.dtype.bytes
+        vectors = buffer.size / elements / target.lanes(buffer.dtype.bytes)
+        seconds += crowded_lines(elements, apart, target.machine) * vectors
+    return seconds
 
 
 def _straight_line(block: Block, target: Target) -> StraightLine:

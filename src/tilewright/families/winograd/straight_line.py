@@ -17,6 +17,7 @@ from tilewright.families.parallel import parallel_prefix
 from tilewright.ir.expr import Var
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
+from tilewright.schedule.steps.annotate import Annotate
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.loop_kind import Unroll, Vectorize
 from tilewright.schedule.steps.loop_partition import LoopPartition
@@ -25,6 +26,7 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.split import Split
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
+from tilewright.tir.stmt import PREFETCH, PREFETCH_ROW
 
 
 def schedule_straight_line(
@@ -35,8 +37,11 @@ def schedule_straight_line(
     outer: Sequence[str] = (),
     follower: str | None = None,
     is_shared: bool = True,
+    ahead: int = 0,
 ) -> None:
-    """Write the block out. `outer` loops stay outside; `follower` takes the result, which is in registers then."""
+    """Write the block out. `outer` loops stay outside; `follower` takes the result, which is in registers then. What
+    the loop around vectors reads so many iterations `ahead` is asked for, if that is not 0.
+    """
     block = find_block(s.func, name)
     loops = loops_of(block)
     last = block.store.indices[-1]
@@ -52,16 +57,23 @@ def schedule_straight_line(
     whole = extent // lanes * lanes
     if 0 < whole < extent:
         s.apply(LoopPartition(lane, (whole,)))
-        for n, width in enumerate((lanes, extent - whole)):
+        vectors = [
             _write_out(s, f"{lane}_p{n}", tuple(f"{c}_p{n}" for c in cases), width, follower is not None)
+            for n, width in enumerate((lanes, extent - whole))
+        ]
     else:
-        _write_out(s, lane, cases, min(lanes, extent), follower is not None)
+        vectors = [_write_out(s, lane, cases, min(lanes, extent), follower is not None)]
+    if ahead and around:
+        s.apply(Annotate(around[-1], PREFETCH, ahead))
+        for loop in vectors:
+            s.apply(Annotate(loop, PREFETCH_ROW, 1))
     if is_shared:
         parallel_prefix(s, around)
 
 
-def _write_out(s: Draft, lane: str, cases: tuple[str, ...], width: int, is_followed: bool) -> None:
-    _, lane = s.apply(Split(lane, (None, width))).names
+def _write_out(s: Draft, lane: str, cases: tuple[str, ...], width: int, is_followed: bool) -> str:
+    """Vectors of this width, one after the other; the loop over them."""
+    around, lane = s.apply(Split(lane, (None, width))).names
     parts = [(lane, cases)]
     if is_followed:
         after = [s.apply(Distribute(n)).part(1) for n in reversed((lane, *cases))]
@@ -71,3 +83,4 @@ def _write_out(s: Draft, lane: str, cases: tuple[str, ...], width: int, is_follo
         for n in chosen:
             s.apply(Unroll(n))
         s.apply(Vectorize(vector))
+    return around

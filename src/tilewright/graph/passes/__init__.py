@@ -18,6 +18,7 @@ from tilewright.graph.passes.fuse_batch_norm import fuse_batch_norm
 from tilewright.graph.passes.fuse_padding import fuse_padding
 from tilewright.graph.passes.join_contractions import join_contractions
 from tilewright.graph.passes.multiply_by_inverse_roots import multiply_by_inverse_roots
+from tilewright.graph.passes.pool_first import pool_first
 from tilewright.graph.passes.recognise_activations import recognise_activations
 from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.graph.passes.simplify import simplify
@@ -36,6 +37,7 @@ PIPELINE: tuple[GraphPass, ...] = (
     fuse_padding,  # before batch norms look for the convolution
     trim_windows,
     fuse_batch_norm,
+    pool_first,  # once nothing is between the convolution and the pool
     recognise_activations,
     recognise_softmax,
     multiply_by_inverse_roots,

@@ -74,6 +74,24 @@ def ordered_accesses(s: Stmt, only: Buffer | None = None) -> list[OrderedAccess]
     return out
 
 
+def count_accesses(s: Stmt, buffer: Buffer) -> int:
+    """How many `ordered_accesses` of the buffer there are."""
+    count, todo = 0, [s]
+    while todo:
+        n = todo.pop()
+        if isinstance(n, Store):
+            count += n.buffer is buffer
+        else:
+            known = touched(n)
+            if buffer not in known.reads and buffer not in known.writes:
+                continue
+            todo.extend(children(n))
+        for e in stmt_exprs(n):
+            for load in loads(e):
+                count += load.buffer is buffer
+    return count
+
+
 class _Place(NamedTuple):
     block: str
     reduction: Instance | None
@@ -86,8 +104,10 @@ class _Place(NamedTuple):
 
 
 def _collect(s: Stmt, at: _Place, only: Buffer | None, out: list[OrderedAccess]) -> None:
-    if only is not None and not touched(s).any_of((only,)):
-        return
+    if only is not None and not isinstance(s, Store):
+        known = touched(s)
+        if only not in known.reads and only not in known.writes:
+            return
     for e in stmt_exprs(s):
         for load in loads(e):
             if only is None or load.buffer is only:
@@ -328,7 +348,7 @@ def _is_private(
     buffer = users[0].buffer
     if buffer in func.params or not users[0].is_store:
         return False
-    if func.body is not root and len(ordered_accesses(func.body, buffer)) != len(users):
+    if func.body is not root and count_accesses(func.body, buffer) != len(users):
         return False
     regions = [(a, [_window(i, var, varying, simplify) for i in a.indices]) for a in users]
     stores = [r for a, r in regions if a.is_store]

@@ -17,7 +17,7 @@ far inside as they may be: there the second is enough.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tilewright.ir.expr import Buffer, Expr, Scope, free_vars, loads
 from tilewright.ir.simplify import Linear, Number, Simplifier
@@ -27,6 +27,8 @@ from tilewright.tir.rewrite import map_children, redirect
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import Alloc, For, Repeat, Seq, Stmt, Store, children, stmt_exprs, walk_stmts
 from tilewright.tir.touched import touched
+
+IndicesByBuffer: TypeAlias = dict[Buffer, list[tuple[Expr, ...]]]
 
 
 class _Span(NamedTuple):
@@ -71,12 +73,12 @@ def _touching(s: Stmt, buffers: frozenset[Buffer]) -> Iterator[Stmt]:
             yield n
         elif touched(n).any_of(buffers):
             yield n
-            stack.extend(reversed(children(n)))
+            stack.extend(n.stmts[::-1] if isinstance(n, Seq) else reversed(children(n)))
 
 
-def indices_by_buffer(s: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Expr, ...]]]:
+def indices_by_buffer(s: Stmt, buffers: frozenset[Buffer]) -> IndicesByBuffer:
     """The indices of every load and store below, by buffer."""
-    found: dict[Buffer, list[tuple[Expr, ...]]] = {}
+    found: IndicesByBuffer = {}
     for n in _touching(s, buffers):
         if isinstance(n, Store) and n.buffer in buffers:
             found.setdefault(n.buffer, []).append(n.indices)
@@ -87,13 +89,20 @@ def indices_by_buffer(s: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[
     return found
 
 
-def _place(s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier) -> Stmt:
-    """`s` with the buffers allocated in it, each as deep as it may be. All their uses are in `s`."""
+def _place(
+    s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier, below: IndicesByBuffer | None = None
+) -> Stmt:
+    """`s` with the buffers allocated in it, each as deep as it may be. All their uses are in `s`; `below` are those in
+    the body of a loop, and perhaps others, where they are known.
+    """
     if not buffers:
         return s
     if isinstance(s, Seq):
         s, buffers = _separate(s, buffers, simplify)
-    used = [indices_by_buffer(c, buffers) for c in children(s)]
+    if below is None:
+        used = [indices_by_buffer(c, buffers) for c in children(s)]
+    else:
+        used = [{b: indices for b, indices in below.items() if b in buffers}]
     count = Counter(b for u in used for b in u)
     own = _uses_here(s, buffers)
     inner: set[Buffer] = set()
@@ -104,7 +113,13 @@ def _place(s: Stmt, buffers: frozenset[Buffer], simplify: Simplifier) -> Stmt:
     here = [b for b in buffers if b not in inner and (count[b] or b in own)]
     deeper = frozenset(inner)
     remaining = iter(used)
-    s = map_children(s, lambda c: _place(c, deeper & frozenset(next(remaining)), simplify))
+
+    def placed(c: Stmt) -> Stmt:
+        uses = next(remaining)
+        has_none = isinstance(c, For) and c.limit is None  # no index of its own: all of them are in its body
+        return _place(c, deeper & frozenset(uses), simplify, uses if has_none else None)
+
+    s = map_children(s, placed)
     for b in _in_order(s, frozenset(here)) if len(here) > 1 else here:
         s = Alloc(b, s)
     return s
@@ -132,8 +147,9 @@ def _may_enter(s: Stmt, b: Buffer, all_indices: list[tuple[Expr, ...]], simplify
 def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple[Seq, frozenset[Buffer]]:
     """A buffer for each group of statements that touch a part of it which the others do not."""
     stmts, result = list(s.stmts), set(buffers)
+    used = [indices_by_buffer(c, buffers) for c in stmts]
     for b in _in_order(s, buffers):
-        users = {n: found[b] for n, c in enumerate(stmts) if (found := indices_by_buffer(c, frozenset({b})))}
+        users = {n: found[b] for n, found in enumerate(used) if b in found}
         if len(users) < 2:
             continue
         groups = _groups({n: _box(stmts[n], indices, simplify) for n, indices in users.items()})
@@ -145,6 +161,7 @@ def _separate(s: Seq, buffers: frozenset[Buffer], simplify: Simplifier) -> tuple
             result.add(copy)
             for n in group:
                 stmts[n] = redirect(stmts[n], {b: copy})
+                used[n] = indices_by_buffer(stmts[n], buffers)
     return Seq(tuple(stmts)), frozenset(result)
 
 
