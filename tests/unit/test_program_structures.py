@@ -74,7 +74,7 @@ def others(source: ProgramSource, own: SitedProgram) -> list[Structure]:
     found = list(
         other_algorithms(source.until("groups", own.trace), own.trace, target, source.accuracy.allows)
     )
-    found += other_layouts(source.until("joins", own.trace), own.trace)
+    found += other_layouts(source.until("joins", own.trace), own.trace, target)
     found += other_joins(source.until("algorithms", own.trace), own.trace, target)
     return found
 

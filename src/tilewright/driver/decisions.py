@@ -4,6 +4,8 @@
     Algorithm(name='Winograd …', funcs=('relu_1', 'relu_5')) how Funcs compute, where there are several ways
     Join(first='conv2d_3', second='relu_4')                  two Funcs that become one
     ChannelsLast(group='relu_1', buffers=('conv0', 'relu1')) the layout of what a group makes
+    BufferLayout(buffer='relu_1__relu1', layout=Layout((PadDim(1, 0, 16),)))
+                                                             any layout of a buffer, over its shape as stated
     Kernel(calls=('relu_1', 'relu_5'), family='gemm', rows=6, vectors=2)
                                                              the schedule of a Func, for all calls of equal Funcs
     RangeKernel(calls=('relu_1',), dim='rows', most=8, family='gemm', rows=1, vectors=4)
@@ -17,6 +19,7 @@ Passes that always pay are no decisions, and leave nothing here. Nor do estimate
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tilewright.ir.layout import Layout
 from tilewright.schedule.step import Step, value_text
 from tilewright.support.artifact import SizeBox
 
@@ -71,6 +74,22 @@ class ChannelsLast:
     def names(self) -> tuple[str, ...]:
         """As the Module calls them."""
         return tuple(f"{self.group}__{b}" if self.group else b for b in self.buffers)
+
+    def __str__(self) -> str:
+        return value_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLayout:
+    """The layout of a buffer, by its full name: a map of the shape that the model states."""
+
+    buffer: str
+    layout: Layout
+
+    @property
+    def group(self) -> str:
+        """The group that makes the buffer."""
+        return self.buffer.rpartition("__")[0]
 
     def __str__(self) -> str:
         return value_text(self)
@@ -141,4 +160,6 @@ class Narrower:
         return value_text(self)
 
 
-Decision: TypeAlias = Group | Algorithm | Join | ChannelsLast | Kernel | RangeKernel | Beside | Narrower
+Decision: TypeAlias = (
+    Group | Algorithm | Join | ChannelsLast | BufferLayout | Kernel | RangeKernel | Beside | Narrower
+)

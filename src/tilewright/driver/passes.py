@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 from tilewright.driver.decisions import (
     Algorithm,
     Beside,
+    BufferLayout,
     ChannelsLast,
     Decision,
     Group,
@@ -32,8 +33,10 @@ from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.graph.passes.group import FusionGroup, Grouped, Grouping
 from tilewright.graph.passes.lower import lower_alone, lower_groups
 from tilewright.ir.expr import Buffer
+from tilewright.ir.layout import Layout
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.join_funcs import JoinFuncs
+from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.search.algorithms import Allows, choose_algorithms, drop_alternatives, take_algorithm
 from tilewright.search.beside import find_beside, is_one_part, part_seconds, put_beside
 from tilewright.search.database import Choice
@@ -252,28 +255,57 @@ def lay_out_buffers(
     module = state.current
     images = find_images(module)
     why: tuple[Component, ...] = ()
+    others: dict[Buffer, Layout] = {}
     if given is None:
         last, why = choose_layouts(module, images, context.one_core)
     else:
-        known = {b.name for b in images}
-        wanted: set[str] = set()
-        for d in _only(ChannelsLast, given):
-            wanted.update(d.names)
-            unknown = next((n for n in d.names if n not in known), None)
-            if unknown is not None:
-                raise _refused(d, f"{unknown} is no buffer that may have its channels last")
-        last = {b: at for b, at in images.items() if b.name in wanted}
-    module, _ = lay_out(module, last)
-    return replace(state, module=module, layouts=why), channels_last_decisions(last)
+        last, others = _layouts_as(module, images, given)
+    module, _ = lay_out(module, last, others)
+    return replace(state, module=module, layouts=why), layout_decisions(last, others)
 
 
-def channels_last_decisions(last: Iterable[Buffer]) -> tuple[ChannelsLast, ...]:
-    """By the groups that make them."""
+def _layouts_as(
+    module: Module, images: Mapping[Buffer, int], given: Decisions
+) -> tuple[dict[Buffer, int], dict[Buffer, Layout]]:
+    """The images that have their channels last, and other layouts, as they are given."""
+    known = {b.name: b for b in images}
+    wanted: set[str] = set()
+    others: dict[Buffer, Layout] = {}
+    for d in given:
+        match d:
+            case ChannelsLast():
+                names = d.names
+                unknown = next((n for n in names if n not in known), None)
+                if unknown is not None:
+                    raise _refused(d, f"{unknown} is no buffer that may have its channels last")
+            case BufferLayout():
+                names = (d.buffer,)
+                step = TransformLayout(d.buffer, d.layout)
+                with _naming(d):
+                    buffer = step.find(module)
+                    if not d.layout.is_one_to_one:
+                        step.apply(module)  # it depends on who reads what
+                others[buffer] = d.layout
+            case _:
+                raise _refused(d, "it stands among decisions of layouts")
+        twice = next((n for n in names if n in wanted), None)
+        if twice is not None:
+            raise _refused(d, f"there is another decision for {twice}")
+        wanted.update(names)
+    last = {b: at for b, at in images.items() if b.name in wanted and b not in others}
+    return last, others
+
+
+def layout_decisions(
+    last: Iterable[Buffer], others: Mapping[Buffer, Layout]
+) -> tuple[ChannelsLast | BufferLayout, ...]:
+    """Channels last by the groups that make the buffers, then all others."""
     found: dict[str, list[str]] = {}
     for b in last:
         group, _, name = b.name.rpartition("__")
         found.setdefault(group, []).append(name)
-    return tuple(ChannelsLast(group, tuple(names)) for group, names in found.items())
+    short = (ChannelsLast(group, tuple(names)) for group, names in found.items())
+    return *short, *(BufferLayout(b.name, layout) for b, layout in others.items())
 
 
 def schedule_kernels(

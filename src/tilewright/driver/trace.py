@@ -6,6 +6,7 @@
     Group(func='relu_1', values=('conv2d_1', 'relu_1'))
     [layouts]
     ChannelsLast(group='relu_1', buffers=('conv0', 'relu1'))
+    BufferLayout(buffer='relu_2__gemm0', layout=Layout(primitives=(PadDim(dim=1, before=0, after=16),)))
     # end
 
 A program is a model and a trace. Sections stand in the order in which they are decided. One that is missing is left to
@@ -22,11 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
+from types import UnionType
 from typing import cast
 
 from tilewright.driver.decisions import (
     Algorithm,
     Beside,
+    BufferLayout,
     ChannelsLast,
     Decision,
     Group,
@@ -35,20 +38,21 @@ from tilewright.driver.decisions import (
     Narrower,
     RangeKernel,
 )
+from tilewright.ir.layout import Layout, LayoutPrimitive
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import step_classes
-from tilewright.schedule.trace import bad_trace, parse_value
+from tilewright.schedule.trace import LAYOUTS, bad_trace, parse_value
 from tilewright.schedule.trace_file import TraceFormat, load_text, save_text
 from tilewright.support.errors import UserError
 
-SECTIONS: Mapping[str, type[Decision]] = {
-    "groups": Group,
-    "algorithms": Algorithm,
-    "joins": Join,
-    "layouts": ChannelsLast,
-    "kernels": Kernel,
-    "ranges": RangeKernel,
-    "beside": Beside,
+SECTIONS: Mapping[str, tuple[type[Decision], ...]] = {
+    "groups": (Group,),
+    "algorithms": (Algorithm,),
+    "joins": (Join,),
+    "layouts": (ChannelsLast, BufferLayout),
+    "kernels": (Kernel,),
+    "ranges": (RangeKernel,),
+    "beside": (Beside,),
 }
 _NARROWER = "narrower"
 _MACHINE = "# machine: "
@@ -135,21 +139,23 @@ def _known() -> str:
 
 
 def _narrower(node: ast.Call) -> Narrower:
-    found = _decision(node, _NARROWER, Narrower)
+    found = _decision(node, _NARROWER, (Narrower,))
     assert isinstance(found, Narrower)
     if len(found.dims) != len(found.sizes):
         raise bad_trace(node, "each dimension has one size")
     return found
 
 
-def _decision(node: ast.Call, section: str, cls: type[Decision] | None = None) -> Decision:
-    cls = cls or SECTIONS[section]
-    if not isinstance(node.func, ast.Name) or node.func.id != cls.__name__:
-        raise bad_trace(node, f"[{section}] has only {cls.__name__} decisions")
+def _decision(node: ast.Call, section: str, kinds: tuple[type[Decision], ...] = ()) -> Decision:
+    kinds = kinds or SECTIONS[section]
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    cls = next((c for c in kinds if c.__name__ == name), None)
+    if cls is None:
+        raise bad_trace(node, f"[{section}] has only {' and '.join(c.__name__ for c in kinds)} decisions")
     names = [f.name for f in fields(cls)]
-    steps = step_classes()
-    values = {name: parse_value(a, steps) for name, a in zip(names, node.args, strict=False)}
-    values |= {k.arg or "**": parse_value(k.value, steps) for k in node.keywords}
+    inside = LAYOUTS if cls is BufferLayout else step_classes()
+    values = {name: parse_value(a, inside) for name, a in zip(names, node.args, strict=False)}
+    values |= {k.arg or "**": parse_value(k.value, inside) for k in node.keywords}
     if cls is Kernel or cls is RangeKernel:
         values["knobs"] = tuple((n, v) for n, v in values.items() if n not in names)
         values = {n: v for n, v in values.items() if n in names}
@@ -175,6 +181,8 @@ def _has_kind(name: str, value: object) -> bool:
             return _are(value, str)
         case "steps":
             return _are(value, Step)
+        case "layout":
+            return _is_layout(value)
         case "knobs":
             return _are(value, tuple) and all(
                 type(v) is int for _, v in cast("tuple[tuple[str, object]]", value)
@@ -183,5 +191,13 @@ def _has_kind(name: str, value: object) -> bool:
             return isinstance(value, str)
 
 
-def _are(values: object, kind: type) -> bool:
+def _is_layout(value: object) -> bool:
+    """Are there primitives in it, and numbers in these?"""
+    if not isinstance(value, Layout) or not _are(value.primitives, LayoutPrimitive):
+        return False
+    numbers = [getattr(p, f.name) for p in value.primitives for f in fields(p)]
+    return all(type(n) is int or _are(n, int) for n in numbers)
+
+
+def _are(values: object, kind: type | UnionType) -> bool:
     return isinstance(values, tuple) and all(isinstance(v, kind) for v in cast("tuple[object, ...]", values))

@@ -46,7 +46,8 @@ _FORMER = {
     "Fuse": layout.FuseDims,
     "Pad": layout.PadDim,
 }
-_VALUES = {c.__name__: c for c in VALUES} | _FORMER
+LAYOUTS = {c.__name__: c for c in VALUES}
+_VALUES = LAYOUTS | _FORMER
 _ENUMS = {c.__name__: c for c in ENUMS}
 
 

@@ -226,7 +226,7 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
     """Of each image that is read with the result; several that are read are taken to agree."""
     out = store.buffer if store.buffer in around.images else None
     read = [b for b in _images(store, around) if b is not store.buffer]
-    plain = _without_units(block)
+    plain = without_units(block)
     for image in read or ([None] if out is not None else []):
         seconds: dict[tuple[int, int], float] = {}
         for x in around.choices(image):
@@ -262,7 +262,7 @@ def _is_widened(block: Block) -> bool:
     return any(ld.dtype is not made for ld in operand_loads(block))
 
 
-def _without_units(block: Block) -> Block:
+def without_units(block: Block) -> Block:
     """The block without iterators of one value."""
     kept = [n for n, it in enumerate(block.iters) if it.extent > 1]
     units = {it.var for it in block.iters if it.extent == 1}

@@ -19,6 +19,7 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps.fold_padding import FoldPadding, try_padding
 from tilewright.schedule.steps.transform_layout import TransformLayout, transform_layouts
 from tilewright.search.copies import store_in_place
+from tilewright.search.split_iterators import split_iterators
 from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module, outside_kernels
 from tilewright.tir.stmt import Block, IterKind, blocks, stmt_exprs, store_blocks
@@ -50,7 +51,7 @@ def find_images(module: Module) -> dict[Buffer, int]:
     for func in module.funcs:
         for block in blocks(func.body):
             if not block.is_reduction:
-                found.update((b, 1) for b in _tiled_images(block) if b not in fixed)
+                found.update((b, 1) for b in tiled_images(block) if b not in fixed)
                 continue
             at = channels_of(block)
             if at is not None:
@@ -59,15 +60,24 @@ def find_images(module: Module) -> dict[Buffer, int]:
     return found
 
 
-def lay_out(module: Module, last: Mapping[Buffer, int]) -> tuple[Module, tuple[Step, ...]]:
-    """Channels last for the images in `last`, and what follows from it for what is copied between kernels; the module
-    and the steps taken.
+def lay_out(
+    module: Module, last: Mapping[Buffer, int], given: Mapping[Buffer, Layout] | None = None
+) -> tuple[Module, tuple[Step, ...]]:
+    """Channels last for the images in `last`, other buffers as `given`, and what follows from it for what is copied
+    between kernels; the module and the steps taken.
     """
     steps: list[Step] = []
-    images = [TransformLayout(b.name, channels_last(len(b.shape), at)) for b, at in last.items()]
-    for transforms in (_phases(module, last), list(_channels_first(module, last)), images):
+    layouts = {b: channels_last(len(b.shape), at) for b, at in last.items()} | dict(given or {})
+    chosen = [TransformLayout(b.name, layout) for b, layout in layouts.items()]
+    for transforms in (_phases(module, layouts), list(_channels_first(module, layouts)), chosen):
         module = transform_layouts(module, transforms)
         steps.extend(transforms)
+    factors = {
+        p.factor for layout in (given or {}).values() for p in layout.primitives if isinstance(p, SplitDim)
+    }
+    if factors:
+        module, splits = split_iterators(module, factors)
+        steps.extend(splits)
     module, placed = store_in_place(module)
     steps.extend(placed)
     for step in _paddings(module):
@@ -153,7 +163,7 @@ def _images(block: Block, at: int) -> Iterator[tuple[Buffer, int]]:
             yield b, 1
 
 
-def _tiled_images(block: Block) -> Iterator[Buffer]:
+def tiled_images(block: Block) -> Iterator[Buffer]:
     """The images that a block cuts into tiles, or puts together from them, where the tiles have channels last."""
     store = block.try_store
     if store is None:

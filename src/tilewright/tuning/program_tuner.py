@@ -222,7 +222,7 @@ class ProgramTuner:
         source, target = self.source, self.source.target.for_threads(1)
         grouped = source.until("groups", own)
         found = list(other_algorithms(grouped, own, target, source.accuracy.allows))
-        found += other_layouts(source.until("joins", own), own)
+        found += other_layouts(source.until("joins", own), own, target)
         found += other_joins(source.until("algorithms", own), own, target)
         return found
 

@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tilewright.cost.stream import pass_seconds
-from tilewright.driver.decisions import Algorithm, ChannelsLast, Decision, Join
-from tilewright.driver.passes import ProgramState, channels_last_decisions
+from tilewright.driver.decisions import Algorithm, BufferLayout, ChannelsLast, Decision, Join
+from tilewright.driver.passes import ProgramState, layout_decisions
 from tilewright.driver.trace import ProgramTrace
+from tilewright.ir.expr import Buffer
+from tilewright.ir.layout import Layout
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.search.algorithms import Allows, algorithm_seconds
 from tilewright.search.join import join_all
 from tilewright.search.labelling import assign
-from tilewright.search.layouts import find_images
+from tilewright.search.layout_labels import channel_blocks, column_blocks, padded_rows
+from tilewright.search.layouts import channels_last, find_images, lay_out
 from tilewright.support.program import leaves
 from tilewright.target.target import Target
 from tilewright.tir.digest import func_digest
@@ -27,6 +30,8 @@ from tilewright.tir.func import Call, Func, Module
 D = TypeVar("D", bound=Decision)
 
 _DOUBT = 1.03  # times, given: the least of several measurements is too small by about as much
+_VECTORS = (2, 4)  # of blocks of channels or columns, given: register tiles are as wide
+_BYTES = 4  # of an element that blocks are counted in, given: most are f32
 _RANKS = 3  # other algorithms of a Func that are tried; bound
 _HOPELESS = (
     2.0  # times the estimate of the best algorithm, given: nobody tries what is estimated to take longer
@@ -96,14 +101,60 @@ def other_joins(chosen: ProgramState, own: ProgramTrace, target: Target) -> Iter
             yield Structure(why, base.with_section("joins", joins))
 
 
-def other_layouts(joined: ProgramState, own: ProgramTrace) -> Iterator[Structure]:
-    """All images as the model states them, and all with their channels last."""
+def other_layouts(joined: ProgramState, own: ProgramTrace, target: Target) -> Iterator[Structure]:
+    """All images as the model states them, and all with their channels last; and as they are, but with longer rows, or
+    in blocks of a few vectors, wherever that may be of use.
+    """
     base = _with(own, "groups", "algorithms", "joins")
-    mine = {n for d in _of(ChannelsLast, own) for n in d.names}
-    images = find_images(joined.current)
-    for why, last in (("layouts as stated", ()), ("channels last", tuple(images))):
-        if {b.name for b in last} != mine:
-            yield Structure(why, base.with_section("layouts", channels_last_decisions(last)))
+    module = joined.current
+    images = find_images(module)
+    names = {n for d in _of(ChannelsLast, own) for n in d.names}
+    given = {d.buffer: d.layout for d in _of(BufferLayout, own)}
+    now = {b: channels_last(len(b.shape), at) for b, at in images.items() if b.name in names}
+    now |= {b: given[b.name] for b in _buffers(module) if b.name in given}
+    mine = _layout_section(images, now)
+    for why, layouts in (
+        ("layouts as stated", {}),
+        ("channels last", {b: channels_last(len(b.shape), at) for b, at in images.items()}),
+        ("rows padded", now | _padded(module, now)),
+        *((f"blocks of {n}", now | _in_blocks(module, images, now, n)) for n in _block_factors(target)),
+    ):
+        section = _layout_section(images, layouts)
+        if frozenset(section) != frozenset(mine):
+            yield Structure(why, base.with_section("layouts", section))
+
+
+def _block_factors(target: Target) -> tuple[int, ...]:
+    """Elements of blocks: as wide as register tiles are."""
+    lanes = target.lanes(_BYTES)
+    return tuple(n * lanes for n in _VECTORS)
+
+
+def _padded(module: Module, now: Mapping[Buffer, Layout]) -> dict[Buffer, Layout]:
+    laid_out, _ = lay_out(module, {}, now)
+    found = padded_rows(laid_out)
+    return {b: now.get(b, Layout()) + found[b.name] for b in _buffers(module) if b.name in found}
+
+
+def _in_blocks(
+    module: Module, images: Mapping[Buffer, int], now: Mapping[Buffer, Layout], factor: int
+) -> dict[Buffer, Layout]:
+    """Images whose channels are last, and matrices as they are stated."""
+    last = {b: at for b, at in images.items() if now.get(b) == channels_last(len(b.shape), at)}
+    matrices = column_blocks(module, factor)
+    return channel_blocks(module, last, factor) | {b: x for b, x in matrices.items() if b not in now}
+
+
+def _buffers(module: Module) -> list[Buffer]:
+    """All of it, each once."""
+    return list(dict.fromkeys(b for f in module.funcs for b in (*f.params, *f.locals)))
+
+
+def _layout_section(images: Mapping[Buffer, int], layouts: Mapping[Buffer, Layout]) -> tuple[Decision, ...]:
+    """With the short form where it says the same."""
+    last = [b for b, at in images.items() if layouts.get(b) == channels_last(len(b.shape), at)]
+    short = set(last)
+    return layout_decisions(last, {b: layout for b, layout in layouts.items() if b not in short})
 
 
 def _with(trace: ProgramTrace, *names: str) -> ProgramTrace:
@@ -181,7 +232,7 @@ def _conversions(
     found: Sequence[MeasuredStructure], grouped: Module, numbers: Mapping[str, int], target: Target
 ) -> dict[tuple[int, int], list[list[float]]]:
     """What it costs that segments have a buffer between them in different layouts: to read and write it once more."""
-    last = [{n for d in _of(ChannelsLast, s.trace) for n in d.names} for s in found]
+    layouts = [_layouts_by_name(s.trace) for s in found]
     made: dict[str, str] = {}
     pairs: dict[tuple[int, int], list[list[float]]] = {}
     for call in (c for c in leaves(grouped.program) if isinstance(c, Call)):
@@ -196,17 +247,23 @@ def _conversions(
             seconds = pass_seconds(2 * b.bytes, target.machine)
             at, other = (u, v) if u < v else (v, u)
             table = pairs.setdefault((at, other), [[0.0] * len(found) for _ in found])
-            for x, one in enumerate(last):
-                for y, two in enumerate(last):
-                    table[x][y] += seconds if (b.name in one) != (b.name in two) else 0.0
+            for x, one in enumerate(layouts):
+                for y, two in enumerate(layouts):
+                    table[x][y] += seconds if one.get(b.name) != two.get(b.name) else 0.0
     return pairs
+
+
+def _layouts_by_name(trace: ProgramTrace) -> dict[str, str]:
+    """What tells the layouts of a buffer apart; those that are not named are as stated."""
+    short = {n: ChannelsLast.__name__ for d in _of(ChannelsLast, trace) for n in d.names}
+    return short | {d.buffer: str(d.layout) for d in _of(BufferLayout, trace)}
 
 
 def _mixed_trace(found: Sequence[MeasuredStructure], labels: Mapping[str, int]) -> ProgramTrace:
     groups = found[0].trace.sections["groups"]
     algorithms: dict[str, str] = {}
     joins: list[Join] = []
-    last: list[ChannelsLast] = []
+    layouts: list[ChannelsLast | BufferLayout] = []
     for label, s in enumerate(found):
         own = {f for f, n in labels.items() if n == label}
         algorithms |= {f: d.name for d in _of(Algorithm, s.trace) for f in d.funcs if f in own}
@@ -216,11 +273,12 @@ def _mixed_trace(found: Sequence[MeasuredStructure], labels: Mapping[str, int]) 
             units[JoinFuncs(d.first, d.second).name] = both
             if both <= own:
                 joins.append(d)
-        last += [d for d in _of(ChannelsLast, s.trace) if d.group in own]
+        layouts += [d for d in _of(ChannelsLast, s.trace) if d.group in own]
+        layouts += [d for d in _of(BufferLayout, s.trace) if d.group in own]
     sections: dict[str, tuple[Decision, ...]] = {
         "groups": groups,
         "algorithms": _algorithms(algorithms),
         "joins": tuple(joins),
-        "layouts": tuple(last),
+        "layouts": tuple(layouts),
     }
     return ProgramTrace(sections, found[0].trace.machine)
