@@ -25,6 +25,12 @@ from tilewright.tir.verify import verify_module
 _INNER = 16  # i32 elements of a row: 64 bytes, the least that is attached
 
 
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if small ones were worth it too."""
+    monkeypatch.setattr("tilewright.search.pieces._LEAST_BYTES", 0)
+
+
 def chosen(pieces: Sequence[Buffer], dim: int, at: tuple[Expr, ...], start: int = 0) -> Expr:
     """The element of a concatenation."""
     first, *rest = pieces
@@ -176,3 +182,13 @@ def test_a_dense_block_has_one_buffer_of_its_final_width() -> None:
 def test_a_dense_block_runs() -> None:
     m = Model()
     check_model(m.finish(dense_block(m)))
+
+
+def test_few_bytes_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(0)
+    pieces = [network.piece(2) for _ in range(2)]
+    network.read(*pieces)
+    module = network.module()
+    assert attach_pieces(module, ())[1]
+    monkeypatch.setattr("tilewright.search.pieces._LEAST_BYTES", 1 << 20)
+    assert not attach_pieces(module, ())[1]

@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tilewright.cli.status import ExitStatus
+from tilewright.support.uninterrupted import is_uninterrupted
+
+_LATER_SECONDS = 0.001
 
 
 def end_at_once() -> None:
@@ -28,10 +31,13 @@ def raising_interrupts() -> Generator[None]:
     if signal.getsignal(signal.SIGINT) is not _end:
         yield
         return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _raise)
+    alarm = signal.signal(signal.SIGALRM, _raise)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
         signal.signal(signal.SIGINT, _end)
 
 
@@ -45,6 +51,14 @@ def is_interrupt(error: BaseException) -> bool:
         seen.add(id(cause))
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    """Where an exception would be lost, a little later."""
+    if is_uninterrupted(frame):
+        signal.setitimer(signal.ITIMER_REAL, _LATER_SECONDS)
+    else:
+        raise KeyboardInterrupt
 
 
 def _end(number: int, frame: FrameType | None) -> None:

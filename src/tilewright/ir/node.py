@@ -10,6 +10,8 @@ import weakref
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, cast
 
+from tilewright.support.uninterrupted import uninterrupted
+
 _lock = threading.RLock()  # a node may die, and be forgotten, while its thread holds it
 _table: dict[tuple[Any, ...], "_Entry"] = {}
 
@@ -27,6 +29,8 @@ def _forget(entry: weakref.ref[Any]) -> None:
         if _table.get(key) is entry:
             del _table[key]
 
+
+uninterrupted(_forget)
 
 _defaults: dict[type, tuple[Any, ...]] = {}  # of the fields that a constructor takes
 

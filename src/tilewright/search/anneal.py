@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tilewright.families.space import Points, Space
 from tilewright.search.evolve import Proposal
 
-_WALKERS = 8
+_WALKERS = 8  # points that walk at once, given
 _FIRST_TEMPERATURE = (
     0.2  # in logarithms of times, given: a step to what takes 1.2 times as long is taken often
 )

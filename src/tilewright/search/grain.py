@@ -17,9 +17,9 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.stmt import For, LoopKind
 
 GRAIN = "grain"
-OWN = 0  # as the family makes it
-ONE_PART = -1  # one worker runs all of it
-_GRAINS = (OWN, 2, 4, 8, ONE_PART)
+OWN = 0  # iterations of a part: as the family makes it; given
+ONE_PART = -1  # iterations: all of them, so that one worker runs it; given
+_GRAINS = (OWN, 2, 4, 8, ONE_PART)  # iterations of a part; bound
 _DOUBT = 1.02  # times the cost of a point, given: what a grain gains is not estimated, so a family's own comes first
 
 

@@ -20,12 +20,15 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Module
 from tilewright.tir.stmt import Block, blocks
 
-# Bytes that a piece has side by side, at least: a cache line. Shorter ones would be stored in parts of lines, with what
-# is before and behind in between, which takes more than choosing among them when they are read.
+# Bytes that a piece has side by side, at least; given: a cache line. Shorter ones would be stored in parts of lines,
+# with what is before and behind in between, which takes more than choosing among them when they are read.
 _LEAST_RUN = 64
+# Bytes of all pieces, at least; given: a first-level cache. To choose among fewer costs little, and small kernels that
+# store to buffers of their own may run side by side.
+_LEAST_BYTES = 32 << 10
 
 
-class Row(NamedTuple):
+class PieceRow(NamedTuple):
     """Buffers that are read one behind the other in dimension `dim`."""
 
     dim: int
@@ -44,14 +47,14 @@ def attach_pieces(module: Module, kept: Collection[Buffer]) -> tuple[Module, tup
     found = dict.fromkeys(r for f in module.funcs for b in blocks(f.body) for r in find_rows(b))
     free = set(module.temps).difference(kept)
     taken: list[Step] = []
-    for row in sorted(found, key=lambda r: -r.bytes):
+    for row in sorted((r for r in found if r.bytes >= _LEAST_BYTES), key=lambda r: -r.bytes):
         module, steps = _attach(module, row, free)
         taken.extend(steps)
         free.difference_update(row.pieces)
     return module, tuple(taken)
 
 
-def _attach(module: Module, row: Row, free: Collection[Buffer]) -> tuple[Module, list[Step]]:
+def _attach(module: Module, row: PieceRow, free: Collection[Buffer]) -> tuple[Module, list[Step]]:
     """The pieces behind the first, as far as that can be done; what cannot follow starts a buffer of its own."""
     steps: list[Step] = []
     host: Buffer | None = None
@@ -69,7 +72,7 @@ def _attach(module: Module, row: Row, free: Collection[Buffer]) -> tuple[Module,
     return module, steps
 
 
-def find_rows(block: Block) -> Iterator[Row]:
+def find_rows(block: Block) -> Iterator[PieceRow]:
     """What the block reads as a concatenation: an element of one of several buffers, depending on where it is."""
     store = block.try_store
     if store is None:
@@ -98,7 +101,7 @@ def is_choice(e: Expr) -> bool:
     return isinstance(e, Load) or (isinstance(e, Select) and is_choice(e.a) and is_choice(e.b))
 
 
-def _row(read: list[Load], simplify: Simplifier) -> Row | None:
+def _row(read: list[Load], simplify: Simplifier) -> PieceRow | None:
     """The buffers in the order of their places, if each begins where another ends."""
     first = read[0]
     if len({ld.buffer for ld in read}) < max(2, len(read)):
@@ -123,7 +126,7 @@ def _row(read: list[Load], simplify: Simplifier) -> Row | None:
     alike = {(*b.shape[:dim], *b.shape[dim + 1 :]) for _, b in line}
     runs = [_run(b, dim) for _, b in line]
     return (
-        Row(dim, tuple([b for _, b in line]))
+        PieceRow(dim, tuple([b for _, b in line]))
         if fits and len(alike) == 1 and min(runs) >= _LEAST_RUN
         else None
     )

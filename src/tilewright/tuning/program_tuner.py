@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from tilewright.compiler import CompiledModel
 from tilewright.driver.trace import ProgramTrace
@@ -218,13 +219,16 @@ class ProgramTuner:
         best = min(found, key=lambda f: f.total)
         self._enter(own if best is found[0] else self._sited(_without_kernels(best.trace)))
 
-    def _structures(self, own: ProgramTrace) -> list[Structure]:
+    def _structures(self, own: ProgramTrace) -> Iterator[Structure]:
+        """One of each kind in turn: where there is little time, some of all kinds are tried."""
         source, target = self.source, self.source.target.for_threads(1)
         grouped = source.until("groups", own)
-        found = list(other_algorithms(grouped, own, target, source.accuracy.allows))
-        found += other_layouts(source.until("joins", own), own, target)
-        found += other_joins(source.until("algorithms", own), own, target)
-        return found
+        kinds = (
+            other_algorithms(grouped, own, target, source.accuracy.allows),
+            other_layouts(source.until("joins", own), own, target),
+            other_joins(source.until("algorithms", own), own, target),
+        )
+        return (s for turn in zip_longest(*kinds) for s in turn if s is not None)
 
     def _try_structure(self, structure: Structure) -> SitedProgram | None:
         try:

@@ -114,9 +114,9 @@ def other_layouts(joined: ProgramState, own: ProgramTrace, target: Target) -> It
     now |= {b: given[b.name] for b in _buffers(module) if b.name in given}
     mine = _layout_section(images, now)
     for why, layouts in (
-        ("layouts as stated", {}),
-        ("channels last", {b: channels_last(len(b.shape), at) for b, at in images.items()}),
         ("rows padded", now | _padded(module, now)),
+        ("channels last", {b: channels_last(len(b.shape), at) for b, at in images.items()}),
+        ("layouts as stated", {}),
         *((f"blocks of {n}", now | _in_blocks(module, images, now, n)) for n in _block_factors(target)),
     ):
         section = _layout_section(images, layouts)

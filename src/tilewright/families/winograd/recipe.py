@@ -44,7 +44,7 @@ class WinogradBlocks(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StagePlan:
+class WinogradPlan:
     """How the stages run."""
 
     tile: RegisterTile
@@ -78,7 +78,7 @@ def _read(block: Block) -> set[object]:
     return set() if block.try_store is None else {ld.buffer for ld in loads(block.store.value)}
 
 
-def schedule_transformed(s: Draft, stages: WinogradBlocks, plan: StagePlan, target: Target) -> None:
+def schedule_transformed(s: Draft, stages: WinogradBlocks, plan: WinogradPlan, target: Target) -> None:
     """Schedule the stages; blocks that are no stage stay as they are."""
     shared = _shared(s, stages) if plan.inside else {}
     for name in stages.filters:
@@ -151,7 +151,7 @@ def _take_follower(s: Draft, store: Store) -> str | None:
     return follower.name
 
 
-def _tile(s: Draft, name: str, outer: tuple[str, ...], plan: StagePlan, target: Target) -> None:
+def _tile(s: Draft, name: str, outer: tuple[str, ...], plan: WinogradPlan, target: Target) -> None:
     """Register tiles of the GEMM, for each element of a transformed tile."""
     c = _contraction(s, name)
     loops = loops_of(c.block)

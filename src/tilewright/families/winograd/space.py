@@ -22,7 +22,12 @@ from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.winograd.cost import StraightLine, staged_seconds, waiting_seconds
-from tilewright.families.winograd.recipe import StagePlan, WinogradBlocks, find_stages, schedule_transformed
+from tilewright.families.winograd.recipe import (
+    WinogradPlan,
+    WinogradBlocks,
+    find_stages,
+    schedule_transformed,
+)
 from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
@@ -71,7 +76,7 @@ class WinogradSpace(Space):
     def build(self, decisions: KnobValues) -> Draft:
         s, lanes = self._start.branch(), self._target.lanes(self._gemm.b.dtype.bytes)
         names = {b.name for b in blocks(s.func.body)}
-        plan = StagePlan(
+        plan = WinogradPlan(
             RegisterTile(decisions["rows"], decisions["vectors"] * lanes),
             unroll=decisions["unroll"],
             columns_outside=bool(decisions["columns_outside"]),
