@@ -23,8 +23,8 @@ from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.winograd.cost import StraightLine, staged_seconds, waiting_seconds
 from tilewright.families.winograd.recipe import (
-    WinogradPlan,
     WinogradBlocks,
+    WinogradPlan,
     find_stages,
     schedule_transformed,
 )
