@@ -138,8 +138,10 @@ class ModelTuning(Closing):
     def run(self) -> None:
         """Until the budget is spent, or nothing is left to try."""
         try:
-            self._place.builder.start()
-            self._start = time.monotonic()  # a cluster may take a while
+            if self._place.cluster is not None:  # it may take a while
+                self._place.builder.start()
+            # Here, processes that build start with the first batch: they would disturb the first times otherwise.
+            self._start = time.monotonic()
             self.account.note(self.elapsed, self.trials)
             self._outcome = self.tuner.run()
             self.account.note(self.elapsed, self.trials, DONE)

@@ -52,8 +52,9 @@ _NEGLIGIBLE = 0.004  # of a run, given: a task below is not tuned
 BATCH = (
     32  # candidates that are built together for each copy of the program, bound: a few seconds of building
 )
-_MOST_OF_A_TASK = 8  # candidates in a batch, for each copy, bound
-_ROUNDS = 2  # of the program in which new candidates of a batch are timed, bound
+_MOST_OF_A_TASK = 16  # candidates in a batch, for each copy, bound
+_LEAST_TIMED, _MOST_TIMED = 2, 16  # rounds of the program in which new candidates of a batch are timed, bound
+_TIMED_SECONDS = 2.0  # of such rounds, given: about as long as building takes
 _NO_MORE = 1000  # batches that stand for having no more points
 _RUNS = 4  # of the program with candidates, and as many without
 _STRUCTURE_RUNS = 10  # of the program of a structure, to time its sites
@@ -296,14 +297,16 @@ class ProgramTuner:
         return True
 
     def _proposed(self, wanted: Sequence[TaskSearch]) -> list[tuple[TaskSearch, Proposal]]:
-        """As many as take about two seconds to build. A task has no more of them than its sites time in two rounds."""
+        """As many as take a few seconds to build. A task has no more of them than its sites time in as long."""
         copies = self.inside.copies
+        round_seconds = 2 * _RUNS * sum(self.inside.seconds)
+        rounds = int(min(max(_TIMED_SECONDS / round_seconds, _LEAST_TIMED), _MOST_TIMED))
         count = int(min(BATCH * copies, self.limit - self.trials))
         chosen: list[tuple[TaskSearch, Proposal]] = []
         for s in wanted:
             if s.batches >= _NO_MORE:  # to look for more again takes as long as to find some
                 continue
-            many = min(_ROUNDS * len(s.sites) * copies, _MOST_OF_A_TASK * copies, count - len(chosen))
+            many = min(rounds * len(s.sites) * copies, _MOST_OF_A_TASK * copies, count - len(chosen))
             if many < 1:
                 break
             proposals = s.propose(many)
