@@ -40,7 +40,7 @@ def schedule_straight_line(
     ahead: int = 0,
 ) -> None:
     """Write the block out. `outer` loops stay outside; `follower` takes the result, which is in registers then. What
-    the loop around vectors reads so many iterations `ahead` is asked for, if that is not 0.
+    the loop around vectors reads `ahead` iterations later is asked for, if that is not 0.
     """
     block = find_block(s.func, name)
     loops = loops_of(block)
