@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from native import arrays_of, check_same_bits, program, run_native
 
+from tilewright.codegen.fetching import PanelFetching
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.families.gemm.recipe import GemmPlan, schedule_contraction
 from tilewright.families.gemm.space import GemmSpace, gemm_space
 from tilewright.families.prepare import prepared
 from tilewright.families.tensor.space import tensor_space
 from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Var
+from tilewright.ir.simplify import Linear
 from tilewright.search.default import make_request
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
@@ -29,7 +32,15 @@ def gemm(rows: int, cols: int, k: int) -> Func:
     return b.finish(b.reduce("C", (rows, cols), (k,), lambda i, j, r: (x[i, r], y[r, j])))
 
 
-def scheduled(func: Func, prefetch: int, columns: int = 16, unroll: int = 64) -> Func:
+def scheduled(
+    func: Func,
+    prefetch: int,
+    columns: int = 16,
+    unroll: int = 64,
+    *,
+    next_panel: bool = False,
+    outside: bool = True,
+) -> Func:
     s = prepared(func)
     name = next(b.name for b in blocks(s.func.body) if b.is_reduction)
     plan = GemmPlan(
@@ -40,10 +51,11 @@ def scheduled(func: Func, prefetch: int, columns: int = 16, unroll: int = 64) ->
         columns=columns,
         pack_a=False,
         pack_b=True,
-        columns_outside=True,
+        columns_outside=outside,
         chunk=0,
         unroll=unroll,
         prefetch=prefetch,
+        next_panel=next_panel,
     )
     schedule_contraction(s, name, plan, AVX2)
     return s.func
@@ -222,3 +234,58 @@ def test_asking_changes_no_result() -> None:
     np.testing.assert_allclose(
         run_native(made, args, AVX2)[0], np.einsum("hic,hjc->hij", *args), rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize(("tiles", "steps", "step"), [(2, 16, 96), (3, 5, 64), (25, 128, 96), (60, 7, 64)])
+def test_rows_past_a_panel_ask_for_all_of_the_next_one(tiles: int, steps: int, step: int) -> None:
+    """Each tile of rows asks for its part of it: together for every line, and for few behind it."""
+    part, row, k = Var("part"), Var("row"), Var("k")
+    panel = steps * step
+    fetching = PanelFetching(((row, tiles), (k, steps)), panel)
+    found = fetching.pieces(Linear(0, ((part, panel), (k, step))))
+    assert found is not None
+    (const, terms), elements = found
+    at = dict(terms)
+    assert const == at[part] == panel
+    asked = {
+        at[row] * r + at[k] * i + n
+        for r in range(tiles)
+        for i in range(steps)
+        for n in range(0, elements, 16)
+    }
+    assert {n // 16 for n in range(panel)} <= {n // 16 for n in asked}
+    assert max(asked) < 2 * panel
+
+
+@pytest.mark.parametrize("rows", [(), ((Var("row"), 100),)], ids=["parts of their own", "more than elements"])
+def test_a_panel_is_not_asked_for_where_that_is_no_use(rows: tuple[tuple[Var, int], ...]) -> None:
+    fetching = PanelFetching((*rows, (Var("k"), 16)), 1024)
+    assert fetching.pieces(Linear(0, ((Var("part"), 1024), (Var("k"), 64)))) is None
+
+
+def test_requests_for_the_next_panel_are_few() -> None:
+    """Two tiles of rows: each asks for half of a step's two lines."""
+    func = scheduled(gemm(12, 16 * 32, 64), 0, next_panel=True)
+    assert (
+        sum(requests(kernel_ir(p.func)) for p in lower_func(func)[0]) == 64 * 16 * 4 // 64 // (64 // 4) // 2
+    )
+
+
+@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize("shape", [(11, 40, 64), (12, 48, 24), (7, 16, 8)], ids=str)
+def test_asking_for_the_next_panel_changes_no_result(shape: tuple[int, int, int], outside: bool) -> None:
+    plain, asking = (scheduled(gemm(*shape), 0, next_panel=asks, outside=outside) for asks in (False, True))
+    arrays = arrays_of(plain)
+    given = [arrays[p] for p in plain.params if p not in plain.outputs]
+    for a, b in zip(run_native(plain, given), run_native(asking, given), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("shape", [(128, 768, 768), (49, 2048, 512)], ids=str)
+def test_weights_from_memory_are_asked_for_a_panel_before(shape: tuple[int, int, int]) -> None:
+    assert best(gemm(*shape))["next_panel"] == 1
+
+
+def test_weights_of_one_row_are_not_asked_for_a_panel_before() -> None:
+    """They come in order, and once."""
+    assert best(gemm(1, 1024, 1024))["next_panel"] == 0

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
-from tilewright.codegen.fetching import Fetching, nearest_element
+from tilewright.codegen.fetching import Fetching, PanelFetching, nearest_element
 from tilewright.codegen.loaded import Facts, LoadedValues, NodeKey
 from tilewright.codegen.registers import Offsets, RegisterFile
 from tilewright.codegen.strided import MAX_STEP, can_shuffle, load_strided
@@ -63,6 +63,7 @@ class ExprEmitter:
         self.mask: Val | None = None
         self._fetching: Fetching | None = None
         self._fetching_rows: Fetching | None = None
+        self.panels: PanelFetching | None = None
         self.fixed: frozenset[Buffer] = frozenset()  # what nothing in the kernel stores to
         self.offsets = Offsets(simplify)
         self.facts = Facts()
@@ -308,6 +309,8 @@ class ExprEmitter:
             self._fetch_ahead(e.buffer, form, self._fetching)
         if step and self._fetching_rows is not None:
             self._fetch_row(e.buffer, form, self._fetching_rows)
+        if step and self.panels is not None and e.buffer not in self.panels.asked:
+            self._fetch_panel(e.buffer, form, self.panels)
         return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
 
     def _fetch_ahead(self, buffer: Buffer, form: Linear, fetching: Fetching) -> None:
@@ -339,6 +342,20 @@ class ExprEmitter:
                 fetching.lines.add(line)
                 place = self.address(buffer, Linear(later.const + n, later.terms))
                 self.b.line(f"{f}(ptr {place.name}, i32 0, i32 3, i32 1)")  # to read, into all caches, data
+
+    def _fetch_panel(self, buffer: Buffer, form: Linear, fetching: PanelFetching) -> None:
+        """Ask for a piece of the panel behind this one. It is read in a while: the second-level cache is near enough,
+        and the first one has no room.
+        """
+        fetching.asked.add(buffer)
+        found = fetching.pieces(form)
+        if found is None:
+            return
+        piece, elements = found
+        f = self.b.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
+        for n in range(0, elements, _LINE_BYTES // buffer.dtype.bytes):
+            place = self.address(buffer, Linear(piece.const + n, piece.terms))
+            self.b.line(f"{f}(ptr {place.name}, i32 0, i32 2, i32 1)")
 
     def _read(self, buffer: Buffer, pointer: Val, lanes: int) -> Val:
         b, t, align = self.b, memory_type(buffer.dtype, lanes), buffer.dtype.bytes

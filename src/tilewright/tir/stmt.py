@@ -14,8 +14,9 @@ Meaning
   the intrinsic's operands are; nothing else looks at those.
 - `Alloc` gives a LOCAL or REGISTER buffer its extent; it appears only after `place_allocations`.
 - Annotations of loops and blocks are remarks for steps, the search and tools. They mean nothing. Code generation sees
-  three of them, on loops: `prefetch` = n asks for what vectors read n iterations later to be brought near, and
+  four of them, on loops: `prefetch` = n asks for what vectors read n iterations later to be brought near, and
   `prefetch_row` = 1, on a loop inside of that one, for what its vectors read n iterations later of the outer one;
+  `prefetch_panel` = n for the panel of n elements behind the one that its vectors read, a piece in each iteration;
   `stream` = 1 lets whole vectors that are stored go to memory past the caches, where nobody reads them soon.
 - Statements are frozen and compared by value where a test needs it; they are not interned.
 
@@ -92,6 +93,7 @@ Annotations: TypeAlias = tuple[tuple[str, AnnotationValue], ...]  # sorted by ke
 PREFETCH = "prefetch"
 PREFETCH_ROW = "prefetch_row"
 PREFETCH_ELEMENTS = "prefetch_elements"
+PREFETCH_PANEL = "prefetch_panel"
 STREAM = "stream"
 
 

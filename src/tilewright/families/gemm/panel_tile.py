@@ -1,5 +1,6 @@
 """Register tiles of a contraction whose columns lie in panels, and how long each takes."""
 
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -31,10 +32,10 @@ def panel_tiles(rows: int, target: Target) -> Points:
 
 
 def panel_loops(rows: int, target: Target) -> Points:
-    """(rows, vectors, unroll, columns_outside, prefetch): register tiles with all orders of the loops around them, and
-    with how far ahead they ask for columns.
+    """(rows, vectors, unroll, columns_outside, prefetch, next_panel): register tiles with all orders of the loops
+    around them, and with how far ahead they ask for columns.
     """
-    loops = np.array([(outside, ahead) for outside in (1, 0) for ahead in PREFETCHES], dtype=np.int64)
+    loops = np.array(list(product((1, 0), PREFETCHES, (0, 1))), dtype=np.int64)
     tiles = panel_tiles(rows, target)
     return np.concatenate([np.tile(tiles, (len(loops), 1)), np.repeat(loops, len(tiles), axis=0)], axis=1)
 
@@ -48,6 +49,7 @@ def panel_seconds(
     *,
     columns_outside: NDArray[np.bool_] | None = None,
     prefetch: NDArray[np.int64] | int = 0,
+    next_panel: NDArray[np.bool_] | bool = False,
 ) -> Costs:
     """What tiles (rows, vectors, unroll: the first of each point) cost for `rows` rows, and for `cols` columns or all:
     with columns outside, and none asked for ahead, unless others are chosen.
@@ -84,6 +86,7 @@ def panel_seconds(
         chunk=np.zeros(len(points), np.int64),
         unroll=points[:, 2],
         prefetch=prefetch,
+        next_panel=next_panel,
     )
     return contraction_seconds(form, choices, target)
 

@@ -54,6 +54,7 @@ class GemmPlan:
     chunk: int  # this many rows (columns) of the inner loop are kept together, outside of all; 0: all of them
     unroll: int  # multiply-adds written out in a step of the reduction loop, at most
     prefetch: int = 0  # columns are prefetched this many steps before they are read; 0: they are not
+    next_panel: bool = False  # a packed panel of columns is prefetched while the one before it is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,11 @@ def _tile(
     nest = ReductionNest(c.block.name, epilogue, outside, row, col, tuple(loops[it.var] for it in reduce))
     lanes = target.lanes(c.b.dtype.bytes)
     tile, intrinsics = RegisterTile(plan.rows, plan.columns), register_tiles(target, c.b.dtype)
-    tile_nest(s, nest, tile, lanes, plan.unroll, intrinsics, prefetch=plan.prefetch)
+    next_panel = 0
+    if plan.next_panel and plan.pack_b:  # all that stays while rows pass by
+        together = min(plan.columns, s.loop(col).extent) if plan.columns_outside else s.loop(col).extent
+        next_panel = math.prod(it.extent for it in reduce) * together
+    tile_nest(s, nest, tile, lanes, plan.unroll, intrinsics, prefetch=plan.prefetch, next_panel=next_panel)
 
 
 @lru_cache(maxsize=16)

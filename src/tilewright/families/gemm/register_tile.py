@@ -35,7 +35,7 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.tensorize import Tensorize
-from tilewright.tir.stmt import PREFETCH, Block, For, LoopKind, blocks
+from tilewright.tir.stmt import PREFETCH, PREFETCH_PANEL, Block, For, LoopKind, blocks
 
 NO_INTRINSICS: Mapping[tuple[int, int], str] = MappingProxyType({})
 
@@ -88,11 +88,13 @@ def tile_nest(
     is_shared: bool = True,
     is_joined: bool = False,
     prefetch: int = 0,
+    next_panel: int = 0,
 ) -> None:
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
     workers (if `is_shared`). The epilogue is in its place already if it `is_joined`. At most `unroll` multiply-adds are
     written out in a step of the reduction. `intrinsics` has the register tiles of the target by rows and columns.
-    Vectors are prefetched `prefetch` steps of the reduction before they are read, if it is not 0.
+    Vectors are prefetched `prefetch` steps of the reduction before they are read, if it is not 0; and, if `next_panel`
+    is not 0, the panel of so many elements behind the one that is read.
     """
     cuts = {
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
@@ -109,7 +111,8 @@ def tile_nest(
         one = s.apply(Split(outer.order[at], (None, size))).names
         order = (*outer.order[:at], one[0], *outer.order[at + 1 : then + 1], one[1], *outer.order[then + 1 :])
         s.apply(Reorder(order[at : then + 2]))
-        for inner, other in _cut(s, _Part(outer.block, outer.epilogue, order), then, cuts[second]):
+        parts = _cut(s, _Part(outer.block, outer.epilogue, order), then, cuts[second])
+        for n, (inner, other) in enumerate(parts):
             two = s.apply(Split(inner.order[then], (None, other))).names
             tile_loops = {first: (inner.order[then + 1], size), second: (two[1], other)}
             (row, height), (col, width) = tile_loops[nest.row], tile_loops[nest.col]
@@ -120,6 +123,9 @@ def tile_nest(
             )
             if prefetch:
                 _prefetch(s, reduce, prefetch)
+            # The first rows past a panel of columns ask for all of the next one; if rows are outside, any do.
+            if next_panel and width == cuts[nest.col][0][1] and (first == nest.row or n == 0):
+                _prefetch_panel(s, reduce, next_panel)
     if not is_shared:
         return
     for n in top_level(s.func):
@@ -224,6 +230,13 @@ def _prefetch(s: Draft, reduce: tuple[str, ...], steps: int) -> None:
     together = math.prod(n.extent for n in loops if n.kind is LoopKind.UNROLLED)
     if serial and math.prod(n.extent for n in loops) > steps:
         s.apply(Annotate(serial[-1].var.name, PREFETCH, max(1, steps // together)))
+
+
+def _prefetch_panel(s: Draft, reduce: tuple[str, ...], elements: int) -> None:
+    """Ask for the panel of so many elements behind this one, in the innermost loop of the reduction."""
+    serial = [n for n in reduce if s.loop(n).kind is LoopKind.SERIAL]
+    if serial:
+        s.apply(Annotate(serial[-1], PREFETCH_PANEL, elements))
 
 
 def _write_out(s: Draft, row: str | None, col: str, width: int, lanes: int) -> None:

@@ -46,7 +46,8 @@ from tilewright.tir.stmt import Block, Iter, blocks
 _MAX_ROWS = 8  # rows of a tile: LLVM brings the elements of A of more forward until accumulators spill
 _MAX_VECTORS = 6  # vectors of each
 _ONE_ROW_VECTORS = (8, 12, 16)  # vectors of a single row besides: its sums are few, and wait for each other
-_STEPS = ((64, 0), (24, 0), (96, 0), (64, 32))  # multiply-adds written out; steps that are prefetched
+# Multiply-adds written out; steps that are prefetched; whether the next panel is.
+_STEPS = ((64, 0, 0), (24, 0, 0), (96, 0, 0), (64, 32, 0), (64, 0, 1), (64, 32, 1))
 _MAX_CHUNKS = 6  # chunks of each kind
 _TILE_COLUMNS = 32  # columns that follow each other in the result wherever it is divided evenly
 _KNOBS = (
@@ -61,6 +62,7 @@ _KNOBS = (
     "chunk",
     "unroll",
     "prefetch",
+    "next_panel",
 )
 _PACKING = ("swap", "fuse_rows", "fuse_cols", "vectors", "pack_a", "pack_b")
 
@@ -185,6 +187,7 @@ class GemmSpace(Space):
             chunk=decisions["chunk"],
             unroll=decisions["unroll"],
             prefetch=decisions["prefetch"],
+            next_panel=bool(decisions.get("next_panel", 0)),
         )
         schedule_contraction(s, self._block, plan, self._target)
         schedule_rest(s, self._names, self._target)
@@ -192,7 +195,9 @@ class GemmSpace(Space):
 
 
 def _choices(p: Points) -> Choices:
-    return Choices(p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9], p[:, 10])
+    return Choices(
+        p[:, 3], p[:, 4], p[:, 5] > 0, p[:, 6] > 0, p[:, 7] > 0, p[:, 8], p[:, 9], p[:, 10], p[:, 11] > 0
+    )
 
 
 def gemm_space(request: ScheduleRequest) -> Space | None:

@@ -11,6 +11,7 @@ divided among workers. Otherwise each stage is.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from tilewright.families.choosing import choosing
@@ -51,6 +52,9 @@ class WinogradPlan:
     unroll: int  # multiply-adds written out in a step, at most
     columns_outside: bool  # does a panel of columns stay while rows pass by?
     prefetch: int  # steps ahead of which columns are asked for
+    next_panel: (
+        bool  # is the next panel of columns prefetched, or those of the next product, if rows are outside?
+    )
     inside: bool  # block of tiles by block of tiles, if there are several
     ahead: int  # tiles ahead of which the image is asked for
 
@@ -163,6 +167,10 @@ def _tile(s: Draft, name: str, outer: tuple[str, ...], plan: WinogradPlan, targe
     order = (col, row) if plan.columns_outside else (row, col)
     nest = ReductionNest(name, copy, (*outer, *batch, *order), row, col, reduce)
     lanes = target.lanes(c.b.dtype.bytes)
+    width = min(plan.tile.columns, c.cols[-1].extent)
+    panel = width * prod(it.extent for it in c.reduce)
+    if not plan.columns_outside:
+        panel *= -(-c.cols[-1].extent // width)
     tile_nest(
         s,
         nest,
@@ -172,4 +180,5 @@ def _tile(s: Draft, name: str, outer: tuple[str, ...], plan: WinogradPlan, targe
         register_tiles(target, c.b.dtype),
         is_shared=not outer,
         prefetch=plan.prefetch,
+        next_panel=panel if plan.next_panel else 0,
     )

@@ -21,7 +21,7 @@ from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
-from tilewright.families.winograd.cost import StraightLine, staged_seconds, waiting_seconds
+from tilewright.families.winograd.cost import StraightLine, Weights, staged_seconds, waiting_seconds
 from tilewright.families.winograd.recipe import (
     WinogradBlocks,
     WinogradPlan,
@@ -42,8 +42,10 @@ _LOOPS = (
     "unroll",
     "columns_outside",
     "prefetch",
+    "next_panel",
 )  # of the GEMM, as `panel_loops` has them
 _KNOBS = (*_LOOPS, "inside", "ahead")
+_COLUMNS = tuple(_LOOPS.index(name) for name in ("columns_outside", "prefetch", "next_panel"))
 _INSIDE, _AHEAD = (_KNOBS.index(name) for name in ("inside", "ahead"))
 _TILES_AHEAD = (0, 2, 4)  # iterations over tiles that the image is asked for ahead; bound
 
@@ -81,6 +83,7 @@ class WinogradSpace(Space):
             unroll=decisions["unroll"],
             columns_outside=bool(decisions["columns_outside"]),
             prefetch=decisions["prefetch"],
+            next_panel=bool(decisions.get("next_panel", 0)),
             inside=bool(decisions["inside"]),
             ahead=decisions["ahead"],
         )
@@ -125,14 +128,15 @@ def stages_seconds(func: Func, stages: WinogradBlocks, points: Points, target: T
     transforms = sum(line.seconds(m) for line in lines)
     blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
     times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
-    outside, ahead = (points[:, _LOOPS.index(name)] for name in ("columns_outside", "prefetch"))
+    outside, ahead, next_panel = (points[:, n] for n in _COLUMNS)
     each = panel_seconds(c, c.rows[-1].extent, points, target, columns_outside=outside > 0, prefetch=ahead)
     gemm = each * times
     image = waiting_seconds(_image_bytes(func, stages), m) * (points[:, _AHEAD] == 0)
     between, weights = c.a.buffer.bytes + c.store.buffer.bytes, c.b.buffer.bytes
 
     def staged(together: int) -> Costs:
-        return staged_seconds(transforms + image, gemm, weights, between / together, together, m)
+        weighing = Weights(weights, next_panel > 0)
+        return staged_seconds(transforms + image, gemm, weighing, between / together, together, m)
 
     if len(c.rows) == 1:
         return staged(1)
