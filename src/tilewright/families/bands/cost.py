@@ -119,7 +119,7 @@ def expansion_tile_cycles(
     """Cycles of `rows` rows of the image, for `channels` channels, in tiles (rows, vectors, columns_outside, unroll,
     prefetch) whose columns divide these: what is within reach of tuning besides what `expansion_cycles` ranks.
     """
-    m, (heights, vectors, outside, unroll, prefetch) = target.machine, tiles.T
+    m, (heights, vectors, outside, unroll, prefetch) = target.machine, tuple(tiles.T)
     count = -(-f.in_columns // heights)
     low, more = f.in_columns // count, f.in_columns % count
     panels = channels // (vectors * target.lanes(f.bytes_each))
@@ -131,9 +131,10 @@ def expansion_tile_cycles(
     cycles *= np.where(vectors >= _MOST_VECTORS, _WIDE, 1.0) * np.where(prefetch > 0, _ASKED, 1.0)
     # What is inside passes by for each tile of what is outside.
     weights, image = float(f.k * channels * f.bytes_each), rows * f.in_columns * f.k * f.bytes_each
-    passes: FloatArray = np.where(outside > 0, np.float64(image) * panels, np.float64(rows * weights) * count)
-    is_far = np.where(outside > 0, image, weights) > l1_room(m)
-    return cycles * panels * rows + is_far * passes * _READ_AGAIN * l2_cycles(m)
+    by_row = rows * weights * count if weights > l1_room(m) else np.zeros(len(tiles))
+    by_panel = image * panels if image > l1_room(m) else np.zeros(len(tiles))
+    passes: FloatArray = np.where(outside > 0, by_panel, by_row)
+    return cycles * panels * rows + passes * (_READ_AGAIN * l2_cycles(m))
 
 
 @lru_cache(maxsize=256)

@@ -48,10 +48,9 @@ class BandsSpace(Space):
         self._seconds: dict[Band, tuple[float, float, int]] = {}
         usual = np.array([self._tiles.default(b) for b in self._bands], np.int64).reshape(-1, len(KNOBS))
         best = sorted(self._bands, key=lambda b: self._default_seconds(b)[0])[:_WIDENED]
-        # What is usual is the first of what costs as much.
-        every = np.concatenate([usual, *(self._tiles.widened(b) for b in best)])
-        _, first = np.unique(every, axis=0, return_index=True)
-        self._points = every[np.sort(first)]
+        wider = [self._tiles.widened(b) for b in best]
+        more = [w[(w != self._tiles.default(b)).any(axis=1)] for b, w in zip(best, wider, strict=True)]
+        self._points = np.concatenate([usual, *more])  # what is usual is the first of what costs as much
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(KNOBS)
         )
@@ -70,7 +69,8 @@ class BandsSpace(Space):
             band = Band(*map(int, pair))
             if band in known:
                 here = np.flatnonzero((points[:, BAND] == pair).all(axis=1))
-                here = here[self._tiles.are_possible(band, points[here])]
+                if points is not self._points:
+                    here = here[self._tiles.are_possible(band, points[here])]
                 out[here] = self._band_seconds(band, points[here])
         return out
 
@@ -78,6 +78,8 @@ class BandsSpace(Space):
         """Of points of one band: none is less than what is usual, since what it gains is not estimated that well."""
         m = self._target.machine
         least, alone, parts = self._default_seconds(band)
+        if (points == self._tiles.default(band)).all():
+            return np.full(len(points), least)
         more = self._tiles.more_time(band, points)
         if m.threads == 1:
             return np.maximum(least + uneven(parts) * more.cycles / m.hertz + more.seconds, least)

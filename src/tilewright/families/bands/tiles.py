@@ -46,13 +46,12 @@ KNOBS = (
 # Columns of points, counted: where the knobs of each part are.
 BAND, EXPAND, PROJECT, WINDOW, STEPS = (slice(0, 2), slice(2, 5), slice(5, 8), slice(8, 11), slice(11, 13))
 # Bound: what is tried.
-_STEPS = (
-    (UNROLL, 0),
-    (24, 0),
-    (96, 0),
-    (UNROLL, 32),
-)  # multiply-adds written out; steps that are asked for ahead
+# Multiply-adds written out, and steps that are asked for ahead.
+_STEPS = ((UNROLL, 0), (24, 0), (96, 0), (UNROLL, 32))
 _BEST = 5  # tiles of each kind that are combined with each other
+_RADIX = (
+    1 << 10
+)  # values of a knob of a tile, that many; counted: more than any has; elements of a row of knobs
 _NONE = np.zeros((1, 3), np.int64)  # knobs of a contraction that there is not; given
 
 
@@ -145,55 +144,68 @@ class BandTiles:
 
     def more_time(self, band: Band, points: Points) -> MoreTime:
         """Of points of this band that are possible."""
-        own = self.default(band)[None, :]
-        cycles = self._contraction_cycles(band, points) - self._contraction_cycles(band, own)
-        times = self._form.channels // band.channels
-        return MoreTime(
-            cycles, times * (self._window_seconds(band, points) - self._window_seconds(band, own))
-        )
+        every = np.concatenate([self.default(band)[None, :], points])
+        cycles, windows = np.zeros(len(every)), self._window_seconds(band, every[:, WINDOW])
+        if self._form.k:
+            cycles += self._expansion_cycles(band, every[:, EXPAND], every[:, STEPS])
+        if self._form.projected:
+            cycles += self._projection_cycles(band, every[:, PROJECT], every[:, STEPS])
+        cycles *= self._form.images * (self._form.rows // band.rows)
+        return MoreTime(cycles[1:] - cycles[0], windows[1:] - windows[0])
 
-    def _contraction_cycles(self, band: Band, points: Points) -> Costs:
-        f, total = self._form, np.zeros(len(points))
-        if f.k:
-            tiles = np.concatenate([points[:, EXPAND], points[:, STEPS]], axis=1)
-            made = made_rows(f, band.rows)
-            total += _looked_up(
-                tiles, lambda t: expansion_tile_cycles(f, band.channels, made, t, self._target)
-            ) * (f.channels // band.channels)
-        if f.projected:
-            tiles = np.concatenate([points[:, PROJECT], points[:, STEPS]], axis=1)
-            total += _looked_up(tiles, lambda t: projection_cycles(f, f.lines(band.rows), t, self._target))
-        return total * f.images * (f.rows // band.rows)
+    def _expansion_cycles(self, band: Band, tiles: IntArray, steps: IntArray) -> Costs:
+        f, made = self._form, made_rows(self._form, band.rows)
+        every = np.concatenate([tiles, steps], axis=1)
+        cycles = _looked_up(every, lambda t: expansion_tile_cycles(f, band.channels, made, t, self._target))
+        return cycles * (f.channels // band.channels)
 
-    def _window_seconds(self, band: Band, points: Points) -> Costs:
+    def _projection_cycles(self, band: Band, tiles: IntArray, steps: IntArray) -> Costs:
+        f, every = self._form, np.concatenate([tiles, steps], axis=1)
+        return _looked_up(every, lambda t: projection_cycles(f, f.lines(band.rows), t, self._target))
+
+    def _window_seconds(self, band: Band, tiles: IntArray) -> Costs:
         known = self._windows.usual(band.channels)
-        return _looked_up(points[:, WINDOW], lambda ts: np.array([known[LaneTile(*map(int, t))] for t in ts]))
+        seconds = _looked_up(tiles, lambda ts: np.array([known[LaneTile(*map(int, t))] for t in ts]))
+        return seconds * (self._form.channels // band.channels)
 
     def widened(self, band: Band) -> Points:
         """The best tiles of each kind in a band, each with each."""
-        kinds = (
-            (EXPAND, self.expansions(band.channels)),
-            (PROJECT, self.projections(band.rows)),
-            (WINDOW, self.windows(band.channels)),
+        expand, project, window = (
+            self.expansions(band.channels),
+            self.projections(band.rows),
+            self.windows(band.channels),
         )
-        groups: list[IntArray] = []
-        for at, tiles in kinds:
-            points = np.repeat(self.default(band)[None, :], len(tiles), axis=0)
-            points[:, at] = tiles
-            more = self.more_time(band, points)
-            order = np.argsort(more.cycles / self._target.machine.hertz + more.seconds, kind="stable")
-            groups.append(tiles[order[:_BEST]])
-        groups.append(self.steps)
+
+        def usual(tiles: IntArray) -> IntArray:
+            return np.tile(self.default(band)[STEPS], (len(tiles), 1))
+
+        if self._form.k:
+            expand = _best(expand, self._expansion_cycles(band, expand, usual(expand)))
+        if self._form.projected:
+            project = _best(project, self._projection_cycles(band, project, usual(project)))
+        groups = expand, project, _best(window, self._window_seconds(band, window)), self.steps
         at = np.meshgrid(*(np.arange(len(g)) for g in groups), indexing="ij")
         columns = [g[n.ravel()] for g, n in zip(groups, at, strict=True)]
         return np.concatenate([np.tile(np.array(band), (at[0].size, 1)), *columns], axis=1)
 
 
+def _best(tiles: IntArray, costs: Costs) -> IntArray:
+    return tiles[np.argsort(costs, kind="stable")[:_BEST]]
+
+
 def _looked_up(rows: IntArray, cost: Callable[[IntArray], Costs]) -> Costs:
     """The cost of rows, many of which are equal."""
-    different, at = np.unique(rows, axis=0, return_inverse=True)
-    return cost(different)[at.ravel()]
+    _, first, at = np.unique(_row_keys(rows), return_index=True, return_inverse=True)
+    return cost(rows[first])[at.ravel()]
 
 
 def _among(rows: IntArray, known: IntArray) -> NDArray[np.bool_]:
-    return (rows[:, None, :] == known[None, :, :]).all(axis=2).any(axis=1)
+    return np.isin(_row_keys(rows), _row_keys(known)) & ((rows >= 0) & (rows < _RADIX)).all(axis=1)
+
+
+def _row_keys(rows: IntArray) -> IntArray:
+    """A number for each row of a few values below the radix: numbers are compared more quickly than rows."""
+    keys = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        keys = keys * _RADIX + column
+    return keys
