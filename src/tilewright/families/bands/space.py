@@ -29,6 +29,7 @@ from tilewright.families.window.tiles import LaneTiles
 from tilewright.ir.expr import Expr, Load, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
+from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
@@ -100,12 +101,20 @@ class BandsSpace(Space):
             self._seconds[band] = ranked, alone, parts
         return self._seconds[band]
 
+    def completed(self, decisions: KnobValues) -> KnobValues:
+        """With the usual tiles of the band, where they are not decided: once its size was all there was to decide."""
+        band = Band(decisions.get("rows", 0), decisions.get("channels", 0))
+        return (
+            {**self.decisions(self._tiles.default(band)), **decisions} if band in self._bands else decisions
+        )
+
     def build(self, decisions: KnobValues) -> Draft:
-        """Knobs that are not decided are as usual in the band."""
+        chosen = self.completed(decisions)
+        if not set(KNOBS) <= set(chosen):
+            raise ScheduleError(f"there are no bands of {dict(decisions)}")
         s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
-        usual = self.decisions(self._tiles.default(Band(decisions["rows"], decisions["channels"])))
-        schedule_bands(s, self._chain, self._plan({**usual, **decisions}), self._target)
+        schedule_bands(s, self._chain, self._plan(chosen), self._target)
         schedule_rest(s, names, self._target)
         return s
 

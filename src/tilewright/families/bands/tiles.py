@@ -45,13 +45,10 @@ KNOBS = (
 )
 # Columns of points, counted: where the knobs of each part are.
 BAND, EXPAND, PROJECT, WINDOW, STEPS = (slice(0, 2), slice(2, 5), slice(5, 8), slice(8, 11), slice(11, 13))
-# Bound: what is tried.
-# Multiply-adds written out, and steps that are asked for ahead.
+# Bound: what is tried. Multiply-adds written out, and steps that are asked for ahead.
 _STEPS = ((UNROLL, 0), (24, 0), (96, 0), (UNROLL, 32))
 _BEST = 5  # tiles of each kind that are combined with each other
-_RADIX = (
-    1 << 10
-)  # values of a knob of a tile, that many; counted: more than any has; elements of a row of knobs
+_RADIX = 1 << 10  # more than all rows, vectors and multiply-adds that a knob may have; bound
 _NONE = np.zeros((1, 3), np.int64)  # knobs of a contraction that there is not; given
 
 
@@ -100,7 +97,7 @@ class BandTiles:
     # ---------------------------------------------------------------------------------------------- what there is
 
     def expansions(self, channels: int) -> IntArray:
-        """(rows, vectors, outside)"""
+        """(rows, vectors, outside): the columns of a tile divide the channels of a block."""
         if not self._form.k:
             return _NONE
         return self._tiles(self._form.in_columns, lambda v: channels % (v * self._lanes) == 0)

@@ -166,15 +166,18 @@ class WindowSpace(Space):
         k, ((rows, vectors, _), _) = self.tiles, self.tiles.best()
         return k.times * -(-k.rows // rows) * -(-k.columns // (vectors * k.lanes))
 
+    def completed(self, decisions: KnobValues) -> KnobValues:
+        """With loops as usual, where they are not decided: once tiles were all there was to decide."""
+        return {**dict(zip(("order", "prefetch"), _AS_USUAL, strict=True)), **decisions}
+
     def build(self, decisions: KnobValues) -> Draft:
-        """Loops that are not decided are as usual."""
-        s = self._start.branch()
+        s, chosen = self._start.branch(), self.completed(decisions)
         names = {b.name for b in blocks(s.func.body)}
         plan = LanePlan(
-            RegisterTile(decisions["rows"], decisions["vectors"] * self.tiles.lanes),
-            unroll=decisions["unroll"],
-            order=LoopOrder(decisions.get("order", LoopOrder.ROWS_OUTSIDE)),
-            prefetch=decisions.get("prefetch", 0),
+            RegisterTile(chosen["rows"], chosen["vectors"] * self.tiles.lanes),
+            unroll=chosen["unroll"],
+            order=LoopOrder(chosen["order"]),
+            prefetch=chosen["prefetch"],
         )
         schedule_lanes(s, self._block, plan, self._target)
         schedule_rest(s, names, self._target)
