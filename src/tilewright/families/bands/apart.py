@@ -19,7 +19,7 @@ from tilewright.families.extract import extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.recipe import is_lane_reduction
-from tilewright.families.window.space import WindowSpace
+from tilewright.families.window.tiles import LaneTiles
 from tilewright.schedule.draft import Draft
 
 
@@ -32,7 +32,7 @@ class ApartSpace(Space):
         self.knobs = (Knob("parts", (len(self._parts),)),)
         depthwise = chain.depthwise
         self._windows = (
-            WindowSpace(start, depthwise.name, request.target).best_tile()[1]
+            LaneTiles(depthwise, request.target).best()[1]
             if is_lane_reduction(depthwise)
             else block_seconds(depthwise, request.target.lanes(4), request.target.machine)
         )

@@ -20,6 +20,7 @@ from tilewright.cost.register_tile import UNROLL, tile_step
 from tilewright.families.gemm.cost import TILE_START, Choices, Form, contraction_seconds
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.families.window.cost import Filter, WindowInput, line_cycles
+from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
@@ -40,6 +41,7 @@ _MOST_ROWS, _MOST_VECTORS = (
 )  # rows and vectors of register tiles; bound: larger ones leave too few registers
 _WIDE = 1.04  # times: tiles of three vectors have so few rows that they wait for loads more often
 _READ_AGAIN = 0.2955  # for a byte that streams from the second-level cache: times what reading it takes
+_ASKED = 1.01  # times, given: panels of a band are near as a rule, and asking for them is a little work
 _PART_START = 400.0  # cycles to claim a part, and until the first rows of a band are there
 _LEAST_BANDS = 4  # bands where they are all that workers can share, and the parts could be shared one by one
 _UNEVEN = 0.25  # of what two workers wait for each other: there may be only one
@@ -111,6 +113,30 @@ def expansion_cycles(f: BandForm, channels: int, tile: tuple[int, int], target: 
     return total * _WIDE if tile[1] == _MOST_VECTORS else total
 
 
+def expansion_tile_cycles(
+    f: BandForm, channels: int, rows: float, tiles: IntArray, target: Target
+) -> FloatArray:
+    """Cycles of `rows` rows of the image, for `channels` channels, in tiles (rows, vectors, columns_outside, unroll,
+    prefetch) whose columns divide these: what is within reach of tuning besides what `expansion_cycles` ranks.
+    """
+    m, (heights, vectors, outside, unroll, prefetch) = target.machine, tuple(tiles.T)
+    count = -(-f.in_columns // heights)
+    low, more = f.in_columns // count, f.in_columns % count
+    panels = channels // (vectors * target.lanes(f.bytes_each))
+    cycles = np.zeros(len(tiles))
+    for height, n in ((low + 1, more), (low, count - more)):
+        written_out = np.clip(unroll // (height * vectors), 1, f.k)
+        step = tile_step(m, height, vectors, written_out)
+        cycles += n * (f.k * step + TILE_START + _STORE * height * vectors)
+    cycles *= np.where(vectors >= _MOST_VECTORS, _WIDE, 1.0) * np.where(prefetch > 0, _ASKED, 1.0)
+    # What is inside passes by for each tile of what is outside.
+    weights, image = float(f.k * channels * f.bytes_each), rows * f.in_columns * f.k * f.bytes_each
+    by_row = rows * weights * count if weights > l1_room(m) else np.zeros(len(tiles))
+    by_panel = image * panels if image > l1_room(m) else np.zeros(len(tiles))
+    passes: FloatArray = np.where(outside > 0, by_panel, by_row)
+    return cycles * panels * rows + passes * (_READ_AGAIN * l2_cycles(m))
+
+
 @lru_cache(maxsize=256)
 def _step(rows: int, vectors: int, m: Machine) -> float:
     return float(tile_step(m, rows, vectors))
@@ -134,6 +160,23 @@ class ProjectionTile(NamedTuple):
 @lru_cache(maxsize=1024)
 def projection_tile(f: BandForm, lines: int, pixels: int, target: Target) -> ProjectionTile:
     """The best register tile of the projection of `lines` lines of `pixels` pixels, and the time that they take."""
+    sizes = [
+        (r, v, outside)
+        for v in range(1, _MOST_VECTORS + 1)
+        for r in range(1, min(_MOST_ROWS, pixels) + 1)
+        for outside in (0, 1)
+        if r * v + v + 1 <= target.vector_registers
+    ]
+    tiles = np.array([(*t, UNROLL, 0) for t in sizes], dtype=np.int64)
+    cycles = projection_cycles(f, (lines, pixels), tiles, target)
+    best = int(np.argmin(cycles))
+    rows, vectors, outside = sizes[best]
+    return ProjectionTile(rows, vectors, bool(outside), float(cycles[best]))
+
+
+def projection_cycles(f: BandForm, size: tuple[int, int], tiles: IntArray, target: Target) -> FloatArray:
+    """Cycles of the projection of (lines, pixels) in tiles (rows, vectors, columns_outside, unroll, prefetch)."""
+    lines, pixels = size
     form = Form(
         batch=1,
         other_rows=lines,
@@ -154,20 +197,10 @@ def projection_tile(f: BandForm, lines: int, pixels: int, target: Target) -> Pro
         bytes_each=f.bytes_each,
         epilogue_loads=1,
     )
-    sizes = [
-        (r, v, outside)
-        for v in range(1, _MOST_VECTORS + 1)
-        for r in range(1, min(_MOST_ROWS, pixels) + 1)
-        for outside in (0, 1)
-        if r * v + v + 1 <= target.vector_registers
-    ]
-    p = np.array(sizes, dtype=np.int64)
-    none, packed = np.zeros(len(p), np.int64), np.ones(len(p), np.bool_)
-    choices = Choices(p[:, 0], p[:, 1], ~packed, packed, p[:, 2] > 0, none, none + UNROLL)
-    seconds = contraction_seconds(form, choices, target)
-    best = int(np.argmin(seconds))
-    rows, vectors, outside = sizes[best]
-    return ProjectionTile(rows, vectors, bool(outside), float(seconds[best]) * target.machine.hertz)
+    rows, vectors, outside, unroll, prefetch = tiles.T
+    none, packed = np.zeros(len(tiles), np.int64), np.ones(len(tiles), np.bool_)
+    choices = Choices(rows, vectors, ~packed, packed, outside > 0, none, unroll, prefetch)
+    return contraction_seconds(form, choices, target) * target.machine.hertz
 
 
 @lru_cache(maxsize=1024)
@@ -204,8 +237,12 @@ def banded_cycles(f: BandForm, rows: int, channels: int, target: Target) -> floa
     that a team could not share evenly weigh a little.
     """
     cycles, parts = band_cycles(f, rows, channels, target)
-    uneven = 1.0 + _UNEVEN * (parts % 2) / parts
-    return cycles * few_parts(parts) * uneven
+    return cycles * uneven(parts)
+
+
+def uneven(parts: int) -> float:
+    """A factor for parts that a team could not share evenly."""
+    return few_parts(parts) * (1.0 + _UNEVEN * (parts % 2) / parts)
 
 
 def band_cycles(f: BandForm, rows: int, channels: int, target: Target) -> tuple[float, int]:
@@ -220,6 +257,14 @@ def band_cycles(f: BandForm, rows: int, channels: int, target: Target) -> tuple[
     return cycles * bands + _PART_START * parts, parts
 
 
+def made_rows(f: BandForm, rows: int) -> float:
+    """Rows of the expansion that a band computes. Those of the border are filled: the first band and the last one
+    compute fewer.
+    """
+    border = max(f.needed(f.rows) - f.in_rows, 0) * rows / f.rows
+    return min(f.needed(rows) - border, f.in_rows)
+
+
 def _made_cycles(f: BandForm, rows: int, channels: int, target: Target) -> float:
     """Cycles to make what the windows read, for a band and a block of channels."""
     if not f.k:
@@ -227,10 +272,7 @@ def _made_cycles(f: BandForm, rows: int, channels: int, target: Target) -> float
     m, tile = target.machine, best_expansion_tile(f, channels, target)
     if tile is None:
         return inf
-    lanes = target.lanes(f.bytes_each)
-    # Rows of the border are filled: the first band and the last one compute fewer.
-    border = max(f.needed(f.rows) - f.in_rows, 0) * rows / f.rows
-    needed = min(f.needed(rows) - border, f.in_rows)
+    lanes, needed = target.lanes(f.bytes_each), made_rows(f, rows)
     cycles = needed * expansion_cycles(f, channels, tile, target)
     cycles += _FILL * f.needed(rows) * (f.wide_columns - f.in_columns) * channels / lanes
     size = f.block_bytes(rows, channels)

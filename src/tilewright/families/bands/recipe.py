@@ -48,12 +48,15 @@ from tilewright.tir.stmt import Block, IterKind
 
 @dataclass(frozen=True, slots=True)
 class BandTilePlan:
-    """A register tile, and the multiply-adds written out in a step of its reduction. The others are for projections."""
+    """A register tile, and the multiply-adds written out in a step of its reduction. The rest is for contractions."""
 
     tile: RegisterTile
     unroll: int
     columns_outside: bool = False  # panels of columns outside, and the pixels of a band past each
-    is_matrix: bool = False  # all pixels of a band are the rows of tiles; otherwise those of a line
+    is_matrix: bool = (
+        False  # of a projection: all pixels of a band are rows of tiles; otherwise those of a line
+    )
+    prefetch: int = 0  # steps ahead of which columns are asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ def _produce(s: Draft, chain: BandChain, plan: BandTilePlan, made: str, at: str,
     *others, row = [loop[it.var] for it in c.rows]
     col = loop[c.cols[-1].var]
     reduce = tuple(loop[it.var] for it in reduction_order(c))
-    _tile_contraction(s, c, ReductionNest(name, made, (*others, row, col), row, col, reduce), plan, target)
+    order = (col, *others, row) if plan.columns_outside else (*others, row, col)
+    _tile_contraction(s, c, ReductionNest(name, made, order, row, col, reduce), plan, target)
     for side in border:
         _fill_in_vectors(s, side.name, target)
 
@@ -166,7 +170,7 @@ def _tile_contraction(
     s: Draft, c: Contraction, nest: ReductionNest, plan: BandTilePlan, target: Target
 ) -> None:
     tiles, lanes = register_tiles(target, c.b.dtype), target.lanes(c.b.dtype.bytes)
-    tile_nest(s, nest, plan.tile, lanes, plan.unroll, tiles, is_shared=False)
+    tile_nest(s, nest, plan.tile, lanes, plan.unroll, tiles, is_shared=False, prefetch=plan.prefetch)
 
 
 # ------------------------------------------------------------------------------------------------------------ windows

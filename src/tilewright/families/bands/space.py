@@ -1,22 +1,22 @@
 """The rule for depthwise convolutions with a contraction before or after them: in bands of rows, near the core."""
 
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.cost.parallel import ranked_seconds
-from tilewright.cost.register_tile import UNROLL
 from tilewright.families.bands.cost import (
     BandForm,
     band_cycles,
     banded_cycles,
     bands,
-    best_expansion_tile,
-    projection_tile,
+    uneven,
 )
 from tilewright.families.bands.match import BandChain, is_pixelwise, rows_operand, stored, try_band_chain
 from tilewright.families.bands.recipe import BandPlan, BandTilePlan, schedule_bands
+from tilewright.families.bands.tiles import BAND, KNOBS, Band, BandTiles
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.recipe import strides_along
 from tilewright.families.gemm.space import epilogue_of
@@ -25,7 +25,7 @@ from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.cost import combining_work
 from tilewright.families.window.recipe import is_lane_reduction, operand_loads
-from tilewright.families.window.space import WindowSpace
+from tilewright.families.window.tiles import LaneTiles
 from tilewright.ir.expr import Expr, Load, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
@@ -33,54 +33,106 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
+_WIDENED = 4  # bands that are offered with other tiles than those that cost least; bound
+
 
 class BandsSpace(Space):
+    """Bands by what they cost with the best tiles of each; then the best bands with other tiles."""
+
     family = "bands"
 
     def __init__(self, start: Draft, chain: BandChain, form: BandForm, target: Target) -> None:
-        self._start, self._chain, self._form, self._target = start, chain, form, target
-        self._windows = WindowSpace(start, chain.depthwise.name, target)
-        self._points = np.array(bands(form, target), dtype=np.int64).reshape(-1, 2)
-        heights, widths = (tuple(int(v) for v in np.unique(self._points[:, n])) for n in range(2))
-        self.knobs = (Knob("rows", heights), Knob("channels", widths))
+        self._start, self._chain, self.form, self._target = start, chain, form, target
+        self._windows = LaneTiles(chain.depthwise, target)
+        self._tiles = BandTiles(form, self._windows, target)
+        self._bands = [Band(*b) for b in bands(form, target)]
+        self._seconds: dict[Band, tuple[float, float, int]] = {}
+        usual = np.array([self._tiles.default(b) for b in self._bands], np.int64).reshape(-1, len(KNOBS))
+        best = sorted(self._bands, key=lambda b: self._default_seconds(b)[0])[:_WIDENED]
+        wider = [self._tiles.widened(b) for b in best]
+        more = [w[(w != self._tiles.default(b)).any(axis=1)] for b, w in zip(best, wider, strict=True)]
+        self._points = np.concatenate([usual, *more])  # what is usual is the first of what costs as much
+        self.knobs = tuple(
+            Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(KNOBS)
+        )
 
     def points(self) -> Points:
         return self._points
 
-    def cost(self, points: Points) -> Costs:
-        return np.array([self._seconds(int(r), int(c)) for r, c in points])
+    def has_point(self, point: NDArray[np.int64]) -> bool:
+        """All tiles that fit; `points` are the best of them."""
+        return bool(np.isfinite(self.cost(point[None, :]))[0])
 
-    def _seconds(self, rows: int, channels: int) -> float:
-        form, m = self._form, self._target.machine
-        depthwise = form.channels // channels * self._windows.best_tile(channels)[1]
+    def cost(self, points: Points) -> Costs:
+        out = np.full(len(points), inf)
+        known = set(self._bands)
+        for pair in np.unique(points[:, BAND], axis=0):
+            band = Band(*map(int, pair))
+            if band in known:
+                here = np.flatnonzero((points[:, BAND] == pair).all(axis=1))
+                if points is not self._points:
+                    here = here[self._tiles.are_possible(band, points[here])]
+                out[here] = self._band_seconds(band, points[here])
+        return out
+
+    def _band_seconds(self, band: Band, points: Points) -> Costs:
+        """Of points of one band: none is less than what is usual, since what it gains is not estimated that well."""
+        m = self._target.machine
+        least, alone, parts = self._default_seconds(band)
+        if (points == self._tiles.default(band)).all():
+            return np.full(len(points), least)
+        more = self._tiles.more_time(band, points)
         if m.threads == 1:
-            return banded_cycles(form, rows, channels, self._target) / m.hertz + depthwise
-        cycles, parts = band_cycles(form, rows, channels, self._target)
-        return float(ranked_seconds(np.array(cycles / m.hertz + depthwise), parts, m))
+            return np.maximum(least + uneven(parts) * more.cycles / m.hertz + more.seconds, least)
+        total = np.maximum(alone + more.cycles / m.hertz + more.seconds, alone)
+        return np.maximum(ranked_seconds(total, parts, m), least)
+
+    def _default_seconds(self, band: Band) -> tuple[float, float, int]:
+        """What a band is ranked by with its usual tiles, what one core takes for it, and its parts."""
+        if band not in self._seconds:
+            form, m = self.form, self._target.machine
+            depthwise = form.channels // band.channels * self._windows.best(band.channels)[1]
+            cycles, parts = band_cycles(form, *band, self._target)
+            alone = cycles / m.hertz + depthwise
+            if m.threads == 1:
+                ranked = banded_cycles(form, *band, self._target) / m.hertz + depthwise
+            else:
+                ranked = float(ranked_seconds(np.array(alone), parts, m))
+            self._seconds[band] = ranked, alone, parts
+        return self._seconds[band]
+
+    def completed(self, decisions: KnobValues) -> KnobValues:
+        """With the usual tiles of the band, where they are not decided: once its size was all there was to decide."""
+        band = Band(decisions.get("rows", 0), decisions.get("channels", 0))
+        return (
+            {**self.decisions(self._tiles.default(band)), **decisions} if band in self._bands else decisions
+        )
 
     def build(self, decisions: KnobValues) -> Draft:
+        chosen = self.completed(decisions)
+        if not set(KNOBS) <= set(chosen):
+            raise ScheduleError(f"there are no bands of {dict(decisions)}")
         s = self._start.branch()
         names = {b.name for b in blocks(s.func.body)}
-        schedule_bands(s, self._chain, self._plan(decisions["rows"], decisions["channels"]), self._target)
+        schedule_bands(s, self._chain, self._plan(chosen), self._target)
         schedule_rest(s, names, self._target)
         return s
 
-    def _plan(self, rows: int, channels: int) -> BandPlan:
-        form, target, lanes = self._form, self._target, self._target.lanes(self._form.bytes_each)
+    def _plan(self, d: KnobValues) -> BandPlan:
+        lanes, steps = self._target.lanes(self.form.bytes_each), d["prefetch"]
         expansion = projection = None
-        if form.k:
-            found = best_expansion_tile(form, channels, target)
-            if found is None:
-                raise ScheduleError(f"no register tile has columns that divide {channels} channels")
-            expansion = BandTilePlan(RegisterTile(found[0], found[1] * lanes), UNROLL)
-        if form.projected:
-            best = projection_tile(form, *form.lines(rows), target)
-            tile = RegisterTile(best.rows, best.vectors * lanes)
-            projection = BandTilePlan(tile, UNROLL, best.columns_outside, form.is_matrix)
-        (height, vectors, unroll), _ = self._windows.best_tile(channels)
-        return BandPlan(
-            rows, channels, BandTilePlan(RegisterTile(height, vectors * lanes), unroll), expansion, projection
-        )
+        if self.form.k:
+            tile = RegisterTile(d["expand_rows"], d["expand_vectors"] * lanes)
+            expansion = BandTilePlan(tile, d["unroll"], bool(d["expand_outside"]), prefetch=steps)
+        if self.form.projected:
+            tile, is_matrix = (
+                RegisterTile(d["project_rows"], d["project_vectors"] * lanes),
+                self.form.is_matrix,
+            )
+            projection = BandTilePlan(tile, d["unroll"], bool(d["columns_outside"]), is_matrix, steps)
+        tile = RegisterTile(d["window_rows"], d["window_vectors"] * lanes)
+        windows = BandTilePlan(tile, d["window_unroll"])
+        return BandPlan(d["rows"], d["channels"], windows, expansion, projection)
 
 
 def bands_space(request: ScheduleRequest) -> Space | None:

@@ -34,6 +34,11 @@ _FAR_VECTOR = 1.3
 ROWS = (1, 2, 3, 4, 6, 8)  # rows of a tile: neighbouring outputs
 VECTORS = (1, 2, 3, 4, 5, 6, 8)  # vectors of each
 UNROLLS = (UNROLL, 24)  # multiply-adds written out in a step
+# Bound: what tuning tries besides.
+MORE_ROWS = (5, 7, 10, 12)  # rows of a tile
+MORE_VECTORS = (7, 10, 12)  # vectors of each
+MORE_UNROLLS = (144, 8)  # multiply-adds: all taps of most windows, and next to none
+PREFETCHES = (0, 32)  # steps of the reduction that vectors are asked for ahead
 # Swept (docs/results/constants.md).
 # Vectors beyond the registers that code generation finds a place for: it loads some of them again.
 _TOO_MANY = 2
@@ -130,6 +135,16 @@ def fits_registers(
     return alive <= target.vector_registers + _TOO_MANY
 
 
+def steps_written_out(taps: Sequence[int], work: int, unroll: int) -> int:
+    """Steps of the reduction, each of `work` operations, that are written out: whole loops, as the recipe does it."""
+    written_out = 1
+    for extent in reversed(taps):
+        if work * written_out * extent > unroll:
+            break
+        written_out *= extent
+    return written_out
+
+
 def tile_cycles(
     operands: Sequence[WindowOperand],
     taps: Sequence[int],
@@ -142,11 +157,7 @@ def tile_cycles(
     step are written out.
     """
     rows, vectors = tile
-    written_out = 1  # steps, as the recipe does it
-    for extent in reversed(taps):
-        if rows * vectors * written_out * extent > unroll:
-            break
-        written_out *= extent
+    written_out = steps_written_out(taps, rows * vectors, unroll)
     steps = math.prod(taps) // written_out
     loads = sum(o.distinct(written_out, rows, vectors, lanes) for o in operands)
     busy = max(rows * vectors * written_out / m.fma_per_cycle, loads / m.loads_per_cycle)
@@ -181,6 +192,13 @@ def line_cycles(
         and (v - 1) * lanes < columns
         and fits_registers(operands, math.prod(taps), (r, v), target)
     )
+
+
+def pieces_seconds(vectors: float, passed_bytes: float, room: float, m: Machine) -> float:
+    """What `vectors` take more where an image is read in pieces of its lines, one piece of all before the next: of
+    `passed_bytes` that pass by meanwhile, the cache does not keep what is beside, unless it has `room`.
+    """
+    return vectors * _FAR_VECTOR / m.hertz if passed_bytes > room else 0.0
 
 
 def far_seconds(block: Block, rows: int, lanes: int, m: Machine) -> float:

@@ -6,6 +6,9 @@ registers, and the reduction runs inside. Windows of neighbours overlap, so a ti
 would one by one.
 """
 
+from dataclasses import dataclass
+from enum import IntEnum
+
 from tilewright.families.gemm.recipe import load_strides
 from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
 from tilewright.families.gemm.tiles import RegisterTile
@@ -76,8 +79,28 @@ def lane_and_rows(block: Block) -> tuple[Iter, Iter | None]:
     return inner, max(spatial, key=lambda it: order.index(loops[it.var]), default=None)
 
 
-def schedule_lanes(s: Draft, name: str, tile: RegisterTile, unroll: int, target: Target) -> None:
-    """Tile the reduction `name`, with what consumes its result: `tile.rows` outputs of `tile.columns` lanes."""
+class LoopOrder(IntEnum):
+    """Of the loops around tiles, from the outermost in."""
+
+    ROWS_OUTSIDE = 0  # others, rows, columns
+    COLUMNS_OUTSIDE = 1  # others, columns, rows: a filter stays while a line passes by
+    COLUMNS_FIRST = 2  # columns, others, rows: it stays while the whole image does
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """How such a reduction runs."""
+
+    tile: RegisterTile
+    unroll: int  # multiply-adds written out in a step, at most
+    order: LoopOrder = LoopOrder.ROWS_OUTSIDE
+    prefetch: int = 0  # steps of the reduction ahead of which vectors are asked for
+
+
+def schedule_lanes(s: Draft, name: str, plan: LanePlan, target: Target) -> None:
+    """Tile the reduction `name`, with what consumes its result: `plan.tile.rows` outputs of as many lanes as it has
+    columns.
+    """
     block = find_block(s.func, name)
     epilogue = take_epilogue(s, name, block.store.buffer)
     gather_lanes(s, name, target)
@@ -88,8 +111,14 @@ def schedule_lanes(s: Draft, name: str, tile: RegisterTile, unroll: int, target:
     col = loops[inner.var]
     row = s.apply(AddUnitLoop(name)).loop if rows is None else loops[rows.var]
     outer = [n for n in spatial if n not in (row, col)]
-    nest = ReductionNest(name, epilogue, (*outer, row, col), row, col, tuple(_reduce_loops(block)))
-    tile_nest(s, nest, tile, target.lanes(block.store.buffer.dtype.bytes), unroll)
+    order = {
+        LoopOrder.ROWS_OUTSIDE: (*outer, row, col),
+        LoopOrder.COLUMNS_OUTSIDE: (*outer, col, row),
+        LoopOrder.COLUMNS_FIRST: (col, *outer, row),
+    }[plan.order]
+    nest = ReductionNest(name, epilogue, order, row, col, tuple(_reduce_loops(block)))
+    lanes = target.lanes(block.store.buffer.dtype.bytes)
+    tile_nest(s, nest, plan.tile, lanes, plan.unroll, prefetch=plan.prefetch)
 
 
 def gather_lanes(s: Draft, name: str, target: Target) -> None:

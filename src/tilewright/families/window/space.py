@@ -1,70 +1,143 @@
 """The rule for reductions that leave the innermost dimension of their output alone: depthwise convolution, means over
 pixels.
+
+By default the cheapest of the usual tiles is taken, with rows outside. Tuning has more: tiles of other heights and
+widths, more or fewer taps written out, other orders of the loops around, and vectors that are asked for ahead.
 """
 
 from functools import cached_property
-from math import inf, prod
+from itertools import product
+from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tilewright.cost.caches import l1_room, l2_room
 from tilewright.cost.parallel import ranked_seconds
 from tilewright.cost.stream import pass_seconds
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.recipe import try_contraction
-from tilewright.families.gemm.tiles import RegisterTile, column_tiles, row_tiles
+from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.families.window.cost import (
     CONTRACTION,
     INTEGER_PRODUCT,
+    MORE_ROWS,
+    MORE_UNROLLS,
+    MORE_VECTORS,
     NOT_HIDDEN,
+    PREFETCHES,
     ROWS,
     UNROLLS,
     VECTORS,
-    LaneOperand,
     combining_work,
     far_seconds,
-    fits_registers,
-    tile_cycles,
+    pieces_seconds,
 )
-from tilewright.families.window.recipe import is_lane_reduction, lane_and_rows, operand_loads, schedule_lanes
+from tilewright.families.window.recipe import (
+    LanePlan,
+    LoopOrder,
+    is_lane_reduction,
+    schedule_lanes,
+)
+from tilewright.families.window.tiles import LaneTile, LaneTiles
 from tilewright.ir.expr import Binary, BinaryOp, Expr, Fma, walk
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.target.target import Target
-from tilewright.tir.stmt import IterKind, blocks
+from tilewright.tir.stmt import blocks
+
+_TILE = 3  # knobs of a tile: rows, vectors, unroll; counted
+_ALL_ROWS, _ALL_VECTORS = (tuple(sorted(n)) for n in ((*ROWS, *MORE_ROWS), (*VECTORS, *MORE_VECTORS)))
+_ALL_UNROLLS = (*UNROLLS, *MORE_UNROLLS)  # of bounds that make the same code, the first stands for all
+_LOOPS = tuple(product(map(int, LoopOrder), PREFETCHES))
+_AS_USUAL = (int(LoopOrder.ROWS_OUTSIDE), 0)  # the order of loops, and steps asked for ahead; given
 
 
 class WindowSpace(Space):
     family = "window"
-    knobs = (Knob("rows", ROWS), Knob("vectors", VECTORS), Knob("unroll", UNROLLS))
+    knobs = (
+        Knob("rows", _ALL_ROWS),
+        Knob("vectors", _ALL_VECTORS),
+        Knob("unroll", _ALL_UNROLLS),
+        Knob("order", tuple(map(int, LoopOrder))),
+        Knob("prefetch", PREFETCHES),
+    )
 
     def __init__(
         self, start: Draft, name: str, target: Target, constants: frozenset[str] = frozenset()
     ) -> None:
         self._constants = constants
         self._start, self._block, self._target, self._machine = start, name, target, target.machine
-        block = find_block(start.func, name)
-        inner, row = lane_and_rows(block)
-        self._lanes = target.lanes(block.store.buffer.dtype.bytes)
-        self._rows, self._columns = 1 if row is None else row.extent, inner.extent
-        self._taps = tuple(it.extent for it in block.iters if it.kind is IterKind.REDUCE)
-        others = [
-            it for it in block.iters if it.kind is IterKind.SPATIAL and it is not inner and it is not row
-        ]
-        self._tiles = prod(it.extent for it in others)
-        side = None if row is None else row.var
-        self._operands = [LaneOperand(ld, block, side, inner.var) for ld in operand_loads(block)]
-        self._known: dict[tuple[int, int, int], float] = {}
+        self.tiles = LaneTiles(find_block(start.func, name), target)
 
     def points(self) -> Points:
-        grid = np.meshgrid(ROWS, VECTORS, UNROLLS, indexing="ij")
-        return np.stack([g.ravel() for g in grid], axis=1).astype(np.int64)
+        return self._points
+
+    @cached_property
+    def _points(self) -> Points:
+        """The usual ones first: they are taken where others cost as much."""
+        usual = [(*t, *_AS_USUAL) for t, seconds in self.tiles.usual().items() if np.isfinite(seconds)]
+        every = [
+            (*t, *loops) for t in self._distinct_tiles() for loops in _LOOPS if self._is_another(t, *loops)
+        ]
+        more = [p for p in every if p not in set(usual)]
+        return np.array(usual + more, np.int64).reshape(-1, len(self.knobs))
+
+    def _distinct_tiles(self) -> list[LaneTile]:
+        """Of those that are the same code, one."""
+        found: dict[tuple[int, ...], LaneTile] = {}
+        for r, v in product(_ALL_ROWS, _ALL_VECTORS):
+            for u in _ALL_UNROLLS if self.tiles.fits(r, v) else ():
+                t = LaneTile(r, v, u)
+                found.setdefault((r, v, *self.tiles.written_out(t)), t)
+        return list(found.values())
+
+    def _is_another(self, tile: LaneTile, order: int, prefetch: int) -> bool:
+        """Do these loops differ from all others of a tile? There is no order of loops that have one iteration; and
+        reductions are over before what is asked for far ahead is there, or have no loop to ask in.
+        """
+        k = self.tiles
+        is_wide, is_high = tile.vectors * k.lanes < k.columns, tile.rows < k.rows
+        orders = {LoopOrder.ROWS_OUTSIDE}
+        if is_wide and is_high:
+            orders.add(LoopOrder.COLUMNS_OUTSIDE)
+        if is_wide and k.times > 1:
+            orders.add(LoopOrder.COLUMNS_FIRST)
+        steps = prod(k.taps)
+        return order in orders and (not prefetch or (steps > prefetch and k.written_out(tile)[0] < steps))
+
+    def has_point(self, point: NDArray[np.int64]) -> bool:
+        """All that fits into registers; of those that are the same code, `points` has one."""
+        is_choice = all(int(v) in k.choices for v, k in zip(point, self.knobs, strict=True))
+        return is_choice and self.tiles.fits(int(point[0]), int(point[1]))
 
     def cost(self, points: Points) -> Costs:
-        tiles = np.array([self._seconds(int(r), int(v), int(u)) for r, v, u in points])
-        return ranked_seconds(tiles * self._slowness + self._beside, self._parts, self._machine)
+        """Points without an order of loops have the usual one."""
+        sizes, at = np.unique(points[:, :_TILE], axis=0, return_inverse=True)
+        seconds = np.array([self.tiles.seconds(LaneTile(*map(int, t))) for t in sizes])[at.ravel()]
+        if points.shape[1] == _TILE:
+            return self._ranked(seconds)
+        usual = np.isin(points[:, 0], ROWS) & np.isin(points[:, 1], VECTORS) & np.isin(points[:, 2], UNROLLS)
+        usual &= (points[:, _TILE:] == _AS_USUAL).all(axis=1)
+        pieces = np.array([0.0, *self._pieces])[points[:, _TILE]]
+        # What others gain is not estimated well enough to take them untried.
+        least = float(self._ranked(np.array([self.tiles.best()[1]]))[0])
+        costs = self._ranked(seconds + pieces)
+        return np.where(usual, costs, np.maximum(costs, least))
+
+    def _ranked(self, seconds: Costs) -> Costs:
+        return ranked_seconds(seconds * self._slowness + self._beside, self._parts, self._machine)
+
+    @cached_property
+    def _pieces(self) -> tuple[float, float]:
+        """What reading in pieces takes more, with columns outside of a line and of all lines."""
+        whole, m = block_bytes([find_block(self._start.func, self._block)]), self._machine
+        vectors = whole / self._target.vector_bytes
+        of_line = pieces_seconds(vectors, whole / self.tiles.times, l1_room(m), m)
+        return of_line, pieces_seconds(vectors, whole, l2_room(m), m)
 
     @cached_property
     def _slowness(self) -> float:
@@ -81,52 +154,32 @@ class WindowSpace(Space):
         func = self._start.func
         streamed = pass_seconds(block_bytes([find_block(func, self._block)]), self._machine)
         around = around_seconds(func, self._block, self._target, self._constants)
-        (rows, _, _), tiles = self.best_tile()
+        (rows, _, _), tiles = self.tiles.best()
         busy = around + tiles * self._slowness
-        far = far_seconds(find_block(func, self._block), rows, self._lanes, self._machine)
+        far = far_seconds(find_block(func, self._block), rows, self.tiles.lanes, self._machine)
         waiting = far + max(streamed - busy, 0.0) + NOT_HIDDEN * min(streamed, busy)
         return self._machine.meeting_seconds + around + waiting
 
     @cached_property
     def _parts(self) -> int:
         """Tiles that a team can share, of the cheapest size."""
-        (rows, vectors, _), _ = self.best_tile()
-        return self._tiles * -(-self._rows // rows) * -(-self._columns // (vectors * self._lanes))
+        k, ((rows, vectors, _), _) = self.tiles, self.tiles.best()
+        return k.times * -(-k.rows // rows) * -(-k.columns // (vectors * k.lanes))
 
-    def _seconds(self, rows: int, vectors: int, unroll: int, columns: int | None = None) -> float:
-        columns = self._columns if columns is None else columns
-        is_small = rows <= self._rows and (vectors - 1) * self._lanes < columns
-        if not is_small or not fits_registers(
-            self._operands, prod(self._taps), (rows, vectors), self._target
-        ):
-            return inf
-        cycles = sum(
-            n * m * self._cycles(size, width, unroll)
-            for size, n in row_tiles(self._rows, rows).items()
-            for width, m in column_tiles(columns, vectors, self._lanes).items()
-        )
-        return self._tiles * cycles / self._machine.hertz
-
-    def best_tile(self, columns: int | None = None) -> tuple[tuple[int, int, int], float]:
-        """(rows, vectors, unroll) for all columns or only for `columns` of them, and the time that these take."""
-        seconds = {(r, v, u): self._seconds(r, v, u, columns) for r in ROWS for v in VECTORS for u in UNROLLS}
-        best = min(seconds, key=lambda t: seconds[t])
-        return best, seconds[best]
-
-    def _cycles(self, rows: int, vectors: int, unroll: int) -> float:
-        key = rows, vectors, unroll
-        if key not in self._known:
-            tile = rows, vectors
-            self._known[key] = tile_cycles(
-                self._operands, self._taps, tile, unroll, self._lanes, self._machine
-            )
-        return self._known[key]
+    def completed(self, decisions: KnobValues) -> KnobValues:
+        """With loops as usual, where they are not decided: once tiles were all there was to decide."""
+        return {**dict(zip(("order", "prefetch"), _AS_USUAL, strict=True)), **decisions}
 
     def build(self, decisions: KnobValues) -> Draft:
-        s = self._start.branch()
+        s, chosen = self._start.branch(), self.completed(decisions)
         names = {b.name for b in blocks(s.func.body)}
-        tile = RegisterTile(decisions["rows"], decisions["vectors"] * self._lanes)
-        schedule_lanes(s, self._block, tile, decisions["unroll"], self._target)
+        plan = LanePlan(
+            RegisterTile(chosen["rows"], chosen["vectors"] * self.tiles.lanes),
+            unroll=chosen["unroll"],
+            order=LoopOrder(chosen["order"]),
+            prefetch=chosen["prefetch"],
+        )
+        schedule_lanes(s, self._block, plan, self._target)
         schedule_rest(s, names, self._target)
         return s
 
