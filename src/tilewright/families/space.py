@@ -57,6 +57,10 @@ class Space(ABC):
         """Can it be built? Where `points` are those that cost least, what others are does not depend on figures."""
         return bool((self.points() == point).all(axis=1).any())
 
+    def completed(self, decisions: KnobValues) -> KnobValues:
+        """With knobs that did not exist when they were recorded, as they would be by default."""
+        return decisions
+
     def decisions(self, point: NDArray[np.int64]) -> dict[str, int]:
         return {k.name: int(v) for k, v in zip(self.knobs, point, strict=True)}
 

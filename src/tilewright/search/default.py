@@ -108,7 +108,7 @@ def schedule_as(
     if space is None:
         fitting = ", ".join((*(s.family for s in offered(func, target, constants)), *_FALLBACKS))
         raise ScheduleError(f"{family} does not fit {func.name}", hint=f"what fits is: {fitting}")
-    names = [k.name for k in space.knobs]
+    names, decisions = [k.name for k in space.knobs], space.completed(decisions)
     if set(names) != set(without_grain(decisions)):
         raise ScheduleError(
             f"{family} has other knobs than {', '.join(decisions) or 'none'}",

@@ -150,9 +150,15 @@ def _fill_in_vectors(s: Draft, name: str, target: Target) -> None:
     s.apply(Vectorize(vector))
 
 
+def try_tiled(block: Block) -> Contraction | None:
+    """The block as a contraction of rows and columns that register tiles can be cut from."""
+    found = try_contraction(block)
+    return None if found is None or not found.rows or len(found.cols) > 1 or found.batch else found
+
+
 def _contraction(s: Draft, name: str) -> Contraction:
-    found = try_contraction(find_block(s.func, name))
-    if found is None or not found.rows or len(found.cols) > 1 or found.batch:
+    found = try_tiled(find_block(s.func, name))
+    if found is None:
         raise ScheduleError(f"{name} is not one contraction with rows and columns")
     return found
 

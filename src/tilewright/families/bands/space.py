@@ -15,7 +15,7 @@ from tilewright.families.bands.cost import (
     uneven,
 )
 from tilewright.families.bands.match import BandChain, is_pixelwise, rows_operand, stored, try_band_chain
-from tilewright.families.bands.recipe import BandPlan, BandTilePlan, schedule_bands
+from tilewright.families.bands.recipe import BandPlan, BandTilePlan, schedule_bands, try_tiled
 from tilewright.families.bands.tiles import BAND, KNOBS, Band, BandTiles
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.recipe import strides_along
@@ -141,8 +141,9 @@ def bands_space(request: ScheduleRequest) -> Space | None:
     chain = None if start is None else try_band_chain(start.func)
     if start is None or chain is None or not is_lane_reduction(chain.depthwise):
         return None
+    contractions = [b for b in (chain.expansion, chain.projection) if b is not None]
     form = try_form(chain)
-    if form is None:
+    if form is None or not all(map(try_tiled, contractions)):
         return None
     return BandsSpace(start, chain, replace(form, is_matrix=_is_matrix(start, chain)), request.target)
 

@@ -172,6 +172,9 @@ class GemmSpace(Space):
             out[here] = contraction_seconds(form, c, self._target, is_whole=True, is_cut=is_cut)
         return out
 
+    def completed(self, decisions: KnobValues) -> KnobValues:
+        return {"next_panel": 0, **decisions}
+
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
         lanes = self._target.lanes(self.forms[0, 1, 1].bytes_each)
@@ -187,7 +190,7 @@ class GemmSpace(Space):
             chunk=decisions["chunk"],
             unroll=decisions["unroll"],
             prefetch=decisions["prefetch"],
-            next_panel=bool(decisions.get("next_panel", 0)),
+            next_panel=bool(decisions["next_panel"]),
         )
         schedule_contraction(s, self._block, plan, self._target)
         schedule_rest(s, self._names, self._target)

@@ -75,6 +75,9 @@ class WinogradSpace(Space):
         rest = [b for b in blocks(self._start.func.body) if b.name not in stages]
         return m.meeting_seconds + evenly(sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest), m)
 
+    def completed(self, decisions: KnobValues) -> KnobValues:
+        return {"next_panel": 0, **decisions}
+
     def build(self, decisions: KnobValues) -> Draft:
         s, lanes = self._start.branch(), self._target.lanes(self._gemm.b.dtype.bytes)
         names = {b.name for b in blocks(s.func.body)}
@@ -83,7 +86,7 @@ class WinogradSpace(Space):
             unroll=decisions["unroll"],
             columns_outside=bool(decisions["columns_outside"]),
             prefetch=decisions["prefetch"],
-            next_panel=bool(decisions.get("next_panel", 0)),
+            next_panel=bool(decisions["next_panel"]),
             inside=bool(decisions["inside"]),
             ahead=decisions["ahead"],
         )
