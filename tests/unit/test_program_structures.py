@@ -122,8 +122,9 @@ def test_the_mix_takes_from_each_structure_what_is_quickest(
     assert [s.func for s in compiled(source, trace).sites] == [s.func for s in own.sites]
 
 
+@pytest.mark.parametrize("to_compile", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_what_is_joined_in_one_structure_is_one_segment(
-    source: ProgramSource, own: SitedProgram, programs: list[SitedProgram]
+    source: ProgramSource, own: SitedProgram, programs: list[SitedProgram], to_compile: int
 ) -> None:
     """A Func of a joined segment is never taken from another structure than the rest of it."""
     rng = np.random.default_rng(2)
@@ -133,7 +134,7 @@ def test_what_is_joined_in_one_structure_is_one_segment(
         trace, _ = mixed(found, grouped, native())
         joins = {str(d) for d in trace.sections["joins"]}
         assert joins in [{str(d) for d in p.trace.sections["joins"] if isinstance(d, Join)} for p in programs]
-        if n < 3:
+        if n < to_compile:
             compiled(source, trace)
 
 
