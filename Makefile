@@ -1,7 +1,7 @@
 # `make test` and `make demo` work as the first command in a fresh clone: they make .venv and install what they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all unit lint types layers demo bench onnx-suite fuzz format clean
+.PHONY: help test test-all run-tests run-all-tests unit lint types layers demo bench onnx-suite fuzz format clean
 
 # The first interpreter that runs and is new enough; `make PYTHON=… test` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -22,10 +22,19 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-test: lint types layers ## every check and test but the long ones (minutes)
+# The checker of types has one thread, and takes more than a minute: it runs beside the tests.
+BESIDE := $(MAKE) --no-print-directory -j2
+
+test: lint layers ## every check and test but the long ones (minutes)
+	@$(BESIDE) types run-tests
+
+test-all: lint layers ## every check and test
+	@$(BESIDE) types run-all-tests
+
+run-tests: $(INSTALLED)
 	$(PYTEST) -m "not slow"
 
-test-all: lint types layers ## every check and test
+run-all-tests: $(INSTALLED)
 	$(PYTEST)
 
 unit: $(INSTALLED) ## the unit tests (under a minute)

@@ -50,6 +50,13 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+@pytest.fixture(scope="module")
+def few_objects() -> None:
+    """For tests that collect garbage: what others have left alive is not looked at again each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden("name.txt", text)`: the text is that of tests/golden/name.txt; `--bless` makes it so."""

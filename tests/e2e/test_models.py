@@ -139,7 +139,13 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+# In long runs: others than these have the same layers.
+MORE = ("mobile_net-batch-3", "u_net-batch-2")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in MORE else ()) for n in NETWORKS]
+)
 def test_network(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, default.__name__):
         check_model(NETWORKS[name]())
@@ -169,8 +175,15 @@ def convolution(
     return m.finish(y, m.op("Conv", m.op("Relu", y), m.weight(5, c_out, *ones)))
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 7, 8, 9, 16, 17, 31, 33])
-@pytest.mark.parametrize("batch", [1, 3])
+# One image and several in turn, so that narrow, even and odd ones have both; the other one in long runs.
+CHANNELS = [
+    pytest.param(channels, batch, marks=() if (number % 2 == 0) is (batch == 1) else pytest.mark.slow)
+    for number, channels in enumerate((1, 2, 3, 7, 8, 9, 16, 17, 31, 33))
+    for batch in (1, 3)
+]
+
+
+@pytest.mark.parametrize(("channels", "batch"), CHANNELS)
 def test_convolution_with_any_number_of_channels(channels: int, batch: int) -> None:
     check_model(convolution(batch, channels, 34 - channels, (7, 6), (3, 3), pads=[1, 1, 1, 1]))
 

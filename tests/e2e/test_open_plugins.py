@@ -309,8 +309,18 @@ def test_dimensions_that_are_seen_to_vary_are_opened_with_plugins(caplog: pytest
 # -------------------------------------------------------------------------------------------------------- when it fails
 
 
-@pytest.mark.parametrize(("plugin", "why"), [("burning", "on fire"), ("driverless", "no driver")])
-@pytest.mark.parametrize("build", [dense, inner, heads])
+BURNING, DRIVERLESS = ("burning", "on fire"), ("driverless", "no driver")
+
+
+# Each model with one of them, and each of them with one model at least; the others in long runs.
+@pytest.mark.parametrize(
+    ("build", "plugin", "why"),
+    [
+        pytest.param(build, *failing, marks=() if failing is always else pytest.mark.slow)
+        for build, always in ((dense, BURNING), (inner, DRIVERLESS), (heads, BURNING))
+        for failing in (BURNING, DRIVERLESS)
+    ],
+)
 def test_native_code_takes_over_for_all_sizes(
     build: Any, plugin: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -165,9 +165,19 @@ def check_few(found: Stages, least: int = 0) -> None:
     assert lost and all(v.reason for v in lost)
 
 
-@pytest.mark.parametrize("policy", ["greedy", "model"])
-@pytest.mark.parametrize(("channels", "pixels"), [(8, 6), (96, 28)], ids=["small", "large"])
-@pytest.mark.parametrize("stated", [None, 1e-4], ids=["silent", "hinting"])
+# Each policy with each size and with each plugin; the other halves in long runs.
+TAKERS = [
+    pytest.param(
+        policy, *size, stated, id=f"{hint}-{name}-{policy}", marks=() if always else pytest.mark.slow
+    )
+    for policy, is_greedy in (("greedy", True), ("model", False))
+    for name, size in (("small", (8, 6)), ("large", (96, 28)))
+    for hint, stated in (("silent", None), ("hinting", 1e-4))
+    for always in [((name == "small") is (hint == "silent")) is is_greedy]
+]
+
+
+@pytest.mark.parametrize(("policy", "channels", "pixels", "stated"), TAKERS)
 def test_a_plugin_that_takes_every_second_node_gets_few_regions_or_none(
     policy: str, channels: int, pixels: int, stated: float | None
 ) -> None:

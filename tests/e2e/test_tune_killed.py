@@ -11,8 +11,8 @@ from examples.models import mlp
 from tilewright.cli.status import ExitStatus
 
 
-def kill_again_and_again(folder: Path, kills: int, latest: float) -> list[Kill]:
-    killed = KilledTuning(folder, mlp((96, 192, 96)), seed=kills, latest=latest)
+def kill_again_and_again(folder: Path, kills: int, latest: float, seed: int) -> list[Kill]:
+    killed = KilledTuning(folder, mlp((96, 192, 96)), seed=seed, latest=latest)
     nothing = killed.start("--resume")
     _, messages = nothing.communicate(timeout=120)
     assert nothing.returncode == ExitStatus.USER_ERROR and "there is nothing to resume" in messages
@@ -26,12 +26,12 @@ def kill_again_and_again(folder: Path, kills: int, latest: float) -> list[Kill]:
 
 
 def test_a_tuning_that_is_killed_goes_on(tmp_path: Path) -> None:
-    assert any(k.is_resumed for k in kill_again_and_again(tmp_path, 3, latest=0.5))
+    assert any(k.is_resumed for k in kill_again_and_again(tmp_path, 2, latest=0.5, seed=3))
 
 
 @pytest.mark.slow
 def test_a_tuning_that_is_killed_fifty_times_goes_on(tmp_path: Path) -> None:
-    found = kill_again_and_again(tmp_path, 50, latest=2.5)
+    found = kill_again_and_again(tmp_path, 50, latest=2.5, seed=50)
     lost, rows = sum(k.lost for k in found), sum(k.lost_rows for k in found)
     resumed = sum(k.is_resumed for k in found)
     print(f"{found[-1].measured} measurements, {resumed} times resumed")

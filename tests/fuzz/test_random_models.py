@@ -4,6 +4,7 @@ A failure prints its seed and the smallest model that shows it. Longer searches:
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,11 @@ QUICK = 6  # tests of as many seeds each
 SEEDS = 5
 
 
+def some_of(tests: int) -> list[Any]:
+    """Two thirds of them always, and the rest in long runs."""
+    return [pytest.param(n, marks=() if 3 * n < 2 * tests else pytest.mark.slow) for n in range(tests)]
+
+
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
@@ -30,12 +36,12 @@ def check(seeds: range, folder: Path, target: str = "native", rules: tuple[Rule,
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("n", range(QUICK))
+@pytest.mark.parametrize("n", some_of(QUICK))
 def test_random_models(n: int, tmp_path: Path) -> None:
     check(range(n * SEEDS, (n + 1) * SEEDS), tmp_path)
 
 
-@pytest.mark.parametrize("n", range(3))
+@pytest.mark.parametrize("n", some_of(3))
 def test_recurrences_sorts_and_windows_next_to_each_other(n: int, tmp_path: Path) -> None:
     check(range(3000 + n * SEEDS, 3000 + (n + 1) * SEEDS), tmp_path, rules=CHAINS)
 

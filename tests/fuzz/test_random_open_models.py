@@ -12,7 +12,8 @@ from tests.fuzz.open_models import OpenModel, RandomOpenModel
 from tests.fuzz.open_rules import random_open_model
 from tilewright.support.sizes import Dim, sym_int
 
-QUICK = 4  # tests of as many seeds each
+QUICK = 2  # tests of as many seeds each
+MORE = range(QUICK, 4)  # in long runs
 SEEDS = 8
 # Of models that found faults: a group without nodes, a read before the beginning of an input, a recurrence of one step,
 # a joined part without elements, and rows that are computed from an axis and taken for those of a buffer.
@@ -24,7 +25,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
 
 
-@pytest.mark.parametrize("n", range(QUICK))
+@pytest.mark.parametrize("n", [*range(QUICK), *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
 def test_random_open_models(n: int) -> None:
     found = [check_seed(s) for s in range(n * SEEDS, (n + 1) * SEEDS)]
     wrong = [text for outcome, text in found if outcome.kind == "wrong"]

@@ -60,8 +60,8 @@ def run_scheduled(target: Target, func: Func, inputs: Sequence[Array]) -> list[A
 
 
 def _runs() -> list[Any]:
-    """Each sample with each way to run it. Targets but the best run a third of an op's samples, and the others in long
-    runs: what differs between targets is code that many samples share.
+    """Each sample with each way to run it. Targets but the best run a sixth of an op's samples, with the first,
+    and the others in long runs: what differs between targets is code that many samples share.
     """
     ways: dict[str, Execute] = {"interpreter": run_interpreter}
     ways |= {target_name(t): partial(run_scheduled, t) for t in TARGETS}
@@ -71,7 +71,7 @@ def _runs() -> list[Any]:
             sample,
             way,
             id=f"{name}-{op.__name__}-{k}",
-            marks=() if name in always or k % 3 == 0 else pytest.mark.slow,
+            marks=() if name in always or k % 6 == 0 else pytest.mark.slow,
         )
         for op in OPS
         for k, sample in enumerate(op.samples(np.random.default_rng(7)))

@@ -138,7 +138,14 @@ def lowered_runs(func: Func, inputs: dict[str, np.ndarray], n: int) -> np.ndarra
     return memory["Y"]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 8, 9, 10, 17, 63, 64])
+# One row, all of them, and those around the heights of tiles; those between in long runs.
+ROWS = [
+    pytest.param(n, marks=() if n in (1, 5, 6, 7, 8, 9, 64) else pytest.mark.slow)
+    for n in (1, 2, 3, 5, 6, 7, 8, 9, 10, 17, 63, 64)
+]
+
+
+@pytest.mark.parametrize("n", ROWS)
 @pytest.mark.parametrize("most_instructions", [10**6, 100])
 @pytest.mark.parametrize(
     "how", [plain, tiled, in_registers, shared, shared_registers, shared_tiles, shared_tiles_of_rows, fused]

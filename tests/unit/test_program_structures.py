@@ -65,6 +65,12 @@ def own(source: ProgramSource) -> SitedProgram:
     return compiled(source, ProgramTrace())
 
 
+@pytest.fixture(scope="module")
+def programs(source: ProgramSource, own: SitedProgram) -> list[SitedProgram]:
+    """The compiler's own and all others."""
+    return [own, *(compiled(source, s.trace) for s in others(source, own))]
+
+
 def compiled(source: ProgramSource, trace: ProgramTrace) -> SitedProgram:
     return sited(*source.compile(ProgramTrace({**trace.sections, "beside": ()}), {}))
 
@@ -91,9 +97,11 @@ def test_all_structures_compute_the_same(source: ProgramSource, own: SitedProgra
         np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-4, err_msg=s.why)
 
 
-def test_the_mix_takes_from_each_structure_what_is_quickest(source: ProgramSource, own: SitedProgram) -> None:
+def test_the_mix_takes_from_each_structure_what_is_quickest(
+    source: ProgramSource, own: SitedProgram, programs: list[SitedProgram]
+) -> None:
     """The second structure computes its first Func in no time, and all others slowly."""
-    other = compiled(source, others(source, own)[0].trace)
+    other = programs[1]
     first = own.sites[0].func
     assert other.sites[0].func == first
     slow = {s.func: 1.0 for s in other.sites}
@@ -114,24 +122,28 @@ def test_the_mix_takes_from_each_structure_what_is_quickest(source: ProgramSourc
     assert [s.func for s in compiled(source, trace).sites] == [s.func for s in own.sites]
 
 
-def test_what_is_joined_in_one_structure_is_one_segment(source: ProgramSource, own: SitedProgram) -> None:
+@pytest.mark.parametrize("to_compile", [3, pytest.param(8, marks=pytest.mark.slow)])
+def test_what_is_joined_in_one_structure_is_one_segment(
+    source: ProgramSource, own: SitedProgram, programs: list[SitedProgram], to_compile: int
+) -> None:
     """A Func of a joined segment is never taken from another structure than the rest of it."""
-    structures = [own.trace, *(s.trace for s in others(source, own))]
-    programs = [compiled(source, t) for t in structures]
     rng = np.random.default_rng(2)
     grouped = source.until("groups", own.trace).current
-    for _ in range(8):
+    for n in range(8):
         found = [MeasuredStructure(p.trace, {s.func: float(rng.random()) for s in p.sites}) for p in programs]
         trace, _ = mixed(found, grouped, native())
         joins = {str(d) for d in trace.sections["joins"]}
         assert joins in [{str(d) for d in p.trace.sections["joins"] if isinstance(d, Join)} for p in programs]
-        compiled(source, trace)
+        if n < to_compile:
+            compiled(source, trace)
 
 
-def test_a_conversion_costs_what_reading_and_writing_costs(source: ProgramSource, own: SitedProgram) -> None:
+def test_a_conversion_costs_what_reading_and_writing_costs(
+    source: ProgramSource, own: SitedProgram, programs: list[SitedProgram]
+) -> None:
     """Where layouts differ a little gain is not worth it: all stay with one structure."""
-    stated = next(s.trace for s in others(source, own) if s.why == "layouts as stated")
-    other = compiled(source, stated)
+    whys = [s.why for s in others(source, own)]
+    other = programs[1 + whys.index("layouts as stated")]
     assert any(isinstance(d, ChannelsLast) for d in own.trace.sections["layouts"])
     found = [
         MeasuredStructure(own.trace, {s.func: 1e-6 for s in own.sites}),

@@ -22,6 +22,8 @@ from tilewright.runtime.weights import LARGE
 from tilewright.support.artifact import Artifact
 from tilewright.support.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 SIZE = 4 * LARGE  # of a blob
 
 

@@ -41,6 +41,8 @@ from tilewright.support.artifact import (
 )
 from tilewright.support.program import Branch, While
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 A = np.arange(N, dtype=np.float32)
 B = np.linspace(-1, 1, N, dtype=np.float32)
 

@@ -29,6 +29,8 @@ from tilewright.runtime.session import Session
 from tilewright.runtime.team import Team, spin_us
 from tilewright.support.driver_abi import CallRow, Job
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 def thread_count() -> int:
     return len(os.listdir("/proc/self/task"))

@@ -23,6 +23,8 @@ from tilewright.runtime.weights import LARGE, digests_of
 from tilewright.support.artifact import Artifact
 from tilewright.support.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 A = np.arange(N, dtype=np.float32)
 
 

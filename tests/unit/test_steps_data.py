@@ -451,10 +451,28 @@ def random_layout(shape: tuple[int, ...], a: int, b: int) -> lay.Layout:
 Choice = st.tuples(*([st.integers(0, 10**6)] * 4))
 
 
+FEW, MANY = (
+    settings(max_examples=n, deadline=None, suppress_health_check=[HealthCheck.too_slow]) for n in (10, 50)
+)
+Choices = st.lists(Choice, min_size=8, max_size=20)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(choices=st.lists(Choice, min_size=8, max_size=20))
+@FEW
+@given(choices=Choices)
 def test_any_legal_trace_keeps_the_meaning(name: str, choices: list[tuple[int, int, int, int]]) -> None:
+    check_trace(name, choices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+@MANY
+@given(choices=Choices)
+def test_many_legal_traces_keep_the_meaning(name: str, choices: list[tuple[int, int, int, int]]) -> None:
+    check_trace(name, choices)
+
+
+def check_trace(name: str, choices: list[tuple[int, int, int, int]]) -> None:
     func = PROGRAMS[name]()
     module, done = single(func), list[Step]()
     for choice in choices:
