@@ -8,17 +8,17 @@ import ctypes
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
 from tilewright.codegen.driver import driver_ir
-from tilewright.codegen.kernel import kernel_ir, parts, steps
+from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.driver.keys import source_digest
-from tilewright.driver.parts_in_use import sizes_in_use
+from tilewright.driver.native_kernel import Compiled, NativeKernel, constant_kernels
 from tilewright.driver.passes import Scheduled
 from tilewright.driver.workers import CodegenJob, Workers
 from tilewright.ir.expr import Buffer
@@ -36,32 +36,6 @@ from tilewright.tir.func import Func, single
 from tilewright.tir.pipeline import lower_func
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NativeKernel:
-    """A native function and what it was made from."""
-
-    name: str
-    func: Func  # lowered
-    parts: int
-    llvm: str
-    object: bytes
-
-    def call(self, args: tuple[Slot, ...], dims: Mapping[str, Dim] = MappingProxyType({})) -> KernelCall:
-        in_use = sizes_in_use(self.func, dims) if dims else ()
-        return KernelCall(self.name, self.parts, args, steps=steps(self.func), in_use=in_use)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
-    """A Func as kernels to run in order, over its params and the buffers they share."""
-
-    func: Func  # as given
-    scheduled: Func
-    trace: Trace
-    kernels: tuple[NativeKernel, ...]
-    shared: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,27 +296,3 @@ class ConstantFolder:
         args = (ctypes.c_void_p * len(params))(*(arrays[p].ctypes.data for p in params))
         for part in range(kernel.parts):
             call(ctypes.addressof(args), part)
-
-
-def constant_kernels(compiled: Compiled, known: Container[Buffer]) -> list[NativeKernel]:
-    """The kernels that need nothing but `known`. What one of them writes, none of the others does."""
-    early = list(compiled.kernels)
-    while True:
-        late = {p for k in compiled.kernels if k not in early for p in k.func.outputs}
-        made = {p for k in early for p in k.func.outputs}
-        kept = [
-            k
-            for k in early
-            if _is_constant(k, compiled.shared, known, made) and late.isdisjoint(k.func.outputs)
-        ]
-        if len(kept) == len(early):
-            return kept
-        early = kept
-
-
-def _is_constant(
-    kernel: NativeKernel, shared: tuple[Buffer, ...], known: Container[Buffer], made: set[Buffer]
-) -> bool:
-    outputs = kernel.func.outputs
-    reads = [p for p in kernel.func.params if p not in outputs]
-    return bool(reads) and all(p in shared for p in outputs) and all(p in known or p in made for p in reads)

@@ -17,7 +17,7 @@ from typing import Any
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
-from tilewright.driver.kernels import Compiled, NativeKernel, constant_kernels
+from tilewright.driver.native_kernel import Compiled, NativeKernel, constant_kernels
 from tilewright.driver.worker import target_from_json, target_to_json
 from tilewright.families.space import KnobValues, Space
 from tilewright.ir.expr import Buffer
