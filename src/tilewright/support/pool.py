@@ -148,6 +148,12 @@ class Pool(Closing):
             process.tell(context)
             self._write(process)
 
+    def wait_until_ready(self) -> None:
+        """Until those that were started are ready, or are known not to get ready."""
+        end = time.monotonic() + self._start_seconds
+        while any(not p.is_ready for p in self._processes) and (left := end - time.monotonic()) > 0:
+            self.serve(left)
+
     def submit(self, body: bytes, timeout: float, context: bytes = b"") -> PoolRequest:
         """Queue a request; `serve` or `wait` hands it out."""
         request = PoolRequest(body, timeout, context)

@@ -155,6 +155,20 @@ def take_turns(
     return _series(times)
 
 
+def until_clear(first: K, second: K, every: int) -> Callable[[int, dict[K, Series]], Collection[K]]:
+    """For `take_turns`: it ends where it is clear which of the two is quicker, by more than no difference. That is looked
+    at after `every` so many rounds, so with little doubt.
+    """
+
+    def go_on(number: int, found: dict[K, Series]) -> Collection[K]:
+        if number % every or first not in found or second not in found:
+            return found
+        ratio = speedup(found[second], found[first], _LITTLE_DOUBT)
+        return () if ratio.low > 1 + _ALIKE or ratio.high < 1 - _ALIKE else found
+
+    return go_on
+
+
 def _series(times: Mapping[K, Sequence[tuple[float, ...]]]) -> dict[K, Series]:
     return {name: Series(tuple(found)) for name, found in times.items()}
 

@@ -51,6 +51,9 @@ class Candidates(Closing):
         """Begin to start the processes, so that they are there when they are needed."""
         self._pool.start(self._pool.limit)
 
+    def wait_until_ready(self) -> None:
+        self._pool.wait_until_ready()
+
     def build(self, task: Task, points: Sequence[Point]) -> list[Built]:
         """One for each of `points`."""
         return self.build_all([(task, p) for p in points])

@@ -170,6 +170,9 @@ class ClusterBuilder:
     def close(self) -> None:
         """The cluster ends what it has started."""
 
+    def wait_until_ready(self) -> None:
+        """`start` has waited for its nodes."""
+
     def build_all(self, wanted: Sequence[tuple[Task, Point]]) -> list[Built]:
         self._cluster.start()
         crew = self._cluster.builders

@@ -36,11 +36,13 @@ from tilewright.support.driver_abi import CallRow, Job
 from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
 from tilewright.support.program import leaves
-from tilewright.support.turns import take_turns
+from tilewright.support.turns import take_turns, until_clear
 from tilewright.tuning.trial import Candidate, TrialStatus, find_difference, random_input
 
 NOBODY = -1  # no candidate runs
 _EMPTY_JOBS = 100
+_LOOK_AFTER_ROUNDS = 25  # whether it is clear which of two programs is quicker, given
+_HOPELESS = 1.25  # times what was compiled, given: if all candidates of a run are, more runs would tell nothing
 _LONG_RUN = 0.02  # seconds, given: caches keep little of what a program had for so long
 _SPIN_US = "100000"  # inside of a program workers do not sleep between kernels: nor shall they between sites
 
@@ -257,6 +259,8 @@ class ProgramBench:
             pair = self.run(first), self.run(second)
             base.append(pair[n % 2])
             ours.append(pair[1 - n % 2])
+            if all(ours[-1][site] > _HOPELESS * base[-1][site] for site in placed):
+                break
         for site, (number, _) in placed.items():
             results[number] |= {"seconds": [r[site] for r in ours], "base": [r[site] for r in base]}
         return {"status": TrialStatus.OK.value, "results": results}
@@ -367,7 +371,8 @@ def compare_programs(head: dict[str, Any]) -> dict[str, Any]:
                 return {"status": TrialStatus.WRONG_RESULT.value, "message": wrong}
         contexts.append(context)
     turns = {n: lambda c=c: _turn(c, head["seconds"]) for n, c in enumerate(contexts)}
-    found = take_turns(turns, head["rounds"], pause=0.0)  # all have one team
+    go_on = until_clear(0, 1, _LOOK_AFTER_ROUNDS) if len(turns) == 2 else None
+    found = take_turns(turns, head["rounds"], pause=0.0, go_on=go_on)  # all have one team
     return {"status": TrialStatus.OK.value, "rounds": [found[n].rounds for n in turns]}
 
 

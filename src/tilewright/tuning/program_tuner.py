@@ -130,6 +130,7 @@ class ProgramTuner:
         """What came of it."""
         _, self._untuned = self.source.compile(self.begin, {})
         own = self._sited(self.begin)
+        self.candidates.wait_until_ready()  # they would disturb the first times
         self._enter(own)
         self.untuned_seconds = sum(self.inside.seconds)
         if self.is_joint:
@@ -218,7 +219,9 @@ class ProgramTuner:
                 break
             found.append(self._judged("the best of all", program, end))
         best = min(found, key=lambda f: f.total)
-        self._enter(own if best is found[0] else self._sited(_without_kernels(best.trace)))
+        chosen = own if best is found[0] else self._sited(_without_kernels(best.trace))
+        if chosen is not self._program:
+            self._enter(chosen)
 
     def _structures(self, own: ProgramTrace) -> Iterator[Structure]:
         """One of each kind in turn: where there is little time, some of all kinds are tried."""
