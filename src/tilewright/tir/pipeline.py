@@ -3,7 +3,7 @@
 Every pass keeps the meaning: the interpreter gives the same result after each (tests hold them to it).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -39,7 +39,33 @@ AFTER_SPLIT: tuple[FuncPass, ...] = (
 )
 
 
-def lower_func(func: Func, extra: tuple[FuncPass, ...] = ()) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
+_Finished: TypeAlias = tuple[Phase, tuple[Buffer, ...]]  # with what of it is shared memory
+
+
+class PhaseMemo:
+    """What became of phases that were finished with the same passes: many schedules of one Func have most of their
+    phases in common, such as those that lay constants out. Equal phases become the same one.
+    """
+
+    def __init__(self, most: int = 256) -> None:
+        self._known: dict[Hashable, _Finished] = {}
+        self._most = most
+
+    def finished(self, phase: Phase, extra: tuple[FuncPass, ...]) -> _Finished:
+        f = phase.func
+        # All that passes see; statements are compared by value. Whole loop nests are short before they are unrolled.
+        key = f.name, f.params, f.locals, f.outputs, f.body, phase.reads, phase.writes, extra
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            found = self._known[key] = _finish(phase, extra)
+        return found
+
+
+def lower_func(
+    func: Func, extra: tuple[FuncPass, ...] = (), memo: PhaseMemo | None = None
+) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
     """The kernels of a scheduled Func, in order, and the buffers shared between them.
 
     `extra` passes run last on each kernel (a target's own: expansion of functions, no FMA).
@@ -62,15 +88,16 @@ def lower_func(func: Func, extra: tuple[FuncPass, ...] = ()) -> tuple[tuple[Phas
         phases, shared = split_phases(whole)
     done: list[Phase] = []
     for phase in phases:
-        # Allocations shrink to what an iteration touches; what is still too large for a stack is shared memory.
-        phase, large = share_large_buffers(replace(phase, func=compact_buffers(phase.func)))
+        finished, large = _finish(phase, extra) if memo is None else memo.finished(phase, extra)
         shared = (*shared, *large)
-        done.append(_finish(phase, extra))
+        done.append(finished)
     return tuple(done), shared
 
 
-def _finish(phase: Phase, extra: tuple[FuncPass, ...]) -> Phase:
+def _finish(phase: Phase, extra: tuple[FuncPass, ...]) -> _Finished:
+    # Allocations shrink to what an iteration touches; what is still too large for a stack is shared memory.
+    phase, large = share_large_buffers(replace(phase, func=compact_buffers(phase.func)))
     func = phase.func
     for p in (*AFTER_SPLIT, *extra):
         func = p(func)
-    return replace(phase, func=func)
+    return replace(phase, func=func), large

@@ -37,7 +37,7 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.memory_plan import plan_memory
 from tilewright.tir.parser import parse_func
-from tilewright.tir.pipeline import lower_func
+from tilewright.tir.pipeline import PhaseMemo, lower_func
 from tilewright.tir.printer import print_func
 from tilewright.tuning.open_settings import func_dims, sizes_to_time
 from tilewright.tuning.trial import Candidate, TrialStatus
@@ -116,7 +116,7 @@ class Maker:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._passes = legalize(task.target)
+        self._passes, self._phases = legalize(task.target), PhaseMemo()
         self._spaces: dict[str, Space | None] = {}
 
     def schedule(self, rule: str, decisions: KnobValues) -> tuple[Func, Trace]:
@@ -140,16 +140,16 @@ class Maker:
         return self.compile(func, trace), trace
 
     def compile(self, scheduled: Func, trace: Trace = ()) -> Candidate:
-        phases, shared = lower_func(scheduled, self._passes)
-        kernels: list[NativeKernel] = []
-        for n, phase in enumerate(phases):
-            name = f"kernel{n}"
-            ir = kernel_ir(replace(phase.func, name=name))
-            code = _object(ir, self.task.target)
-            kernels.append(NativeKernel(name, phase.func, parts(phase.func), ir, code))
-        return _candidate(
-            Compiled(self.task.func, scheduled, trace, tuple(kernels), shared), self.task.constants
-        )
+        phases, shared = lower_func(scheduled, self._passes, self._phases)
+        kernels = tuple([_kernel(p.func, f"kernel{n}", self.task.target) for n, p in enumerate(phases)])
+        return _candidate(Compiled(self.task.func, scheduled, trace, kernels, shared), self.task.constants)
+
+
+@lru_cache(maxsize=256)
+def _kernel(func: Func, name: str, target: Target) -> NativeKernel:
+    """A Func is one that was lowered before only if it is the same object."""
+    ir = kernel_ir(replace(func, name=name))
+    return NativeKernel(name, func, parts(func), ir, _object(ir, target))
 
 
 @lru_cache(maxsize=256)
