@@ -42,7 +42,9 @@ from tilewright.tuning.trial import Candidate, TrialStatus, find_difference, ran
 NOBODY = -1  # no candidate runs
 _EMPTY_JOBS = 100
 _LOOK_AFTER_ROUNDS = 25  # whether it is clear which of two programs is quicker, given
-_HOPELESS = 1.25  # times what was compiled, given: if all candidates of a run are, more runs would tell nothing
+_HOPELESS = (
+    1.25  # times what was compiled, given: if all candidates of a run are, more runs would tell nothing
+)
 _LONG_RUN = 0.02  # seconds, given: caches keep little of what a program had for so long
 _SPIN_US = "100000"  # inside of a program workers do not sleep between kernels: nor shall they between sites
 

@@ -141,7 +141,9 @@ class ModelTuning(Closing):
             if self._place.cluster is not None:  # it may take a while
                 self._place.builder.start()
             self._start = time.monotonic()
-            if self._place.cluster is None:  # while the first program is compiled; before the first times they are ready
+            if (
+                self._place.cluster is None
+            ):  # while the first program is compiled; before the first times they are ready
                 self._place.builder.start()
             self.account.note(self.elapsed, self.trials)
             self._outcome = self.tuner.run()
