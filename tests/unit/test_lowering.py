@@ -32,7 +32,7 @@ from tilewright.tir.passes.place_allocations import place_allocations
 from tilewright.tir.passes.simplify import simplify_func
 from tilewright.tir.passes.split_phases import split_phases
 from tilewright.tir.passes.unroll_loops import unroll_loops
-from tilewright.tir.pipeline import lower_func
+from tilewright.tir.pipeline import PhaseMemo, lower_func
 from tilewright.tir.printer import print_func
 from tilewright.tir.stmt import Alloc, For, Seq, loops, stmt_exprs, walk_stmts
 from tilewright.tir.verify import verify_func
@@ -458,3 +458,15 @@ def test_golden_llvm(golden: Callable[[str, str], None]) -> None:
 def test_emission_is_the_same_every_time() -> None:
     """Names and order depend on nothing but the program: objects are cached by their text."""
     assert kernel_ir(small_matmul()) == kernel_ir(small_matmul())
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_phases_that_are_remembered_are_those_that_would_be_made(name: str) -> None:
+    func, memo = PROGRAMS[name], PhaseMemo()
+    phases, shared = lower_func(func)
+    for _ in range(2):
+        again, also_shared = lower_func(parse_func(print_func(func)), memo=memo)
+        assert [print_func(p.func) for p in again] == [print_func(p.func) for p in phases]
+        assert also_shared == shared
+    known, _ = lower_func(func, memo=memo)
+    assert all(a.func is b.func for a, b in zip(known, again, strict=True))

@@ -133,3 +133,18 @@ def test_a_command_that_cannot_be_run() -> None:
 
 def test_serving_without_requests_returns(pool: Pool) -> None:
     assert pool.serve(inf) == []
+
+
+def test_processes_are_ready_before_they_are_asked() -> None:
+    with Pool(COMMAND, 2) as pool:
+        pool.start(2)
+        pool.wait_until_ready()
+        started = pool.pids
+        assert said(ask(pool, "a", "b")) == ["a", "b"]
+        assert pool.pids == started
+
+
+def test_processes_that_do_not_get_ready_are_not_waited_for_long() -> None:
+    with Pool(NEVER_READY, start_seconds=0.2) as pool:
+        pool.start(1)
+        pool.wait_until_ready()

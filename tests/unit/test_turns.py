@@ -19,6 +19,7 @@ from tilewright.support.turns import (
     quickest,
     speedup,
     take_turns,
+    until_clear,
 )
 
 
@@ -172,3 +173,16 @@ def _spin(seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
+
+
+def rounds_until_clear(*seconds: float) -> int:
+    runners = Noisy(*seconds)
+    turns = {n: (lambda t=t: [t()]) for n, t in enumerate(runners.turns)}
+    found = take_turns(turns, 200, go_on=until_clear(0, 1, 25))
+    assert len(found[0].rounds) == len(found[1].rounds)
+    return len(found[0].rounds)
+
+
+def test_turns_end_when_it_is_clear_who_is_quicker() -> None:
+    assert rounds_until_clear(1.0, 0.8) == rounds_until_clear(0.8, 1.0) == 25
+    assert rounds_until_clear(1.0, 1.0) == 200

@@ -42,9 +42,8 @@ from tilewright.tuning.trial import Candidate, TrialStatus, find_difference, ran
 NOBODY = -1  # no candidate runs
 _EMPTY_JOBS = 100
 _LOOK_AFTER_ROUNDS = 25  # whether it is clear which of two programs is quicker, given
-_HOPELESS = (
-    1.25  # times what was compiled, given: if all candidates of a run are, more runs would tell nothing
-)
+_HOPELESS = 1.25  # times what was compiled, given: candidates that are so slow are not timed any longer
+_SURELY = 2  # runs that say so, given: one may be disturbed
 _LONG_RUN = 0.02  # seconds, given: caches keep little of what a program had for so long
 _SPIN_US = "100000"  # inside of a program workers do not sleep between kernels: nor shall they between sites
 
@@ -261,7 +260,8 @@ class ProgramBench:
             pair = self.run(first), self.run(second)
             base.append(pair[n % 2])
             ours.append(pair[1 - n % 2])
-            if all(ours[-1][site] > _HOPELESS * base[-1][site] for site in placed):
+            pairs = zip(ours[-_SURELY:], base[-_SURELY:], strict=True)
+            if n + 1 >= _SURELY and all(o[at] > _HOPELESS * b[at] for o, b in pairs for at in placed):
                 break
         for site, (number, _) in placed.items():
             results[number] |= {"seconds": [r[site] for r in ours], "base": [r[site] for r in base]}

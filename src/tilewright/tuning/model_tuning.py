@@ -141,9 +141,7 @@ class ModelTuning(Closing):
             if self._place.cluster is not None:  # it may take a while
                 self._place.builder.start()
             self._start = time.monotonic()
-            if (
-                self._place.cluster is None
-            ):  # while the first program is compiled; before the first times they are ready
+            if self._place.cluster is None:  # while the first program is compiled
                 self._place.builder.start()
             self.account.note(self.elapsed, self.trials)
             self._outcome = self.tuner.run()

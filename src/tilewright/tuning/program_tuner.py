@@ -64,6 +64,7 @@ _TURN_SECONDS = 0.01  # of a program that takes turns; one run, if it takes long
 _LEAST_ROUNDS, _MOST_ROUNDS = 25, 400  # of such turns
 _COMPARE_SHARE = 0.1  # of the budget, and in seconds at least and at most
 _LEAST_COMPARE, _MOST_COMPARE = 4.0, 40.0
+_MOST_COMPARE_SHARE = 0.2  # of the budget, given: a short tuning shall not take much longer than it may
 _TOLERANCE = 1e-3  # of the largest output, given: orders of sums differ in every layer
 _LEAST_GAIN = 1.005  # given: for less, nothing is kept
 _MUCH = 0.97  # a ratio, given: gains that are kept if all of them together are not quicker
@@ -137,7 +138,8 @@ class ProgramTuner:
             self._joint(own)
         self._loops()
         self._finals()
-        return self._finish(min(max(_COMPARE_SHARE * self.budget, _LEAST_COMPARE), _MOST_COMPARE))
+        wanted = min(max(_COMPARE_SHARE * self.budget, _LEAST_COMPARE), _MOST_COMPARE)
+        return self._finish(min(wanted, _MOST_COMPARE_SHARE * self.budget))
 
     def settle(self) -> ProgramOutcome | None:
         """End soon, with what is clearly better so far; None if nothing was measured yet."""
