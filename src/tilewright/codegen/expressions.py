@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.builder import TextBuilder
-from tilewright.codegen.fetching import Fetching, PanelFetching, nearest_element
+from tilewright.codegen.fetching import Prefetcher
 from tilewright.codegen.loaded import Facts, LoadedValues, NodeKey
 from tilewright.codegen.registers import Offsets, RegisterFile
 from tilewright.codegen.strided import MAX_STEP, can_shuffle, load_strided
@@ -41,12 +41,11 @@ from tilewright.ir.expr import (
     loads,
     walk,
 )
-from tilewright.ir.rewrite import replace_loads, substitute
+from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.support.errors import InternalError
 
 _DIVISIONS = frozenset({BinaryOp.FLOORDIV, BinaryOp.MOD})
-_LINE_BYTES = 64
 _COMPUTED = 3  # instructions for an index: as many as it takes to take it out of a vector
 
 
@@ -61,13 +60,11 @@ class ExprEmitter:
         self.lane: Var | None = None
         self.lanes = 1
         self.mask: Val | None = None
-        self._fetching: Fetching | None = None
-        self._fetching_rows: Fetching | None = None
-        self.panels: PanelFetching | None = None
         self.fixed: frozenset[Buffer] = frozenset()  # what nothing in the kernel stores to
         self.offsets = Offsets(simplify)
         self.facts = Facts()
         self.known = LoadedValues(self.facts)
+        self.prefetcher = Prefetcher(builder, simplify, self.facts, self.address, self._is_fixed)
 
     # ------------------------------------------------------------------------------------------------- context
 
@@ -88,25 +85,6 @@ class ExprEmitter:
             yield
         finally:
             self.mask = outer
-
-    @contextmanager
-    def fetching(
-        self, var: Var, ahead: int, *, of_row: bool = False, elements: bool = False
-    ) -> Generator[None]:
-        """In the loop over `var`: vectors that it reads `ahead` iterations later are brought near, if that is not 0.
-        Loops inside do so for themselves, but for rows that data chooses by `var`: no hardware foresees these.
-        `of_row`: what is brought near is what such an outer loop reads later; `elements`: single elements, too.
-        """
-        outer = self._fetching, self._fetching_rows
-        self._fetching = Fetching(var, ahead) if ahead else None
-        if self._fetching is not None:
-            self._fetching_rows = self._fetching
-        elif of_row and self._fetching_rows is not None:
-            self._fetching = Fetching(self._fetching_rows.var, self._fetching_rows.ahead, elements)
-        try:
-            yield
-        finally:
-            self._fetching, self._fetching_rows = outer
 
     def forget_all(self) -> None:
         """In another line of code, which what was computed so far does not dominate or may have changed in."""
@@ -305,57 +283,8 @@ class ExprEmitter:
             return load_strided(self.b, e.dtype, self.address(e.buffer, form), self.lanes, step)
         if step not in (0, 1):
             return self._gather(e)
-        if self._fetching is not None and (step or self._fetching.elements):
-            self._fetch_ahead(e.buffer, form, self._fetching)
-        if step and self._fetching_rows is not None:
-            self._fetch_row(e.buffer, form, self._fetching_rows)
-        if step and self.panels is not None and e.buffer not in self.panels.asked:
-            self._fetch_panel(e.buffer, form, self.panels)
+        self.prefetcher.before_load(e.buffer, form, self.lanes, is_vector=step > 0)
         return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
-
-    def _fetch_ahead(self, buffer: Buffer, form: Linear, fetching: Fetching) -> None:
-        """Ask for the lines that this load reads some iterations later, once for all loads of a line. It may be behind
-        the end of the buffer: the instruction does not fault.
-        """
-        step = sum(k for atom, k in form.terms if atom is fetching.var)
-        if step:
-            later = Linear(form.const + fetching.ahead * step, form.terms)
-            self._fetch(buffer, form, later, fetching)
-
-    def _fetch_row(self, buffer: Buffer, form: Linear, fetching: Fetching) -> None:
-        """The same where data says which row is read in a later iteration."""
-        chosen = [atom for atom, _ in form.terms if self.facts.buffers(atom)]
-        if not any(fetching.var in free_vars(atom) for atom in chosen) or not all(
-            map(self._is_fixed, chosen)
-        ):
-            return
-        moved, memo = {fetching.var: fetching.var + fetching.ahead}, dict[Expr, Expr]()
-        atoms = [replace_loads(substitute(atom, moved), nearest_element, memo) for atom, _ in form.terms]
-        later = self.simplify.weighted(atoms, [k for _, k in form.terms])
-        self._fetch(buffer, form, Linear(later.const + form.const, later.terms), fetching)
-
-    def _fetch(self, buffer: Buffer, form: Linear, later: Linear, fetching: Fetching) -> None:
-        f = self.b.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
-        for n in range(0, self.lanes, _LINE_BYTES // buffer.dtype.bytes):
-            line = (buffer, form.terms, (form.const + n) * buffer.dtype.bytes // _LINE_BYTES)
-            if line not in fetching.lines:
-                fetching.lines.add(line)
-                place = self.address(buffer, Linear(later.const + n, later.terms))
-                self.b.line(f"{f}(ptr {place.name}, i32 0, i32 3, i32 1)")  # to read, into all caches, data
-
-    def _fetch_panel(self, buffer: Buffer, form: Linear, fetching: PanelFetching) -> None:
-        """Ask for a piece of the panel behind this one. It is read in a while: the second-level cache is near enough,
-        and the first one has no room.
-        """
-        fetching.asked.add(buffer)
-        found = fetching.pieces(form)
-        if found is None:
-            return
-        piece, elements = found
-        f = self.b.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
-        for n in range(0, elements, _LINE_BYTES // buffer.dtype.bytes):
-            place = self.address(buffer, Linear(piece.const + n, piece.terms))
-            self.b.line(f"{f}(ptr {place.name}, i32 0, i32 2, i32 1)")
 
     def _read(self, buffer: Buffer, pointer: Val, lanes: int) -> Val:
         b, t, align = self.b, memory_type(buffer.dtype, lanes), buffer.dtype.bytes

@@ -17,12 +17,11 @@ from typing import assert_never
 from tilewright.codegen.builder import CodeRegion, TextBuilder
 from tilewright.codegen.emit import write_intrinsic
 from tilewright.codegen.expressions import ExprEmitter
-from tilewright.codegen.fetching import PanelFetching
 from tilewright.codegen.registers import RegisterFile, register_width, stored_slots
 from tilewright.codegen.values import Val, intrinsic_type, llvm_type, memory_type
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
-from tilewright.ir.expr import Buffer, Expr, Scope, Var, free_vars
+from tilewright.ir.expr import Buffer, Expr, Scope, free_vars
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.support.errors import InternalError, UserError
 from tilewright.tir.func import Func
@@ -30,10 +29,6 @@ from tilewright.tir.passes.split_phases import MAX_LOCAL_BYTES, part_loops
 from tilewright.tir.printer import print_head
 from tilewright.tir.simplify import ranges
 from tilewright.tir.stmt import (
-    PREFETCH,
-    PREFETCH_ELEMENTS,
-    PREFETCH_PANEL,
-    PREFETCH_ROW,
     STREAM,
     Alloc,
     Block,
@@ -87,7 +82,6 @@ class _KernelEmitter:
         self._local_bytes = 0
         self._streams: frozenset[Buffer] = frozenset()  # what is stored past the caches at this place
         self._needs_fence = False
-        self._around: list[tuple[Var, int]] = []  # the loops at this place, with their extents
 
     def module(self) -> str:
         b, func = self.b, self.func
@@ -195,16 +189,8 @@ class _KernelEmitter:
                 file.slots[n] = name
         b.regions.append(CodeRegion(b.place()))
         self.e.forget_all()
-        notes = dict(s.annotations)
-        elements = bool(notes.get(PREFETCH_ELEMENTS))
-        of_row = elements or bool(notes.get(PREFETCH_ROW))
-        self._around.append((s.var, s.extent))
-        panel = int(notes.get(PREFETCH_PANEL, 0))
-        outer, self.e.panels = self.e.panels, PanelFetching(tuple(self._around), panel) if panel else None
-        with self.e.fetching(s.var, int(notes.get(PREFETCH, 0)), of_row=of_row, elements=elements):
+        with self.e.prefetcher.inside(s):
             self.stmt(s.body)
-        self.e.panels = outer
-        self._around.pop()
         self.e.forget_all()
         b.regions.pop()
         step = b.op(f"add nuw nsw i64 {var}, 1", INDEX)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tilewright.support.errors import UserError
 from tilewright.support.processor import cache_kib, cpu_features, cpu_model
 from tilewright.target.figures import calibrated
-from tilewright.target.machine import Machine, zen3
+from tilewright.target.machine import Machine, shipped_machine, zen3
 
 # Features that our code generator makes use of; the ISA floor of an artifact is the subset it was built with.
 X86_V3 = frozenset({"avx2", "fma", "avx", "sse4.2", "popcnt", "bmi", "bmi2", "f16c"})
@@ -99,5 +99,6 @@ def native() -> Target:
         )
     features = next((level for level in (X86_V4, X86_V3) if cpu_features() >= level), frozenset[str]())
     model, caches = cpu_model(), cache_kib()
-    shipped = zen3(caches.get(1, 32), caches.get(2, 512), caches.get(3, max(caches.get(2, 0), _L3_KIB)))
+    l3 = caches.get(3, max(caches.get(2, 0), _L3_KIB))
+    shipped = shipped_machine(model, features, caches.get(1, 32), caches.get(2, 512), l3)
     return x86_64_with(calibrated(shipped, model), features, f"{HOST} {model}" if features else "generic")
