@@ -14,10 +14,10 @@ import click
 from benchmarks.results import table, write
 from benchmarks.suite_results import geometric_mean
 from tilewright.cli.output import note
-from tilewright.frontend.onnx.load import load_graph
 from tilewright.driver.decisions import Decision, Group
 from tilewright.driver.passes import ProgramState, layout_decisions
 from tilewright.driver.trace import ProgramTrace
+from tilewright.frontend.onnx.load import load_graph
 from tilewright.ir.expr import Buffer
 from tilewright.ops.accuracy import Accuracy
 from tilewright.search.layout_terms import layout_terms
@@ -55,7 +55,7 @@ def ablated(source: ProgramSource) -> Iterator[tuple[str, str, ProgramTrace]]:
     groups, algorithms, joins = (own.sections[n] for n in ("groups", "algorithms", "joins"))
     base = ProgramTrace({"groups": groups, "algorithms": algorithms})
     yield LOOPS, _STATED, base.with_section("joins", ()).with_section("layouts", ())
-    yield ELIMINATED, "", ProgramTrace({"groups": tuple(_single(groups)), "algorithms": (), "joins": ()})
+    yield ELIMINATED, "", ProgramTrace({"groups": tuple(_single(groups)), "joins": ()})
     joined = base.with_section("joins", joins)
     state = source.until("joins", joined)
     for way, at in ((FORWARD, 0), (BACKWARD, -1)):
@@ -127,9 +127,7 @@ def main(models: tuple[Path, ...], threads: int, save: bool) -> None:
         note(model.stem)
         rows.append(measured(model, threads))
         note(str(rows[-1]))
-    means = {
-        way: geometric_mean([float(r[way].split()[0]) for r in rows if r[way] != "-"]) for way in WAYS
-    }
+    means = {way: geometric_mean([float(r[way].split()[0]) for r in rows if r[way] != "-"]) for way in WAYS}
     columns = ["network", f"{OWN}, ms", *WAYS]
     body = [[r["network"], r[OWN], *(r[w] for w in WAYS)] for r in rows]
     body.append(["geometric mean", "", *(f"{means[w]:.2f}" for w in WAYS)])

@@ -213,3 +213,13 @@ def test_rows_that_lie_far_apart_are_read_again_from_near(size: int) -> None:
     assert space is not None
     best = space.decisions(space.ranked()[0][0])
     assert best["columns_outside"] and 0 < best["chunk"] * size * 4 < AVX2.machine.l2_bytes
+
+
+def test_images_of_a_batch_do_not_all_pass_by_each_panel() -> None:
+    """What the caches do not hold is not read again for every panel of columns: a chunk of rows meets all panels."""
+    b = FuncBuilder("pointwise")
+    x, w = b.param("X", (16, 1024, 196), F32), b.param("W", (256, 1024), F32)
+    func = b.finish(b.reduce("Y", (16, 196, 256), (1024,), lambda n, p, o, c: (x[n, c, p], w[o, c])))
+    space = space_of(func, "W")
+    best = space.decisions(space.ranked()[0][0])
+    assert best["chunk"] > 0 or not best["columns_outside"]

@@ -213,7 +213,9 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> FloatArray:
     outer = np.float64(f.batch * f.other_rows) * t.chunks
     # The outer operand of the two stays while the inner one passes by.
     b_again = per_byte(m, np.where(c.columns_outside, panel + 2 * band, _PASSING * inside_b + band))
-    a_again = per_byte(m, np.where(c.columns_outside, inside_a + panel, band + 2 * panel))
+    # Rows that are not part of a tile's row pass a panel too, but where chunks of rows are outside of all.
+    passing = np.where((c.chunk > 0) | (t.n_cols == 1), inside_a, inside_a * f.other_rows)
+    a_again = per_byte(m, np.where(c.columns_outside, passing + panel, band + 2 * panel))
     a_far = per_byte(m, np.full_like(band, all_a))
     if f.a_row_step is not None and f.a_row_step * each > PREFETCHED_BYTES:
         start = _ROW_START / (f.k * each)
