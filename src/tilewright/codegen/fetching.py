@@ -114,7 +114,7 @@ class Prefetcher:
             self._around.pop()
 
     def before_load(self, buffer: Buffer, form: Linear, lanes: int, *, is_vector: bool) -> None:
-        """A load of so many lanes is about to be written."""
+        """Write the requests that belong to a load of `lanes` lanes."""
         if self._ahead is not None and (is_vector or self._ahead.elements):
             self._ask_ahead(buffer, form, lanes, self._ahead)
         if is_vector and self._rows is not None:

@@ -157,7 +157,7 @@ def take_turns(
 
 def until_clear(first: K, second: K, every: int) -> Callable[[int, dict[K, Series]], Collection[K]]:
     """For `take_turns`: it ends where it is clear which of the two is quicker, by more than no difference. That is
-    looked at after every so many rounds, so with little doubt.
+    looked at after `every` rounds, with little doubt allowed.
     """
 
     def go_on(number: int, found: dict[K, Series]) -> Collection[K]:

@@ -94,7 +94,7 @@ def tile_nest(
     workers (if `is_shared`). The epilogue is in its place already if it `is_joined`. At most `unroll` multiply-adds are
     written out in a step of the reduction. `intrinsics` has the register tiles of the target by rows and columns.
     Vectors are prefetched `prefetch` steps of the reduction before they are read, if it is not 0; and, if `next_panel`
-    is not 0, the panel of so many elements behind the one that is read.
+    is not 0, the panel of `next_panel` elements behind the one that is read.
     """
     cuts = {
         nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
@@ -233,7 +233,7 @@ def _prefetch(s: Draft, reduce: tuple[str, ...], steps: int) -> None:
 
 
 def _prefetch_panel(s: Draft, reduce: tuple[str, ...], elements: int) -> None:
-    """Ask for the panel of so many elements behind this one, in the innermost loop of the reduction."""
+    """Prefetch the panel of `elements` elements behind this one, in the innermost loop of the reduction."""
     serial = [n for n in reduce if s.loop(n).kind is LoopKind.SERIAL]
     if serial:
         s.apply(Annotate(serial[-1], PREFETCH_PANEL, elements))
