@@ -45,7 +45,7 @@ def inputs_of(func: Func, seed: int = 0) -> list[np.ndarray]:
 
 def check(func: Func, target: Target = AVX2, *, constants: Sequence[str] = (), rung: int = 0) -> Func:
     """The schedule that `func` gets on the given rung of the ladder, which gives the same results."""
-    s = default.LADDER[rung](func, target, frozenset(constants)).draft
+    s = default.LADDER[rung](func, target, frozenset(constants), default.as_stated).draft
     verify_func(s.func)
     arrays = inputs_of(func)
     want, got = run_func(func, *arrays), run_func(s.func, *arrays)
@@ -101,7 +101,7 @@ def relu_of_sum() -> Func:
     return b.finish(b.compute("W", (4, 9), lambda i, j: relu(z[i, j])))
 
 
-def refusing(func: Func, target: Target, constants: frozenset[str]) -> Draft:
+def refusing(func: Func, target: Target, constants: frozenset[str], refine: default.Refine) -> Draft:
     Draft(single(func)).apply(Parallel("Z_i"))
     raise ScheduleError("not this one")
 
@@ -127,7 +127,7 @@ def test_a_func_that_every_recipe_refuses_stays_as_it_is(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("recipe", default.LADDER, ids=lambda r: r.__name__)
 def test_every_rung_takes_steps(recipe: default.Recipe) -> None:
-    assert recipe(relu_of_sum(), AVX2, frozenset()).draft.trace
+    assert recipe(relu_of_sum(), AVX2, frozenset(), default.as_stated).draft.trace
 
 
 def test_the_trace_of_a_schedule_replays_to_it() -> None:

@@ -51,7 +51,7 @@ _KERNEL = (
     *("reduce_product", "reduce_count"),
 )
 _PLACE = ("lanes", "l1", "l2", "l3", "hertz", "fma", "memory_rate", "threads")
-_COST = ("cost", "over_all")
+_COST = ("cost", "over_cheapest")
 
 FEATURES: tuple[str, ...] = (
     *_KERNEL,
@@ -114,24 +114,31 @@ def _log(value: float) -> float:
     return math.log2(value) if value > 0 else ABSENT
 
 
-def point_features(
-    kernel: Mapping[str, float], space: Space, points: Points, costs: Costs, cheapest: float
-) -> FloatArray:
-    """A row for each point. `costs` are theirs, and `cheapest` the least of all spaces of the Func."""
-    out = np.full((len(points), len(FEATURES)), ABSENT)
-    for name, value in kernel.items():
-        out[:, _AT[name]] = value
-    for family in FAMILY_NAMES:
-        out[:, _AT[f"is_{family}"]] = float(space.family == family)
-    for n, knob in enumerate(space.knobs):
-        if knob.name in KNOB_NAMES:  # others are of families of other packages
-            out[:, _AT[f"knob_{knob.name}"]] = np.log2(2.0 + np.maximum(points[:, n], -1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        out[:, _AT["cost"]] = _logs(costs)
-        out[:, _AT["over_all"]] = _logs(costs / cheapest)
-        for name, seconds in space.terms(points).items():
-            out[:, _AT[f"term_{name}"]] = np.where(seconds > 0, _logs(seconds / costs), ABSENT)
-    return out
+class SpaceFeatures:
+    """Features of the points of one space, whose kernel has these of its own."""
+
+    def __init__(self, kernel: Mapping[str, float], space: Space, cheapest: float | None = None) -> None:
+        """`cheapest` is the least cost of all points of the space, if it is known."""
+        self._space = space
+        self._cheapest = float(np.min(space.ranked()[1], initial=math.inf)) if cheapest is None else cheapest
+        self._same = np.full(len(FEATURES), ABSENT)  # of all points
+        for name, value in kernel.items():
+            self._same[_AT[name]] = value
+        for family in FAMILY_NAMES:
+            self._same[_AT[f"is_{family}"]] = float(space.family == family)
+
+    def rows(self, points: Points, costs: Costs) -> FloatArray:
+        """A row for each point; `costs` are theirs by the closed form."""
+        out = np.tile(self._same, (len(points), 1))
+        for n, knob in enumerate(self._space.knobs):
+            if knob.name in KNOB_NAMES:  # others are of families of other packages
+                out[:, _AT[f"knob_{knob.name}"]] = np.log2(2.0 + np.maximum(points[:, n], -1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            out[:, _AT["cost"]] = _logs(costs)
+            out[:, _AT["over_cheapest"]] = _logs(costs / self._cheapest)
+            for name, seconds in self._space.terms(points).items():
+                out[:, _AT[f"term_{name}"]] = np.where(seconds > 0, _logs(seconds / costs), ABSENT)
+        return out
 
 
 def _logs(values: Costs) -> FloatArray:

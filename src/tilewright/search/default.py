@@ -37,7 +37,9 @@ class ChosenSchedule(NamedTuple):
 
 
 Spaces: TypeAlias = Callable[[Func, Target, frozenset[str]], Sequence[Space]]
-Recipe: TypeAlias = Callable[[Func, Target, frozenset[str]], ChosenSchedule]
+# A space of a Func with better costs than its closed form, such as those of a learned model; or as it is.
+Refine: TypeAlias = Callable[[Space, Func, Target, frozenset[str]], Space]
+Recipe: TypeAlias = Callable[[Func, Target, frozenset[str], Refine], ChosenSchedule]
 
 _TRIED = 4  # points of a space that may be built, the cheapest of all families first; bound
 
@@ -78,11 +80,18 @@ def schedule_func(func: Func, target: Target, constants: frozenset[str] = frozen
     return choose_schedule(func, target, constants).draft
 
 
-def choose_schedule(func: Func, target: Target, constants: frozenset[str] = frozenset()) -> ChosenSchedule:
-    """The same, with what was chosen."""
+def as_stated(space: Space, func: Func, target: Target, constants: frozenset[str]) -> Space:
+    """With the costs of its closed form."""
+    return space
+
+
+def choose_schedule(
+    func: Func, target: Target, constants: frozenset[str] = frozenset(), refine: Refine = as_stated
+) -> ChosenSchedule:
+    """The same, with what was chosen; points are ranked by the costs of refined spaces."""
     for recipe in LADDER:
         try:
-            return recipe(func, target, constants)
+            return recipe(func, target, constants, refine)
         except ScheduleError as e:
             _log.debug("%s: %s is not for it: %s", func.name, recipe.__name__, e)
     return unscheduled(func, target, constants)
@@ -103,7 +112,7 @@ def schedule_as(
     if fallback is not None:
         if decisions:
             raise ScheduleError(f"{family} has no knobs", hint=f"{', '.join(decisions)} cannot be chosen")
-        return fallback(func, target, constants).draft
+        return fallback(func, target, constants, as_stated).draft
     space = find_space(func, target, constants, family, offered)
     if space is None:
         fitting = ", ".join((*(s.family for s in offered(func, target, constants)), *_FALLBACKS))
@@ -120,11 +129,14 @@ def schedule_as(
     return build_with_grain(space, decisions)
 
 
-def by_family(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:
+def by_family(
+    func: Func, target: Target, constants: frozenset[str], refine: Refine = as_stated
+) -> ChosenSchedule:
     """The cheapest point of all families that no step refuses."""
     request = make_request(func, target, constants)
     found: list[tuple[float, Space, KnobValues]] = []
-    for space in _spaces(request):
+    for stated in _spaces(request):
+        space = refine(stated, func, target, constants)
         points, costs = space.ranked()
         best = zip(costs[:_TRIED], points, strict=False)
         found += [(float(cost), space, space.decisions(point)) for cost, point in best]
@@ -137,7 +149,9 @@ def by_family(func: Func, target: Target, constants: frozenset[str]) -> ChosenSc
     raise ScheduleError("no family has a schedule for it")
 
 
-def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:
+def block_by_block(
+    func: Func, target: Target, constants: frozenset[str], refine: Refine = as_stated
+) -> ChosenSchedule:
     """Every block stays in its own nest: a reduction as a flow graph of its own, if it is one, and otherwise as it is
     written.
     """
@@ -154,7 +168,9 @@ def block_by_block(func: Func, target: Target, constants: frozenset[str]) -> Cho
     return ChosenSchedule("block_by_block", {}, s)
 
 
-def unscheduled(func: Func, target: Target, constants: frozenset[str]) -> ChosenSchedule:
+def unscheduled(
+    func: Func, target: Target, constants: frozenset[str], refine: Refine = as_stated
+) -> ChosenSchedule:
     """As it is written."""
     return ChosenSchedule("unscheduled", {}, Draft(single(func)))
 

@@ -1,0 +1,95 @@
+"""A design space whose points are ranked by a learned model.
+
+The closed form of the family ranks all points, and the model those that may be the best of them: it corrects an order,
+and never has to tell a good schedule from one that no estimate would take. Points that it was not asked about come
+after those that it was.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.families.space import Costs, KnobValues, Points, Space, Terms
+from tilewright.learned.features import SpaceFeatures
+from tilewright.schedule.schedule import Schedule
+from tilewright.support.arrays import FloatArray
+
+ASKED = 512  # points of a space that the model ranks, the cheapest by the closed form; bound
+_WORTH_ASKING = (
+    2.0  # times the cheapest point, given: the closed form is not that wrong of what is much slower
+)
+
+
+class Corrections(Protocol):
+    """What a model says of candidates of one kernel."""
+
+    def __call__(self, features: FloatArray) -> FloatArray:
+        """The natural logarithm of what each takes over what its closed form says; near 0 where the model does not know
+        such kernels.
+        """
+        ...
+
+
+class LearnedSpace(Space):
+    """The points of `inner`; their costs are corrected."""
+
+    def __init__(self, inner: Space, kernel: Mapping[str, float], corrections: Corrections) -> None:
+        self.family, self.knobs, self._inner = inner.family, inner.knobs, inner
+        self._kernel, self._corrections = kernel, corrections
+
+    @property
+    def packing(self) -> tuple[str, ...]:
+        return self._inner.packing
+
+    def points(self) -> Points:
+        return self._inner.points()
+
+    def terms(self, points: Points) -> Terms:
+        return self._inner.terms(points)
+
+    def has_point(self, point: NDArray[np.int64]) -> bool:
+        return self._inner.has_point(point)
+
+    def completed(self, decisions: KnobValues) -> KnobValues:
+        return self._inner.completed(decisions)
+
+    def build(self, decisions: KnobValues) -> Schedule:
+        return self._inner.build(decisions)
+
+    def cost(self, points: Points) -> Costs:
+        return self._corrected(points, self._inner.cost(points))
+
+    def _corrected(self, points: Points, costs: Costs) -> Costs:
+        possible = np.isfinite(costs)
+        out = costs.copy()
+        if possible.any():
+            rows = self._features.rows(points[possible], costs[possible])
+            out[possible] = costs[possible] * np.exp(self._corrections(rows))
+        return out
+
+    @cached_property
+    def _stated(self) -> tuple[Points, Costs]:
+        return self._inner.ranked()
+
+    @cached_property
+    def _features(self) -> SpaceFeatures:
+        return SpaceFeatures(self._kernel, self._inner, float(np.min(self._stated[1], initial=np.inf)))
+
+    @cached_property
+    def _ranked(self) -> tuple[Points, Costs]:
+        points, costs = self._stated
+        if not len(costs):
+            return points, costs
+        count = min(ASKED, int(np.searchsorted(costs, _WORTH_ASKING * costs[0], side="right")))
+        asked = self._corrected(points[:count], costs[:count])
+        order = np.argsort(asked, kind="stable")
+        # What was not asked about is as much too cheap or too dear as what was, on the whole.
+        shift = float(np.median(asked / costs[:count]))
+        rest = np.maximum(costs[count:] * shift, asked.max())
+        return np.concatenate([points[:count][order], points[count:]]), np.concatenate([asked[order], rest])
+
+    def ranked(self) -> tuple[Points, Costs]:
+        return self._ranked
