@@ -81,6 +81,14 @@ def test_a_merge_that_costs_more_is_not() -> None:
     assert texts(search_boundaries(chain(), (), lambda part: 9.0 if len(part.nodes) > 2 else 1.0)) == rules
 
 
+@pytest.mark.parametrize(("eagerness", "groups"), [(1.0, 2), (1.6, 1)])
+def test_who_is_eager_merges_what_costs_a_little_more(eagerness: float, groups: int) -> None:
+    def estimate(part: FusionGroup) -> float:
+        return 3.0 if len(part.nodes) > 2 else 1.0
+
+    assert len(search_boundaries(chain(), (), estimate, eagerness=eagerness)) == groups
+
+
 def test_a_group_of_which_nothing_is_known_stays_as_it_is() -> None:
     assert texts(search_boundaries(chain(), (), lambda part: None)) == ["Softmax", "ReduceMax Log"]
 

@@ -40,7 +40,7 @@ from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.search.algorithms import Allows, choose_algorithms, drop_alternatives, take_algorithm
 from tilewright.search.beside import find_beside, is_one_part, part_seconds, put_beside
 from tilewright.search.database import Choice
-from tilewright.search.default import Spaces, choose_schedule, schedule_as, spaces
+from tilewright.search.default import Refine, Spaces, as_stated, choose_schedule, schedule_as, spaces
 from tilewright.search.fused_seconds import try_fused_seconds
 from tilewright.search.join import join_funcs
 from tilewright.search.layout_choice import Component, choose_layouts
@@ -74,6 +74,8 @@ class PassContext:
     run_constants: RunConstants | None = None  # with native code; None: what is large stays as it is
     regions: FindRegions = lambda graph: ()  # what is left to plugins
     on_kernel: OnKernel = lambda scheduled: None
+    refine: Refine = as_stated  # ranks points of schedules better than their closed form does
+    eagerness: float = 1.0  # to fuse (`graph/passes/boundaries.py`)
 
     @property
     def one_core(self) -> Target:
@@ -172,7 +174,8 @@ def group_nodes(
     graph, regions = state.graph, context.regions(state.graph)
     if given is None:
         seconds = partial(_group_seconds, graph, context.one_core)
-        groups = search_boundaries(graph, regions, seconds, partial(seconds, several=True))
+        several = partial(seconds, several=True)
+        groups = search_boundaries(graph, regions, seconds, several, eagerness=context.eagerness)
     else:
         groups = _grouped_as(graph, regions, _only(Group, given))
     module, names = lower_groups(graph, groups)
@@ -354,7 +357,7 @@ def _chosen(
             return Scheduled(key, func, schedule, is_tuned=True), found
         except UserError as e:
             _log.debug("%s: what tuning found does not apply: %s", func.name, e)
-    chosen = choose_schedule(func, context.target, constants)
+    chosen = choose_schedule(func, context.target, constants, context.refine)
     found = Kernel((func.name,), chosen.family, tuple(chosen.decisions.items()))
     return Scheduled(key, func, chosen.draft), found
 

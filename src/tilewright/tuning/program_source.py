@@ -63,9 +63,12 @@ class ProgramSource(Closing):
             made.given, made.tuned = trace, KnownChoices(self.target, known)
             return made, made.run_graph(self.graph, "")
 
-    def until(self, name: str, trace: ProgramTrace) -> ProgramState:
-        """The program after a pass, with the decisions of the trace."""
+    def until(self, name: str, trace: ProgramTrace, eagerness: float = 1.0) -> ProgramState:
+        """The program after a pass, with the decisions of the trace. Groups that it does not name are made with this
+        eagerness to fuse.
+        """
         with compiling():
             fold = runner(self.target, self.accuracy, self.cache, self.pool)
-            context = PassContext(self.target, self.accuracy.allows, run_constants=fold)
+            allows = self.accuracy.allows
+            context = PassContext(self.target, allows, run_constants=fold, eagerness=eagerness)
             return run_passes(ProgramState(self.graph), context, trace, until=name)

@@ -28,6 +28,7 @@ from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.failures import Failure
+from tilewright.tuning.groups import mixed_groups, other_groups
 from tilewright.tuning.insides import InsideOutcome
 from tilewright.tuning.program_source import ProgramSource
 from tilewright.tuning.sites import SitedProgram, sited
@@ -201,10 +202,11 @@ class ProgramTuner:
 
     # -------------------------------------------------------------------------------------------------- joint stage
 
-    def _joint(self, own: SitedProgram) -> None:
+    def _joint(self, compiled: SitedProgram) -> None:
         """Find the best structure; candidates stand in its program then."""
         end = _JOINT_SHARE * self.budget
-        found = [self._judged("as compiled", own, end)]
+        own, judged = self._best_groups(compiled, end)
+        found = [judged]
         grouped = self.source.until("groups", own.trace)
         for structure in self._structures(own.trace):
             if self.clock() > end or self.trials >= self.limit:
@@ -224,6 +226,25 @@ class ProgramTuner:
         chosen = own if best is found[0] else self._sited(_without_kernels(best.trace))
         if chosen is not self._program:
             self._enter(chosen)
+
+    def _best_groups(self, compiled: SitedProgram, end: float) -> tuple[SitedProgram, MeasuredStructure]:
+        """The program with the groups that are quickest in each part of the graph."""
+        found = [self._judged("as compiled", compiled, end)]
+        for structure in other_groups(
+            compiled.trace, lambda e: self.source.until("groups", ProgramTrace(), e).trace
+        ):
+            program = self._try_structure(structure) if self.clock() < end else None
+            if program is not None:
+                found.append(self._judged(structure.why, program, end))
+        mixed = mixed_groups(found)
+        program = None if mixed is None else self._try_structure(Structure("the best groups", mixed))
+        if program is not None:
+            judged = self._judged("the best groups", program, end)
+            if judged.total < found[0].total:
+                return program, judged
+        if self._program is not compiled:
+            self._enter(compiled)
+        return compiled, found[0]
 
     def _structures(self, own: ProgramTrace) -> Iterator[Structure]:
         """One of each kind in turn: where there is little time, some of all kinds are tried."""

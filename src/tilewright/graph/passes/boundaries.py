@@ -39,21 +39,32 @@ _LEAST_SAVED = 0.2
 
 
 def search_boundaries(
-    graph: Graph, regions: Sequence[ExternalRegion], estimate: Estimate, whole: Estimate | None = None
+    graph: Graph,
+    regions: Sequence[ExternalRegion],
+    estimate: Estimate,
+    whole: Estimate | None = None,
+    *,
+    eagerness: float = 1.0,
 ) -> Grouped:
     """The groups by rules, and then by `estimate`, in an order in which they can run. It knows groups that become one
-    kernel; `whole`, unless it is the same, those that become several too.
+    kernel; `whole`, unless it is the same, those that become several too. One kernel may be estimated to take
+    `eagerness` times as long as the several that it stands for: with other values than 1, groups differ where the
+    estimates are near to each other.
     """
     grouping = Regrouping(graph, regions)
     grouping.apply_rules()
     known = _once_for_equals(graph, estimate)
-    BoundarySearch(grouping, known, known if whole is None else _once_for_equals(graph, whole)).run()
+    several = known if whole is None else _once_for_equals(graph, whole)
+    BoundarySearch(grouping, known, several, eagerness).run()
     return grouping.ordered()
 
 
 class BoundarySearch:
-    def __init__(self, grouping: Regrouping, estimate: Estimate, whole: Estimate) -> None:
+    def __init__(
+        self, grouping: Regrouping, estimate: Estimate, whole: Estimate, eagerness: float = 1.0
+    ) -> None:
         self._grouping, self._estimate, self._whole = grouping, estimate, whole
+        self._eagerness = eagerness
         self._seconds: dict[GroupDraft, float | None] = {}
         self._waiting: list[tuple[int, int, GroupDraft, GroupDraft]] = []  # most bytes in common first
         self._tie = count()
@@ -91,7 +102,7 @@ class BoundarySearch:
                 before is None
                 or reader is None
                 or copied is None
-                or reader + copied > (1 - _LEAST_SAVED) * before
+                or self._eagerness * (reader + copied) > (1 - _LEAST_SAVED) * before
             ):
                 self._grouping.dissolve(copy)
             else:
@@ -105,8 +116,8 @@ class BoundarySearch:
             for part in cut:
                 self._grouping.settle(part)
             seconds = _total(map(self._asked, cut))
-            if seconds is not None and seconds <= best:
-                best, parts = seconds, cut
+            if seconds is not None and self._eagerness * seconds <= best:
+                best, parts = self._eagerness * seconds, cut
         for part in parts or (draft,):
             self._grouping.settle(part)
 
@@ -152,7 +163,7 @@ class BoundarySearch:
         before = sum(t for t in apart if t is not None)
         merged = None if None in apart else self._grouping.try_merge(first, second)
         after = None if merged is None else self._seconds_of(merged)
-        return merged if after is not None and after <= before else None
+        return merged if after is not None and after <= self._eagerness * before else None
 
     def _seconds_of(self, draft: GroupDraft) -> float | None:
         if draft not in self._seconds:
