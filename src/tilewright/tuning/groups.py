@@ -71,9 +71,9 @@ def _parts(traces: Sequence[ProgramTrace]) -> dict[str, str]:
 
     for trace in traces:
         for values in _units(trace).values():
-            first, *others = sorted(values)
-            for other in others:
-                root[find(other)] = find(first)
+            first = find(min(values))
+            for other in values:
+                root[find(other)] = first
     return {v: find(v) for v in list(root)}
 
 
