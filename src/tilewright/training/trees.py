@@ -1,0 +1,111 @@
+"""Training ensembles of trees on timed schedules.
+
+Two losses: pairs of schedules of a kernel that are ranked the wrong way (`training/pairs.py`), and squared errors of
+logarithms of seconds, of all schedules or less their mean within the kernel. Either learns times, or what is left when
+the closed form has said what it knows, its *residual*. Few rows and a closed form that is mostly right speak for the
+latter; the ablations of `docs/results/learned-model.md` say how much.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from tilewright.learned.ensemble import TreeEnsemble
+from tilewright.learned.features import FEATURES
+from tilewright.learned.guard import FAMILY_COLUMNS, KERNEL_COLUMNS, Guard
+from tilewright.learned.guarded import GuardedModel
+from tilewright.support.arrays import FloatArray
+from tilewright.training.boosting import Derivatives, TreeShape, boost
+from tilewright.training.pairs import PairLoss, ranked_pairs
+from tilewright.training.samples import KernelSamples
+from tilewright.training.table import SampleTable, stacked, usable
+
+# "rank": pairs; "centred": squared errors within kernels; "absolute": squared errors of seconds.
+Loss: TypeAlias = Literal["rank", "centred", "absolute"]
+
+
+_SHAPE = TreeShape()
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSettings:
+    loss: Loss = "rank"
+    is_residual: bool = True
+    is_soft: bool = True  # pairs say by how much one is quicker
+    emphasis: float = 0.0  # of pairs with one of the best schedules of a kernel
+    anchor: float = 0.05  # of squared errors beside pairs: keeps scores of a kernel near its seconds
+    without: tuple[str, ...] = ()  # features that are not looked at, by the beginnings of their names
+    is_guarded: bool = True
+    shape: TreeShape = _SHAPE
+
+
+SCHEDULES = TreeSettings()
+SECONDS = TreeSettings(loss="absolute", shape=TreeShape(trees=400, rate=0.05))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedTrees:
+    """A cost model, and what it is made of."""
+
+    settings: TreeSettings
+    ensemble: TreeEnsemble
+    guard: Guard | None
+    rows: int
+    kernels: int
+    programs: int
+
+    @property
+    def name(self) -> str:
+        return "trees"
+
+    @property
+    def model(self) -> GuardedModel:
+        return GuardedModel(self.name, self.ensemble.scores, self.settings.is_residual, self.guard)
+
+
+def train_trees(samples: Sequence[KernelSamples], settings: TreeSettings, seed: int) -> TrainedTrees:
+    table = stacked(samples)
+    features = table.features.copy()
+    for n, name in enumerate(FEATURES):
+        if settings.without and name.startswith(settings.without):
+            features[:, n] = 0.0  # what never differs is never looked at
+    start = table.log_costs if settings.is_residual else np.zeros(len(table.log_costs))
+    derivatives = _derivatives(table, settings, seed)
+    ensemble = boost(features, start, derivatives, settings.shape, seed, FEATURES)
+    some = [s for s in map(usable, samples) if len(s)]
+    guard = guard_of(some) if settings.is_guarded else None
+    programs = len({s.program for s in some})
+    return TrainedTrees(settings, ensemble, guard, len(features), len(some), programs)
+
+
+def _derivatives(table: SampleTable, settings: TreeSettings, seed: int) -> Derivatives:
+    times = table.log_seconds
+    ones = np.ones(len(times))
+    match settings.loss:
+        case "rank":
+            pairs = ranked_pairs(table, seed, settings.emphasis)
+            loss, anchor = PairLoss(pairs, len(times), settings.is_soft), settings.anchor
+
+            def ranking(scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+                first, second = loss.derivatives(scores)
+                return first + anchor * (scores - times), second + anchor
+
+            return ranking
+        case "centred":
+            target = table.centred(times)
+            return lambda scores: (table.centred(scores) - target, ones)
+        case "absolute":
+            return lambda scores: (scores - times, ones)
+
+
+def guard_of(samples: Sequence[KernelSamples]) -> Guard:
+    """What kernels like these look like."""
+    names = {program: n for n, program in enumerate(sorted({s.program for s in samples}))}
+    features = [s.candidates.features for s in samples]
+    return Guard.of(
+        np.stack([f[0, KERNEL_COLUMNS] for f in features]),
+        np.array([names[s.program] for s in samples], np.int64),
+        np.stack([(f[:, FAMILY_COLUMNS] > 0).any(axis=0) for f in features]).astype(np.float64),
+    )
