@@ -6,11 +6,12 @@ weigh a little. Where a choice makes one core a little slower and several much f
 is made by the time that these need.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, sqrt
 
 import numpy as np
 
+from tilewright.cost.terms import Amount, Amounts, Term, scaled, summed, with_team
 from tilewright.ir.expr import Buffer
 from tilewright.ir.simplify import Simplifier
 from tilewright.support.arrays import FloatArray
@@ -88,6 +89,27 @@ def ranked_seconds(alone: FloatArray, parts: FloatArray | float, m: Machine) -> 
     return np.where((alone < least_shared(m)) | (parts <= 1), alone, shared)
 
 
+def ranked_terms(alone: Amounts, parts: FloatArray | float, m: Machine) -> dict[Term, Amount]:
+    """What that is made of: the share of whoever has most parts, and what the team adds."""
+    total = np.asarray(summed(alone), np.float64)
+    share = scaled(alone, _largest_share(total, parts, m)) if m.threads > 1 else alone
+    return with_team(share, ranked_seconds(total, parts, m))
+
+
+def _largest_share(alone: FloatArray, parts: FloatArray | float, m: Machine) -> FloatArray:
+    """Of the parts, those of the worker that has most."""
+    parts = np.asarray(parts, np.float64)
+    return np.where(
+        (alone < least_shared(m)) | (parts <= 1), 1.0, np.ceil(parts / m.threads) / np.maximum(parts, 1.0)
+    )
+
+
 def evenly(alone: float, m: Machine) -> float:
     """Of work that is divided as one likes."""
     return alone / m.threads if alone >= least_shared(m) else alone
+
+
+def even_terms(alone: Mapping[Term, float], m: Machine) -> dict[Term, Amount]:
+    """What that is made of."""
+    total = sum(alone.values())
+    return scaled(alone, 1.0 / m.threads if total >= least_shared(m) else 1.0)

@@ -7,6 +7,7 @@ of them.
 from typing import NamedTuple
 
 from tilewright.cost.caches import l1_room, l2_room, l3_room, pass_room
+from tilewright.cost.terms import Term
 from tilewright.target.machine import Machine
 
 
@@ -37,6 +38,11 @@ def stream_seconds(nbytes: float, footprint: float, m: Machine) -> float:
     return nbytes / rate
 
 
+def stream_term(footprint: float, m: Machine) -> Term:
+    """What these seconds are called."""
+    return "near" if footprint <= l3_room(m) else "far"
+
+
 def pass_seconds(nbytes: float, m: Machine) -> float:
     """To read and write `nbytes` in all, each once, that were in the nearest cache that has room for them."""
     if nbytes <= l1_room(m):
@@ -45,6 +51,11 @@ def pass_seconds(nbytes: float, m: Machine) -> float:
         return nbytes / (_PASSES.l2 * m.l2_rate)
     rate = _PASSES.l3 * m.l3_rate if nbytes <= pass_room(m) else _PASSES.memory * m.memory_rate
     return nbytes / rate
+
+
+def pass_term(nbytes: float, m: Machine) -> Term:
+    """What these seconds are called."""
+    return "near" if nbytes <= pass_room(m) else "far"
 
 
 def moving_seconds(nbytes: float, m: Machine) -> float:

@@ -14,21 +14,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost.terms import TERMS as TERMS
+from tilewright.cost.terms import Terms as Terms
 from tilewright.schedule.schedule import Schedule
-from tilewright.support.arrays import FloatArray
 
 KnobValues: TypeAlias = Mapping[str, int]
 Points: TypeAlias = NDArray[np.int64]  # one row per point, one column per knob, holding the values chosen
 Costs: TypeAlias = NDArray[
     np.float64
 ]  # predicted seconds of a run on one core; infinite where there is no schedule
-
-# What costs are made of, in seconds. `arithmetic`: steps of register tiles, instructions of elements. `edges`: starting
-# and storing tiles, starting loops. `near`: bytes that come from caches. `far`: bytes that come from memory. `copies`:
-# packing, transforms and conversions. `beside`: other blocks of the kernel. `team`: what too few parts, or meetings,
-# add.
-TERMS = ("arithmetic", "edges", "near", "far", "copies", "beside", "team")
-Terms: TypeAlias = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ better: the tuner offers it grains, while the default has none.
 
 import numpy as np
 
-from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
+from tilewright.cost.terms import added, spread, summed
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space, Terms
 from tilewright.schedule.find import top_level
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.coarsen import Coarsen
@@ -42,6 +43,11 @@ class GrainSpace(Space):
     def cost(self, points: Points) -> Costs:
         """Of what one worker runs alone, the others do nothing meanwhile."""
         return self._inner.cost(points[:, :-1]) * np.where(points[:, -1] == OWN, 1.0, _DOUBT)
+
+    def terms(self, points: Points) -> Terms:
+        inner = self._inner.terms(points[:, :-1])
+        doubt = np.where(points[:, -1] == OWN, 0.0, _DOUBT - 1.0)
+        return spread(added(inner, {"team": summed(inner) * doubt}), len(points)) if inner else {}
 
     def build(self, decisions: KnobValues) -> Schedule:
         return build_with_grain(self._inner, decisions)

@@ -22,11 +22,13 @@ from tilewright.cost.caches import (
     from_memory,
     l2_cycles,
     l2_room,
+    l3_room,
     per_byte,
 )
 from tilewright.cost.layouts import COPIED, copy_cycles
-from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
+from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds, ranked_terms
 from tilewright.cost.register_tile import tile_step
+from tilewright.cost.terms import Amount, Ledger, Term, scaled
 from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
@@ -155,17 +157,41 @@ def contraction_seconds(
         c = replace(c, rows=np.minimum(c.rows, f.rows), chunk=np.minimum(c.chunk, most))
     m, lanes = target.machine, target.lanes(f.bytes_each)
     tiles = _tiles(f, c, lanes)
-    cycles = np.zeros(len(c.rows))
-    for height, vectors, n in tiles.kinds:
-        cycles += n * (f.k * _step(height, vectors, c, f, target) + _edges(height, vectors, lanes, f))
-        cycles += n * height * vectors * c.columns_outside * _SCATTERED_ROWS
-    cycles *= np.float64(f.batch * f.other_rows) * tiles.chunks
-    cycles += _traffic(f, c, m, tiles)
-    cycles += _packing(f, c, lanes, m)
+    cycles = _cycles(f, c, target, tiles)
     if not is_cut:
         cycles = np.where(_is_possible(f, c, target.vector_registers, lanes), cycles, np.inf)
     machine = m if is_whole else m.for_threads(1)
     return ranked_seconds(cycles / m.hertz, _parts(f, c, tiles, machine), machine)
+
+
+def contraction_terms(f: Form, c: Choices, target: Target, *, is_whole: bool = False) -> dict[Term, Amount]:
+    """What these seconds are made of, whether or not there is such a schedule."""
+    m, tiles, told = target.machine, _tiles(f, c, target.lanes(f.bytes_each)), Ledger()
+    _cycles(f, c, target, tiles, told)
+    machine = m if is_whole else m.for_threads(1)
+    return ranked_terms(scaled(told.terms, 1.0 / m.hertz), _parts(f, c, tiles, machine), machine)
+
+
+def _cycles(f: Form, c: Choices, target: Target, t: _Tiles, told: Ledger | None = None) -> FloatArray:
+    """Of one core."""
+    m, lanes = target.machine, target.lanes(f.bytes_each)
+    times = np.float64(f.batch * f.other_rows) * t.chunks
+    cycles = np.zeros(len(c.rows))
+    for height, vectors, n in t.kinds:
+        steps, edges = f.k * _step(height, vectors, c, f, target), _edges(height, vectors, lanes, f)
+        scattered = n * height * vectors * c.columns_outside * _SCATTERED_ROWS
+        cycles += n * (steps + edges)
+        cycles += scattered
+        if told is not None:
+            told.add("arithmetic", times * n * steps)
+            told.add("edges", times * (n * edges + scattered))
+    cycles *= times
+    cycles += _traffic(f, c, m, t, told)
+    packing = _packing(f, c, lanes, m)
+    if told is not None:
+        told.add("copies", packing)
+    cycles += packing
+    return cycles
 
 
 def is_one_row(f: Form, m: Machine) -> bool:
@@ -177,8 +203,13 @@ def one_row_seconds(f: Form, c: Choices, m: Machine, seconds: FloatArray) -> Flo
     """What reading such weights takes, where the tile would take these `seconds`: it waits for them whatever it does,
     and is not helped by asking, since they come in order.
     """
+    return one_row_reads(f, c, m) + BEHIND_READS * seconds
+
+
+def one_row_reads(f: Form, c: Choices, m: Machine) -> FloatArray:
+    """Of it, the weights alone."""
     reads = f.bytes_each * f.k * f.cols * f.batch / m.memory_rate
-    return reads * np.where(_is_fetched(f, c), ASKED_IN_ORDER, 1.0) + BEHIND_READS * seconds
+    return reads * np.where(_is_fetched(f, c), ASKED_IN_ORDER, 1.0)
 
 
 def _step(height: IntArray, vectors: IntArray, c: Choices, f: Form, target: Target) -> FloatArray:
@@ -203,7 +234,7 @@ def _edges(height: IntArray, vectors: IntArray, lanes: int, f: Form) -> FloatArr
     return TILE_START + work * (_TILE_VECTOR + store + _TILE_VECTOR * f.epilogue_loads)
 
 
-def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> FloatArray:
+def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles, told: Ledger | None) -> FloatArray:
     """Cycles for what does not come from the first-level cache."""
     each = np.float64(f.bytes_each)
     panel, panel_floor = _panel_bytes(f, c, m, t.width)
@@ -216,6 +247,7 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> FloatArray:
     # Rows that are not part of a tile's row pass a panel too, but where chunks of rows are outside of all.
     passing = np.where((c.chunk > 0) | (t.n_cols == 1), inside_a, inside_a * f.other_rows)
     a_again = per_byte(m, np.where(c.columns_outside, passing + panel, band + 2 * panel))
+    are_far = b_again >= from_memory(m), a_again >= from_memory(m)
     a_far = per_byte(m, np.full_like(band, all_a))
     if f.a_row_step is not None and f.a_row_step * each > PREFETCHED_BYTES:
         start = _ROW_START / (f.k * each)
@@ -229,17 +261,24 @@ def _traffic(f: Form, c: Choices, m: Machine, t: _Tiles) -> FloatArray:
     is_near = f.b_col_step == 1 and f.b_k_step == f.cols and f.b_k_step * f.bytes_each <= PREFETCHED_BYTES
     is_asked = c.pack_b | (is_near and all_b > l2_room(m))
     fetched = np.where(_is_fetched(f, c) & is_asked, _FETCHED, 1.0)
-    again = outer * t.n_rows * t.n_cols * (panel * b_again * fetched + band * a_again)
+    again = outer * t.n_rows * t.n_cols
+    b_moved, a_moved = panel * b_again * fetched, band * a_again
     # The first time both come from farther away: what is outside in each chunk, what is inside once.
     b_times = np.where(c.columns_outside & (c.chunk > 0), outer, np.float64(f.batch))
     b_first = np.where(c.columns_outside, b_times * t.n_cols * panel, all_b)
     a_first = np.where(c.columns_outside, all_a, outer * t.n_rows * band)
     # Weights that are not small have left the caches since the last run: other layers have theirs.
+    is_cold = f.b_constant and all_b > l2_room(m)
     cold = from_memory(m) - per_byte(m, np.full_like(panel, all_b))
-    weights = all_b * cold * fetched if f.b_constant and all_b > l2_room(m) else 0.0
-    far = b_first * b_new * fetched + weights
-    far = np.where(c.next_panel, _ASKED_BEFORE * far, far)
-    return again + far + a_first * a_new
+    weights = all_b * cold * fetched if is_cold else 0.0
+    first = b_first * b_new * fetched + weights
+    first = np.where(c.next_panel, _ASKED_BEFORE * first, first)
+    if told is not None:
+        told.add_moved(again * b_moved, are_far[0])
+        told.add_moved(again * a_moved, are_far[1])
+        told.add_moved(first, np.bool_(is_cold or all_b > l3_room(m)))
+        told.add_moved(a_first * a_new, np.bool_(all_a > l3_room(m)))
+    return again * (b_moved + a_moved) + first + a_first * a_new
 
 
 def _panel_bytes(f: Form, c: Choices, m: Machine, width: IntArray) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.register_tile import UNROLL
-from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.cost.terms import Amount, Term
+from tilewright.families.gemm.cost import Choices, Form, contraction_seconds, contraction_terms
 from tilewright.families.gemm.recipe import Contraction
 from tilewright.families.gemm.space import tile_sizes
 from tilewright.families.gemm.tiles import RegisterTile
@@ -49,14 +50,33 @@ def panel_seconds(
     *,
     columns_outside: NDArray[np.bool_] | None = None,
     prefetch: NDArray[np.int64] | int = 0,
-    next_panel: NDArray[np.bool_] | bool = False,
 ) -> Costs:
     """What tiles (rows, vectors, unroll: the first of each point) cost for `rows` rows, and for `cols` columns or all:
     with columns outside, and none asked for ahead, unless others are chosen.
     """
+    choices = _panel_choices(points, columns_outside, prefetch)
+    return contraction_seconds(_panel_form(c, rows, cols), choices, target)
+
+
+def panel_terms(
+    c: Contraction,
+    rows: int,
+    points: Points,
+    target: Target,
+    cols: int | None = None,
+    *,
+    columns_outside: NDArray[np.bool_] | None = None,
+    prefetch: NDArray[np.int64] | int = 0,
+) -> dict[Term, Amount]:
+    """What these seconds are made of."""
+    choices = _panel_choices(points, columns_outside, prefetch)
+    return contraction_terms(_panel_form(c, rows, cols), choices, target)
+
+
+def _panel_form(c: Contraction, rows: int, cols: int | None) -> Form:
     k = prod(it.extent for it in c.reduce)
     cols = c.cols[-1].extent if cols is None else cols
-    form = Form(
+    return Form(
         batch=1,
         other_rows=1,
         rows=rows,
@@ -76,8 +96,13 @@ def panel_seconds(
         bytes_each=c.b.dtype.bytes,
         epilogue_loads=1,
     )
+
+
+def _panel_choices(
+    points: Points, columns_outside: NDArray[np.bool_] | None, prefetch: NDArray[np.int64] | int
+) -> Choices:
     no, yes = np.zeros(len(points), np.bool_), np.ones(len(points), np.bool_)
-    choices = Choices(
+    return Choices(
         points[:, 0],
         points[:, 1],
         pack_a=no,
@@ -86,9 +111,7 @@ def panel_seconds(
         chunk=np.zeros(len(points), np.int64),
         unroll=points[:, 2],
         prefetch=prefetch,
-        next_panel=next_panel,
     )
-    return contraction_seconds(form, choices, target)
 
 
 def best_tile(c: Contraction, rows: int, target: Target, cols: int | None = None) -> PanelTile:

@@ -13,15 +13,19 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.parallel import evenly, usual_share
-from tilewright.cost.stream import pass_seconds
+from tilewright.cost.parallel import even_terms, evenly, usual_share
+from tilewright.cost.stream import pass_seconds, pass_term
+from tilewright.cost.terms import Amounts, Term, Terms, added, gathered, scaled, scaled_to
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.cost import (
+    BEHIND_READS,
     Choices,
     Form,
     contraction_seconds,
+    contraction_terms,
     is_one_row,
+    one_row_reads,
     one_row_seconds,
 )
 from tilewright.families.gemm.recipe import (
@@ -39,6 +43,7 @@ from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.ir.expr import Load, Var, loads
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
+from tilewright.support.arrays import IntArray
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, blocks
 
@@ -112,12 +117,40 @@ class GemmSpace(Space):
         """Of tiles that wait for weights from memory. The quickest takes what it would take otherwise: so are families
         compared, and they all wait for the same weights.
         """
-        all_of_it = (self._points[:, :3] == key).all(axis=1)
-        known, m = self._known[all_of_it], self._target.machine
-        if not np.isfinite(known).any():
+        quickest, least = self._quickest(key, form)
+        if not np.isfinite(quickest):
             return tiles
-        least = one_row_seconds(form, _choices(self._points[all_of_it]), m, known).min()
-        return (known.min() + self._beside) * one_row_seconds(form, _choices(points), m, tiles) / least
+        seconds = one_row_seconds(form, _choices(points), self._target.machine, tiles)
+        return (quickest + self._beside) * seconds / least
+
+    def _quickest(self, key: tuple[int, int, int], form: Form) -> tuple[float, float]:
+        """What the quickest such tile takes, and the one that waits least."""
+        all_of_it = (self._points[:, :3] == key).all(axis=1)
+        known = self._known[all_of_it]
+        least = one_row_seconds(form, _choices(self._points[all_of_it]), self._target.machine, known)
+        return float(known.min()), float(least.min())
+
+    def terms(self, points: Points) -> Terms:
+        """Where something is open, those at the capacity."""
+        tiles, m = self._known if points is self._points else self._tile_seconds(points), self._target.machine
+        found: list[tuple[IntArray, Amounts]] = []
+        for key, form in self.forms.items():
+            here = np.flatnonzero((points[:, :3] == key).all(axis=1))
+            if not here.size:
+                continue
+            c = _choices(points[here])
+            own: Amounts = contraction_terms(form, c, self._target, is_whole=True)
+            if self._usual != self.forms:
+                own = scaled_to(own, tiles[here])
+            beside = self._beside_terms
+            if is_one_row(form, m):
+                quickest, least = self._quickest(key, form)
+                if np.isfinite(quickest):
+                    beside = scaled(beside, one_row_seconds(form, c, m, tiles[here]) / least)
+                    own = added({"far": one_row_reads(form, c, m)}, scaled(own, BEHIND_READS))
+                    own = scaled(own, quickest / least)
+            found.append((here, added(own, beside)))
+        return gathered(len(points), found)
 
     @cached_property
     def _known(self) -> Costs:
@@ -145,12 +178,25 @@ class GemmSpace(Space):
 
     @cached_property
     def _beside(self) -> float:
-        """What does not depend on the point: the other blocks, and what streams while nothing else is done."""
+        """What does not depend on the point."""
+        m = self._target.machine
+        return m.meeting_seconds + evenly(sum(self._around.values()), m)
+
+    @property
+    def _beside_terms(self) -> Amounts:
+        m = self._target.machine
+        return added({"team": m.meeting_seconds}, even_terms(self._around, m))
+
+    @cached_property
+    def _around(self) -> dict[Term, float]:
+        """The other blocks, and what streams while nothing else is done."""
         func, m = self._start.func, self._target.machine
         around = around_seconds(func, self._block, self._target, self._constants)
         least = m.threads * float(self._known.min(initial=np.inf))
-        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), m)
-        return m.meeting_seconds + evenly(around + max(streamed - around - least, 0.0), m)
+        nbytes = block_bytes([find_block(func, self._block)])
+        is_far = any(is_one_row(f, m) for f in self.forms.values())
+        waiting = max(pass_seconds(nbytes, m) - around - least, 0.0)
+        return {"beside": around, "far" if is_far else pass_term(nbytes, m): waiting}
 
     def _tile_seconds(self, points: Points) -> Costs:
         """At the capacity. What is open is ranked by that and by its time at a usual size alike."""

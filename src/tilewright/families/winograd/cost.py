@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.caches import l2_room
-from tilewright.cost.parallel import ranked_seconds
-from tilewright.cost.stream import stream_seconds
+from tilewright.cost.parallel import ranked_seconds, ranked_terms
+from tilewright.cost.stream import stream_seconds, stream_term
+from tilewright.cost.terms import Amount, Amounts, Term, added, scaled, scaled_to, summed
 from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
@@ -64,15 +65,56 @@ def staged_seconds(
     """Transforms and GEMMs of `blocks` blocks of tiles, each of which reads all filters and hands `between_bytes` on
     from stage to stage.
     """
-    weights = stream_seconds(filters.bytes * blocks, filters.bytes + between_bytes, m)
-    # Written and read by stages that walk it in different orders: lines come and go twice.
-    between = stream_seconds(4 * between_bytes * blocks, between_bytes, m)
-    # Filters that are not small have left the caches since the last run: other layers have theirs.
-    is_cold = filters.bytes > l2_room(m)
-    exposed = np.where(filters.is_asked, _NOT_HIDDEN_ASKED, _NOT_HIDDEN) * is_cold
-    multiplied = np.maximum(gemm, weights) + exposed * np.minimum(gemm, weights)
+    longer, exposed = _multiplied(gemm, filters, between_bytes, blocks, m)
+    multiplied, between = longer + exposed, _between_seconds(between_bytes, blocks, m)
     if blocks == 1:  # every stage is shared by all
         return (transforms + multiplied + between) / m.threads + 3 * m.meeting_seconds
     if m.threads > 1:
         return ranked_seconds(transforms + multiplied + between, blocks, m)
     return transforms + ranked_seconds(multiplied + between, blocks, m)
+
+
+def staged_terms(
+    transforms: Amounts, gemm: Amounts, filters: Weights, between_bytes: float, blocks: int, m: Machine
+) -> dict[Term, Amount]:
+    """What these seconds are made of."""
+    total = np.asarray(summed(gemm), np.float64)
+    longer, exposed = _multiplied(total, filters, between_bytes, blocks, m)
+    is_gemm = total >= _weights_seconds(filters, between_bytes, blocks, m)
+    weights = "far" if _is_cold(filters, m) else stream_term(filters.bytes + between_bytes, m)
+    staged = added(
+        scaled_to(gemm, np.where(is_gemm, longer, exposed)),
+        {weights: np.where(is_gemm, exposed, longer)},
+        {stream_term(between_bytes, m): _between_seconds(between_bytes, blocks, m)},
+    )
+    if blocks == 1:
+        shared = scaled(added(transforms, staged), 1.0 / m.threads)
+        return added(shared, {"team": 3 * m.meeting_seconds})
+    if m.threads > 1:
+        return ranked_terms(added(transforms, staged), blocks, m)
+    return added(transforms, ranked_terms(staged, blocks, m))
+
+
+def _multiplied(
+    gemm: FloatArray, filters: Weights, between_bytes: float, blocks: int, m: Machine
+) -> tuple[FloatArray, FloatArray]:
+    """Of GEMMs that take so long, and of the weights that come meanwhile: the longer of both, and what is not hidden of
+    the other.
+    """
+    weights = _weights_seconds(filters, between_bytes, blocks, m)
+    exposed = np.where(filters.is_asked, _NOT_HIDDEN_ASKED, _NOT_HIDDEN) * _is_cold(filters, m)
+    return np.maximum(gemm, weights), exposed * np.minimum(gemm, weights)
+
+
+def _weights_seconds(filters: Weights, between_bytes: float, blocks: int, m: Machine) -> float:
+    return stream_seconds(filters.bytes * blocks, filters.bytes + between_bytes, m)
+
+
+def _is_cold(filters: Weights, m: Machine) -> bool:
+    """Filters that are not small have left the caches since the last run: other layers have theirs."""
+    return filters.bytes > l2_room(m)
+
+
+def _between_seconds(between_bytes: float, blocks: int, m: Machine) -> float:
+    """Written and read by stages that walk it in different orders: lines come and go twice."""
+    return stream_seconds(4 * between_bytes * blocks, between_bytes, m)

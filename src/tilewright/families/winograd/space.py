@@ -6,22 +6,32 @@ hand on stays near. Otherwise each stage goes over all tiles. `ahead`: how many 
 the image is asked for.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.cost.parallel import evenly
+from tilewright.cost.stream import stream_term
+from tilewright.cost.terms import Amount, Amounts, Term, Terms, added, either, scaled, spread
 from tilewright.families.choosing import choosing
 from tilewright.families.elementwise.cost import spatial_seconds
 from tilewright.families.family import ScheduleRequest
-from tilewright.families.gemm.panel_tile import panel_loops, panel_seconds
+from tilewright.families.gemm.panel_tile import panel_loops, panel_seconds, panel_terms
 from tilewright.families.gemm.recipe import Contraction, try_contraction
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
-from tilewright.families.winograd.cost import StraightLine, Weights, staged_seconds, waiting_seconds
+from tilewright.families.winograd.cost import (
+    StraightLine,
+    Weights,
+    staged_seconds,
+    staged_terms,
+    waiting_seconds,
+)
 from tilewright.families.winograd.recipe import (
     WinogradBlocks,
     WinogradPlan,
@@ -32,6 +42,7 @@ from tilewright.ir.expr import Binary, Fma, Unary, loads, walk
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
+from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, blocks
@@ -65,15 +76,21 @@ class WinogradSpace(Space):
         return self._points
 
     def cost(self, points: Points) -> Costs:
-        return stages_seconds(self._start.func, self._stages, points, self._target) + self._beside
+        beside = self._target.machine.meeting_seconds + self._rest
+        return stages_seconds(self._start.func, self._stages, points, self._target) + beside
+
+    def terms(self, points: Points) -> Terms:
+        stages = stages_terms(self._start.func, self._stages, points, self._target)
+        beside: Amounts = {"beside": self._rest, "team": self._target.machine.meeting_seconds}
+        return spread(added(stages, beside), len(points))
 
     @cached_property
-    def _beside(self) -> float:
+    def _rest(self) -> float:
         """The blocks that are no stage: they run on the results, or make what is transformed."""
         m, s = self._target.machine, self._stages
         stages = {*s.filters, *s.inputs, s.gemm, *s.results}
         rest = [b for b in blocks(self._start.func.body) if b.name not in stages]
-        return m.meeting_seconds + evenly(sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest), m)
+        return evenly(sum(spatial_seconds(b, self._target.lanes(4), m) for b in rest), m)
 
     def completed(self, decisions: KnobValues) -> KnobValues:
         return {"next_panel": 0, **decisions}
@@ -126,24 +143,70 @@ def best_stages_seconds(func: Func, stages: WinogradBlocks, target: Target) -> f
 
 def stages_seconds(func: Func, stages: WinogradBlocks, points: Points, target: Target) -> Costs:
     """Of the GEMM, by its register tiles and loops, and of what is transformed before and after it, on one core."""
-    m, c = target.machine, gemm_of(func, stages)
-    lines = [_straight_line(find_block(func, n), target) for n in (*stages.inputs, *stages.results)]
-    transforms = sum(line.seconds(m) for line in lines)
-    blocks_of_tiles = prod(it.extent for it in c.rows[:-1])
-    times = blocks_of_tiles * prod(it.extent for it in (*c.cols[:-1], *c.batch))
+    m, f = target.machine, _stage_form(func, stages, target)
     outside, ahead, next_panel = (points[:, n] for n in _COLUMNS)
-    each = panel_seconds(c, c.rows[-1].extent, points, target, columns_outside=outside > 0, prefetch=ahead)
-    gemm = each * times
-    image = waiting_seconds(_image_bytes(func, stages), m) * (points[:, _AHEAD] == 0)
-    between, weights = c.a.buffer.bytes + c.store.buffer.bytes, c.b.buffer.bytes
+    each = panel_seconds(f.c, f.rows, points, target, columns_outside=outside > 0, prefetch=ahead)
+    transforms, gemm, weights = f.transforms + f.waiting(points, m), each * f.times, f.weights(next_panel > 0)
 
     def staged(together: int) -> Costs:
-        weighing = Weights(weights, next_panel > 0)
-        return staged_seconds(transforms + image, gemm, weighing, between / together, together, m)
+        return staged_seconds(transforms, gemm, weights, f.between / together, together, m)
 
-    if len(c.rows) == 1:
+    if len(f.c.rows) == 1:
         return staged(1)
-    return np.where(points[:, _INSIDE] > 0, staged(c.rows[0].extent), staged(1))
+    return np.where(points[:, _INSIDE] > 0, staged(f.c.rows[0].extent), staged(1))
+
+
+def stages_terms(func: Func, stages: WinogradBlocks, points: Points, target: Target) -> dict[Term, Amount]:
+    """What these seconds are made of."""
+    m, f = target.machine, _stage_form(func, stages, target)
+    outside, ahead, next_panel = (points[:, n] for n in _COLUMNS)
+    each = panel_terms(f.c, f.rows, points, target, columns_outside=outside > 0, prefetch=ahead)
+    transforms = added({"copies": f.transforms}, {stream_term(f.image, m): f.waiting(points, m)})
+    gemm, weights = scaled(each, f.times), f.weights(next_panel > 0)
+
+    def staged(together: int) -> dict[Term, Amount]:
+        return staged_terms(transforms, gemm, weights, f.between / together, together, m)
+
+    if len(f.c.rows) == 1:
+        return staged(1)
+    return either(points[:, _INSIDE] > 0, staged(f.c.rows[0].extent), staged(1))
+
+
+@dataclass(frozen=True, slots=True)
+class _StageForm:
+    """The stages by numbers."""
+
+    c: Contraction
+    transforms: float  # seconds
+    image: int  # bytes of all that is transformed
+
+    @property
+    def rows(self) -> int:
+        return self.c.rows[-1].extent
+
+    @property
+    def times(self) -> int:
+        """How many GEMMs there are."""
+        blocks_of_tiles = prod(it.extent for it in self.c.rows[:-1])
+        return blocks_of_tiles * prod(it.extent for it in (*self.c.cols[:-1], *self.c.batch))
+
+    @property
+    def between(self) -> int:
+        """Bytes that stages hand on."""
+        return self.c.a.buffer.bytes + self.c.store.buffer.bytes
+
+    def weights(self, is_asked: NDArray[np.bool_]) -> Weights:
+        return Weights(self.c.b.buffer.bytes, is_asked)
+
+    def waiting(self, points: Points, m: Machine) -> Costs:
+        """For the image, where it is not asked for."""
+        return waiting_seconds(self.image, m) * (points[:, _AHEAD] == 0)
+
+
+def _stage_form(func: Func, stages: WinogradBlocks, target: Target) -> _StageForm:
+    lines = [_straight_line(find_block(func, n), target) for n in (*stages.inputs, *stages.results)]
+    transforms = sum(line.seconds(target.machine) for line in lines)
+    return _StageForm(gemm_of(func, stages), transforms, _image_bytes(func, stages))
 
 
 def _image_bytes(func: Func, stages: WinogradBlocks) -> int:

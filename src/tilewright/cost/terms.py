@@ -1,0 +1,99 @@
+"""What costs are made of: seconds by name, of all points of a space, or the same for all of them.
+
+There is one formula for a cost and for its terms: what is added up is written into a ledger as well, if there is one.
+What a team makes of one core's time scales all terms, and what it adds is a term of its own. Of two things that happen
+at the same time the longer one counts, under its own name; of the other there is only what is not hidden. Where a point
+costs what another one does, for doubt or so that families can be compared, all terms are scaled alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.support.arrays import FloatArray, IntArray
+
+# `arithmetic`: steps of register tiles, instructions of elements. `edges`: starting and storing tiles, starting loops.
+# `near`: bytes that come from caches. `far`: bytes that come from memory. `copies`: packing, transforms, conversions.
+# `beside`: other blocks of the kernel. `team`: what too few parts, or meetings, add.
+Term: TypeAlias = Literal["arithmetic", "edges", "near", "far", "copies", "beside", "team"]
+TERMS: tuple[Term, ...] = get_args(Term)
+Terms: TypeAlias = Mapping[Term, FloatArray]  # an entry for each point
+Amount: TypeAlias = FloatArray | float
+Amounts: TypeAlias = Mapping[Term, Amount]  # likewise, or what is the same for all points
+
+
+class Ledger:
+    """What was added up so far, by name."""
+
+    def __init__(self) -> None:
+        self.terms: dict[Term, Amount] = {}
+
+    def add(self, name: Term, more: Amount) -> None:
+        self.terms[name] = self.terms[name] + more if name in self.terms else more
+
+    def add_moved(self, more: Amount, is_far: NDArray[np.bool_] | np.bool_) -> None:
+        """Of bytes that come from memory where they are far, and otherwise from caches."""
+        self.add("near", np.where(is_far, 0.0, more))
+        self.add("far", np.where(is_far, more, 0.0))
+
+
+def summed(terms: Amounts) -> Amount:
+    """All together."""
+    total: Amount = 0.0
+    for t in terms.values():
+        total = total + t
+    return total
+
+
+def added(*every: Amounts) -> dict[Term, Amount]:
+    """Name by name."""
+    out: dict[Term, Amount] = {}
+    for terms in every:
+        for name, t in terms.items():
+            out[name] = out[name] + t if name in out else t
+    return out
+
+
+def scaled(terms: Amounts, factor: Amount) -> dict[Term, Amount]:
+    return {name: t * factor for name, t in terms.items()}
+
+
+def scaled_to(terms: Amounts, seconds: Amount) -> dict[Term, Amount]:
+    """The same, with this sum."""
+    total, wanted = np.asarray(summed(terms), np.float64), np.asarray(seconds, np.float64)
+    is_possible = np.isfinite(wanted) & (total > 0)
+    factor = np.divide(wanted, total, out=np.ones(np.broadcast(wanted, total).shape), where=is_possible)
+    return with_team(scaled(terms, factor), seconds)
+
+
+def with_team(terms: Amounts, seconds: Amount) -> dict[Term, Amount]:
+    """These, and what a team makes more of it: all of it, where it is infinite. Rounding makes nothing negative."""
+    return added(terms, {"team": np.maximum(np.subtract(seconds, summed(terms)), 0.0)})
+
+
+def either(is_first: NDArray[np.bool_], first: Amounts, second: Amounts) -> dict[Term, Amount]:
+    """Point by point, those or these."""
+    names: list[Term] = [name for name in TERMS if name in first or name in second]
+    return {name: np.where(is_first, first.get(name, 0.0), second.get(name, 0.0)) for name in names}
+
+
+def spread(terms: Amounts, points: int) -> dict[Term, FloatArray]:
+    """With an entry for each point."""
+    return {name: np.broadcast_to(np.asarray(t, np.float64), (points,)) for name, t in terms.items()}
+
+
+def stacked(every: Sequence[Mapping[Term, float]]) -> dict[Term, FloatArray]:
+    """Those of one point after the other."""
+    names: list[Term] = [name for name in TERMS if any(name in terms for terms in every)]
+    return {name: np.array([terms.get(name, 0.0) for terms in every], np.float64) for name in names}
+
+
+def gathered(count: int, groups: Sequence[tuple[IntArray, Amounts]]) -> dict[Term, FloatArray]:
+    """Of `count` points in all, by where the points of each group are."""
+    out: dict[Term, FloatArray] = {}
+    for at, terms in groups:
+        for name, t in terms.items():
+            out.setdefault(name, np.zeros(count))[at] = t
+    return out
