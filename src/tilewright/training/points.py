@@ -16,8 +16,9 @@ from tilewright.families.space import KnobValues
 from tilewright.learned.candidates import KernelCandidates
 from tilewright.learned.features import FEATURES, SpaceFeatures, kernel_features
 from tilewright.search.evolve import Evolution, Proposal
-from tilewright.search.grain import GrainSpace
+from tilewright.search.grain import OWN, GrainSpace
 from tilewright.support.arrays import FloatArray
+from tilewright.training.sampler import grained_rows
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Point
 
@@ -107,7 +108,8 @@ class KernelPoints:
     def __init__(self, task: Task, known: Mapping[tuple[str, str], float], seed: int) -> None:
         found = task.design_spaces()
         # One thread runs all parts anyway.
-        offered = found if task.threads == 1 else [GrainSpace(s) for s in found if s.knobs]
+        self._plain = [s for s in found if s.knobs]
+        offered = self._plain if task.threads == 1 else [GrainSpace(s) for s in self._plain]
         self._task = task
         self._source = _PointSource(offered, seed)
         self._alone = [s.family for s in found if not s.knobs and (s.family, "{}") not in known]
@@ -164,11 +166,15 @@ class KernelPoints:
             self._kernel = kernel_features(task.func, task.target.for_threads(task.threads), task.constants)
         features = np.zeros((len(proposals), len(FEATURES)))
         every = np.zeros(len(proposals))
-        for n, space in enumerate(source.spaces):
+        for n in range(len(source.spaces)):
             at = [i for i, p in enumerate(proposals) if p.space == n]
             if not at:
                 continue
-            points = np.array([proposals[i].row for i in at], np.int64)
-            every[at] = space.cost(points)
-            features[at] = SpaceFeatures(self._kernel, space, source.cheapest_of(n)).rows(points, every[at])
+            rows = np.array([proposals[i].row for i in at], np.int64)
+            plain = self._plain[n]
+            points, rest = rows[:, : len(plain.knobs)], rows[:, len(plain.knobs) :]
+            grains = rest[:, 0] if rest.shape[1] else np.full(len(at), OWN)
+            every[at] = plain.cost(points)
+            own = SpaceFeatures(self._kernel, plain, source.cheapest_of(n))
+            features[at] = grained_rows(own, points, every[at], grains)
         return KernelCandidates(features, every)
