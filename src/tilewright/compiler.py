@@ -18,13 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from onnx import ModelProto
 
-from tilewright.driver.assembly import (
-    Assembly,
-    assembled,
-    buffers_by_call,
-    placed,
-    with_scheduled,
-)
+from tilewright.driver.assembly import Assembly, assembled, buffers_by_call, placed, with_scheduled
 from tilewright.driver.call_items import CallItems, RangeKernels
 from tilewright.driver.decisions import Narrower
 from tilewright.driver.kernels import Compiled, Item, KernelCompiler
@@ -32,6 +26,7 @@ from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.manifest import manifest_of
 from tilewright.driver.narrower import RangeFacts, narrower_programs, united
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
+from tilewright.driver.shipped_model import refiner
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned, as_tuned, tuned_digest
 from tilewright.driver.workers import Workers
@@ -61,7 +56,7 @@ from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
 from tilewright.runtime.weights import digests_of
 from tilewright.search.database import RecordScope, default_database
-from tilewright.search.default import Spaces, spaces
+from tilewright.search.default import Refine, Spaces, as_stated, spaces
 from tilewright.search.narrower import narrowed_dims
 from tilewright.support.arrays import OpaqueArray, Shapes
 from tilewright.support.artifact import Artifact, Place, SizeBox, Slot
@@ -206,7 +201,7 @@ def compile_graph(
 ) -> CompiledModel:
     """Compile a part of a model (nodes between those that the host runs, a region that a plugin gave up). If placement
     is decided already, `assignment` is the result and `placing` what it was decided with. `pool` compiles, if the
-    caller has one. A graph that `is_run_once` gains nothing from folding constants first.
+    caller has one. For a graph that `is_run_once` no constants are folded, and schedules have the closed forms' rank.
     """
     with Workers(target) if pool is None else nullcontext(pool) as workers:
         made = compilation(target, accuracy, cache, workers, progress, plugin_options)
@@ -239,6 +234,15 @@ def _compiled_here(graph: Graph, accuracy: Accuracy) -> Artifact:
     return compile_graph(resolve_target("native"), graph, accuracy, default_cache()).artifact
 
 
+def schedule_refiner(cache: Cache) -> Refine:
+    """Ranks schedules by the learned model that is in use, if there is one."""
+    return refiner(cache, _scorer)
+
+
+def _scorer(path: Path, target: Target) -> Artifact:
+    return compile_graph(target, load_graph(path, None), is_run_once=True).artifact
+
+
 def compilation(
     target: Target,
     accuracy: Accuracy,
@@ -267,9 +271,7 @@ class Compilation:
     given: ProgramTrace | None = None
     guards: tuple[Guard, ...] = ()
     imported: Graph | None = None  # with open sizes
-    largest: Graph | None = (
-        None  # a graph with open sizes, as it is for the largest, if placement has to be decided
-    )
+    largest: Graph | None = None  # as it is for the largest sizes, if placement has to be decided
     placement: Placement = NOTHING_PLACED
     state: ProgramState | None = None
     scheduled: Module | None = None
@@ -390,10 +392,10 @@ class Compilation:
             runner(self.target, self.accuracy, self.compiler.cache, self.pool) if can_fold else None,
             lambda graph: outside_regions(graph, keys),
             started,
+            as_stated if self.is_run_once else schedule_refiner(self.compiler.cache),
         )
         state = run_passes(ProgramState(graph), context, self.given, after=after)
-        inside = self.compiler.seconds
-        self.seconds["kernels"] -= inside["lower"] + inside["emit"]
+        self.seconds["kernels"] -= self.compiler.seconds["lower"] + self.compiler.seconds["emit"]
         return state
 
     def _finished(self, module: Module) -> dict[str, Compiled]:

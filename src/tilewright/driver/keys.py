@@ -218,7 +218,7 @@ def _state(info: os.stat_result) -> str:
 def _sources(folder: str) -> Iterable[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(".py"):
+            if entry.name.endswith((".py", ".onnx")):  # the cost model decides too
                 yield entry.path
             elif entry.name != "__pycache__" and entry.is_dir():
                 yield from _sources(entry.path)

@@ -24,7 +24,7 @@ from tilewright.ir.expr import Buffer
 from tilewright.schedule.decisions import OpenDecision
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
-from tilewright.search.default import Spaces, find_space, schedule_func
+from tilewright.search.default import Refine, Spaces, as_stated, find_space, schedule_func
 from tilewright.search.grain import build_with_grain
 from tilewright.search.trace_space import TraceSpace
 from tilewright.support.answering import answer_requests
@@ -63,9 +63,11 @@ class Task:
     trace: str | None = None
     threads: int = 1  # that candidates run on, and are ranked for
 
-    def design_spaces(self) -> Sequence[Space]:
+    def design_spaces(self, refine: Refine = as_stated) -> Sequence[Space]:
         if self.trace is None:
-            return self.spaces(self.func, self.target.for_threads(self.threads), self.constants)
+            target = self.target.for_threads(self.threads)
+            found = self.spaces(self.func, target, self.constants)
+            return tuple(refine(s, self.func, target, self.constants) for s in found)
         steps = parse_trace(self.trace)
         undecided = tuple(replace(s, decision=None) if isinstance(s, OpenDecision) else s for s in steps)
         return (TraceSpace(self.func, undecided, self.target, self.constants),)

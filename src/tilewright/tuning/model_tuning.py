@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from tilewright.compiler import Model
+from tilewright.compiler import Model, schedule_refiner
 from tilewright.driver.keys import model_digest
 from tilewright.driver.tuned import tuned_model_key, tuning_scope
 from tilewright.frontend.onnx.load import load_graph
@@ -72,6 +72,7 @@ class ModelTuning(Closing):
             on_step=self._tell,
             seed=seed,
             limit=math.inf if trials is None else trials - self.account.trials,
+            refine=schedule_refiner(default_cache()),
         )
         self._outcome: ProgramOutcome | None = None
         self._is_interrupted = False

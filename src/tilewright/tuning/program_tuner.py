@@ -21,7 +21,7 @@ from itertools import zip_longest
 from tilewright.compiler import CompiledModel
 from tilewright.driver.trace import ProgramTrace
 from tilewright.search.database import Choice, Database, Measurement, RecordScope
-from tilewright.search.default import Spaces
+from tilewright.search.default import Refine, Spaces, as_stated
 from tilewright.search.evolve import Proposal
 from tilewright.search.program_records import InsideTrial, ProgramRecord
 from tilewright.support.errors import UserError
@@ -114,6 +114,7 @@ class ProgramTuner:
     on_step: OnStep = lambda text: None
     seed: int = 0
     limit: float = math.inf  # of trials
+    refine: Refine = as_stated  # ranks schedules that were not measured
     is_joint: bool = True  # or loops alone, in the structure that it begins with
     begin: ProgramTrace = field(
         default_factory=ProgramTrace
@@ -183,7 +184,7 @@ class ProgramTuner:
             search = self.searches.get(key)
             if search is None:
                 task = Task(key, func, constants, self.source.target, self.spaces, None, self.threads)
-                search = self.searches[key] = TaskSearch(task, sites, seconds, self.seed)
+                search = self.searches[key] = TaskSearch(task, sites, seconds, self.seed, self.refine)
                 self._recall(search)
             search.sites, search.seconds = sites, seconds
 

@@ -12,6 +12,7 @@ from statistics import median
 
 from tilewright.families.space import KnobValues
 from tilewright.search.database import Choice
+from tilewright.search.default import Refine, as_stated
 from tilewright.search.evolve import Evolution, Proposal
 from tilewright.search.grain import GrainSpace
 from tilewright.support.turns import median_of_rounds
@@ -57,6 +58,7 @@ class TaskSearch:
     sites: Sequence[int]
     seconds: float
     seed: int = 0
+    refine: Refine = as_stated  # ranks points that were not measured
     trials: int = 0
     batches: int = 0
     last_gain: float = 0.0
@@ -71,7 +73,7 @@ class TaskSearch:
     @property
     def evolution(self) -> Evolution:
         if self._evolution is None:
-            found = self.task.design_spaces()
+            found = self.task.design_spaces(self.refine)
             # One thread runs all parts anyway.
             offered = found if self.task.threads == 1 else [GrainSpace(s) for s in found]
             self._evolution = Evolution(offered, self.seed)
