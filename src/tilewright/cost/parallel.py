@@ -6,7 +6,7 @@ weigh a little. Where a choice makes one core a little slower and several much f
 is made by the time that these need.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil, sqrt
 
 import numpy as np
@@ -109,7 +109,6 @@ def evenly(alone: float, m: Machine) -> float:
     return alone / m.threads if alone >= least_shared(m) else alone
 
 
-def even_terms(alone: Mapping[Term, float], m: Machine) -> dict[Term, Amount]:
+def even_terms(alone: Amounts, m: Machine) -> dict[Term, Amount]:
     """What that is made of."""
-    total = sum(alone.values())
-    return scaled(alone, 1.0 / m.threads if total >= least_shared(m) else 1.0)
+    return scaled(alone, 1.0 / m.threads if summed(alone) >= least_shared(m) else 1.0)

@@ -84,7 +84,7 @@ def spread(terms: Amounts, points: int) -> dict[Term, FloatArray]:
     return {name: np.broadcast_to(np.asarray(t, np.float64), (points,)) for name, t in terms.items()}
 
 
-def stacked(every: Sequence[Mapping[Term, float]]) -> dict[Term, FloatArray]:
+def stacked(every: Sequence[Amounts]) -> dict[Term, FloatArray]:
     """Those of one point after the other."""
     names: list[Term] = [name for name in TERMS if any(name in terms for terms in every)]
     return {name: np.array([terms.get(name, 0.0) for terms in every], np.float64) for name in names}

@@ -7,7 +7,8 @@ from enum import IntEnum, unique
 from math import ceil, log2
 
 from tilewright.cost.caches import l2_room, result_room
-from tilewright.cost.stream import pass_seconds
+from tilewright.cost.stream import pass_seconds, pass_term
+from tilewright.cost.terms import Ledger
 from tilewright.cost.work import instructions_of
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
 from tilewright.gir.plan import find_lanes, memory_accesses, result_place, strides
@@ -118,7 +119,8 @@ class StreamCost:
         extent = self._graph.extents[self._span[0]]
         return rows // extent * ceil(extent / p.width)
 
-    def seconds(self, p: RowPlan) -> float:
+    def seconds(self, p: RowPlan, told: Ledger | None = None) -> float:
+        """`told` is told what they are made of."""
         m, g = self._machine, self._graph
         sweeps, rows = self._sweeps[p.keep], self._rows(p)
         busy = [rows * self._sweep_cycles(s, p) / m.hertz for s in sweeps]
@@ -126,20 +128,41 @@ class StreamCost:
         phases = meetings if p.split == 1 else 2 + (len(sweeps) > 1)
         parts = sum(s.folds for s in sweeps) * p.split * g.size(g.rows) / self._lanes if p.split > 1 else 0.0
         beside = phases * m.meeting_seconds + (rows * _ROW + parts) / m.hertz
+        if told is not None:  # what is divided is put together for the sake of teams
+            told.add("team", phases * m.meeting_seconds + parts / m.hertz)
+            told.add("edges", rows * _ROW / m.hertz)
         read, written = self._moved(p)
         row = (self._read + self._written) / max(g.size(g.rows), 1) * (p.width if self._in_rows else 1)
         passes = len(self._sweeps[KeptPlace.IN_SCRATCH]) if row > l2_room(m) else 1
         if passes > 1 or self._in_rows:
-            return beside + max(sum(busy), passes * (read + written))
+            total = max(sum(busy), passes * (read + written))
+            if told is not None:
+                self._tell(told, p, total, 0.0, (sum(busy), passes * read, passes * written))
+            return beside + total
         # Memory brings a row while the sweep runs that asks for it, and lines of results with the first stores to them.
         asked = next((s for s in sweeps if s.number == p.ahead and s.memory >= sweeps[0].memory), sweeps[0])
         stored = next((s for s in sweeps if s.is_stored), sweeps[-1])
         for s, computed in zip(sweeps, busy, strict=True):
-            moved = (s is asked) * read + (s is stored) * written
-            beside += max(computed, moved) + (
-                _EXPOSED * min(computed, moved) if s.instructions > _LONG else 0.0
-            )
+            brought, taken = (s is asked) * read, (s is stored) * written
+            moved = brought + taken
+            exposed = _EXPOSED * min(computed, moved) if s.instructions > _LONG else 0.0
+            beside += max(computed, moved) + exposed
+            if told is not None:
+                self._tell(told, p, max(computed, moved), exposed, (computed, brought, taken))
         return beside
+
+    def _tell(
+        self, told: Ledger, p: RowPlan, longer: float, exposed: float, times: tuple[float, float, float]
+    ) -> None:
+        """Of a sweep, or of all: what it computes and what is moved meanwhile, of which one is longer."""
+        computed, read, written = times
+        is_moved = read + written > computed
+        told.add("arithmetic", exposed if is_moved else longer)
+        if read + written:
+            share = (longer if is_moved else exposed) / (read + written)
+            where = pass_term(self._read + self._written, self._machine)
+            told.add(where, share * read)
+            told.add("far" if p.streams else where, share * written)
 
     def _moved(self, p: RowPlan) -> tuple[float, float]:
         """Seconds in which memory brings what is read, and takes results. What is written comes from memory first,

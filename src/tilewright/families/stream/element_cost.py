@@ -3,7 +3,8 @@ longer.
 """
 
 from tilewright.cost.caches import l2_room, pass_room, result_room
-from tilewright.cost.stream import pass_seconds
+from tilewright.cost.stream import pass_seconds, pass_term
+from tilewright.cost.terms import Ledger
 from tilewright.cost.work import instructions
 from tilewright.gir.elements import ElementPlan, fused_axes
 from tilewright.gir.from_nest import ElementNest
@@ -51,7 +52,8 @@ class ElementCost:
     def is_transposed(self) -> bool:
         return self._transposed is not None
 
-    def seconds(self, plan: ElementPlan) -> float:
+    def seconds(self, plan: ElementPlan, told: Ledger | None = None) -> float:
+        """`told` is told what they are made of."""
         m = self._machine
         work = max(self._instructions / m.fma_per_cycle, self._loads / m.loads_per_cycle, float(self._stores))
         work += self._scattered / m.loads_per_cycle
@@ -59,8 +61,13 @@ class ElementCost:
         cycles = ((vectors + _DRAIN) * work + _LOOP) / (vectors * self._lanes)
         if self.is_transposed:
             cycles += _SQUARE / (self._lanes * self._lanes)
-        busy = self._size * cycles / m.hertz + self._runs(plan)
-        return m.meeting_seconds + max(busy, self._moved(plan))
+        computed, runs, moved = self._size * cycles / m.hertz, self._runs(plan), self._moved(plan)
+        if told is not None:
+            where, is_computed = pass_term(self._read + self._written, m), computed + runs >= moved
+            told.add("team", m.meeting_seconds)
+            told.add("arithmetic", computed if is_computed else 0.0)
+            told.add(where, runs if is_computed else moved)
+        return m.meeting_seconds + max(computed + runs, moved)
 
     def _moved(self, plan: ElementPlan) -> float:
         """What is written comes from memory first, unless it goes past the caches. That only pays for results of which

@@ -6,7 +6,8 @@ from itertools import product
 
 import numpy as np
 
-from tilewright.cost.parallel import ENOUGH_PARTS, evenly
+from tilewright.cost.parallel import ENOUGH_PARTS, even_terms, evenly
+from tilewright.cost.terms import Ledger, Terms, added, spread, stacked
 from tilewright.families.elementwise.cost import alone_seconds
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.parallel import is_worth_sharing
@@ -45,6 +46,13 @@ class MapSpace(Space):
     def cost(self, points: Points) -> Costs:
         alone = [self._cost.seconds(self._step(*map(int, p)).plan) for p in points]
         return np.array([self._rest + evenly(t, self._target.machine) for t in alone])
+
+    def terms(self, points: Points) -> Terms:
+        found = [Ledger() for _ in points]
+        for p, told in zip(points, found, strict=True):
+            self._cost.seconds(self._step(*map(int, p)).plan, told)
+        alone = stacked([even_terms(told.terms, self._target.machine) for told in found])
+        return spread(added(alone, {"beside": self._rest}), len(points))
 
     def _step(self, vectors: int, tile: int, streams: int) -> StreamElements:
         parts = ENOUGH_PARTS if self._is_shared else 1

@@ -5,7 +5,8 @@ from itertools import product
 
 import numpy as np
 
-from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
+from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds, ranked_terms
+from tilewright.cost.terms import Ledger, Terms, spread, stacked
 from tilewright.families.extract import extract_nests
 from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
@@ -58,12 +59,25 @@ class StreamSpace(Space):
         return np.array(list(product(*(k.choices for k in self.knobs))), np.int64)
 
     def cost(self, points: Points) -> Costs:
-        found = [(*map(int, p),) for p in points]
-        plans = [RowPlan(w, KeptPlace(k), s, bool(p), a, bool(st), d) for w, k, s, p, a, st, d in found]
-        seconds = [self._cost.seconds(p) for p in plans]
-        parts = [self._rows(p.width, panel=p.panel, depth=p.depth) * p.split for p in plans]
-        costs = ranked_seconds(np.array(seconds), np.array(parts, np.float64), self._machine)
+        plans = self._plans(points)
+        parts = self._all_parts(plans)
+        seconds = np.array([self._cost.seconds(p) for p in plans])
+        costs = ranked_seconds(seconds, np.array(parts, np.float64), self._machine)
         return np.where([self._is_impossible(p, n) for p, n in zip(plans, parts, strict=True)], np.inf, costs)
+
+    def terms(self, points: Points) -> Terms:
+        plans, found = self._plans(points), [Ledger() for _ in points]
+        for p, told in zip(plans, found, strict=True):
+            self._cost.seconds(p, told)
+        alone, parts = stacked([told.terms for told in found]), np.array(self._all_parts(plans), np.float64)
+        return spread(ranked_terms(alone, parts, self._machine), len(points))
+
+    def _plans(self, points: Points) -> list[RowPlan]:
+        found = [(*map(int, p),) for p in points]
+        return [RowPlan(w, KeptPlace(k), s, bool(p), a, bool(st), d) for w, k, s, p, a, st, d in found]
+
+    def _all_parts(self, plans: list[RowPlan]) -> list[int]:
+        return [self._rows(p.width, panel=p.panel, depth=p.depth) * p.split for p in plans]
 
     def _is_impossible(self, p: RowPlan, parts: int) -> bool:
         """Of what waits in the place of the result, its lines are in the caches. Workers meet in panels."""

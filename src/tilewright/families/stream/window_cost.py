@@ -5,7 +5,8 @@ longer.
 from math import ceil, prod
 
 from tilewright.cost.caches import l1_room
-from tilewright.cost.stream import pass_seconds
+from tilewright.cost.stream import pass_seconds, pass_term
+from tilewright.cost.terms import Ledger
 from tilewright.cost.work import instructions
 from tilewright.families.window.cost import MAXIMUM
 from tilewright.gir.flow_graph import FlowGraph, FlowNode
@@ -25,17 +26,30 @@ class WindowCost:
     def __init__(self, graph: FlowGraph, lanes: int, machine: Machine) -> None:
         self._graph, self._lanes, self._machine = graph, lanes, machine
 
-    def seconds(self, points: int) -> float:
-        """Of stages that run so often."""
+    def seconds(self, points: int, told: Ledger | None = None) -> float:
+        """Of stages that run so often. `told` is told what they are made of."""
         g, m = self._graph, self._machine
-        busy = sum(self._cycles(n) for n in g.nodes) / m.hertz
+        cycles = [self._cycles(n) for n in g.nodes]
+        busy = sum(total for total, _ in cycles) / m.hertz
         scratch = sum(n.out.bytes for n in g.nodes if n.out not in g.params)
+        handed_on = 0.0
         if scratch / points > l1_room(m):
-            busy += pass_seconds(2 * scratch / points, m) * points  # written, and read by the next stage
-        moved = sum(b.bytes for b in dict.fromkeys(b for b, _, _ in memory_accesses(g) if b in g.params))
-        return m.meeting_seconds + max(busy, pass_seconds(moved, m))
+            handed_on = pass_seconds(2 * scratch / points, m) * points  # written, and read by the next stage
+        nbytes = sum(b.bytes for b in dict.fromkeys(b for b, _, _ in memory_accesses(g) if b in g.params))
+        moved = pass_seconds(nbytes, m)
+        if told is not None:
+            told.add("team", m.meeting_seconds)
+            if busy + handed_on >= moved:
+                edges = sum(row for _, row in cycles) / m.hertz
+                told.add("arithmetic", busy - edges)
+                told.add("edges", edges)
+                told.add(pass_term(2 * scratch / points, m), handed_on)
+            else:
+                told.add(pass_term(nbytes, m), moved)
+        return m.meeting_seconds + max(busy + handed_on, moved)
 
-    def _cycles(self, node: FlowNode) -> float:
+    def _cycles(self, node: FlowNode) -> tuple[float, float]:
+        """All, and of them those to come to the next row."""
         g, m = self._graph, self._machine
         *outer, lanes = indexed_axes(node.indices)
         rows, vectors = g.size(outer), ceil(g.extents[lanes] / self._lanes)
@@ -44,7 +58,7 @@ class WindowCost:
         shuffles = sum(n for n in reads if n > 1)
         work = taken * (instructions(node.value) + shuffles) + self._combining(node, taken)
         vector = max(work / m.fma_per_cycle, taken * sum(reads) / m.loads_per_cycle) + _STORE
-        return rows * (vectors * vector + _ROW)
+        return rows * (vectors * vector + _ROW), rows * _ROW
 
     def _combining(self, node: FlowNode, taken: int) -> float:
         """A maximum begins with its first value, a sum with zero."""

@@ -5,7 +5,8 @@ from math import prod
 
 import numpy as np
 
-from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds
+from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds, ranked_terms
+from tilewright.cost.terms import Ledger, Terms, added, spread, stacked
 from tilewright.families.elementwise.cost import alone_seconds
 from tilewright.families.extract import extract_nests
 from tilewright.families.parallel import is_worth_sharing, part_size
@@ -52,8 +53,7 @@ class WindowStageSpace(Space):
         return np.array([p for p in every if (bool(p[0]), p[1]) in self._graphs], np.int64)
 
     def cost(self, points: Points) -> Costs:
-        chosen = [(bool(s), int(h)) for s, h, _ in points]
-        parts = {k: self._rows(g)[1] for k, g in self._graphs.items()}
+        chosen, parts = self._chosen(points), self._parts()
         seconds = {
             k: WindowCost(g, self._lanes, self._machine).seconds(parts[k]) for k, g in self._graphs.items()
         }
@@ -62,6 +62,21 @@ class WindowStageSpace(Space):
             np.array([parts[k] for k in chosen], np.float64),
             self._machine,
         )
+
+    def terms(self, points: Points) -> Terms:
+        chosen, parts = self._chosen(points), self._parts()
+        found = {k: Ledger() for k in self._graphs}
+        for k, g in self._graphs.items():
+            WindowCost(g, self._lanes, self._machine).seconds(parts[k], found[k])
+        alone = stacked([found[k].terms for k in chosen])
+        ranked = ranked_terms(alone, np.array([parts[k] for k in chosen], np.float64), self._machine)
+        return spread(added(ranked, {"beside": self._beside}), len(points))
+
+    def _chosen(self, points: Points) -> list[tuple[bool, int]]:
+        return [(bool(s), int(h)) for s, h, _ in points]
+
+    def _parts(self) -> dict[tuple[bool, int], int]:
+        return {k: self._rows(g)[1] for k, g in self._graphs.items()}
 
     def _rows(self, graph: FlowGraph) -> tuple[int, int]:
         """Rows that a stage takes before the next, and how often that is done."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tilewright.cost.caches import PREFETCHED_BYTES, l1_room
 from tilewright.cost.register_tile import UNROLL
@@ -145,6 +145,11 @@ def steps_written_out(taps: Sequence[int], work: int, unroll: int) -> int:
     return written_out
 
 
+class TileCycles(NamedTuple):
+    total: float
+    edges: float  # of it, to come to the tile and to finish it
+
+
 def tile_cycles(
     operands: Sequence[WindowOperand],
     taps: Sequence[int],
@@ -152,7 +157,7 @@ def tile_cycles(
     unroll: int,
     lanes: int,
     m: Machine,
-) -> float:
+) -> TileCycles:
     """Cycles of one tile of (rows, vectors); `taps` are the extents of the reduction, at most `unroll` operations of a
     step are written out.
     """
@@ -167,7 +172,8 @@ def tile_cycles(
         rows * vectors * (math.prod(taps) + _FINISH) + steps * loads / 2
     )  # half of the loads are operands
     waiting = math.prod(taps) * m.fma_latency * min(1.0, operations / m.operations_in_flight)
-    return max(busy, waiting) + rows * vectors * _FINISH_CYCLES + _TILE_CYCLES + rows * _ROW_CYCLES
+    finish, row = rows * vectors * _FINISH_CYCLES, rows * _ROW_CYCLES
+    return TileCycles(max(busy, waiting) + finish + _TILE_CYCLES + row, finish + _TILE_CYCLES + row)
 
 
 def line_cycles(
@@ -178,7 +184,7 @@ def line_cycles(
 
     def cycles(rows: int, vectors: int, unroll: int) -> float:
         return sum(
-            n * times * tile_cycles(operands, taps, (size, width), unroll, lanes, target.machine)
+            n * times * tile_cycles(operands, taps, (size, width), unroll, lanes, target.machine).total
             for size, n in row_tiles(outputs, rows).items()
             for width, times in column_tiles(columns, vectors, lanes).items()
         )

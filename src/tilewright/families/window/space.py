@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.caches import l1_room, l2_room
-from tilewright.cost.parallel import ranked_seconds
-from tilewright.cost.stream import pass_seconds
+from tilewright.cost.parallel import ranked_seconds, ranked_terms
+from tilewright.cost.stream import pass_seconds, pass_term
+from tilewright.cost.terms import Amounts, Terms, added, scaled, scaled_to, spread, stacked
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.recipe import try_contraction
@@ -122,22 +123,31 @@ class WindowSpace(Space):
             return self._ranked(seconds)
         usual = np.isin(points[:, 0], ROWS) & np.isin(points[:, 1], VECTORS) & np.isin(points[:, 2], UNROLLS)
         usual &= (points[:, _TILE:] == _AS_USUAL).all(axis=1)
-        pieces = np.array([0.0, *self._pieces])[points[:, _TILE]]
+        pieces = self._pieces[points[:, _TILE]]
         # What others gain is not estimated well enough to take them untried.
         least = float(self._ranked(np.array([self.tiles.best()[1]]))[0])
         costs = self._ranked(seconds + pieces)
         return np.where(usual, costs, np.maximum(costs, least))
 
     def _ranked(self, seconds: Costs) -> Costs:
-        return ranked_seconds(seconds * self._slowness + self._beside, self._parts, self._machine)
+        return ranked_seconds(seconds * self._slowness + self._beside[0], self._parts, self._machine)
+
+    def terms(self, points: Points) -> Terms:
+        sizes, at = np.unique(points[:, :_TILE], axis=0, return_inverse=True)
+        tiles = stacked([self.tiles.terms(LaneTile(*map(int, t))) for t in sizes])
+        own = added({name: t[at.ravel()] for name, t in tiles.items()})
+        if points.shape[1] > _TILE:
+            own = added(own, {"near": self._pieces[points[:, _TILE]]})
+        ranked = ranked_terms(added(scaled(own, self._slowness), self._beside[1]), self._parts, self._machine)
+        return spread(scaled_to(ranked, self.cost(points)), len(points))
 
     @cached_property
-    def _pieces(self) -> tuple[float, float]:
-        """What reading in pieces takes more, with columns outside of a line and of all lines."""
+    def _pieces(self) -> Costs:
+        """What reading in pieces takes more, by the order of loops: columns outside of a line, and of all lines."""
         whole, m = block_bytes([find_block(self._start.func, self._block)]), self._machine
         vectors = whole / self._target.vector_bytes
         of_line = pieces_seconds(vectors, whole / self.tiles.times, l1_room(m), m)
-        return of_line, pieces_seconds(vectors, whole, l2_room(m), m)
+        return np.array([0.0, of_line, pieces_seconds(vectors, whole, l2_room(m), m)])
 
     @cached_property
     def _slowness(self) -> float:
@@ -149,16 +159,21 @@ class WindowSpace(Space):
         return CONTRACTION if try_contraction(block) is not None else combining_work(value)
 
     @cached_property
-    def _beside(self) -> float:
-        """What does not depend on the point: the other blocks, and what streams, which arithmetic hides in part."""
-        func = self._start.func
-        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), self._machine)
+    def _beside(self) -> tuple[float, Amounts]:
+        """What does not depend on the point: the other blocks, and what streams, which arithmetic hides in part. All of
+        it, and what it is made of.
+        """
+        func, m = self._start.func, self._machine
+        nbytes = block_bytes([find_block(func, self._block)])
+        streamed = pass_seconds(nbytes, m)
         around = around_seconds(func, self._block, self._target, self._constants)
         (rows, _, _), tiles = self.tiles.best()
         busy = around + tiles * self._slowness
-        far = far_seconds(find_block(func, self._block), rows, self.tiles.lanes, self._machine)
-        waiting = far + max(streamed - busy, 0.0) + NOT_HIDDEN * min(streamed, busy)
-        return self._machine.meeting_seconds + around + waiting
+        far = far_seconds(find_block(func, self._block), rows, self.tiles.lanes, m)
+        more, exposed = max(streamed - busy, 0.0), NOT_HIDDEN * min(streamed, busy)
+        own: Amounts = {"team": m.meeting_seconds, "beside": around, "near": far}
+        total = m.meeting_seconds + around + (far + more + exposed)
+        return total, added(own, {pass_term(nbytes, m): more + exposed})
 
     @cached_property
     def _parts(self) -> int:

@@ -3,12 +3,14 @@
 from math import inf, prod
 from typing import NamedTuple
 
+from tilewright.cost.terms import Term
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.families.window.cost import (
     ROWS,
     UNROLLS,
     VECTORS,
     LaneOperand,
+    TileCycles,
     fits_registers,
     steps_written_out,
     tile_cycles,
@@ -42,7 +44,7 @@ class LaneTiles:
         self.times = prod(it.extent for it in others)
         side = None if row is None else row.var
         self._operands = [LaneOperand(ld, block, side, inner.var) for ld in operand_loads(block)]
-        self._cycles_of: dict[tuple[int, int, int], float] = {}
+        self._cycles_of: dict[tuple[int, int, int], TileCycles] = {}
         self._fitting: dict[tuple[int, int], bool] = {}
         self._usual: dict[int | None, dict[LaneTile, float]] = {}
 
@@ -51,9 +53,19 @@ class LaneTiles:
         if not self.fits(tile.rows, tile.vectors, columns):
             return inf
         cycles = sum(
-            n * self._cycles(size, width, tile.unroll) for (size, width), n in self._cut(tile, columns)
+            n * self._cycles(size, width, tile.unroll).total for (size, width), n in self._cut(tile, columns)
         )
         return self.times * cycles / self._target.machine.hertz
+
+    def terms(self, tile: LaneTile, columns: int | None = None) -> dict[Term, float]:
+        """What these seconds are made of; nothing, if they are infinite."""
+        found: dict[Term, float] = {"arithmetic": 0.0, "edges": 0.0}
+        if self.fits(tile.rows, tile.vectors, columns):
+            for (size, width), n in self._cut(tile, columns):
+                total, edges = self._cycles(size, width, tile.unroll)
+                found["arithmetic"] += self.times * n * (total - edges) / self._target.machine.hertz
+                found["edges"] += self.times * n * edges / self._target.machine.hertz
+        return found
 
     def usual(self, columns: int | None = None) -> dict[LaneTile, float]:
         """The tiles that a schedule is chosen from by default, with the time of each."""
@@ -102,7 +114,7 @@ class LaneTiles:
             whole *= extent
         return whole
 
-    def _cycles(self, rows: int, vectors: int, unroll: int) -> float:
+    def _cycles(self, rows: int, vectors: int, unroll: int) -> TileCycles:
         key = rows, vectors, steps_written_out(self.taps, rows * vectors, unroll)
         if key not in self._cycles_of:
             self._cycles_of[key] = tile_cycles(
