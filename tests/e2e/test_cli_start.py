@@ -65,7 +65,7 @@ def imported(*arguments: str) -> tuple[int, str, set[str]]:
         (ExitStatus.OK, ("--version",)),
         *((ExitStatus.OK, (name, "--help")) for name in COMMANDS),
         *((ExitStatus.OK, (*name.split(), "--help")) for name in WORKING),
-        *((ExitStatus.USER_ERROR, (n, "absent.onnx")) for n in COMMANDS if n not in ("db", "doctor")),
+        *((ExitStatus.USER_ERROR, (n, "absent.onnx")) for n in WORKING if n != "doctor" and n in COMMANDS),
         (ExitStatus.USAGE, ("db", "nonsense")),
         (ExitStatus.USER_ERROR, ("run", "absent.onnx", "--accuracy", "2")),
         (ExitStatus.USAGE, ("run", "absent.onnx", "--shape", "x=1xq")),

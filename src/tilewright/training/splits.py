@@ -17,7 +17,7 @@ from tilewright.training.samples import KernelSamples
 HELD_NETWORKS = ("unet", "yolo", "gpt2", "lstm", "mobilenetv2")
 # Kinds that are held out together, by the name of what they have in common.
 HELD_KINDS: Mapping[str, tuple[str, ...]] = {
-    "windows": ("convolution", "stem", "depthwise"),  # convolutions whose windows overlap
+    "windows": ("convolution", "stem", "depthwise", "winograd"),  # convolutions whose windows overlap
     "attention": ("attention",),
 }
 _HELD_SHARE = 0.2  # of programs, at random; given

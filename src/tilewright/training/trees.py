@@ -17,6 +17,7 @@ from tilewright.learned.features import FEATURES
 from tilewright.learned.guard import FAMILY_COLUMNS, KERNEL_COLUMNS, Guard
 from tilewright.learned.guarded import GuardedModel
 from tilewright.support.arrays import FloatArray
+from tilewright.support.errors import UserError
 from tilewright.training.boosting import Derivatives, TreeShape, boost
 from tilewright.training.pairs import PairLoss, ranked_pairs
 from tilewright.training.samples import KernelSamples
@@ -27,6 +28,7 @@ Loss: TypeAlias = Literal["rank", "centred", "absolute"]
 
 
 _SHAPE = TreeShape()
+_LEAST_LEAVES = 10  # that the rows suffice for, given: from fewer there is nothing to learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,12 @@ class TrainedTrees:
 
 def train_trees(samples: Sequence[KernelSamples], settings: TreeSettings, seed: int) -> TrainedTrees:
     table = stacked(samples)
+    least = _LEAST_LEAVES * settings.shape.least_rows
+    if len(table.log_seconds) < least:
+        raise UserError(
+            f"{len(table.log_seconds)} timed schedules are too few to train on: {least} are the least",
+            hint="go on with `tilewright corpus build`",
+        )
     features = table.features.copy()
     for n, name in enumerate(FEATURES):
         if settings.without and name.startswith(settings.without):
