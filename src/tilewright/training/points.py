@@ -31,13 +31,15 @@ _SLOW = 16.0  # times the cost of the cheapest, given: what is predicted to take
 
 def farthest_points(pool: KernelCandidates, count: int, taken: Sequence[int]) -> list[int]:
     """Those that are farthest from all that are taken, one after the other."""
-    rows = _scaled(pool.features)
     chosen: list[int] = []
+    if not len(pool.features):
+        return chosen
+    rows = _scaled(pool.features)
     near = np.full(len(rows), np.inf)
     for n in taken:
         near = np.minimum(near, ((rows - rows[n]) ** 2).sum(axis=1))
     near[list(taken)] = -1.0
-    while len(chosen) < count and len(rows):
+    while len(chosen) < count:
         n = int(near.argmax())
         if near[n] < 0:
             break
