@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -71,6 +72,22 @@ def test_eval_has_the_figures_of_all_splits(corpus: str) -> None:
     assert said["splits"]["random"]["ape_mean"] < said["splits"]["random"]["analytical_ape_mean"]
     table = run("eval", corpus, "--seeds", "1")
     assert "without windows" in table and "best of 10" in table
+
+
+def test_a_page_has_all_figures_and_its_drawings(
+    corpus: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cost, "ABLATIONS", {"as it is": FEW, "no terms": replace(FEW, without=("term_",))})
+    page = tmp_path / "learned.md"
+    said = json.loads(
+        run("eval", corpus, "--seeds", "1", "--ablation-seeds", "1", "--page", str(page), "--json")
+    )
+    text = page.read_text()
+    assert f"{said['splits']['manual']['ape_mean']:.2f} %" in text
+    assert f"{said['fusion']['mape']:.2f} %" in text and "| no terms |" in text
+    for name in ("learned-seconds.svg", "learned-closed-form.svg"):
+        assert f"({name})" in text
+        ElementTree.parse(tmp_path / name)
 
 
 def test_too_few_schedules_are_no_corpus(

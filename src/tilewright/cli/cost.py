@@ -1,13 +1,16 @@
 """`tilewright cost`: train models of how long schedules take, judge them, and see why they say what they say."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from tilewright.cli.command import check_exists
+from tilewright.cli.machine import machine, versions
 from tilewright.cli.output import milliseconds, note, print_json, print_table, write_drawing
 from tilewright.driver.passes import task_key
 from tilewright.driver.shipped_model import model_path
@@ -17,13 +20,15 @@ from tilewright.support.errors import UserError
 from tilewright.target.target import Target, native
 from tilewright.tir.func import Func
 from tilewright.tir.parser import parse_func
+from tilewright.training.ablations import ABLATIONS
 from tilewright.training.corpus import Corpus
 from tilewright.training.dataset import LeftOut, samples
-from tilewright.training.evaluate import evaluate
+from tilewright.training.evaluate import Evaluation, Train, evaluate
 from tilewright.training.explain import ExplainedKernel, ExplainedSchedule, explain_kernel
 from tilewright.training.export import write_trees
+from tilewright.training.page import result_page
 from tilewright.training.samples import KernelSamples
-from tilewright.training.trees import SCHEDULES, SECONDS, train_trees
+from tilewright.training.trees import SCHEDULES, SECONDS, TreeSettings, train_trees
 
 
 def train_model(corpus: Path, output: Path, network: str, task: str, seed: int, as_json: bool) -> None:
@@ -52,15 +57,16 @@ def train_model(corpus: Path, output: Path, network: str, task: str, seed: int, 
         )
 
 
-def evaluate_models(corpus: Path, seeds: int, as_json: bool) -> None:
+def evaluate_models(corpus: Path, seeds: int, page: Path | None, ablation_seeds: int, as_json: bool) -> None:
     found = _samples(corpus)
-    result = evaluate(
-        found,
-        lambda some, seed: train_trees(some, SCHEDULES, seed).model,
-        lambda some, seed: train_trees(some, SECONDS, seed).model,
-        seeds,
-        note,
-    ).as_json()
+    evaluation = evaluate(found, _trainer(SCHEDULES), _trainer(SECONDS), seeds, note)
+    if page is not None:
+        ablations: dict[str, Evaluation] = {}
+        for name, settings in ABLATIONS.items() if ablation_seeds else ():
+            note(f"ablation: {name}")
+            ablations[name] = evaluate(found, _trainer(settings), None, ablation_seeds)
+        _write_page(page, {"Trees": evaluation}, ablations, found)
+    result = evaluation.as_json()
     if as_json:
         print_json(result)
         return
@@ -77,6 +83,35 @@ def evaluate_models(corpus: Path, seeds: int, as_json: bool) -> None:
         f"seconds of kernels: error {_figure(fusion['mape'], 'mape')}"
         f" (closed form {_figure(fusion['analytical_mape'], 'mape')}), τ {_figure(fusion['tau'], 'tau')}"
     )
+
+
+def _trainer(settings: TreeSettings) -> Train:
+    return lambda some, seed: train_trees(some, settings, seed).model
+
+
+def _write_page(
+    page: Path,
+    models: Mapping[str, Evaluation],
+    ablations: Mapping[str, Evaluation],
+    found: Sequence[KernelSamples],
+) -> None:
+    kernels, programs = len({s.key for s in found}), len({s.program for s in found})
+    noise = float(np.median(np.concatenate([s.noise for s in found])))
+    corpus = (
+        f"{sum(map(len, found))} timed schedules of {kernels} distinct kernels of {programs} programs; the median"
+        f" noise of a time is {100.0 * noise:.1f} %."
+    )
+    packages = ", ".join(f"{k} {v}" for k, v in versions().items() if v is not None)
+    provenance = [
+        f"- command: `tilewright cost eval CORPUS --seeds {next(iter(models.values())).seeds} --page {page.name}`",
+        f"- date: {datetime.now(UTC):%Y-%m-%d}",
+        f"- machine: {machine().summary()}",
+        f"- versions: {packages}",
+    ]
+    made = result_page(page.stem, models, ablations, corpus, provenance)
+    write_drawing(page, made.text)
+    for name, text in made.drawings.items():
+        write_drawing(page.with_name(name), text)
 
 
 def _figure(value: float | None, key: str) -> str:

@@ -112,6 +112,10 @@ class Evaluation:
     parts: dict[str, SplitResult]  # of the family split, by what is held out
     fusion: FusionResult
     seeds: int
+    points: dict[
+        str, list[tuple[float, float]]
+    ]  # measured and predicted seconds of chosen schedules, by kind
+    stated_points: dict[str, list[tuple[float, float]]]  # the same by the closed form
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -131,15 +135,19 @@ def evaluate(
 ) -> Evaluation:
     """Train with each seed and judge on each split; `train_seconds` makes models of absolute times, for fusion."""
     known = [s for s in map(usable, samples) if len(s)]
-    result = Evaluation({n: SplitResult() for n in ("random", "manual", "family")}, {}, FusionResult(), seeds)
+    splits = {n: SplitResult() for n in ("random", "manual", "family")}
+    result = Evaluation(splits, {}, FusionResult(), seeds, {}, {})
     for seed in range(seeds):
         split = random_split(known, seed)
         tell(f"random split, seed {seed}")
         choices = _judge(split, train, seed, result.splits["random"])
         if train_seconds is not None:
             seconds = train_seconds(split.train, seed)
-            predictions = predict(seconds, split.test)
-            result.fusion.add(split.test, choices, predictions, predict(AnalyticalModel(), split.test))
+            predictions, stated = predict(seconds, split.test), predict(AnalyticalModel(), split.test)
+            result.fusion.add(split.test, choices, predictions, stated)
+            if seed == 0:
+                result.points = _points(split.test, choices, predictions)
+                result.stated_points = _points(split.test, choices, stated)
         split = manual_split(known)
         if split.train and split.test:
             tell(f"manual split, seed {seed}")
@@ -158,6 +166,16 @@ def _judge(split: SampleSplit, train: Train, seed: int, *results: SplitResult) -
     for result in results:
         result.add(split.test, predictions, stated)
     return predictions
+
+
+def _points(
+    samples: Sequence[KernelSamples], choices: Predictions, predictions: Predictions
+) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for s, by, predicted in zip(samples, choices, predictions, strict=True):
+        at = int(np.argmin(by))
+        found[s.kind].append((float(s.seconds[at]), float(np.exp(predicted[at]))))
+    return dict(sorted(found.items()))
 
 
 def predict(model: CostModel, samples: Sequence[KernelSamples]) -> Predictions:

@@ -1,0 +1,21 @@
+"""Trees with one thing less: what each part of the training is worth."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilewright.learned.features import FEATURES
+from tilewright.learned.guard import KERNEL_COLUMNS
+from tilewright.training.trees import SCHEDULES, TreeSettings
+
+ABLATIONS: Mapping[str, TreeSettings] = {
+    "as it is": SCHEDULES,
+    "no guard": replace(SCHEDULES, is_guarded=False),
+    "no residual": replace(SCHEDULES, is_residual=False),
+    "no residual, no guard": replace(SCHEDULES, is_residual=False, is_guarded=False),
+    "squared errors within kernels": replace(SCHEDULES, loss="centred"),
+    "squared errors of seconds": replace(SCHEDULES, loss="absolute"),
+    "pairs say only which is quicker": replace(SCHEDULES, is_soft=False),
+    "no terms of costs": replace(SCHEDULES, without=("term_",)),
+    "no knobs": replace(SCHEDULES, without=("knob_",)),
+    "no features of the kernel": replace(SCHEDULES, without=FEATURES[KERNEL_COLUMNS]),
+}
