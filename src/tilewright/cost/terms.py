@@ -33,6 +33,10 @@ class Ledger:
     def add(self, name: Term, more: Amount) -> None:
         self.terms[name] = self.terms[name] + more if name in self.terms else more
 
+    def add_all(self, terms: Amounts, times: float = 1.0) -> None:
+        for name, t in terms.items():
+            self.add(name, t * times)
+
     def add_moved(self, more: Amount, is_far: NDArray[np.bool_] | np.bool_) -> None:
         """Of bytes that come from memory where they are far, and otherwise from caches."""
         self.add("near", np.where(is_far, 0.0, more))
@@ -82,6 +86,11 @@ def either(is_first: NDArray[np.bool_], first: Amounts, second: Amounts) -> dict
 def spread(terms: Amounts, points: int) -> dict[Term, FloatArray]:
     """With an entry for each point."""
     return {name: np.broadcast_to(np.asarray(t, np.float64), (points,)) for name, t in terms.items()}
+
+
+def only(terms: Amounts) -> dict[Term, float]:
+    """Those of a single point."""
+    return {name: np.asarray(t, np.float64).item() for name, t in terms.items()}
 
 
 def stacked(every: Sequence[Amounts]) -> dict[Term, FloatArray]:

@@ -10,7 +10,8 @@ from math import inf
 
 import numpy as np
 
-from tilewright.cost.parallel import evenly
+from tilewright.cost.parallel import even_terms, evenly
+from tilewright.cost.terms import Ledger, Terms, added, scaled, spread
 from tilewright.cost.work import block_seconds
 from tilewright.families.bands.cost import apart_cycles
 from tilewright.families.bands.match import BandChain, try_band_chain
@@ -47,6 +48,14 @@ class ApartSpace(Space):
         m = self._target.machine
         seconds = apart_cycles(self._form, self._target) / m.hertz + self._windows
         return np.full(len(points), evenly(seconds, m))
+
+    def terms(self, points: Points) -> Terms:
+        if self._form is None:
+            return {}
+        m, told = self._target.machine, Ledger()
+        apart_cycles(self._form, self._target, told)
+        alone = added(scaled(told.terms, 1.0 / m.hertz), {"arithmetic": self._windows})
+        return spread(even_terms(alone, m), len(points))
 
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()

@@ -17,7 +17,14 @@ import numpy as np
 from tilewright.cost.caches import l1_room, l2_cycles, l2_room, l3_cycles
 from tilewright.cost.parallel import few_parts
 from tilewright.cost.register_tile import UNROLL, tile_step
-from tilewright.families.gemm.cost import TILE_START, Choices, Form, contraction_seconds
+from tilewright.cost.terms import Amount, Ledger, Term, only, scaled
+from tilewright.families.gemm.cost import (
+    TILE_START,
+    Choices,
+    Form,
+    contraction_seconds,
+    contraction_terms,
+)
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.families.window.cost import Filter, WindowInput, line_cycles
 from tilewright.support.arrays import FloatArray, IntArray
@@ -99,22 +106,24 @@ def expansion_tiles(f: BandForm, target: Target) -> Iterator[tuple[int, int]]:
                 yield rows, vectors
 
 
-def expansion_cycles(f: BandForm, channels: int, tile: tuple[int, int], target: Target) -> float:
-    """Cycles of one row of the image, for `channels` channels."""
-    lanes = target.lanes(f.bytes_each)
+def expansion_cycles(
+    f: BandForm, channels: int, tile: tuple[int, int], target: Target, told: Ledger | None = None
+) -> float:
+    """Cycles of one row of the image, for `channels` channels. Here and below, `told` is told what they are made of."""
+    lanes, wide = target.lanes(f.bytes_each), _WIDE if tile[1] == _MOST_VECTORS else 1.0
     total = 0.0
     for rows, n in row_tiles(f.in_columns, tile[0]).items():
         for vectors, times in column_tiles(channels, tile[1], lanes).items():
-            total += (
-                n
-                * times
-                * (f.k * _step(rows, vectors, target.machine) + TILE_START + _STORE * rows * vectors)
-            )
-    return total * _WIDE if tile[1] == _MOST_VECTORS else total
+            steps, store = f.k * _step(rows, vectors, target.machine), _STORE * rows * vectors
+            total += n * times * (steps + TILE_START + store)
+            if told is not None:
+                told.add("arithmetic", n * times * steps * wide)
+                told.add("edges", n * times * (TILE_START + store) * wide)
+    return total * wide
 
 
 def expansion_tile_cycles(
-    f: BandForm, channels: int, rows: float, tiles: IntArray, target: Target
+    f: BandForm, channels: int, rows: float, tiles: IntArray, target: Target, told: Ledger | None = None
 ) -> FloatArray:
     """Cycles of `rows` rows of the image, for `channels` channels, in tiles (rows, vectors, columns_outside, unroll,
     prefetch) whose columns divide these: what is within reach of tuning besides what `expansion_cycles` ranks.
@@ -124,17 +133,24 @@ def expansion_tile_cycles(
     low, more = f.in_columns // count, f.in_columns % count
     panels = channels // (vectors * target.lanes(f.bytes_each))
     cycles = np.zeros(len(tiles))
+    slower = np.where(vectors >= _MOST_VECTORS, _WIDE, 1.0) * np.where(prefetch > 0, _ASKED, 1.0)
     for height, n in ((low + 1, more), (low, count - more)):
         written_out = np.clip(unroll // (height * vectors), 1, f.k)
-        step = tile_step(m, height, vectors, written_out)
-        cycles += n * (f.k * step + TILE_START + _STORE * height * vectors)
-    cycles *= np.where(vectors >= _MOST_VECTORS, _WIDE, 1.0) * np.where(prefetch > 0, _ASKED, 1.0)
+        steps, store = f.k * tile_step(m, height, vectors, written_out), _STORE * height * vectors
+        cycles += n * (steps + TILE_START + store)
+        if told is not None:
+            told.add("arithmetic", n * steps * slower * panels * rows)
+            told.add("edges", n * (TILE_START + store) * slower * panels * rows)
+    cycles *= slower
     # What is inside passes by for each tile of what is outside.
     weights, image = float(f.k * channels * f.bytes_each), rows * f.in_columns * f.k * f.bytes_each
     by_row = rows * weights * count if weights > l1_room(m) else np.zeros(len(tiles))
     by_panel = image * panels if image > l1_room(m) else np.zeros(len(tiles))
     passes: FloatArray = np.where(outside > 0, by_panel, by_row)
-    return cycles * panels * rows + passes * (_READ_AGAIN * l2_cycles(m))
+    again = passes * (_READ_AGAIN * l2_cycles(m))
+    if told is not None:
+        told.add("near", again)
+    return cycles * panels * rows + again
 
 
 @lru_cache(maxsize=256)
@@ -176,8 +192,27 @@ def projection_tile(f: BandForm, lines: int, pixels: int, target: Target) -> Pro
 
 def projection_cycles(f: BandForm, size: tuple[int, int], tiles: IntArray, target: Target) -> FloatArray:
     """Cycles of the projection of (lines, pixels) in tiles (rows, vectors, columns_outside, unroll, prefetch)."""
-    lines, pixels = size
-    form = Form(
+    form, choices = _projection_form(f, *size), _projection_choices(tiles)
+    return contraction_seconds(form, choices, target) * target.machine.hertz
+
+
+def projection_terms(
+    f: BandForm, size: tuple[int, int], tiles: IntArray, target: Target
+) -> dict[Term, Amount]:
+    """What these cycles are made of."""
+    form, choices = _projection_form(f, *size), _projection_choices(tiles)
+    return scaled(contraction_terms(form, choices, target), target.machine.hertz)
+
+
+def _best_projection_terms(f: BandForm, size: tuple[int, int], target: Target) -> dict[Term, float]:
+    """Those of the best tile."""
+    best = projection_tile(f, *size, target)
+    tile = np.array([[best.rows, best.vectors, best.columns_outside, UNROLL, 0]], np.int64)
+    return only(projection_terms(f, size, tile, target))
+
+
+def _projection_form(f: BandForm, lines: int, pixels: int) -> Form:
+    return Form(
         batch=1,
         other_rows=lines,
         rows=pixels,
@@ -197,10 +232,12 @@ def projection_cycles(f: BandForm, size: tuple[int, int], tiles: IntArray, targe
         bytes_each=f.bytes_each,
         epilogue_loads=1,
     )
+
+
+def _projection_choices(tiles: IntArray) -> Choices:
     rows, vectors, outside, unroll, prefetch = tiles.T
     none, packed = np.zeros(len(tiles), np.int64), np.ones(len(tiles), np.bool_)
-    choices = Choices(rows, vectors, ~packed, packed, outside > 0, none, unroll, prefetch)
-    return contraction_seconds(form, choices, target) * target.machine.hertz
+    return Choices(rows, vectors, ~packed, packed, outside > 0, none, unroll, prefetch)
 
 
 @lru_cache(maxsize=1024)
@@ -245,15 +282,26 @@ def uneven(parts: int) -> float:
     return few_parts(parts) * (1.0 + _UNEVEN * (parts % 2) / parts)
 
 
-def band_cycles(f: BandForm, rows: int, channels: int, target: Target) -> tuple[float, int]:
+def band_cycles(
+    f: BandForm, rows: int, channels: int, target: Target, told: Ledger | None = None
+) -> tuple[float, int]:
     """The same as they are, and in how many parts."""
     blocks, bands = f.channels // channels, f.images * (f.rows // rows)
-    cycles = _made_cycles(f, rows, channels, target) * blocks
+    made = None if told is None else Ledger()
+    cycles = _made_cycles(f, rows, channels, target, made) * blocks
+    if told is not None and made is not None:
+        told.add_all(made.terms, blocks * bands)
     parts = bands * blocks
     if f.projected:
         size = f.result_bytes(rows)
-        cycles += projection_tile(f, *f.lines(rows), target).cycles + size * _distance(size, target.machine)
+        handed_on = size * _distance(size, target.machine)
+        cycles += projection_tile(f, *f.lines(rows), target).cycles + handed_on
         parts = bands
+        if told is not None:
+            told.add_all(_best_projection_terms(f, f.lines(rows), target), bands)
+            told.add("near", handed_on * bands)
+    if told is not None:
+        told.add("team", _PART_START * parts)
     return cycles * bands + _PART_START * parts, parts
 
 
@@ -265,7 +313,7 @@ def made_rows(f: BandForm, rows: int) -> float:
     return min(f.needed(rows) - border, f.in_rows)
 
 
-def _made_cycles(f: BandForm, rows: int, channels: int, target: Target) -> float:
+def _made_cycles(f: BandForm, rows: int, channels: int, target: Target, told: Ledger | None = None) -> float:
     """Cycles to make what the windows read, for a band and a block of channels."""
     if not f.k:
         return 0.0
@@ -274,42 +322,75 @@ def _made_cycles(f: BandForm, rows: int, channels: int, target: Target) -> float
         return inf
     lanes, needed = target.lanes(f.bytes_each), made_rows(f, rows)
     cycles = needed * expansion_cycles(f, channels, tile, target)
-    cycles += _FILL * f.needed(rows) * (f.wide_columns - f.in_columns) * channels / lanes
+    border = _FILL * f.needed(rows) * (f.wide_columns - f.in_columns) * channels / lanes
+    cycles += border
     size = f.block_bytes(rows, channels)
-    cycles += size * _distance(size, m)
+    handed_on = size * _distance(size, m)
+    cycles += handed_on
     read = needed * (f.row_reads or f.in_columns * f.k) * f.bytes_each  # by every block of channels again
-    return cycles + (_READ_AGAIN * l2_cycles(m) * read if read > l1_room(m) else 0.0)
+    again = _READ_AGAIN * l2_cycles(m) * read if read > l1_room(m) else 0.0
+    if told is not None:
+        row = Ledger()
+        expansion_cycles(f, channels, tile, target, row)
+        told.add_all(row.terms, needed)
+        told.add("copies", border)
+        told.add("near", handed_on + again)
+    return cycles + again
 
 
-def apart_cycles(f: BandForm, target: Target) -> float:
+def apart_cycles(f: BandForm, target: Target, told: Ledger | None = None) -> float:
     """Cycles of all of it, one after the other."""
     m = target.machine
     if f.projected:
-        alone = replace(f, projected=0)
-        before = (
-            min(best_bands(alone, target).cycles, apart_cycles(alone, target))
-            if f.k
-            else _apart_windows_cycles(f, target)
-        )
-        size = f.images * f.result_bytes(f.rows)
-        after = projection_tile(f, *f.lines(f.images * f.rows), target).cycles
-        return before + after + size * _distance(2 * size, m, _BARE_OUT_AND_BACK) + _kernel_cycles(m)
+        before = _before_projection(f, target, told)
+        size, lines = f.images * f.result_bytes(f.rows), f.lines(f.images * f.rows)
+        handed_on = size * _distance(2 * size, m, _BARE_OUT_AND_BACK)
+        if told is not None:
+            told.add_all(_best_projection_terms(f, lines, target))
+            told.add("near", handed_on)
+            told.add("team", _kernel_cycles(m))
+        return before + projection_tile(f, *lines, target).cycles + handed_on + _kernel_cycles(m)
     # All pixels are the rows of tiles, if they do not share what they read.
     whole = f if f.row_reads else replace(f, in_rows=1, in_columns=f.in_rows * f.in_columns)
     size = f.images * f.in_rows * f.in_columns * f.channels * f.bytes_each
-    made = min(expansion_cycles(whole, f.channels, t, target) for t in expansion_tiles(whole, target))
-    made *= f.images * whole.in_rows
+    tiles = {t: expansion_cycles(whole, f.channels, t, target) for t in expansion_tiles(whole, target)}
+    best = min(tiles, key=tiles.__getitem__)
+    windows, times = _apart_windows_cycles(f, target), f.images * whole.in_rows
+    made = tiles[best] * times + windows
     # It comes back while the windows write what is about as large.
     far = _BARE_OUT_AND_BACK if f.is_pool else _OUT_AND_BACK
-    made += _apart_windows_cycles(f, target)
     border = f.images * f.block_bytes(f.rows, f.channels) - size if f.is_padded else 0
     kernels = 2 if f.is_padded else 1
-    return (
-        made
-        + size * _distance(2 * size, m, far)
-        + _BORDER * l3_cycles(m) * max(0, border)
-        + kernels * _kernel_cycles(m)
-    )
+    handed_on, filled = size * _distance(2 * size, m, far), _BORDER * l3_cycles(m) * max(0, border)
+    if told is not None:
+        row = Ledger()
+        expansion_cycles(whole, f.channels, best, target, row)
+        told.add_all(row.terms, times)
+        told.add("arithmetic", windows)
+        told.add("near", handed_on)
+        told.add("copies", filled)
+        told.add("team", kernels * _kernel_cycles(m))
+    return made + handed_on + filled + kernels * _kernel_cycles(m)
+
+
+def _before_projection(f: BandForm, target: Target, told: Ledger | None) -> float:
+    """Of what is before it, in bands or apart."""
+    if not f.k:
+        windows = _apart_windows_cycles(f, target)
+        if told is not None:
+            told.add("arithmetic", windows)
+        return windows
+    alone = replace(f, projected=0)
+    best, apart = best_bands(alone, target), apart_cycles(alone, target)
+    if told is not None and apart <= best.cycles:
+        apart_cycles(alone, target, told)
+    elif told is not None:
+        band = Ledger()
+        cycles, parts = band_cycles(alone, best.rows, best.channels, target, band)
+        told.add_all(band.terms)
+        told.add("team", cycles * (uneven(parts) - 1.0))
+        told.add("arithmetic", windows_cycles(alone, best.channels, target))
+    return min(best.cycles, apart)
 
 
 def _kernel_cycles(m: Machine) -> float:

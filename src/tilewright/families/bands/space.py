@@ -6,7 +6,8 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.parallel import ranked_seconds
+from tilewright.cost.parallel import ranked_seconds, ranked_terms
+from tilewright.cost.terms import Amounts, Ledger, Terms, added, gathered, scaled, scaled_to
 from tilewright.families.bands.cost import (
     BandForm,
     band_cycles,
@@ -29,6 +30,7 @@ from tilewright.families.window.tiles import LaneTiles
 from tilewright.ir.expr import Expr, Load, Var, free_vars
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
+from tilewright.support.arrays import IntArray
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
@@ -86,6 +88,28 @@ class BandsSpace(Space):
             return np.maximum(least + uneven(parts) * more.cycles / m.hertz + more.seconds, least)
         total = np.maximum(alone + more.cycles / m.hertz + more.seconds, alone)
         return np.maximum(ranked_seconds(total, parts, m), least)
+
+    def terms(self, points: Points) -> Terms:
+        """Of other tiles than the usual ones: what these take, and name by name what others take more or less."""
+        costs = self.cost(points)
+        found: list[tuple[IntArray, Amounts]] = []
+        for pair in np.unique(points[:, BAND], axis=0):
+            here = np.flatnonzero((points[:, BAND] == pair).all(axis=1) & np.isfinite(costs))
+            if here.size:
+                found.append((here, self._band_terms(Band(*map(int, pair)), points[here], costs[here])))
+        return gathered(len(points), found)
+
+    def _band_terms(self, band: Band, points: Points, costs: Costs) -> Amounts:
+        m, told = self._target.machine, Ledger()
+        least, alone, parts = self._default_seconds(band)
+        band_cycles(self.form, *band, self._target, told)
+        own: Amounts = added(scaled(told.terms, 1.0 / m.hertz), self._tiles.window_terms(band))
+        if (points != self._tiles.default(band)).any():
+            more = self._tiles.more_terms(band, points)
+            own = {name: np.maximum(t, 0.0) for name, t in added(own, more).items()}
+        if m.threads > 1:
+            return scaled_to(ranked_terms(own, parts, m), costs)
+        return scaled_to(added(own, {"team": least - alone}), costs)
 
     def _default_seconds(self, band: Band) -> tuple[float, float, int]:
         """What a band is ranked by with its usual tiles, what one core takes for it, and its parts."""

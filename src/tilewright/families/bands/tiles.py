@@ -12,7 +12,7 @@ kind are the best together, and what a point costs is a sum.
 """
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import NamedTuple
 
@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.register_tile import UNROLL
+from tilewright.cost.terms import Amounts, Ledger, Term, only, scaled, spread, stacked
 from tilewright.families.bands.cost import (
     BandForm,
     best_expansion_tile,
     expansion_tile_cycles,
     made_rows,
     projection_cycles,
+    projection_terms,
     projection_tile,
 )
 from tilewright.families.gemm.space import tile_sizes
@@ -150,6 +152,36 @@ class BandTiles:
         cycles *= self._form.images * (self._form.rows // band.rows)
         return MoreTime(cycles[1:] - cycles[0], windows[1:] - windows[0])
 
+    def more_terms(self, band: Band, points: Points) -> dict[Term, Costs]:
+        """Name by name, in seconds; below 0 where that is less."""
+        every = np.concatenate([self.default(band)[None, :], points])
+        f, told, steps = self._form, Ledger(), every[:, STEPS]
+        bands = f.images * (f.rows // band.rows) / self._target.machine.hertz
+        if f.k:
+            expansion = np.concatenate([every[:, EXPAND], steps], axis=1)
+            blocks = f.channels // band.channels
+            told.add_all(_looked_up_terms(expansion, partial(self._expansion_terms, band)), blocks * bands)
+        if f.projected:
+            projection, size = np.concatenate([every[:, PROJECT], steps], axis=1), f.lines(band.rows)
+            told.add_all(
+                _looked_up_terms(projection, lambda t: projection_terms(f, size, t, self._target)), bands
+            )
+        told.add_all(_looked_up_terms(every[:, WINDOW], partial(self._window_terms, band)))
+        return {name: t[1:] - t[0] for name, t in spread(told.terms, len(every)).items()}
+
+    def _expansion_terms(self, band: Band, tiles: IntArray) -> Amounts:
+        told, made = Ledger(), made_rows(self._form, band.rows)
+        expansion_tile_cycles(self._form, band.channels, made, tiles, self._target, told)
+        return told.terms
+
+    def _window_terms(self, band: Band, tiles: IntArray) -> Amounts:
+        found = stacked([self._windows.terms(LaneTile(*map(int, t)), band.channels) for t in tiles])
+        return scaled(found, self._form.channels // band.channels)
+
+    def window_terms(self, band: Band) -> dict[Term, float]:
+        """Seconds of the best tile of the windows."""
+        return only(self._window_terms(band, self.default(band)[None, WINDOW]))
+
     def _expansion_cycles(self, band: Band, tiles: IntArray, steps: IntArray) -> Costs:
         f, made = self._form, made_rows(self._form, band.rows)
         every = np.concatenate([tiles, steps], axis=1)
@@ -194,6 +226,12 @@ def _looked_up(rows: IntArray, cost: Callable[[IntArray], Costs]) -> Costs:
     """The cost of rows, many of which are equal."""
     _, first, at = np.unique(_row_keys(rows), return_index=True, return_inverse=True)
     return cost(rows[first])[at.ravel()]
+
+
+def _looked_up_terms(rows: IntArray, terms: Callable[[IntArray], Amounts]) -> Amounts:
+    """Likewise, name by name."""
+    _, first, at = np.unique(_row_keys(rows), return_index=True, return_inverse=True)
+    return {name: t[at.ravel()] for name, t in spread(terms(rows[first]), len(first)).items()}
 
 
 def _among(rows: IntArray, known: IntArray) -> NDArray[np.bool_]:
