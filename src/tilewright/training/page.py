@@ -16,9 +16,9 @@ _WANTED_TAU = 0.85  # of all other kinds
 
 _INTRODUCTION = """How well cost models choose schedules of kernels that they were not trained on. *APE* is what
 choosing by a model costs: of a program, how much longer its kernels take with the schedules that the model likes best
-than with the best that was timed, in percent. *Best of 10* is the same with the quickest of the ten that it likes best. *τ* is
-Kendall's rank correlation of the schedules of a kernel; pairs whose times differ by less than their noise do not count.
-[What the model is](../learned-model.md)."""
+than with the best that was timed, in percent. *Best of 10* is the same with the quickest of the ten that it likes best.
+*τ* is Kendall's rank correlation of the schedules of a kernel; pairs whose times differ by less than their noise do not
+count. [What the model is](../learned-model.md)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@
 Two losses: pairs of schedules of a kernel that are ranked the wrong way (`training/pairs.py`), and squared errors of
 logarithms of seconds, of all schedules or less their mean within the kernel. Either learns times, or what is left when
 the closed form has said what it knows, its *residual*. Few rows and a closed form that is mostly right speak for the
-latter; the ablations of `docs/results/learned-model.md` say how much.
+latter; `training/ablations.py` has what says how much.
 """
 
 from collections.abc import Sequence
