@@ -173,3 +173,19 @@ def test_a_program_that_cannot_be_measured_does_not_end_the_build(bench: Bench, 
     assert [name for name, _ in now.problems] == ["broken"] and now.programs == 2
     rows = {p.program: p.problem for p in bench.corpus.programs()}
     assert rows["broken"] and not rows["mlp"]
+
+
+def test_processes_that_have_built_many_candidates_are_replaced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Builder] = []
+
+    def candidates(limit: int) -> Builder:
+        started.append(Builder())
+        return started[-1]
+
+    monkeypatch.setattr(collect, "Candidates", candidates)
+    monkeypatch.setattr(collect, "_MANY_BUILT", 20)
+    other = SourceProgram("other", "gemm", lambda: mlp((40, 30), batch=3))
+    _, first, _ = bench.collect([PROGRAM, other])
+    assert len(first.built) == 24 and [len(b.built) for b in started] == [12]

@@ -32,7 +32,7 @@ def test_all_families_come_in_turn() -> None:
 @pytest.mark.parametrize("number", range(2 * TURN))
 def test_shapes_are_as_onnx_infers_them(number: int) -> None:
     model = GeneratedProgram(1, number).make()
-    onnx.checker.check_model(model, full_check=True)
+    onnx.checker.check_model(model, full_check=True)  # pyright: ignore[reportUnknownMemberType]
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     assert inferred.output and inferred.input
     for o in (*inferred.output, *inferred.input):

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -27,6 +27,7 @@ from tilewright.driver.keys import rules_digest, target_digest
 from tilewright.driver.trace import ProgramTrace
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.ops.accuracy import Accuracy
+from tilewright.runtime.machine import default_threads
 from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
@@ -35,13 +36,13 @@ from tilewright.training.corpus import Corpus, ProgramRow
 from tilewright.training.points import Choose, KernelPoints, decisions_text, farthest_points
 from tilewright.training.rows import KernelKey, KernelRow, TrialRow
 from tilewright.tuning.candidate import DEFAULT, Task
-from tilewright.tuning.candidates import Point
+from tilewright.tuning.candidates import Candidates, Point
 from tilewright.tuning.insides import InsideOutcome, Insides
 from tilewright.tuning.program_source import ProgramSource
 from tilewright.tuning.sites import SitedProgram, sited
 from tilewright.tuning.structures import other_algorithms, other_joins, other_layouts
 from tilewright.tuning.trial import Candidate, TrialStatus
-from tilewright.tuning.workplace import ProgramRunner, Workplace, workplace
+from tilewright.tuning.workplace import ProgramRunner, workplace
 from tilewright.version import __version__
 
 _log = logging.getLogger("tilewright")
@@ -54,6 +55,7 @@ _RATIOS, _MOST_RATIOS = 6, 16  # of a candidate, given
 _ROUND_SECONDS = 0.06  # of a program that is run for them, given: what checking and handing over takes
 _CHILDREN_ROUNDS = 2  # after the first, which has two thirds of the trials; given
 _LEAST_SECONDS = 3e-6  # of a kernel, given: what is shorter takes as long as reading the clock
+_MANY_BUILT = 500  # candidates, given: some hundred megabytes of a process
 _BATCH = 160  # candidates that are built together, bound: what is lost when the process is killed
 
 Known: TypeAlias = dict[tuple[str, str], float]  # ratios by family and decisions; infinite where it failed
@@ -142,7 +144,8 @@ class Collector(Closing):
         self._progress = progress
         self._start = time.monotonic()
         self._is_local = on is None
-        self._place: Workplace = workplace(on, address, threads, seed)
+        self._place = workplace(on, address, threads, seed)
+        self._built = 0  # candidates, since the processes that build them were started
         self._machine, self._versions = machine_name(target), versions_text()
         self._known: dict[tuple[KernelKey, str], Known] = {}  # by kernel and program
         self._trials: dict[KernelKey, int] = {}  # in all programs
@@ -163,7 +166,6 @@ class Collector(Closing):
 
     def run(self, programs: Sequence[SourceProgram]) -> None:
         """All of them, or until the budget is spent."""
-        self._place.builder.start()
         complete = {p.program: p for p in self.corpus.programs() if self._is_ours(p)}
         for p in programs:
             if self.is_over:
@@ -174,7 +176,18 @@ class Collector(Closing):
                 continue
             self.now.program = p.name
             self._tell()
+            self._renew_builder()
             self._collect(p)
+
+    def _renew_builder(self) -> None:
+        """Processes that have built many candidates keep what they have learned of them, which is no use any more. New
+        ones start while the program is compiled.
+        """
+        if self._is_local and self._built > _MANY_BUILT:
+            self._place.builder.close()
+            self._place = replace(self._place, builder=Candidates(default_threads()))
+            self._built = 0
+        self._place.builder.start()
 
     def _is_ours(self, row: ProgramRow) -> bool:
         return (row.machine, row.threads) == (self._machine, self.threads)
@@ -304,6 +317,7 @@ class Collector(Closing):
         rows: list[TrialRow] = []
         try:
             built = self._place.builder.build_all([(k.task, p) for k, p in batch])
+            self._built += len(built)
             queues: dict[_Kernel, deque[tuple[Point, Candidate]]] = {}
             for (k, p), b in zip(batch, built, strict=True):
                 if b.candidate is None:
