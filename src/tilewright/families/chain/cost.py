@@ -17,6 +17,8 @@ import numpy as np
 
 from tilewright.cost.caches import from_l2, per_byte
 from tilewright.cost.layouts import COPIED, copy_cycles
+from tilewright.cost.stream import stream_term
+from tilewright.cost.terms import Ledger
 from tilewright.families.stream.cost import KeptPlace, RowPlan, StreamCost
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.target.machine import Machine
@@ -40,14 +42,18 @@ class RowsBetween:
     graph: FlowGraph | None
     target: Target
 
-    def seconds(self, kept_bytes: int) -> float:
-        """Where `kept_bytes` of rows are there at a time."""
+    def seconds(self, kept_bytes: int, told: Ledger | None = None) -> float:
+        """Where `kept_bytes` of rows are there at a time. `told` is told what they are made of."""
         m = self.target.machine
         # What comes row by row from the second cache comes in time.
         again = _STREAMED * max(per_byte(m, np.array([float(kept_bytes)]))[0] - from_l2(m), 0.0)
         computed, sweeps = self._near
         passes = 2 + sweeps  # a contraction writes them, and another one reads what is made of them
-        return computed + self.elements * passes * self.bytes_each * again / m.hertz
+        moved = self.elements * passes * self.bytes_each * again / m.hertz
+        if told is not None:
+            told.add("beside", computed)
+            told.add(stream_term(kept_bytes, m), moved)
+        return computed + moved
 
     @cached_property
     def _near(self) -> tuple[float, int]:

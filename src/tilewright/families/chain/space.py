@@ -6,6 +6,7 @@ them. That is for chains whose blocks cannot be moved, and where a block of rows
 rows and many keys, as in decoding, values may be summed up in chunks of keys then, so that each comes from memory once.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.caches import l2_room
-from tilewright.cost.parallel import evenly, ranked_seconds
+from tilewright.cost.parallel import evenly, ranked_seconds, ranked_terms
 from tilewright.cost.register_tile import UNROLL
-from tilewright.cost.stream import pass_seconds
+from tilewright.cost.stream import pass_seconds, pass_term, stream_term
+from tilewright.cost.terms import Amounts, Ledger, Terms, gathered, only, scaled
 from tilewright.families.chain.cost import (
     RowsBetween,
     panels_seconds,
@@ -28,7 +30,7 @@ from tilewright.families.chain.match import ContractionChain, try_contraction_ch
 from tilewright.families.chain.recipe import ChainPlan, ContractionTilePlan, schedule_chain
 from tilewright.families.extract import extract_nests
 from tilewright.families.family import ScheduleRequest
-from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
+from tilewright.families.gemm.cost import Choices, Form, contraction_seconds, contraction_terms
 from tilewright.families.gemm.recipe import Contraction, load_strides, reduction_order, strides_along
 from tilewright.families.gemm.space import gemm_space, tile_sizes
 from tilewright.families.gemm.tiles import RegisterTile
@@ -41,6 +43,7 @@ from tilewright.gir.flow_graph import FlowGraph
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.hidden import masked_nest, seen_more
 from tilewright.schedule.reduction_chain import ReductionChain, find_chain
+from tilewright.support.arrays import IntArray
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.stmt import blocks
@@ -61,6 +64,7 @@ class ChainSpace(Space):
         self._start, self._chain, self._request = start, found, request
         self._target, self._constants = request.target, request.constants
         self._seconds_apart: dict[int, float] = {}
+        self._terms_apart: dict[int, Amounts] = {}
         which = _WHICH[: len(found.contractions)]
         self._names = ("block", "keys", *(f"{w}_{name}" for w in which for name in _TILE_KNOBS))
         self._sizes = [n for n, name in enumerate(self._names) if name.endswith(("rows", "vectors"))]
@@ -90,17 +94,24 @@ class ChainSpace(Space):
 
     def cost(self, points: Points) -> Costs:
         out = np.full(len(points), inf)
-        is_tiled = (points[:, self._sizes] > 0).all(
-            axis=1
-        )  # a child of both apart and of a tile may have neither
-        for block, keys in np.unique(points[:, :2], axis=0):
-            here = np.flatnonzero(
-                (points[:, 0] == block) & (points[:, 1] == keys) & (is_tiled | (block == 0))
-            )
-            out[here] = (
-                self._together(int(block), int(keys), points[here]) if block else self._apart(int(keys))
-            )
+        for block, keys, here in self._groups(points):
+            out[here] = self._together(block, keys, points[here]) if block else self._apart(keys)
         return out
+
+    def terms(self, points: Points) -> Terms:
+        found: list[tuple[IntArray, Amounts]] = []
+        for block, keys, here in self._groups(points):
+            own = self._together_terms(block, keys, points[here]) if block else self._apart_terms(keys)
+            found.append((here, own))
+        return gathered(len(points), found)
+
+    def _groups(self, points: Points) -> Iterator[tuple[int, int, IntArray]]:
+        """Those that there may be: rows and keys of blocks, and where they are."""
+        # A child of both apart and of a tile may have neither.
+        is_tiled = (points[:, self._sizes] > 0).all(axis=1)
+        for block, keys in np.unique(points[:, :2], axis=0).tolist():
+            is_here = (points[:, 0] == block) & (points[:, 1] == keys) & (is_tiled | (block == 0))
+            yield block, keys, np.flatnonzero(is_here)
 
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
@@ -206,24 +217,38 @@ class ChainSpace(Space):
         ]
 
     def _together(self, block: int, keys: int, points: Points) -> Costs:
+        alone = self._blocks_seconds(block, keys, points) * self._seen(block, keys)
+        m = self._target.machine
+        return alone if m.threads == 1 else ranked_seconds(alone, self._parts(block), m)
+
+    def _together_terms(self, block: int, keys: int, points: Points) -> Amounts:
+        """What these seconds are made of."""
+        m, told = self._target.machine, Ledger()
+        self._blocks_seconds(block, keys, points, told)
+        alone = scaled(told.terms, self._seen(block, keys))
+        return alone if m.threads == 1 else ranked_terms(alone, self._parts(block), m)
+
+    def _parts(self, block: int) -> float:
+        c = self._chain.end
+        blocks_of_rows = -(-c.rows[-1].extent // block)
+        return float(blocks_of_rows * prod(it.extent for it in (*c.batch, *c.rows[:-1])))
+
+    def _blocks_seconds(self, block: int, keys: int, points: Points, told: Ledger | None = None) -> Costs:
+        """Of all blocks of rows and keys on one core, as if all were seen. `told` is told what they are made of."""
         scores = self._chain.first.store.buffer
         kept = block * (keys or scores.shape[-1])
-        alone = np.full(len(points), self._between.seconds(2 * kept * scores.dtype.bytes))
+        alone = np.full(len(points), self._between.seconds(2 * kept * scores.dtype.bytes, told))
         if keys:
-            alone += scaling_seconds(
+            scaling = scaling_seconds(
                 scores.size // scores.shape[-1], -(-scores.shape[-1] // keys), self._target.machine
             )
+            alone += scaling
+            if told is not None:
+                told.add("beside", scaling)
         knobs = len(_TILE_KNOBS)
         for n, tiled in enumerate(self._tiled(block, keys)):
-            alone += tiled.seconds(points[:, 2 + n * knobs : 2 + (n + 1) * knobs])
-        alone *= self._seen(block, keys)
-        m, c = self._target.machine, self._chain.end
-        if m.threads == 1:
-            return alone
-        blocks_of_rows = -(-c.rows[-1].extent // block)
-        return ranked_seconds(
-            alone, float(blocks_of_rows * prod(it.extent for it in (*c.batch, *c.rows[:-1]))), m
-        )
+            alone += tiled.seconds(points[:, 2 + n * knobs : 2 + (n + 1) * knobs], told)
+        return alone
 
     @cached_property
     def _between(self) -> RowsBetween:
@@ -255,21 +280,45 @@ class ChainSpace(Space):
         return b.buffer.bytes > heads * l2_room(self._target.machine)
 
     def _apart(self, keys: int) -> float:
-        """The cheapest schedules of all, and all rows written and read between them."""
         if keys not in self._seconds_apart:
-            m = self._target.machine
-            s, runs = self._start.branch(), [set(part) for part in self._chain.gemms]
-            total = self._rows_apart + len(runs) * m.meeting_seconds
-            if keys:
-                runs[1] = {self._divide(s, keys)}
-                total += self._adding(keys)
-            elif self._is_far:
-                total += evenly(strips_seconds(self._chain.end.b.buffer.bytes, m), m)
-            for run in runs:
-                space = gemm_space(replace(self._request, func=extract_nests(s.func, run)))
-                total += float(space.ranked()[1][0]) if space is not None else inf
-            self._seconds_apart[keys] = total
+            self._seconds_apart[keys] = self._apart_seconds(keys)
         return self._seconds_apart[keys]
+
+    def _apart_terms(self, keys: int) -> Amounts:
+        """What these seconds are made of."""
+        if keys not in self._terms_apart:
+            told = Ledger()
+            self._apart_seconds(keys, told)
+            self._terms_apart[keys] = told.terms
+        return self._terms_apart[keys]
+
+    def _apart_seconds(self, keys: int, told: Ledger | None = None) -> float:
+        """The cheapest schedules of all, and all rows written and read between them. `told` is told what they are made
+        of.
+        """
+        m, far = self._target.machine, self._chain.end.b.buffer.bytes
+        s, runs = self._start.branch(), [set(part) for part in self._chain.gemms]
+        total = self._rows_apart + len(runs) * m.meeting_seconds
+        if told is not None:
+            told.add("beside", self._rows_apart)
+            told.add("team", len(runs) * m.meeting_seconds)
+        if keys:
+            runs[1] = {self._divide(s, keys)}
+            total += self._adding(keys, told)
+        elif self._is_far:
+            strips = evenly(strips_seconds(far, m), m)
+            total += strips
+            if told is not None:
+                told.add(stream_term(far, m), strips)
+        for run in runs:
+            space = gemm_space(replace(self._request, func=extract_nests(s.func, run)))
+            if space is None:
+                return inf
+            best, costs = space.ranked()
+            total += float(costs[0])
+            if told is not None:
+                told.add_all(only(space.terms(best[:1])))
+        return total
 
     @cached_property
     def _rows_apart(self) -> float:
@@ -285,11 +334,15 @@ class ChainSpace(Space):
             return evenly(between.seconds(2 * between.elements * between.bytes_each), m)
         return float(space.ranked()[1][0])
 
-    def _adding(self, keys: int) -> float:
+    def _adding(self, keys: int, told: Ledger | None) -> float:
         """Adding up the sums of chunks."""
         c, m = self._chain.end, self._target.machine
-        count = c.reduce[0].extent // keys
-        return evenly(pass_seconds(2 * count * c.store.buffer.bytes, m), m) + m.meeting_seconds
+        nbytes = 2 * (c.reduce[0].extent // keys) * c.store.buffer.bytes
+        passed = evenly(pass_seconds(nbytes, m), m)
+        if told is not None:
+            told.add(pass_term(nbytes, m), passed)
+            told.add("team", m.meeting_seconds)
+        return passed + m.meeting_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +366,8 @@ class _Tiled:
         order = np.argsort(costs, kind="stable")[:count]
         return grid[order[np.isfinite(costs[order])]]
 
-    def seconds(self, points: Points) -> Costs:
-        """Of tiles by rows, vectors, packing and order."""
+    def seconds(self, points: Points, told: Ledger | None = None) -> Costs:
+        """Of tiles by rows, vectors, packing and order. `told` is told what they are made of."""
         rows, vectors, pack, outside = points.T
         total = np.zeros(len(points))
         extent = self.c.rows[-1].extent
@@ -323,14 +376,20 @@ class _Tiled:
             choices = Choices(
                 np.minimum(rows, size), vectors, n > 0, pack > 0, outside > 0, n, np.full_like(n, UNROLL)
             )
-            total += contraction_seconds(self._form(size, count * times, keys), choices, self.target)
+            form = self._form(size, count * times, keys)
+            total += contraction_seconds(form, choices, self.target)
+            if told is not None:
+                told.add_all(contraction_terms(form, choices, self.target))
         if self.is_first and self.keys:  # panels do not cross from one block into the next
             total[self.keys % (vectors * self.target.lanes(self.c.b.dtype.bytes)) != 0] = inf
         if not self.is_packed:
             transposed = strides_along(self.c.b, self.c.block, self.c.cols[-1:]) != 1
-            total += pack * panels_seconds(
+            packing = pack * panels_seconds(
                 self.c.b.buffer.size, self.c.b.dtype.bytes, transposed, self.target.machine
             )
+            total += packing
+            if told is not None:
+                told.add("copies", packing)
         return total
 
     def _keys(self) -> list[tuple[int, int]]:
