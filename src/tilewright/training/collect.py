@@ -51,8 +51,8 @@ NETWORK = "network"  # the source of kernels of models that were given
 PER_KERNEL = 30
 
 _SITE_RUNS = 10  # of a program as it is, to time its sites
-_RATIOS, _MOST_RATIOS = 6, 16  # of a candidate, given
-_ROUND_SECONDS = 0.06  # of a program that is run for them, given: what checking and handing over takes
+_RATIOS, _MOST_RATIOS = 6, 20  # of a candidate, given
+_ROUND_SECONDS = 0.12  # of a program that is run for them, given: half as long as building takes
 _CHILDREN_ROUNDS = 2  # after the first, which has two thirds of the trials; given
 _LEAST_SECONDS = 3e-6  # of a kernel, given: what is shorter takes as long as reading the clock
 _MANY_BUILT = 500  # candidates, given: some hundred megabytes of a process

@@ -10,7 +10,7 @@ from tilewright.training.net import Net
 
 T = TypeVar("T")
 
-ELEMENTS = 1 << 21  # of a tensor, given: larger than most caches that a core has to itself
+ELEMENTS = 1 << 22  # of a tensor, given: larger than most caches that a core has to itself
 _CHANNELS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
 _IMAGES = (4, 7, 8, 10, 14, 16, 20, 26, 28, 32, 40, 48, 56, 64, 80, 96, 112)
 _WIDTHS = (10, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096)
@@ -57,7 +57,8 @@ class Draw:
 
 def new_image(net: Net, draw: Draw) -> str:
     """An input of a program."""
+    least = draw.between(1 << 12, ELEMENTS // 4)
     while True:
         batch, c, (h, w) = draw.batch(), draw.channels(), draw.image()
-        if 1 << 11 <= batch * c * h * w <= ELEMENTS // 2:
+        if least <= batch * c * h * w <= 3 * least:
             return net.input(batch, c, h, w)

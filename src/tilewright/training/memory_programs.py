@@ -16,9 +16,10 @@ def memory_bound(net: Net, draw: Draw) -> None:
 
 
 def _matrix(net: Net, draw: Draw) -> str:
+    least = draw.between(1 << 13, ELEMENTS // 2)
     while True:
         shape = draw.batch(), draw.rows(), draw.width()
-        if 1 << 12 <= math.prod(shape) <= ELEMENTS:
+        if least <= math.prod(shape) <= 3 * least:
             return net.input(*shape)
 
 

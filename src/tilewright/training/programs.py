@@ -16,14 +16,24 @@ from tilewright.training.draws import ELEMENTS, Draw, new_image
 from tilewright.training.memory_programs import memory_bound
 from tilewright.training.net import Net
 
-_MACS = 1.2e8  # multiply-adds of a layer, given: a few milliseconds of a core
-_LEAST_MACS = 3e5  # given: about ten microseconds
-_PROGRAM_MACS = 8e8  # given: twenty milliseconds or so
+_MACS = 4e8  # multiply-adds of a layer, given: some ten milliseconds of a core
+_LEAST_MACS, _MOST_LEAST = 600_000, 80_000_000  # given: from ten microseconds on
+_PROGRAM_MACS = 1.5e9  # given: some ten milliseconds
 _ACTIVATIONS = ("", "Relu", "Relu", "Relu", "Silu", "Clip", "HardSwish", "LeakyRelu", "Sigmoid")
 
 
-def _is_fit(macs: float) -> bool:
-    return _LEAST_MACS <= macs <= _MACS
+class _Wanted:
+    """How many multiply-adds a layer is to have, about. Sizes are drawn until one fits."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
+        self._least = draw.between(_LEAST_MACS, _MOST_LEAST)
+
+    def is_met(self, macs: float) -> bool:
+        is_fit = self._least <= macs <= min(6 * self._least, _MACS)
+        if not is_fit and self._draw.chance(0.05):  # no sizes that can be drawn have as many, maybe
+            self._least = self._draw.between(_LEAST_MACS, _MOST_LEAST)
+        return is_fit
 
 
 # -------------------------------------------------------------------------------------------------------- convolutions
@@ -41,6 +51,7 @@ def _convolution(net: Net, draw: Draw) -> None:
 
 
 def _one_convolution(net: Net, draw: Draw, x: str) -> str:
+    wanted = _Wanted(draw)
     while True:
         batch, c_in, h, w = net.shapes[x]
         kernel = draw.one(((3, 3), (3, 3), (3, 3), (1, 1), (1, 1), (5, 5), (1, 7), (7, 1), (2, 2)))
@@ -52,9 +63,9 @@ def _one_convolution(net: Net, draw: Draw, x: str) -> str:
         is_residual = stride == 1 and kernel != (2, 2) and draw.chance(0.3)
         c_out = c_in if is_residual and c_in % group == 0 else c_out
         macs = batch * c_out * c_in // group * math.prod(kernel) * (h // stride) * (w // stride)
-        if _is_fit(macs) and min(h, w) >= stride * max(kernel):
+        if wanted.is_met(macs) and min(h, w) >= stride * max(kernel):
             break
-        if not _is_fit(batch * c_in * 64 * h * w) or draw.chance(0.2):
+        if draw.chance(0.2):
             x = new_image(net, draw)
     y = net.conv(x, c_out, kernel, strides=[stride] * 2, dilations=[dilation] * 2, group=group)
     if draw.chance(0.5):
@@ -93,9 +104,10 @@ def _depthwise(net: Net, draw: Draw) -> None:
     x = ""
     for _ in range(draw.one((2, 3, 4))):
         if not x or draw.chance(0.5):
+            least = draw.between(1 << 12, 1 << 18)
             while True:
                 batch, c, (h, w) = draw.one((1, 1, 1, 2, 4)), draw.channels(192), draw.image()
-                if 1 << 11 <= batch * c * h * w <= ELEMENTS // 8 and min(h, w) >= 7:
+                if least <= batch * c * h * w <= 3 * least and min(h, w) >= 7:
                     break
             x = net.input(batch, c, h, w)
         x = _block(net, draw, x)
@@ -131,6 +143,7 @@ def _transposed(net: Net, draw: Draw) -> None:
 
 
 def _transposed_convolution(net: Net, draw: Draw) -> str:
+    wanted = _Wanted(draw)
     while True:
         kernel, stride = draw.one(((2, 2), (2, 2), (3, 2), (4, 2), (3, 1), (4, 4)))
         batch, c_in, c_out, (h, w) = (
@@ -141,7 +154,7 @@ def _transposed_convolution(net: Net, draw: Draw) -> str:
         )
         if draw.chance(0.2):
             h = 1
-        if _is_fit(batch * c_in * c_out * h * w * kernel * (kernel if h > 1 else 1)):
+        if wanted.is_met(batch * c_in * c_out * h * w * kernel * (kernel if h > 1 else 1)):
             break
     sizes = (h, w) if h > 1 else (w,)
     x = net.input(batch, c_in, *sizes)
@@ -158,6 +171,7 @@ def _transposed_convolution(net: Net, draw: Draw) -> str:
 
 
 def _other_dimensions(net: Net, draw: Draw) -> str:
+    wanted = _Wanted(draw)
     while True:
         batch, c_in, c_out = draw.one((1, 1, 2)), draw.channels(256), draw.channels(256)
         if draw.chance(0.6):
@@ -171,7 +185,8 @@ def _other_dimensions(net: Net, draw: Draw) -> str:
             c_out = group = c_in
         macs = batch * c_in // group * c_out * math.prod(kernel) * math.prod(n // stride for n in sizes)
         size = batch * max(c_in, c_out) * math.prod(sizes)
-        if _is_fit(macs) and size <= ELEMENTS and all(n >= 2 * k for n, k in zip(sizes, kernel, strict=True)):
+        is_long = all(n >= 2 * k for n, k in zip(sizes, kernel, strict=True))
+        if size <= ELEMENTS and is_long and wanted.is_met(macs):
             break
     x = net.input(batch, c_in, *sizes)
     return net.conv(x, c_out, kernel, strides=[stride] * len(sizes), group=group)
@@ -188,12 +203,13 @@ def _gemm(net: Net, draw: Draw) -> None:
         if draw.chance(0.15):
             _batched_product(net, draw)
             continue
+        wanted = _Wanted(draw)
         while True:
             if not x or draw.chance(0.3):
                 x = net.input(draw.rows(), draw.width())
             rows, n_in = net.shapes[x]
             n_out = draw.width()
-            if _LEAST_MACS / 4 <= rows * n_in * n_out <= _MACS and n_in * n_out <= 1 << 23:
+            if n_in * n_out <= 1 << 23 and wanted.is_met(rows * n_in * n_out):
                 break
             x = ""
         act = draw.one(acts)
@@ -212,9 +228,10 @@ def _gemm(net: Net, draw: Draw) -> None:
 
 
 def _batched_product(net: Net, draw: Draw) -> None:
+    wanted = _Wanted(draw)
     while True:
         batch, m, n, k = draw.between(1, 32), draw.between(1, 512), draw.between(8, 512), draw.between(8, 512)
-        if _is_fit(batch * m * n * k) and batch * max(m * n, m * k, n * k) <= ELEMENTS // 2:
+        if wanted.is_met(batch * m * n * k) and batch * max(m * n, m * k, n * k) <= ELEMENTS // 2:
             break
     y = net.matmul(net.input(batch, m, k), net.input(batch, k, n))
     net.activation(y, draw.one(("", "Relu")))
@@ -291,10 +308,11 @@ def _decoding(net: Net, draw: Draw) -> None:
 def _recurrent(net: Net, draw: Draw) -> None:
     """LSTMs and GRUs, and what stands around them."""
     for _ in range(draw.one((1, 2))):
+        wanted = _Wanted(draw)
         while True:
             steps, batch = draw.between(4, 64), draw.one((1, 1, 1, 2, 4, 8))
             n_in, hidden = draw.width(512), draw.width(384)
-            if _is_fit(steps * batch * hidden * (n_in + hidden)):
+            if wanted.is_met(4 * steps * batch * hidden * (n_in + hidden)):
                 break
         kind, gates = draw.one((("LSTM", 4), ("GRU", 3)))
         ways = draw.one((1, 1, 2))
