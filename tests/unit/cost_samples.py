@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.learned.candidates import KernelCandidates
+from tilewright.learned.candidates import KernelCandidates, KernelGraph
 from tilewright.learned.features import ABSENT, FEATURES
+from tilewright.learned.kernel_graph import NODE_FEATURES, OPCODES
 from tilewright.training.rows import KernelKey
 from tilewright.training.samples import KernelSamples
 
@@ -20,6 +21,7 @@ def made_samples(
     seed: int = 0,
     noise: float = 0.01,
     names: Sequence[str] = (),
+    with_graphs: bool = False,
 ) -> list[KernelSamples]:
     """Tiles of many rows take longer than their costs say, and the more so the larger the kernel."""
     rng = np.random.default_rng(seed)
@@ -49,9 +51,18 @@ def made_samples(
                     "network",
                     kind,
                     1,
-                    KernelCandidates(features, costs),
+                    KernelCandidates(features, costs, made_graph(rng, size) if with_graphs else None),
                     seconds,
                     np.full(schedules, noise),
                 )
             )
     return found
+
+
+def made_graph(rng: np.random.Generator, size: float) -> KernelGraph:
+    """A chain of a few nodes with another beside it, as large as the kernel."""
+    count = int(rng.integers(4, 9))
+    nodes = np.zeros((count, len(NODE_FEATURES)))
+    nodes[:, NODE_FEATURES.index("elements")] = size
+    edges = [(n, n + 1) for n in range(count - 1)] + [(0, count - 1)]
+    return KernelGraph(rng.integers(0, len(OPCODES), count), nodes, np.array(edges, np.int64))

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
+from onnx import ModelProto
 
 from examples.models import mlp
 from tests.unit.cost_samples import made_samples
@@ -16,6 +17,7 @@ from tilewright.cli import cost
 from tilewright.cli.main import main
 from tilewright.ir.dtype import DType
 from tilewright.learned.features import ABSENT
+from tilewright.learned.graph_network import NetworkShape
 from tilewright.learned.model_file import StoredTrees, read_trees
 from tilewright.tir.printer import print_func
 from tilewright.training.boosting import TreeShape
@@ -25,6 +27,7 @@ from tilewright.training.explain import feature_words
 from tilewright.training.export import write_trees
 from tilewright.training.rows import KernelKey, KernelRow
 from tilewright.training.samples import KernelSamples
+from tilewright.training.torch_network import NetworkSettings
 from tilewright.training.trees import TreeSettings, train_trees
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -37,7 +40,7 @@ def corpus(monkeypatch: pytest.MonkeyPatch) -> str:
     """A corpus whose samples are made up; training is short."""
 
     def made(*_: object, **__: object) -> list[KernelSamples]:
-        return made_samples(programs=8, kernels=3, schedules=12, names=("unet", "gpt2"))
+        return made_samples(8, 3, 12, names=("unet", "gpt2"), with_graphs=True)
 
     monkeypatch.setattr(cost, "samples", made)
     monkeypatch.setattr(cost, "SCHEDULES", FEW)
@@ -88,6 +91,20 @@ def test_a_page_has_all_figures_and_its_drawings(
     for name in ("learned-seconds.svg", "learned-closed-form.svg"):
         assert f"({name})" in text
         ElementTree.parse(tmp_path / name)
+
+
+def test_networks_are_trained_and_judged_beside_trees(
+    corpus: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    small = NetworkSettings(NetworkShape(width=8), epochs=2)
+    monkeypatch.setattr(cost, "_NETWORKS", {"schedules": small, "seconds": replace(small, loss="absolute")})
+    said = json.loads(run("eval", corpus, "--seeds", "1", "--gnn", "1", "--json"))
+    assert said["gnn"]["splits"]["random"]["ape_mean"] != said["splits"]["random"]["ape_mean"]
+    assert said["gnn"]["fusion"]["mape"] > 0.0
+    path = tmp_path / "network.onnx"
+    assert json.loads(run("train", corpus, "-o", str(path), "--model", "gnn", "--json"))["bytes"] < 2 << 20
+    assert [o.name for o in ModelProto.FromString(path.read_bytes()).graph.output] == ["scores"]
 
 
 def test_too_few_schedules_are_no_corpus(

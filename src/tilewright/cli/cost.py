@@ -20,31 +20,40 @@ from tilewright.support.errors import UserError
 from tilewright.target.target import Target, native
 from tilewright.tir.func import Func
 from tilewright.tir.parser import parse_func
-from tilewright.training.ablations import ABLATIONS
+from tilewright.training.ablations import ABLATIONS, NETWORK_ABLATIONS
 from tilewright.training.corpus import Corpus
 from tilewright.training.dataset import LeftOut, samples
 from tilewright.training.evaluate import Evaluation, Train, evaluate
 from tilewright.training.explain import ExplainedKernel, ExplainedSchedule, explain_kernel
 from tilewright.training.export import write_trees
+from tilewright.training.export_network import write_network
 from tilewright.training.page import result_page
 from tilewright.training.samples import KernelSamples
+from tilewright.training.torch_network import (
+    NETWORK_SCHEDULES,
+    NETWORK_SECONDS,
+    NetworkSettings,
+    train_network,
+)
 from tilewright.training.trees import SCHEDULES, SECONDS, TreeSettings, train_trees
 
 
 def train_model(corpus: Path, output: Path, network: str, task: str, seed: int, as_json: bool) -> None:
-    found = _samples(corpus)
+    found = _samples(corpus, with_graphs=network == "gnn")
     started = time.perf_counter()
-    trained = train_trees(found, SCHEDULES if task == "schedules" else SECONDS, seed)
     about: dict[str, Any] = {
         "task": task,
         "seed": seed,
-        "rows": trained.rows,
-        "kernels": trained.kernels,
-        "programs": trained.programs,
+        "rows": sum(map(len, found)),
+        "kernels": len(found),
+        "programs": len({s.program for s in found}),
     }
-    size = write_trees(
-        output, StoredTrees(trained.ensemble, trained.settings.is_residual, trained.guard, about)
-    )
+    if network == "gnn":
+        size = write_network(output, train_network(found, _NETWORKS[task], seed), about)
+    else:
+        trained = train_trees(found, SCHEDULES if task == "schedules" else SECONDS, seed)
+        stored = StoredTrees(trained.ensemble, trained.settings.is_residual, trained.guard, about)
+        size = write_trees(output, stored)
     elapsed = time.perf_counter() - started
     if as_json:
         print_json(
@@ -52,21 +61,35 @@ def train_model(corpus: Path, output: Path, network: str, task: str, seed: int, 
         )
     else:
         click.echo(
-            f"{output}: {trained.ensemble.trees} trees from {trained.rows} schedules of {trained.kernels} kernels"
-            f" of {trained.programs} programs, {size / 1e6:.2f} MB, in {elapsed:.0f} s"
+            f"{output}: {network} from {about['rows']} schedules of {about['kernels']} kernels"
+            f" of {about['programs']} programs, {size / 1e6:.2f} MB, in {elapsed:.0f} s"
         )
 
 
-def evaluate_models(corpus: Path, seeds: int, page: Path | None, ablation_seeds: int, as_json: bool) -> None:
-    found = _samples(corpus)
-    evaluation = evaluate(found, _trainer(SCHEDULES), _trainer(SECONDS), seeds, note)
+_NETWORKS = {"schedules": NETWORK_SCHEDULES, "seconds": NETWORK_SECONDS}
+
+
+def evaluate_models(
+    corpus: Path, seeds: int, gnn: int, page: Path | None, ablation_seeds: int, as_json: bool
+) -> None:
+    found = _samples(corpus, with_graphs=gnn > 0)
+    models = {"Trees": evaluate(found, _trainer(SCHEDULES), _trainer(SECONDS), seeds, note)}
+    if gnn:
+        note("networks over graphs")
+        ranking, seconds = (_network_trainer(_NETWORKS[task]) for task in ("schedules", "seconds"))
+        models["Network over graphs"] = evaluate(found, ranking, seconds, gnn, note)
     if page is not None:
         ablations: dict[str, Evaluation] = {}
         for name, settings in ABLATIONS.items() if ablation_seeds else ():
             note(f"ablation: {name}")
             ablations[name] = evaluate(found, _trainer(settings), None, ablation_seeds)
-        _write_page(page, {"Trees": evaluation}, ablations, found)
-    result = evaluation.as_json()
+        for name, settings in NETWORK_ABLATIONS.items() if ablation_seeds and gnn else ():
+            note(f"ablation: {name}")
+            ablations[name] = evaluate(found, _network_trainer(settings), None, 1)
+        _write_page(page, models, ablations, found)
+    result = models["Trees"].as_json()
+    if gnn:
+        result["gnn"] = models["Network over graphs"].as_json()
     if as_json:
         print_json(result)
         return
@@ -87,6 +110,10 @@ def evaluate_models(corpus: Path, seeds: int, page: Path | None, ablation_seeds:
 
 def _trainer(settings: TreeSettings) -> Train:
     return lambda some, seed: train_trees(some, settings, seed).model
+
+
+def _network_trainer(settings: NetworkSettings) -> Train:
+    return lambda some, seed: train_network(some, settings, seed)
 
 
 def _write_page(
@@ -118,11 +145,11 @@ def _figure(value: float | None, key: str) -> str:
     return "-" if value is None else f"{value:.2f}" if key.endswith("tau") else f"{value:.2f} %"
 
 
-def _samples(folder: Path) -> list[KernelSamples]:
+def _samples(folder: Path, *, with_graphs: bool = False) -> list[KernelSamples]:
     corpus = Corpus(folder)
     corpus.check_exists()
     left_out = LeftOut()
-    found = samples(corpus, native(), left_out=left_out)
+    found = samples(corpus, native(), with_graphs=with_graphs, left_out=left_out)
     missing = {"failed": left_out.failed, "gone": left_out.gone, "unreadable": left_out.unreadable}
     rows = sum(map(len, found))
     note(

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.learned.features import FEATURES
+from tilewright.learned.graph_network import NetworkShape
 from tilewright.learned.guard import KERNEL_COLUMNS
+from tilewright.training.torch_network import NETWORK_SCHEDULES, NetworkSettings
 from tilewright.training.trees import SCHEDULES, TreeSettings
 
 ABLATIONS: Mapping[str, TreeSettings] = {
@@ -18,4 +20,12 @@ ABLATIONS: Mapping[str, TreeSettings] = {
     "no terms of costs": replace(SCHEDULES, without=("term_",)),
     "no knobs": replace(SCHEDULES, without=("knob_",)),
     "no features of the kernel": replace(SCHEDULES, without=FEATURES[KERNEL_COLUMNS]),
+}
+
+NETWORK_ABLATIONS: Mapping[str, NetworkSettings] = {
+    "network": NETWORK_SCHEDULES,
+    "network, early join": replace(NETWORK_SCHEDULES, shape=NetworkShape("early", "columns"), epochs=20),
+    "network, attention": replace(NETWORK_SCHEDULES, shape=NetworkShape("late", "attention")),
+    "network, squared errors": replace(NETWORK_SCHEDULES, loss="absolute"),
+    "network, no graph": replace(NETWORK_SCHEDULES, shape=NetworkShape(is_blind=True)),
 }

@@ -30,7 +30,11 @@ _OPSET, _IR = 18, 9  # what operators are written as; old enough for other reade
 
 def write_trees(path: Path, stored: StoredTrees, batch: int = BATCH) -> int:
     """The file's size in bytes."""
-    data = trees_model(stored, batch).SerializeToString(deterministic=True)
+    return write_model(path, trees_model(stored, batch))
+
+
+def write_model(path: Path, model: ModelProto) -> int:
+    data = model.SerializeToString(deterministic=True)
     try:
         path.write_bytes(data)
     except OSError as e:

@@ -35,10 +35,10 @@ COMMAND = SubCommands(
                 ),
                 click.Option(
                     ["--model", "network"],
-                    type=click.Choice(["trees"]),
+                    type=click.Choice(["trees", "gnn"]),
                     default="trees",
                     show_default=True,
-                    help="What is trained.",
+                    help="What is trained: trees, or a network over the graph of the kernel, to compare with.",
                 ),
                 click.Option(
                     ["--task"],
@@ -67,6 +67,15 @@ COMMAND = SubCommands(
                     show_default=True,
                     type=click.IntRange(1),
                     help="Times that each split is trained; of the random one, each holds out other programs.",
+                ),
+                click.Option(
+                    ["--gnn"],
+                    is_flag=False,
+                    flag_value=2,
+                    default=0,
+                    type=click.IntRange(0),
+                    metavar="[SEEDS]",
+                    help="Judge networks over graphs of kernels as well, with 2 seeds or so many: they train for long.",
                 ),
                 click.Option(
                     ["--page"],
