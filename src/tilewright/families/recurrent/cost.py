@@ -6,21 +6,23 @@ and the multiply-adds are done meanwhile.
 
 from collections.abc import Callable, Collection
 from math import ceil, prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from tilewright.cost.parallel import few_parts
-from tilewright.cost.stream import pass_seconds
+from tilewright.cost.stream import pass_seconds, pass_term
+from tilewright.cost.terms import Amounts, Ledger, Term, gathered, scaled, with_team
 from tilewright.cost.work import domain
 from tilewright.families.elementwise.cost import alone_seconds, spatial_seconds
 from tilewright.families.gemm.cost import ASKED_IN_ORDER, BEHIND_READS
-from tilewright.families.gemm.panel_tile import panel_seconds
+from tilewright.families.gemm.panel_tile import panel_seconds, panel_terms
 from tilewright.families.gemm.recipe import try_contraction
 from tilewright.families.recurrent.match import RecurrentNest
 from tilewright.families.space import Costs, Points
 from tilewright.ir.expr import loads
 from tilewright.schedule.find import top_level
+from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, For, Stmt, blocks
@@ -33,42 +35,87 @@ def recurrent_seconds(nest: RecurrentNest, points: Points, target: Target) -> Co
     """Of a nest, by (rows of a part, columns of a part, rows, vectors, unroll and prefetch of the register tile); parts
     are 0 where it is not divided.
     """
-    m, lanes = target.machine, target.lanes(4)
-    total = np.full(len(points), sum(spatial_seconds(b, lanes, m) for b in nest.every if not b.is_reduction))
+    m = target.machine
+    total = np.full(len(points), _spatial_seconds(nest, target))
     for row_part, column_part in np.unique(points[:, :2], axis=0).tolist():
         here = (points[:, 0] == row_part) & (points[:, 1] == column_part)
-        tiles = points[here, 2:]
-        row_parts = nest.rows[0].extent // row_part if row_part in nest.row_sizes else 1
-        column_parts = nest.columns[-1].extent // column_part if column_part in nest.column_sizes else 1
+        tiles, divided = points[here, 2:], _divided(nest, row_part, column_part)
         for block in nest.every:
             if block.is_reduction:
-                passes = nest.iterations * row_parts
-                total[here] += _sum_seconds(block, passes, row_part, column_part, tiles, target)
-        parts = nest.outer_parts * row_parts * column_parts
-        meetings = 1 if column_parts == 1 else nest.iterations
-        most = ceil(parts / m.threads)  # of one core: all of them
-        total[here] *= few_parts(parts) * (most / parts)
-        total[here] += m.part_seconds * meetings * most
-        total[here] += m.meeting_seconds * (meetings if m.threads > 1 else 1)
+                total[here] += _sum_seconds(block, divided, tiles, target)
+        most = ceil(divided.parts / m.threads)  # of one core: all of them
+        total[here] *= few_parts(divided.parts) * (most / divided.parts)
+        total[here] += m.part_seconds * divided.meetings * most
+        total[here] += m.meeting_seconds * (divided.meetings if m.threads > 1 else 1)
     return total
 
 
+def recurrent_terms(nest: RecurrentNest, points: Points, target: Target) -> dict[Term, FloatArray]:
+    """What these seconds are made of."""
+    m, seconds = target.machine, recurrent_seconds(nest, points, target)
+    found: list[tuple[IntArray, Amounts]] = []
+    for row_part, column_part in np.unique(points[:, :2], axis=0).tolist():
+        here = np.flatnonzero((points[:, 0] == row_part) & (points[:, 1] == column_part))
+        tiles, divided, told = points[here, 2:], _divided(nest, row_part, column_part), Ledger()
+        told.add("beside", _spatial_seconds(nest, target))
+        for block in nest.every:
+            if block.is_reduction:
+                _sum_seconds(block, divided, tiles, target, told)
+        share = ceil(divided.parts / m.threads) / divided.parts
+        found.append((here, with_team(scaled(told.terms, share), seconds[here])))
+    return gathered(len(points), found)
+
+
+class _Divided(NamedTuple):
+    """How a nest is divided."""
+
+    row_part: int
+    column_part: int
+    passes: int  # over the operands of sums
+    parts: int
+    meetings: int
+
+
+def _divided(nest: RecurrentNest, row_part: int, column_part: int) -> _Divided:
+    row_parts = nest.rows[0].extent // row_part if row_part in nest.row_sizes else 1
+    column_parts = nest.columns[-1].extent // column_part if column_part in nest.column_sizes else 1
+    parts = nest.outer_parts * row_parts * column_parts
+    meetings = 1 if column_parts == 1 else nest.iterations
+    return _Divided(row_part, column_part, nest.iterations * row_parts, parts, meetings)
+
+
+def _spatial_seconds(nest: RecurrentNest, target: Target) -> float:
+    m, lanes = target.machine, target.lanes(4)
+    return sum(spatial_seconds(b, lanes, m) for b in nest.every if not b.is_reduction)
+
+
 def _sum_seconds(
-    block: Block, passes: int, row_part: int, column_part: int, tiles: Points, target: Target
+    block: Block, divided: _Divided, tiles: Points, target: Target, told: Ledger | None = None
 ) -> Costs:
-    """Of all iterations of all parts, each of which passes over the largest operand anew."""
-    m, made, c = target.machine, block.store.buffer, try_contraction(block)
+    """Of all iterations of all parts, each of which passes over the largest operand anew. `told` is told what they are
+    made of.
+    """
+    m, made, c, passes = target.machine, block.store.buffer, try_contraction(block), divided.passes
     operands = [ld.buffer.bytes for ld in loads(block.store.value) if ld.buffer is not made]
-    again = passes * pass_seconds(
-        min(max(operands, default=0), domain(block) // passes * made.dtype.bytes), m
-    )
+    nbytes = min(max(operands, default=0), domain(block) // passes * made.dtype.bytes)
+    again, where = passes * pass_seconds(nbytes, m), pass_term(nbytes, m)
     if c is None:
-        return np.full(len(tiles), max(again, domain(block) / target.lanes(4) / m.hertz))
-    rows = row_part or (c.rows[-1].extent if c.rows else 1)
-    cols = min(column_part or c.cols[-1].extent, c.cols[-1].extent)
+        computed = domain(block) / target.lanes(4) / m.hertz
+        if told is not None:
+            told.add(where if again > computed else "arithmetic", max(again, computed))
+        return np.full(len(tiles), max(again, computed))
+    rows = divided.row_part or (c.rows[-1].extent if c.rows else 1)
+    cols = min(divided.column_part or c.cols[-1].extent, c.cols[-1].extent)
     times = domain(block) / (rows * cols * prod(it.extent for it in c.reduce))
     computing = panel_seconds(c, rows, tiles, target, cols, prefetch=tiles[:, 3]) * times
     asked = np.where((tiles[:, 3] > 0) & (rows == 1), ASKED_IN_ORDER, 1.0)
+    if told is not None:
+        own, is_read = (
+            panel_terms(c, rows, tiles, target, cols, prefetch=tiles[:, 3]),
+            again * asked > computing,
+        )
+        told.add_all(scaled(own, np.where(is_read, BEHIND_READS, 1.0 + BEHIND_READS) * times))
+        told.add(where, np.where(is_read, again * asked, 0.0))
     return np.maximum(again * asked, computing) + BEHIND_READS * computing
 
 

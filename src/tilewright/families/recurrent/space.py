@@ -12,13 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
+from tilewright.cost.terms import Terms, added, spread
 from tilewright.cost.work import domain
 from tilewright.families.extract import buffers_of, extract_nests
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.panel_tile import UNROLLS, panel_tiles
 from tilewright.families.gemm.space import gemm_space, one_row_sizes
 from tilewright.families.gemm.tiles import RegisterTile
-from tilewright.families.recurrent.cost import around_recurrent_seconds, recurrent_seconds
+from tilewright.families.recurrent.cost import around_recurrent_seconds, recurrent_seconds, recurrent_terms
 from tilewright.families.recurrent.match import RecurrentNest, recurrent_nests
 from tilewright.families.recurrent.recipe import (
     RecurrentPlan,
@@ -75,6 +76,10 @@ class RecurrentSpace(Space):
     def cost(self, points: Points) -> Costs:
         nests = sum(recurrent_seconds(nest, points, self._request.target) for nest in self._nests)
         return np.add(nests, self._around)
+
+    def terms(self, points: Points) -> Terms:
+        nests = [recurrent_terms(nest, points, self._request.target) for nest in self._nests]
+        return spread(added(*nests, {"beside": self._around}), len(points))
 
     @cached_property
     def _around(self) -> float:

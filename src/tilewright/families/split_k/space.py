@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.cost.parallel import ENOUGH_PARTS, few_parts, shared_seconds, team_seconds
-from tilewright.cost.stream import stream_seconds
+from tilewright.cost.stream import stream_seconds, stream_term
+from tilewright.cost.terms import Amounts, Ledger, Terms, only, scaled, scaled_to, stacked, with_team
 from tilewright.cost.work import block_seconds, domain
 from tilewright.families.elementwise.cost import around_seconds
 from tilewright.families.extract import extract_nests
@@ -98,8 +99,9 @@ class SplitKSpace(Space):
         times: dict[int, _Time],
         whole: _Whole,
         request: ScheduleRequest,
+        estimate: "_Estimate",
     ) -> None:
-        self._whole = whole
+        self._whole, self._estimate = whole, estimate
         self._start, self._sums, self._target = start, sums, request.target
         self._times, self._alone = times, request.alone
         self.knobs = (Knob("chunks", tuple(times)),)
@@ -118,6 +120,20 @@ class SplitKSpace(Space):
         best = min(self._times.values(), key=lambda t: t.shared)
         level = self._whole.seconds * best.weighed / self._whole.time.weighed
         return shared / best.shared * level
+
+    def terms(self, points: Points) -> Terms:
+        costs = self.cost(points)
+        return stacked([self._point_terms(int(n), float(c)) for (n,), c in zip(points, costs, strict=True)])
+
+    def _point_terms(self, chunks: int, seconds: float) -> Amounts:
+        time, told, threads = self._times.get(chunks), Ledger(), self._target.machine.threads
+        if time is None:
+            return {}
+        self._estimate.divided(chunks, told)
+        if threads == 1:
+            return only(scaled_to(told.terms, seconds))
+        share = -(-time.parts // threads) / time.parts
+        return only(with_team(scaled(told.terms, share), seconds))
 
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
@@ -167,7 +183,7 @@ def split_k_space(request: ScheduleRequest) -> Space | None:
         return None
     times = {n: ask.divided(n) for n in _CHUNKS if all(one.chunks(n) > 1 for one in sums)}
     paying = {n: t for n, t in times.items() if t is not None and t.pays(whole.time)}
-    return SplitKSpace(start, sums, paying, whole, request) if paying else None
+    return SplitKSpace(start, sums, paying, whole, request, ask) if paying else None
 
 
 class _Estimate:
@@ -203,17 +219,20 @@ class _Estimate:
             return _Whole(_Time(alone, team_seconds(alone, parts, self._machine), parts), seconds)
         return None
 
-    def divided(self, wanted: int) -> _Time | None:
+    def divided(self, wanted: int, told: Ledger | None = None) -> _Time | None:
+        """`told` is told what its time on one core is made of."""
         total = _Time(self._others, team_seconds(self._others, ENOUGH_PARTS, self._machine), ENOUGH_PARTS)
+        if told is not None:
+            told.add("beside", self._others)
         for one in self._sums:
-            found = self._one(one, one.chunks(wanted))
+            found = self._one(one, one.chunks(wanted), told)
             if found is None:
                 return None
             alone, shared = total.alone + found.alone, total.shared + found.shared
             total = _Time(alone, shared, min(total.parts, found.parts))
         return total
 
-    def _one(self, one: _Sum, chunks: int) -> _Time | None:
+    def _one(self, one: _Sum, chunks: int, told: Ledger | None) -> _Time | None:
         s = self._start.branch()
         try:
             name = divide_reduction(s, one.block.name, one.over, chunks)
@@ -228,8 +247,23 @@ class _Estimate:
             alone = self._roughly(one.block) if len(self._sums) > 1 else self._alone(one, seconds, parts)
             m = self._machine
             shared = team_seconds(alone, parts, m) + m.meeting_seconds
+            if told is not None:
+                self._tell(told, one, space, decisions, alone, seconds / few_parts(parts))
+                told.add("team", parts * m.part_seconds + after)  # sums are added up for the sake of teams
             return _Time(alone + parts * m.part_seconds + after, shared + after, parts)
         return None
+
+    def _tell(
+        self, told: Ledger, one: _Sum, space: Space, decisions: KnobValues, alone: float, computed: float
+    ) -> None:
+        """Of chunks that take so long `alone`: what a family says of them, unless it takes longer to read them."""
+        if len(self._sums) > 1:
+            told.add("arithmetic", alone)
+        elif alone > computed:
+            told.add(stream_term(self._read_bytes(one), self._machine), alone)
+        else:
+            point = np.array([[decisions[k.name] for k in space.knobs]], np.int64)
+            told.add_all(scaled_to(only(space.terms(point)), alone))
 
     def _cheapest(self, request: ScheduleRequest) -> Iterator[tuple[Space, KnobValues, float]]:
         """Of each family that has a schedule, with its cost."""
@@ -244,5 +278,8 @@ class _Estimate:
         """What one core needs, by a rule that also counts how well teams can share. What is read takes its time, which
         not all rules count.
         """
-        nbytes = sum(b.bytes for b in {ld.buffer for ld in loads(one.block.store.value)})
+        nbytes = self._read_bytes(one)
         return max(seconds / few_parts(parts), stream_seconds(nbytes, nbytes, self._machine))
+
+    def _read_bytes(self, one: _Sum) -> int:
+        return sum(b.bytes for b in {ld.buffer for ld in loads(one.block.store.value)})

@@ -10,8 +10,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.parallel import ranked_seconds
-from tilewright.cost.stream import pass_seconds
+from tilewright.cost.parallel import ranked_seconds, ranked_terms
+from tilewright.cost.stream import pass_seconds, pass_term
+from tilewright.cost.terms import Amounts, Term, Terms, added, gathered, spread
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.prepare import schedule_rest
@@ -22,6 +23,7 @@ from tilewright.families.tensor.materialize import apply_mapping
 from tilewright.ir.expr import free_vars
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
+from tilewright.support.arrays import IntArray
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.intrinsics import intrinsics_of
@@ -49,10 +51,11 @@ class TensorSpace(Space):
         self._choices: dict[tuple[int, int], tuple[Intrinsic, MappingChoice]] = {
             (n, a): (m.intrinsic, choice) for n, m in found.items() for a, choice in enumerate(m.choices)
         }
-        self._seconds = {
-            key: _seconds(choice, mapping_terms(choice, intrinsic, target, constants))
+        self._cycles = {
+            key: mapping_terms(choice, intrinsic, target, constants)
             for key, (intrinsic, choice) in self._choices.items()
         }
+        self._seconds = {key: _seconds(self._choices[key][1], cycles) for key, cycles in self._cycles.items()}
         roles = max(s.ndim for s in self._seconds.values())
         rows: list[tuple[int, ...]] = []
         for key, seconds in self._seconds.items():
@@ -76,14 +79,31 @@ class TensorSpace(Space):
         alone = self._mapping_seconds(points) + self._beside
         return ranked_seconds(alone, self._tiles, self._target.machine)
 
+    def terms(self, points: Points) -> Terms:
+        m, found = self._target.machine, list[tuple[IntArray, Amounts]]()
+        for key, cycles in self._cycles.items():
+            here, at = self._places(key, points)
+            if here.size:
+                found.append((here, cycles.at(at)))
+        alone = added(gathered(len(points), found), self._around, {"team": m.meeting_seconds})
+        return spread(ranked_terms(alone, self._tiles, m), len(points))
+
     @cached_property
     def _beside(self) -> float:
-        """What does not depend on the mapping: the other blocks, and what streams while nothing else is done."""
-        func = self._start.func
+        """What does not depend on the mapping."""
+        beside = self._target.machine.meeting_seconds
+        for seconds in self._around.values():
+            beside += seconds
+        return beside
+
+    @cached_property
+    def _around(self) -> dict[Term, float]:
+        """The other blocks, and what streams while nothing else is done."""
+        func, m = self._start.func, self._target.machine
         around = around_seconds(func, self._block, self._target, self._constants)
         least = min(float(s.min(initial=np.inf)) for s in self._seconds.values())
-        streamed = pass_seconds(block_bytes([find_block(func, self._block)]), self._target.machine)
-        return self._target.machine.meeting_seconds + around + max(streamed - around - least, 0.0)
+        nbytes = block_bytes([find_block(func, self._block)])
+        return {"beside": around, pass_term(nbytes, m): max(pass_seconds(nbytes, m) - around - least, 0.0)}
 
     @property
     def _tiles(self) -> float:
@@ -94,12 +114,17 @@ class TensorSpace(Space):
     def _mapping_seconds(self, points: Points) -> Costs:
         out = np.full(len(points), np.inf)
         for key, seconds in self._seconds.items():
-            at = points[:, 2 : 2 + seconds.ndim]
-            here = (
-                (points[:, :2] == key).all(axis=1) & (at >= 0).all(axis=1) & (at < seconds.shape).all(axis=1)
-            )
-            out[here] = seconds[tuple(at[here].T)]
+            here, at = self._places(key, points)
+            out[here] = seconds[at]
         return out
+
+    def _places(self, key: tuple[int, int], points: Points) -> tuple[IntArray, tuple[IntArray, ...]]:
+        """Which points there are of an assignment of operands to an intrinsic, and the groups of each role."""
+        shape = self._seconds[key].shape
+        at = points[:, 2 : 2 + len(shape)]
+        is_here = (points[:, :2] == key).all(axis=1) & (at >= 0).all(axis=1) & (at < shape).all(axis=1)
+        here = np.flatnonzero(is_here)
+        return here, tuple(at[here].T)
 
     def build(self, decisions: KnobValues) -> Draft:
         key = decisions["intrinsic"], decisions["assignment"]
