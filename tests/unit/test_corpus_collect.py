@@ -5,22 +5,35 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import ModelProto
 
 from examples.models import mlp
+from tilewright.support.errors import UserError
 from tilewright.target.target import AVX2
 from tilewright.training import collect
 from tilewright.training.collect import Collector, CollectProgress, SourceProgram, machine_name
-from tilewright.training.corpus import Corpus, trial_key
+from tilewright.training.corpus import Corpus, UnwritableCorpusError, trial_key
+from tilewright.training.net import Net
 from tilewright.training.rows import TrialRow
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Built, Point
+from tilewright.tuning.crew import NobodyLeftError
 from tilewright.tuning.insides import InsideOutcome
 from tilewright.tuning.sites import SitedProgram
 from tilewright.tuning.trial import Candidate, TrialStatus
 from tilewright.tuning.workplace import Workplace
 
+
+def convolutions() -> ModelProto:
+    net = Net(np.random.default_rng(0))
+    net.conv(net.same("Relu", net.conv(net.input(1, 16, 12, 12), 32, (3, 3))), 16, (3, 3))
+    return net.model("convolutions")
+
+
 PROGRAM = SourceProgram("mlp", "gemm", lambda: mlp((32, 24, 16), batch=2))
+CONVOLUTIONS = SourceProgram("convolutions", "convolution", convolutions)
 SECONDS = 1e-3  # of each site
 
 
@@ -47,13 +60,15 @@ def _made(decisions: object) -> Candidate:
 
 
 class Runner:
-    """The first candidate at a site is wrong, others take half as long. After `lives` runs it is interrupted."""
+    """The first candidate at a site is wrong, others take half as long. After `lives` runs it is interrupted, or fails
+    with `loss`.
+    """
 
     copies = 1
 
-    def __init__(self, lives: float) -> None:
+    def __init__(self, lives: float, loss: UserError | None = None) -> None:
         self.seconds: Sequence[float] = ()
-        self.lives = lives
+        self.lives, self.loss = lives, loss
         self.placed: list[list[int]] = []
 
     def __enter__(self) -> "Runner":
@@ -68,7 +83,7 @@ class Runner:
     def run(self, placed: Sequence[tuple[int, Candidate]], runs: int) -> list[InsideOutcome]:
         self.lives -= 1
         if self.lives < 0:
-            raise KeyboardInterrupt
+            raise self.loss or KeyboardInterrupt
         self.placed.append([site for site, _ in placed])
         if len(self.placed) == 1:
             return [InsideOutcome(TrialStatus.WRONG_RESULT, message="off") for _ in placed]
@@ -87,11 +102,15 @@ class Bench:
         per_kernel: int = 12,
         lives: float = math.inf,
         budget: float = math.inf,
+        structures: int = 0,
+        loss: UserError | None = None,
     ) -> tuple[CollectProgress, Builder, Runner]:
-        builder, runner = Builder(), Runner(lives)
+        builder, runner = Builder(), Runner(lives, loss)
         self._patch.setattr(collect, "workplace", lambda *args: Workplace(builder, runner))  # pyright: ignore
         self._patch.setattr(collect, "Insides", lambda *args: runner)  # pyright: ignore
-        with Collector(self.corpus, AVX2, per_kernel=per_kernel, budget=budget) as collector:
+        with Collector(
+            self.corpus, AVX2, per_kernel=per_kernel, budget=budget, structures=structures
+        ) as collector:
             collector.run(programs)
             return collector.now, builder, runner
 
@@ -173,6 +192,36 @@ def test_a_program_that_cannot_be_measured_does_not_end_the_build(bench: Bench, 
     assert [name for name, _ in now.problems] == ["broken"] and now.programs == 2
     rows = {p.program: p.problem for p in bench.corpus.programs()}
     assert rows["broken"] and not rows["mlp"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "hint"),
+    [
+        (NobodyLeftError("all nodes are lost", hint="--resume"), "the same command goes on"),
+        (UnwritableCorpusError("no space left", hint="make room"), "make room"),
+    ],
+)
+def test_what_a_program_has_no_part_in_ends_the_build(bench: Bench, loss: UserError, hint: str) -> None:
+    """And the program is not given up for it."""
+    with pytest.raises(UserError, match=loss.message) as caught:
+        bench.collect([PROGRAM], lives=2, loss=loss)
+    assert caught.value.hint is not None and hint in caught.value.hint
+    assert not bench.corpus.programs()
+    kept = bench.trials()
+    assert kept
+    now, _, _ = bench.collect([PROGRAM])
+    assert now.programs == 1 and now.trials == 24 - len(kept) and not now.problems
+
+
+def test_other_structures_bring_kernels_also_of_a_program_that_was_complete(bench: Bench) -> None:
+    bench.collect([CONVOLUTIONS], per_kernel=2)
+    own = set(bench.corpus.kernels())
+    now, _, _ = bench.collect([CONVOLUTIONS], per_kernel=2, structures=1)
+    more = set(bench.corpus.kernels()) - own
+    assert len(more) == now.kernels > 0 and now.trials == 2 * len(more)
+    assert [p.structures for p in bench.corpus.programs()] == [1]
+    again, builder, _ = bench.collect([CONVOLUTIONS], per_kernel=2)
+    assert again.programs == 1 and not builder.built
 
 
 def test_processes_that_have_built_many_candidates_are_replaced(

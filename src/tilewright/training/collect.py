@@ -32,11 +32,12 @@ from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
 from tilewright.tir.printer import print_func
-from tilewright.training.corpus import Corpus, ProgramRow
+from tilewright.training.corpus import Corpus, ProgramRow, UnwritableCorpusError
 from tilewright.training.points import Choose, KernelPoints, decisions_text, farthest_points
 from tilewright.training.rows import KernelKey, KernelRow, TrialRow
 from tilewright.tuning.candidate import DEFAULT, Task
 from tilewright.tuning.candidates import Candidates, Point
+from tilewright.tuning.crew import NobodyLeftError
 from tilewright.tuning.insides import InsideOutcome, Insides
 from tilewright.tuning.program_source import ProgramSource
 from tilewright.tuning.sites import SitedProgram, sited
@@ -171,7 +172,7 @@ class Collector(Closing):
             if self.is_over:
                 break
             done = complete.get(p.name)
-            if done is not None and (done.per_kernel >= self.per_kernel or done.problem):
+            if done is not None and self._is_enough(done):
                 self.now.programs += 1
                 continue
             self.now.program = p.name
@@ -192,6 +193,10 @@ class Collector(Closing):
     def _is_ours(self, row: ProgramRow) -> bool:
         return (row.machine, row.threads) == (self._machine, self.threads)
 
+    def _is_enough(self, row: ProgramRow) -> bool:
+        is_whole = row.per_kernel >= self.per_kernel and row.structures >= self.structures
+        return is_whole or bool(row.problem)
+
     # ------------------------------------------------------------------------------------------------------ a program
 
     def _collect(self, program: SourceProgram) -> None:
@@ -199,6 +204,11 @@ class Collector(Closing):
         problem = ""
         try:
             self._measure(program)
+        except NobodyLeftError as e:  # the program has no part in that, nor in what follows
+            hint = "what was measured is kept: the same command goes on when the nodes are back"
+            raise UserError(e.message, hint=hint) from e
+        except UnwritableCorpusError:
+            raise
         except UserError as e:
             problem = e.message
             self.now.problems.append((program.name, problem))
@@ -209,6 +219,7 @@ class Collector(Closing):
             self.now.kernels - before[0],
             self.now.trials - before[1],
             problem,
+            self.structures,
         )
         self.corpus.complete(row)
         self.now.programs += 1

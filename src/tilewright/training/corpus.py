@@ -35,6 +35,10 @@ _KERNELS, _PROGRAMS, _LOCK = "kernels.parquet", "programs.parquet", ".lock"
 _MANY_PARTS = 32  # given: to open as many takes as long as to read them
 
 
+class UnwritableCorpusError(UserError):
+    """A file of the corpus cannot be written."""
+
+
 class TrialKey(NamedTuple):
     """What makes two trials the same."""
 
@@ -52,8 +56,8 @@ def trial_key(row: TrialRow) -> TrialKey:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """A program that is complete: each of its kernels has `per_kernel` trials, or as many as it has schedules. Where it
-    cannot be measured, `problem` says why.
+    """A program that is complete: each of its kernels has `per_kernel` trials, or as many as it has schedules, and so
+    have those of as many other structures. Where it cannot be measured, `problem` says why.
     """
 
     program: str
@@ -64,6 +68,7 @@ class ProgramRow:
     kernels: int
     trials: int
     problem: str
+    structures: int = 0  # corpora that were written before there were any have none
 
 
 class Corpus:
@@ -215,7 +220,7 @@ class Corpus:
             with suppress(OSError):
                 temporary.unlink()
             if isinstance(e, OSError):
-                raise UserError(
+                raise UnwritableCorpusError(
                     f"the corpus cannot be written: {e.strerror or e}",
                     where=str(path),
                     hint="make room, or name another folder",

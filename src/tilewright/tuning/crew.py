@@ -25,6 +25,10 @@ _RESUME = Hint(
 )
 
 
+class NobodyLeftError(UserError):
+    """All actors that do some work are lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeProblem:
     """The answer of an actor that cannot do what it was asked for."""
@@ -62,10 +66,10 @@ class Crew:
         self.lost: list[str] = []  # why, of each member that was
 
     def check(self) -> None:
-        """UserError if everybody is lost."""
+        """NobodyLeftError if everybody is lost."""
         if not self.members:
             last = f"; the last: {self.lost[-1]}" if self.lost else ""
-            raise UserError(f"all nodes of the cluster that {self._does} are lost{last}", hint=_RESUME)
+            raise NobodyLeftError(f"all nodes of the cluster that {self._does} are lost{last}", hint=_RESUME)
 
     def spread(self, requests: Sequence[T], ask: Callable[[Member, T], Any]) -> dict[int, Any]:
         """Hand each request to one of the members: the answers by number. There is none to a request that has cost
