@@ -18,6 +18,7 @@ from tilewright.training.metrics import (
     kendall_tau,
     program_taus,
     regrets,
+    sure_regrets,
     taus_by_kind,
 )
 from tilewright.training.samples import KernelSamples
@@ -41,6 +42,14 @@ def test_regret_of_a_program_is_that_of_all_of_its_kernels() -> None:
     predictions = [guesses(2, 1), guesses(9, 1), guesses(1, 2)]  # the slower, the quicker, the quicker
     assert regrets(samples, predictions) == pytest.approx({"a": 100.0 * 1.0 / 4.0, "b": 0.0})
     assert regrets(samples, predictions, top=2) == {"a": 0.0, "b": 0.0}
+
+
+def test_a_choice_that_may_be_the_best_costs_nothing_beyond_noise() -> None:
+    noisy = replace(timed("a", 1.0, 1.04, 1.5), noise=np.full(3, 0.05))
+    for chosen, plain, sure in ((0, 0.0, 0.0), (1, 4.0, 0.0), (2, 50.0, 50.0)):
+        predictions = [np.where(np.arange(3) == chosen, 0.0, 1.0)]
+        assert regrets([noisy], predictions) == pytest.approx({"a": plain})
+        assert sure_regrets([noisy], predictions) == pytest.approx({"a": sure})
 
 
 def test_what_is_predicted_alike_is_taken_at_random() -> None:

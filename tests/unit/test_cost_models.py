@@ -67,6 +67,15 @@ def test_pairs_within_their_noise_are_not_ranked() -> None:
     assert loud.gaps.min() > 0.2 * 2**0.5 > quiet.gaps.min()
 
 
+def test_noisy_pairs_count_less() -> None:
+    (one,) = SAMPLES[:1]
+    weights = [
+        ranked_pairs(stacked([replace(one, noise=np.full(len(one), noise))]), seed=0).weights.sum()
+        for noise in (0.0, 0.05, 0.2)
+    ]
+    assert weights[0] == pytest.approx(len(one)) and weights[0] > weights[1] > 2 * weights[2] > 0.0
+
+
 def test_a_soft_loss_is_least_where_scores_are_times() -> None:
     table = stacked(SAMPLES[:3])
     loss = PairLoss(ranked_pairs(table, seed=0), len(table.log_seconds))

@@ -16,6 +16,7 @@ from tilewright.training.metrics import (
     kernel_taus,
     program_taus,
     regrets,
+    sure_regrets,
     taus_by_kind,
 )
 from tilewright.training.samples import KernelSamples
@@ -33,6 +34,8 @@ class SplitResult:
 
     regrets: dict[int, list[float]] = field(default_factory=lambda: {k: [] for k in _TOPS})
     analytical_regrets: dict[int, list[float]] = field(default_factory=lambda: {k: [] for k in _TOPS})
+    sure: list[float] = field(default_factory=list[float])  # regrets beyond noise
+    analytical_sure: list[float] = field(default_factory=list[float])
     taus: list[float] = field(default_factory=list[float])
     analytical_taus: list[float] = field(default_factory=list[float])
     kind_taus: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list[float]))
@@ -47,6 +50,8 @@ class SplitResult:
             if top == 1:
                 self.worst = max(self.worst, *((v, k) for k, v in found.items()))
                 self.seed_regrets.append(float(np.mean(list(found.values()))))
+        self.sure += sure_regrets(test, predictions).values()
+        self.analytical_sure += sure_regrets(test, stated).values()
         taus = kernel_taus(test, predictions)
         self.taus += taus[np.isfinite(taus)].tolist()
         for kind, tau in taus_by_kind(test, taus).items():
@@ -63,6 +68,8 @@ class SplitResult:
             "top5_regret": _mean(self.regrets[5]),
             "top10_regret": _mean(self.regrets[10]),
             "tau": _mean(self.taus),
+            "ape_beyond_noise": _mean(self.sure),
+            "analytical_ape_beyond_noise": _mean(self.analytical_sure),
             "analytical_ape_worst": max(self.analytical_regrets[1], default=None),
             "analytical_top5_regret": _mean(self.analytical_regrets[5]),
             "analytical_top10_regret": _mean(self.analytical_regrets[10]),

@@ -7,6 +7,7 @@ them. *τ* is Kendall's rank correlation of the schedules of a kernel. *MAPE* is
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -30,6 +31,22 @@ def regrets(samples: Sequence[KernelSamples], predictions: Predictions, top: int
         lost[s.program] += expected_best(s.seconds, predicted, top) - float(s.seconds.min())
         best[s.program] += float(s.seconds.min())
     return {program: 100.0 * lost[program] / best[program] for program in best}
+
+
+def sure_regrets(samples: Sequence[KernelSamples], predictions: Predictions) -> dict[str, float]:
+    """The same for the first choice, where it counts only if it is slower than the best by more than their noise: of
+    many schedules that are equally good, the best measured one is the luckiest.
+    """
+    sure = [_within_noise_as_best(s) for s in samples]
+    return regrets(sure, predictions)
+
+
+def _within_noise_as_best(samples: KernelSamples) -> KernelSamples:
+    """Times that differ from the best by less than their noise, as if they were the best."""
+    best, noise = int(np.argmin(samples.seconds)), known_noise(samples.noise)
+    gaps = np.log(samples.seconds / samples.seconds[best])
+    same = gaps <= np.hypot(noise, noise[best])
+    return replace(samples, seconds=np.where(same, samples.seconds[best], samples.seconds))
 
 
 def expected_best(seconds: FloatArray, predicted: FloatArray, top: int) -> float:

@@ -22,10 +22,15 @@ class RankedPairs:
     quicker: IntArray  # rows
     slower: IntArray
     gaps: FloatArray  # of the logarithms of times, positive
-    weights: FloatArray  # those of a kernel sum to the number of its schedules
+    weights: FloatArray  # those of a kernel sum to the number of its schedules, less where times are noisy
 
     def __len__(self) -> int:
         return len(self.gaps)
+
+
+def certainty(noise: FloatArray) -> FloatArray:
+    """How much a time with this noise counts: what is noisier than the differences that matter says little of them."""
+    return 1.0 / (1.0 + (noise / TEMPERATURE) ** 2)
 
 
 def distinct_pairs(log_seconds: FloatArray, noise: FloatArray) -> tuple[IntArray, IntArray]:
@@ -36,8 +41,9 @@ def distinct_pairs(log_seconds: FloatArray, noise: FloatArray) -> tuple[IntArray
 
 
 def ranked_pairs(table: SampleTable, seed: int, emphasis: float = 0.0) -> RankedPairs:
-    """Of all kernels. `emphasis` gives more weight to pairs that have one of the best schedules of the kernel: a pair
-    whose quicker one is off the best by a factor of e counts exp(-emphasis) times as much.
+    """Of all kernels. A pair counts less, the noisier its times are (`certainty`). `emphasis` gives more weight to
+    pairs that have one of the best schedules of the kernel: a pair whose quicker one is off the best by a factor of e
+    counts exp(-emphasis) times as much.
     """
     rng = np.random.default_rng(seed)
     firsts, seconds, shares = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
@@ -50,10 +56,12 @@ def ranked_pairs(table: SampleTable, seed: int, emphasis: float = 0.0) -> Ranked
             kept = rng.choice(len(quicker), _MOST, replace=False)
             quicker, slower = quicker[kept], slower[kept]
         if len(quicker):
+            noise = table.noise[rows]
+            sure = certainty(np.hypot(noise[quicker], noise[slower]))
             weights = np.exp(-emphasis * (times[quicker] - times.min()))
             firsts.append(quicker + start)
             seconds.append(slower + start)
-            shares.append(weights * count / weights.sum())
+            shares.append(sure * weights * count / weights.sum())
         start += count
     quicker, slower = np.concatenate(firsts), np.concatenate(seconds)
     gaps = table.log_seconds[slower] - table.log_seconds[quicker]

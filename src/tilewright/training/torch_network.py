@@ -176,17 +176,19 @@ def _loss(torch: Any, step: _Step, scores: Any, settings: NetworkSettings) -> An
         for a in (step.log_costs, step.log_seconds, step.noise, step.mask)
     )
     said = costs + scores
-    error = ((said - seconds) ** 2 * mask).sum() / mask.sum()
+    sure = mask / (1.0 + (noise / TEMPERATURE) ** 2)
+    error = ((said - seconds) ** 2 * sure).sum() / mask.sum()
     if settings.loss == "absolute":
         return error
     gaps = seconds[:, None, :] - seconds[:, :, None]
-    counts = gaps > torch.hypot(noise[:, None, :], noise[:, :, None])
-    counts = counts * mask[:, None, :] * mask[:, :, None]
+    pair_noise = torch.hypot(noise[:, None, :], noise[:, :, None])
+    counts = (gaps > pair_noise) * mask[:, None, :] * mask[:, :, None]
+    sure = counts / (1.0 + (pair_noise / TEMPERATURE) ** 2)
     margins = (said[:, None, :] - said[:, :, None]) / TEMPERATURE
     targets = torch.sigmoid(gaps / TEMPERATURE)
     losses = torch.nn.functional.binary_cross_entropy_with_logits(margins, targets, reduction="none")
     pairs = counts.sum(dim=(1, 2))
-    each = (losses * counts).sum(dim=(1, 2)) / pairs.clamp(min=1.0)
+    each = (losses * sure).sum(dim=(1, 2)) / pairs.clamp(min=1.0)
     return each.sum() / (pairs > 0).sum().clamp(min=1) + settings.anchor * error
 
 

@@ -19,7 +19,7 @@ from tilewright.learned.guarded import GuardedModel
 from tilewright.support.arrays import FloatArray
 from tilewright.support.errors import UserError
 from tilewright.training.boosting import Derivatives, TreeShape, boost
-from tilewright.training.pairs import PairLoss, ranked_pairs
+from tilewright.training.pairs import PairLoss, certainty, ranked_pairs
 from tilewright.training.samples import KernelSamples
 from tilewright.training.table import SampleTable, stacked, usable
 
@@ -89,8 +89,7 @@ def train_trees(samples: Sequence[KernelSamples], settings: TreeSettings, seed: 
 
 
 def _derivatives(table: SampleTable, settings: TreeSettings, seed: int) -> Derivatives:
-    times = table.log_seconds
-    ones = np.ones(len(times))
+    times, sure = table.log_seconds, certainty(table.noise)
     match settings.loss:
         case "rank":
             pairs = ranked_pairs(table, seed, settings.emphasis)
@@ -98,14 +97,14 @@ def _derivatives(table: SampleTable, settings: TreeSettings, seed: int) -> Deriv
 
             def ranking(scores: FloatArray) -> tuple[FloatArray, FloatArray]:
                 first, second = loss.derivatives(scores)
-                return first + anchor * (scores - times), second + anchor
+                return first + anchor * sure * (scores - times), second + anchor * sure
 
             return ranking
         case "centred":
             target = table.centred(times)
-            return lambda scores: (table.centred(scores) - target, ones)
+            return lambda scores: (sure * (table.centred(scores) - target), sure)
         case "absolute":
-            return lambda scores: (scores - times, ones)
+            return lambda scores: (sure * (scores - times), sure)
 
 
 def guard_of(samples: Sequence[KernelSamples]) -> Guard:
