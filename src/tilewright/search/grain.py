@@ -46,8 +46,8 @@ class GrainSpace(Space):
 
     def terms(self, points: Points) -> Terms:
         inner = self._inner.terms(points[:, :-1])
-        doubt = np.where(points[:, -1] == OWN, 0.0, _DOUBT - 1.0)
-        return spread(added(inner, {"team": summed(inner) * doubt}), len(points)) if inner else {}
+        doubt = np.where(points[:, -1] == OWN, 0.0, (_DOUBT - 1.0) * summed(inner))
+        return spread(added(inner, {"team": doubt}), len(points)) if inner else {}
 
     def build(self, decisions: KnobValues) -> Schedule:
         return build_with_grain(self._inner, decisions)

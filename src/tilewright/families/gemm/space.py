@@ -146,7 +146,8 @@ class GemmSpace(Space):
             if is_one_row(form, m):
                 quickest, least = self._quickest(key, form)
                 if np.isfinite(quickest):
-                    beside = scaled(beside, one_row_seconds(form, c, m, tiles[here]) / least)
+                    slower = one_row_seconds(form, c, m, tiles[here]) / least
+                    beside = scaled(beside, np.where(np.isfinite(slower), slower, 1.0))
                     own = added({"far": one_row_reads(form, c, m)}, scaled(own, BEHIND_READS))
                     own = scaled(own, quickest / least)
             found.append((here, added(own, beside)))
