@@ -57,6 +57,14 @@ def test_a_trial_is_known_by_what_was_run_and_the_first_counts(tmp_path: Path) -
     assert corpus.kernels()[KernelKey("k")].program == "net"
 
 
+def test_of_a_trial_that_was_timed_again_the_longer_timing_counts(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path)
+    again = trial("k", ratios=(1.5,) * 9, seconds=1.5e-3)
+    corpus.add([kernel("k")], [trial("k"), trial("k", '{"rows": 2}')])
+    corpus.add([], [again])
+    assert corpus.trials() == [again, trial("k", '{"rows": 2}')]
+
+
 def test_a_program_is_complete_once(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     corpus.complete(PROGRAM)

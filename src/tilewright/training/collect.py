@@ -3,7 +3,8 @@
 A program is compiled as it would be, and each of its distinct kernels gets schedules in three rounds: the cheapest
 with those that `Choose` takes from a pool, then children of the best, twice (`training/points.py`). A batch is built on
 all cores, and then timed while nothing else runs: the program runs with a candidate at each of its sites, in turns with
-the program as it was compiled. What is measured goes to the corpus batch by batch.
+the program as it was compiled. The quickest of many were lucky, too, so that the best few of each kernel are timed once
+more, for longer, and these times alone count. What is measured goes to the corpus batch by batch.
 """
 
 import logging
@@ -52,8 +53,10 @@ NETWORK = "network"  # the source of kernels of models that were given
 PER_KERNEL = 30
 
 _SITE_RUNS = 10  # of a program as it is, to time its sites
-_RATIOS, _MOST_RATIOS = 6, 20  # of a candidate, given
-_ROUND_SECONDS = 0.12  # of a program that is run for them, given: half as long as building takes
+_RATIOS, _MOST_RATIOS = 8, 20  # of a candidate, given
+_ROUND_SECONDS = 0.2  # of a program that is run for them, given: as long as building takes
+_AGAIN = 6  # of the quickest schedules of a kernel that are timed again, given
+_AGAIN_TIMES = 3  # times as many ratios then, given
 _CHILDREN_ROUNDS = 2  # after the first, which has two thirds of the trials; given
 _LEAST_SECONDS = 3e-6  # of a kernel, given: what is shorter takes as long as reading the clock
 _MANY_BUILT = 500  # candidates, given: some hundred megabytes of a process
@@ -116,6 +119,16 @@ class _Kernel:
     sites: Sequence[int]
     seconds: float
     left: int  # trials that it is to have yet
+    # The best so far: the median ratio, and what was run.
+    best: list[tuple[float, Point, Candidate]] = field(default_factory=list[tuple[float, Point, Candidate]])
+
+    def note(self, ratio: float, point: Point, candidate: Candidate) -> None:
+        self.best.append((ratio, point, candidate))
+        self.best.sort(key=lambda b: b[0])
+        del self.best[_AGAIN:]
+
+
+_Queues: TypeAlias = "dict[_Kernel, deque[tuple[Point, Candidate]]]"
 
 
 class Collector(Closing):
@@ -264,6 +277,10 @@ class Collector(Closing):
             if not self.is_over:
                 each = {k: (k.left - first[k]) // _CHILDREN_ROUNDS for k in kernels}
                 self._batches(program, runner, {k: k.points.next(each[k]) for k in kernels})
+        again = {k: deque((p, c) for ratio, p, c in k.best if math.isfinite(ratio)) for k in kernels}
+        self._keep(
+            (), list(self._timed(program, runner, again, _AGAIN_TIMES * self._runs(runner))), is_new=False
+        )
 
     @contextmanager
     def _runner(self) -> Generator[ProgramRunner]:
@@ -329,27 +346,34 @@ class Collector(Closing):
         try:
             built = self._place.builder.build_all([(k.task, p) for k, p in batch])
             self._built += len(built)
-            queues: dict[_Kernel, deque[tuple[Point, Candidate]]] = {}
+            queues: _Queues = {}
             for (k, p), b in zip(batch, built, strict=True):
                 if b.candidate is None:
                     rows.append(self._row(program, k, p, None, InsideOutcome(b.status)))
                 else:
                     queues.setdefault(k, deque()).append((p, b.candidate))
-            while any(queues.values()) and not self.is_over:
-                placed = [
-                    (k, site, *queue.popleft())
-                    for k, queue in queues.items()
-                    for site in k.sites
-                    for _ in range(runner.copies)
-                    if queue
-                ]
-                outcomes = runner.run([(site, c) for _, site, _, c in placed], self._runs(runner))
-                for (k, _, p, c), o in zip(placed, outcomes, strict=True):
-                    if not o.is_lost:
-                        rows.append(self._row(program, k, p, c, o))
+            rows += self._timed(program, runner, queues, self._runs(runner))
         finally:
             self._keep((), rows)
             self._tell()
+
+    def _timed(
+        self, program: SourceProgram, runner: ProgramRunner, queues: _Queues, runs: int
+    ) -> Iterator[TrialRow]:
+        """Candidates of all kernels, one at each site at a time."""
+        while any(queues.values()) and not self.is_over:
+            placed = [
+                (k, site, *queue.popleft())
+                for k, queue in queues.items()
+                for site in k.sites
+                for _ in range(runner.copies)
+                if queue
+            ]
+            outcomes = runner.run([(site, c) for _, site, _, c in placed], runs)
+            for (k, _, p, c), o in zip(placed, outcomes, strict=True):
+                if not o.is_lost:
+                    k.note(o.ratio, p, c)
+                    yield self._row(program, k, p, c, o)
 
     def _runs(self, runner: ProgramRunner) -> int:
         """Of a program, with its candidates: more if it is short, and times are noisy."""
@@ -367,8 +391,11 @@ class Collector(Closing):
             *(decisions_text(decisions), code, o.status.value, seconds, k.seconds, o.ratios, self._versions),
         )
 
-    def _keep(self, kernels: Sequence[KernelRow], trials: Sequence[TrialRow]) -> None:
+    def _keep(self, kernels: Sequence[KernelRow], trials: Sequence[TrialRow], *, is_new: bool = True) -> None:
+        """Trials that are not new were timed again."""
         self.corpus.add(kernels, trials)
+        if not is_new:
+            return
         for t in trials:
             self._remember(t)
             if t.status != TrialStatus.OK.value:

@@ -9,8 +9,8 @@ that whoever is killed loses the batch that it was at. A part that cannot be rea
 measured again.
 
 The same schedule of the same kernel in the same program, on the same machine with as many threads, is one trial
-(`trial_key`). Parts may hold it twice, where a process was killed between writing a part and removing those that it
-replaces; the first counts.
+(`trial_key`). Parts may hold it twice: where it was timed again, and where a process was killed between writing a part
+and removing those that it replaces. The row with the most runs counts.
 """
 
 import fcntl
@@ -113,7 +113,9 @@ class Corpus:
                 _log.warning("%s is left out: %s", path, e.message)
                 continue
             for row in rows:
-                found.setdefault(trial_key(row), row)
+                known = found.setdefault(trial_key(row), row)
+                if len(row.ratios) > len(known.ratios):
+                    found[trial_key(row)] = row
         return list(found.values())
 
     def _table(self, name: str, row: Callable[[dict[str, Any]], T]) -> list[T]:
