@@ -40,24 +40,24 @@ def convolution(c_in: int, c_out: int, kernel: int, stride: int = 1, group: int 
     )
 
 
-@pytest.mark.parametrize(
-    ("wanted", "make"),
-    [
-        ("convolution", convolution(16, 24, 3)),
-        ("convolution", convolution(32, 32, 3, group=2)),
-        ("stem", convolution(3, 24, 3, stride=2)),
-        ("stem", convolution(32, 32, 3, group=4)),  # of few channels each
-        ("depthwise", convolution(16, 16, 3, group=16)),
-        ("pointwise", convolution(16, 24, 1)),
-        ("gemm", convolution(16, 24, 4, stride=4)),  # windows that do not overlap are rows of a matrix
-        ("gemm", lambda net: net.linear(net.input(20, 32), 24)),
-        ("gemm", lambda net: net.matmul(net.input(3, 20, 32), net.input(3, 32, 24))),
-        ("memory-bound", lambda net: net.matmul(net.input(20, 1, 32), net.input(20, 32, 1))),  # read once
-        ("memory-bound", lambda net: net.same("Softmax", net.input(20, 32), axis=-1)),
-        ("memory-bound", lambda net: net.layer_norm(net.input(20, 32))),
-        ("memory-bound", lambda net: net.pool("MaxPool", net.input(1, 16, 12, 12), 3, 2)),
-    ],
-)
+MODELS: list[tuple[str, Callable[[Net], object]]] = [
+    ("convolution", convolution(16, 24, 3)),
+    ("convolution", convolution(32, 32, 3, group=2)),
+    ("stem", convolution(3, 24, 3, stride=2)),
+    ("stem", convolution(32, 32, 3, group=4)),  # of few channels each
+    ("depthwise", convolution(16, 16, 3, group=16)),
+    ("pointwise", convolution(16, 24, 1)),
+    ("gemm", convolution(16, 24, 4, stride=4)),  # windows that do not overlap are rows of a matrix
+    ("gemm", lambda net: net.linear(net.input(20, 32), 24)),
+    ("gemm", lambda net: net.matmul(net.input(3, 20, 32), net.input(3, 32, 24))),
+    ("memory-bound", lambda net: net.matmul(net.input(20, 1, 32), net.input(20, 32, 1))),  # read once
+    ("memory-bound", lambda net: net.same("Softmax", net.input(20, 32), axis=-1)),
+    ("memory-bound", lambda net: net.layer_norm(net.input(20, 32))),
+    ("memory-bound", lambda net: net.pool("MaxPool", net.input(1, 16, 12, 12), 3, 2)),
+]
+
+
+@pytest.mark.parametrize(("wanted", "make"), MODELS)
 def test_models_of_one_kernel(wanted: str, make: Callable[[Net], object]) -> None:
     (func,) = funcs(make)
     assert kind(func) == wanted
