@@ -33,6 +33,7 @@ from tilewright.training.programs import GeneratedProgram
 from tilewright.training.rows import TrialRow
 from tilewright.tuning.candidate import DEFAULT
 from tilewright.tuning.trial import TrialStatus
+from tilewright.tuning.workplace import check_place
 
 T = TypeVar("T")
 
@@ -54,6 +55,7 @@ def build_corpus(
 ) -> int:
     programs = _programs(models, generated, seed)
     seconds = math.inf if budget is None else parse_budget(budget)
+    check_place(on, address)
     if on is None:
         check_cores(threads)
     corpus = Corpus(folder)
