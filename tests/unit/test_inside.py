@@ -16,8 +16,9 @@ from tilewright.search.default import spaces
 from tilewright.support.artifact import Place, Segment, Slot
 from tilewright.support.compiling import compiling
 from tilewright.target.target import native
+from tilewright.training.net import Net
 from tilewright.tuning.candidate import DEFAULT, Maker, Task
-from tilewright.tuning.insides import Insides
+from tilewright.tuning.insides import Insides, site_specs
 from tilewright.tuning.sites import SitedProgram, sited
 from tilewright.tuning.trial import Candidate, TrialStatus
 
@@ -45,11 +46,15 @@ def three_layers() -> ModelProto:
 
 
 def sited_layers() -> SitedProgram:
+    return sited_model(three_layers())
+
+
+def sited_model(model: ModelProto) -> SitedProgram:
     target = native()
     with compiling(), Workers(target, 1) as pool:
         c = compilation(target, Accuracy.of(None), NO_CACHE, pool, None)
         c.given = ProgramTrace().with_section("beside", ())
-        made = c.run_graph(load_graph(three_layers(), None), "")
+        made = c.run_graph(load_graph(model, None), "")
     return sited(c, made)
 
 
@@ -64,6 +69,20 @@ def candidate(program: SitedProgram, site: int) -> Candidate:
     with compiling():
         made, _ = Maker(Task("key", func, constants, native(), spaces)).make(DEFAULT, {})
     return made
+
+
+def test_a_border_that_another_kernel_fills_is_nobody_s_result() -> None:
+    """What kernels of a site hand on to each other may lie there before: the memory is free until it is written."""
+    net = Net(np.random.default_rng(0))
+    net.conv(net.same("Relu", net.conv(net.input(1, 16, 24, 24), 32, (3, 3))), 16, (3, 3))
+    program = sited_model(net.model("convolutions"))
+    first, _ = site_specs(program)
+    (framed,) = first.outputs
+    assert framed.shape == (1, 26, 26, 32) and framed.part == ((0, 1), (1, 25), (1, 25), (0, 32))
+    with Insides(1) as inside:
+        inside.prepare(program, 1)
+        (found,) = inside.run([(0, candidate(program, 0))], 1)
+        assert (found.status, found.message) == (TrialStatus.OK, "")
 
 
 def test_equal_layers_are_sites_of_one_task(program: SitedProgram) -> None:

@@ -50,19 +50,30 @@ _SPIN_US = "100000"  # inside of a program workers do not sleep between kernels:
 
 @dataclass(frozen=True, slots=True)
 class PlacedTensor:
-    """Where a tensor of the program is, and what it is."""
+    """Where a tensor of the program is, and what it is. `part` is the box of an output that the Func writes, by its
+    first and its next element in each dimension: around it may be a border that another kernel fills.
+    """
 
     slot: Slot
     dtype: str
     shape: tuple[int, ...]
+    part: tuple[tuple[int, int], ...] = ()
 
     def as_json(self) -> list[Any]:
-        return [self.slot.place.value, self.slot.at, self.dtype, self.shape]
+        return [self.slot.place.value, self.slot.at, self.dtype, self.shape, self.part]
 
     @staticmethod
     def of(row: list[Any]) -> "PlacedTensor":
-        place, at, dtype, shape = row
-        return PlacedTensor(Slot(Place(place), at), dtype, tuple(shape))
+        place, at, dtype, shape, part = row
+        return PlacedTensor(
+            Slot(Place(place), at), dtype, tuple(shape), tuple((first, end) for first, end in part)
+        )
+
+    def in_part(self) -> Array:
+        """Which elements are in the box."""
+        found = np.zeros(self.shape, np.bool_)
+        found[tuple(slice(first, end) for first, end in self.part)] = True
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +177,11 @@ class ProgramBench:
 
     def _made_by(self, n: int) -> _Right:
         """Run the compiled kernels of a site twice, on memory that is filled in two ways: what differs, they have not
-        written. It stays as they make it.
+        written. It stays as they make it. Around the part that the Func writes they may have written all the same: the
+        memory plan puts what they hand on among themselves where an output is not yet.
         """
-        views = [self._memory.view(t) for t in self.sites[n].outputs]
+        outputs = self.sites[n].outputs
+        views = [self._memory.view(t) for t in outputs]
         before, made = [v.copy() for v in views], list[list[Array]]()
         for filling in (0, 1):
             for v in views:
@@ -176,9 +189,9 @@ class ProgramBench:
             self.run([self.jobs[n]])
             made.append([v.copy() for v in views])
         right = _Right()
-        for v, a, b, old in zip(views, *made, before, strict=True):
-            written = _bytes(a) == _bytes(b)
-            right.written.append(written.all(axis=-1))
+        for t, v, a, b, old in zip(outputs, views, *made, before, strict=True):
+            written = (_bytes(a) == _bytes(b)).all(axis=-1)
+            right.written.append(written & t.in_part())
             _bytes(v)[...] = np.where(right.written[-1][..., None], _bytes(a), _bytes(old))
             right.values.append(v.copy())
         return right

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.expr import Buffer
+from tilewright.ir.simplify import Simplifier
 from tilewright.runtime import file
 from tilewright.support.artifact import Artifact
 from tilewright.support.closing import Closing
@@ -22,6 +24,8 @@ from tilewright.support.errors import UserError
 from tilewright.support.frames import pack
 from tilewright.support.pool import Pool, PoolRequest, ProcessDied, ProcessLate, module_command
 from tilewright.support.turns import Series
+from tilewright.tir.analysis.regions import accesses, covering_region, loop_extents
+from tilewright.tir.func import Func
 from tilewright.tuning.inside import NOBODY, PlacedTensor, SiteSpec, read_progress
 from tilewright.tuning.sites import SitedProgram
 from tilewright.tuning.trial import Candidate, TrialStatus
@@ -178,13 +182,29 @@ def site_specs(program: SitedProgram) -> list[SiteSpec]:
     found: list[SiteSpec] = []
     for s in program.sites:
         func, _ = program.funcs[s.task]
+        parts = _written_parts(func)
         tensors = {
-            p: PlacedTensor(slot, p.dtype.numpy.name, p.shape)
+            p: PlacedTensor(slot, p.dtype.numpy.name, p.shape, parts.get(p, ()))
             for p, slot in zip(func.params, s.args, strict=True)
         }
         inputs = tuple(t for p, t in tensors.items() if p not in func.outputs)
         outputs = tuple(tensors[p] for p in func.outputs)
         found.append(SiteSpec(s.first, s.count, inputs, outputs, tolerance(func)))
+    return found
+
+
+def _written_parts(func: Func) -> dict[Buffer, tuple[tuple[int, int], ...]]:
+    """The box of each output that holds all that is written of it."""
+    touched, ranging, simplify = accesses(func.body, reads=False), loop_extents(func.body), Simplifier()
+    found: dict[Buffer, tuple[tuple[int, int], ...]] = {}
+    for p in func.outputs:
+        spans = covering_region(touched, p, ranging, simplify)
+        if spans is not None:
+            firsts = [simplify.constant(s.min) for s in spans]
+            found[p] = tuple(
+                (0, size) if first is None else (first, first + s.extent)
+                for first, s, size in zip(firsts, spans, p.shape, strict=True)
+            )
     return found
 
 
