@@ -8,15 +8,18 @@ depends on, so that only what is new takes time.
 import json
 import logging
 import os
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 
+from tilewright import cost
 from tilewright.driver.keys import rules_digest, source_digest, target_digest
 from tilewright.learned.candidates import KernelCandidates, KernelGraph
 from tilewright.support.arrays import FloatArray
@@ -32,10 +35,11 @@ from tilewright.tuning.trial import TrialStatus
 _log = logging.getLogger("tilewright")
 
 _TIMEOUT = 120.0  # seconds for a kernel, on a busy machine: most take less than one
-# Beside the rules: what features are made of.
+# Beside the rules: what features are made of, and how they are stored.
 _SOURCES = (
-    *("learned/features.py", "learned/kernel_graph.py", "cost/work.py", "cost/stream.py", "cost/parallel.py"),
-    *("cost/caches.py", "cost/register_tile.py", "training/kinds.py", "training/sampler.py", "tir/parser.py"),
+    *(f"cost/{p.name}" for p in sorted(Path(cost.__path__[0]).glob("*.py"))),
+    *("learned/features.py", "learned/kernel_graph.py", "tir/parser.py"),
+    *("training/kinds.py", "training/sampler.py", "training/dataset.py"),
 )
 _LEAST_NOISE = 1e-3  # relative, given: a few ratios that agree by luck say no more
 
@@ -45,6 +49,7 @@ class _Group(NamedTuple):
 
     kernel: KernelKey
     program: str
+    machine: str
     threads: int
 
 
@@ -109,7 +114,7 @@ def _grouped(
         elif t.kernel not in kernels:
             counted.unreadable += 1
         else:
-            found.setdefault(_Group(t.kernel, t.program, t.threads), []).append(t)
+            found.setdefault(_Group(t.kernel, t.program, t.machine, t.threads), []).append(t)
     return found
 
 
@@ -164,21 +169,21 @@ class _SampleCache:
 
     def __init__(self, folder: Path, target: Target, with_graphs: bool) -> None:
         sources = "".join(map(source_digest, _SOURCES))
-        about = f"{rules_digest()} {sources} {target_digest(target)} {with_graphs}"
+        about = f"{rules_digest()} {sources} {target_digest(target)} {target.machine!r} {with_graphs}"
         self._path = folder / f"samples-{sha256(about.encode()).hexdigest()[:16]}.npz"
         self._folder = folder
 
     def read(self, groups: Mapping[_Group, Sequence[TrialRow]]) -> dict[_Group, Sampled]:
         """Of groups that have the same trials as when they were written."""
         try:
-            with np.load(self._path, allow_pickle=False) as stored:
+            with open(self._path, "rb") as source, np.load(source, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             table: list[dict[str, Any]] = json.loads(bytes(arrays["table"]).decode())
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
             return {}
         found: dict[_Group, Sampled] = {}
         for row in table:
-            group = _Group(KernelKey(row["kernel"]), row["program"], row["threads"])
+            group = _Group(KernelKey(row["kernel"]), row["program"], row["machine"], row["threads"])
             if group in groups and row["trials"] == _digest(groups[group]):
                 found[group] = _taken(arrays, row)
         return found

@@ -9,7 +9,7 @@ from tilewright.training.rows import KernelKey
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSamples:
-    """The timed schedules of one kernel, in one program, with one number of threads."""
+    """The timed schedules of one kernel, in one program, on one machine, with one number of threads."""
 
     key: KernelKey
     program: str
