@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from tilewright.cost.parallel import even_terms, evenly, ranked_seconds, ranked_terms
-from tilewright.cost.terms import TERMS, Amounts, Ledger, Term, added, either, only, scaled_to, summed
+from tilewright.cost.terms import (
+    TERMS,
+    Amounts,
+    Ledger,
+    TermName,
+    added,
+    chosen_terms,
+    only,
+    scaled_to,
+    summed,
+)
 from tilewright.families.space import Points, Space
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.passes import prepare
@@ -254,7 +264,7 @@ def test_all_families_tell() -> None:
     assert {s.family for s in every_space()} == set(FAMILY_NAMES)
 
 
-def best_terms(case: str, family: str, target: str = "one core") -> dict[Term, float]:
+def best_terms(case: str, family: str, target: str = "one core") -> dict[TermName, float]:
     """Shares of the cheapest point."""
     (space,) = (s for s in spaces_of(case, target) if s.family == family)
     points, costs = space.ranked()
@@ -329,5 +339,5 @@ def test_terms_are_scaled_to_a_sum() -> None:
 
 def test_terms_are_put_together_by_name() -> None:
     assert added({"near": 1.0, "far": 2.0}, {"far": 3.0}) == {"near": 1.0, "far": 5.0}
-    found = either(np.array([True, False]), {"near": 1.0}, {"far": np.array([2.0, 3.0])})
+    found = chosen_terms(np.array([True, False]), {"near": 1.0}, {"far": np.array([2.0, 3.0])})
     assert {n: np.asarray(t).tolist() for n, t in found.items()} == {"near": [1.0, 0.0], "far": [0.0, 3.0]}

@@ -11,7 +11,7 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from tilewright.cost.terms import Amount, Amounts, Term, scaled, summed, with_team
+from tilewright.cost.terms import Amount, Amounts, TermName, scaled, summed, with_team
 from tilewright.ir.expr import Buffer
 from tilewright.ir.simplify import Simplifier
 from tilewright.support.arrays import FloatArray
@@ -89,7 +89,7 @@ def ranked_seconds(alone: FloatArray, parts: FloatArray | float, m: Machine) -> 
     return np.where((alone < least_shared(m)) | (parts <= 1), alone, shared)
 
 
-def ranked_terms(alone: Amounts, parts: FloatArray | float, m: Machine) -> dict[Term, Amount]:
+def ranked_terms(alone: Amounts, parts: FloatArray | float, m: Machine) -> dict[TermName, Amount]:
     """What that is made of: the share of whoever has most parts, and what the team adds."""
     total = np.asarray(summed(alone), np.float64)
     share = scaled(alone, _largest_share(total, parts, m)) if m.threads > 1 else alone
@@ -109,6 +109,6 @@ def evenly(alone: float, m: Machine) -> float:
     return alone / m.threads if alone >= least_shared(m) else alone
 
 
-def even_terms(alone: Amounts, m: Machine) -> dict[Term, Amount]:
+def even_terms(alone: Amounts, m: Machine) -> dict[TermName, Amount]:
     """What that is made of."""
     return scaled(alone, 1.0 / m.threads if summed(alone) >= least_shared(m) else 1.0)

@@ -7,7 +7,7 @@ of them.
 from typing import NamedTuple
 
 from tilewright.cost.caches import l1_room, l2_room, l3_room, pass_room
-from tilewright.cost.terms import Term
+from tilewright.cost.terms import TermName
 from tilewright.target.machine import Machine
 
 
@@ -38,7 +38,7 @@ def stream_seconds(nbytes: float, footprint: float, m: Machine) -> float:
     return nbytes / rate
 
 
-def stream_term(footprint: float, m: Machine) -> Term:
+def stream_term(footprint: float, m: Machine) -> TermName:
     """What these seconds are called."""
     return "near" if footprint <= l3_room(m) else "far"
 
@@ -53,7 +53,7 @@ def pass_seconds(nbytes: float, m: Machine) -> float:
     return nbytes / rate
 
 
-def pass_term(nbytes: float, m: Machine) -> Term:
+def pass_term(nbytes: float, m: Machine) -> TermName:
     """What these seconds are called."""
     return "near" if nbytes <= pass_room(m) else "far"
 

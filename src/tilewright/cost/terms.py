@@ -17,20 +17,20 @@ from tilewright.support.arrays import FloatArray, IntArray
 # `arithmetic`: steps of register tiles, instructions of elements. `edges`: starting and storing tiles, starting loops.
 # `near`: bytes that come from caches. `far`: bytes that come from memory. `copies`: packing, transforms, conversions.
 # `beside`: other blocks of the kernel. `team`: what too few parts, or meetings, add.
-Term: TypeAlias = Literal["arithmetic", "edges", "near", "far", "copies", "beside", "team"]
-TERMS: tuple[Term, ...] = get_args(Term)
-Terms: TypeAlias = Mapping[Term, FloatArray]  # an entry for each point
+TermName: TypeAlias = Literal["arithmetic", "edges", "near", "far", "copies", "beside", "team"]
+TERMS: tuple[TermName, ...] = get_args(TermName)
+Terms: TypeAlias = Mapping[TermName, FloatArray]  # an entry for each point
 Amount: TypeAlias = FloatArray | float
-Amounts: TypeAlias = Mapping[Term, Amount]  # likewise, or what is the same for all points
+Amounts: TypeAlias = Mapping[TermName, Amount]  # likewise, or what is the same for all points
 
 
 class Ledger:
     """What was added up so far, by name."""
 
     def __init__(self) -> None:
-        self.terms: dict[Term, Amount] = {}
+        self.terms: dict[TermName, Amount] = {}
 
-    def add(self, name: Term, more: Amount) -> None:
+    def add(self, name: TermName, more: Amount) -> None:
         self.terms[name] = self.terms[name] + more if name in self.terms else more
 
     def add_all(self, terms: Amounts, times: float = 1.0) -> None:
@@ -51,20 +51,20 @@ def summed(terms: Amounts) -> Amount:
     return total
 
 
-def added(*every: Amounts) -> dict[Term, Amount]:
+def added(*every: Amounts) -> dict[TermName, Amount]:
     """Name by name."""
-    out: dict[Term, Amount] = {}
+    out: dict[TermName, Amount] = {}
     for terms in every:
         for name, t in terms.items():
             out[name] = out[name] + t if name in out else t
     return out
 
 
-def scaled(terms: Amounts, factor: Amount) -> dict[Term, Amount]:
+def scaled(terms: Amounts, factor: Amount) -> dict[TermName, Amount]:
     return {name: t * factor for name, t in terms.items()}
 
 
-def scaled_to(terms: Amounts, seconds: Amount) -> dict[Term, Amount]:
+def scaled_to(terms: Amounts, seconds: Amount) -> dict[TermName, Amount]:
     """The same, with this sum."""
     total, wanted = np.asarray(summed(terms), np.float64), np.asarray(seconds, np.float64)
     is_possible = np.isfinite(wanted) & (total > 0)
@@ -72,36 +72,36 @@ def scaled_to(terms: Amounts, seconds: Amount) -> dict[Term, Amount]:
     return with_team(scaled(terms, factor), seconds)
 
 
-def with_team(terms: Amounts, seconds: Amount) -> dict[Term, Amount]:
+def with_team(terms: Amounts, seconds: Amount) -> dict[TermName, Amount]:
     """These, and what a team makes more of it: all of it, where it is infinite. Rounding makes nothing negative."""
     return added(terms, {"team": np.maximum(np.subtract(seconds, summed(terms)), 0.0)})
 
 
-def either(is_first: NDArray[np.bool_], first: Amounts, second: Amounts) -> dict[Term, Amount]:
+def chosen_terms(is_first: NDArray[np.bool_], first: Amounts, second: Amounts) -> dict[TermName, Amount]:
     """Point by point, those or these."""
-    names: list[Term] = [name for name in TERMS if name in first or name in second]
+    names: list[TermName] = [name for name in TERMS if name in first or name in second]
     return {name: np.where(is_first, first.get(name, 0.0), second.get(name, 0.0)) for name in names}
 
 
-def spread(terms: Amounts, points: int) -> dict[Term, FloatArray]:
+def spread_terms(terms: Amounts, points: int) -> dict[TermName, FloatArray]:
     """With an entry for each point."""
     return {name: np.broadcast_to(np.asarray(t, np.float64), (points,)) for name, t in terms.items()}
 
 
-def only(terms: Amounts) -> dict[Term, float]:
+def only(terms: Amounts) -> dict[TermName, float]:
     """Those of a single point."""
     return {name: np.asarray(t, np.float64).item() for name, t in terms.items()}
 
 
-def stacked(every: Sequence[Amounts]) -> dict[Term, FloatArray]:
+def stacked_terms(every: Sequence[Amounts]) -> dict[TermName, FloatArray]:
     """Those of one point after the other."""
-    names: list[Term] = [name for name in TERMS if any(name in terms for terms in every)]
+    names: list[TermName] = [name for name in TERMS if any(name in terms for terms in every)]
     return {name: np.array([terms.get(name, 0.0) for terms in every], np.float64) for name in names}
 
 
-def gathered(count: int, groups: Sequence[tuple[IntArray, Amounts]]) -> dict[Term, FloatArray]:
+def gathered(count: int, groups: Sequence[tuple[IntArray, Amounts]]) -> dict[TermName, FloatArray]:
     """Of `count` points in all, by where the points of each group are."""
-    out: dict[Term, FloatArray] = {}
+    out: dict[TermName, FloatArray] = {}
     for at, terms in groups:
         for name, t in terms.items():
             out.setdefault(name, np.zeros(count))[at] = t

@@ -9,7 +9,7 @@ better: the tuner offers it grains, while the default has none.
 
 import numpy as np
 
-from tilewright.cost.terms import added, spread, summed
+from tilewright.cost.terms import added, spread_terms, summed
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space, Terms
 from tilewright.schedule.find import top_level
 from tilewright.schedule.schedule import Schedule
@@ -47,7 +47,7 @@ class GrainSpace(Space):
     def terms(self, points: Points) -> Terms:
         inner = self._inner.terms(points[:, :-1])
         doubt = np.where(points[:, -1] == OWN, 0.0, (_DOUBT - 1.0) * summed(inner))
-        return spread(added(inner, {"team": doubt}), len(points)) if inner else {}
+        return spread_terms(added(inner, {"team": doubt}), len(points)) if inner else {}
 
     def build(self, decisions: KnobValues) -> Schedule:
         return build_with_grain(self._inner, decisions)

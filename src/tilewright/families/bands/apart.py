@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 
 from tilewright.cost.parallel import even_terms, evenly
-from tilewright.cost.terms import Ledger, Terms, added, scaled, spread
+from tilewright.cost.terms import Ledger, Terms, added, scaled, spread_terms
 from tilewright.cost.work import block_seconds
 from tilewright.families.bands.cost import apart_cycles
 from tilewright.families.bands.match import BandChain, try_band_chain
@@ -55,7 +55,7 @@ class ApartSpace(Space):
         m, told = self._target.machine, Ledger()
         apart_cycles(self._form, self._target, told)
         alone = added(scaled(told.terms, 1.0 / m.hertz), {"arithmetic": self._windows})
-        return spread(even_terms(alone, m), len(points))
+        return spread_terms(even_terms(alone, m), len(points))
 
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()

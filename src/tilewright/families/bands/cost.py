@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.cost.caches import l1_room, l2_cycles, l2_room, l3_cycles
 from tilewright.cost.parallel import few_parts
 from tilewright.cost.register_tile import UNROLL, tile_step
-from tilewright.cost.terms import Amount, Ledger, Term, only, scaled
+from tilewright.cost.terms import Amount, Ledger, TermName, only, scaled
 from tilewright.families.gemm.cost import (
     TILE_START,
     Choices,
@@ -198,13 +198,13 @@ def projection_cycles(f: BandForm, size: tuple[int, int], tiles: IntArray, targe
 
 def projection_terms(
     f: BandForm, size: tuple[int, int], tiles: IntArray, target: Target
-) -> dict[Term, Amount]:
+) -> dict[TermName, Amount]:
     """What these cycles are made of."""
     form, choices = _projection_form(f, *size), _projection_choices(tiles)
     return scaled(contraction_terms(form, choices, target), target.machine.hertz)
 
 
-def _best_projection_terms(f: BandForm, size: tuple[int, int], target: Target) -> dict[Term, float]:
+def _best_projection_terms(f: BandForm, size: tuple[int, int], target: Target) -> dict[TermName, float]:
     """Those of the best tile."""
     best = projection_tile(f, *size, target)
     tile = np.array([[best.rows, best.vectors, best.columns_outside, UNROLL, 0]], np.int64)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.register_tile import UNROLL
-from tilewright.cost.terms import Amounts, Ledger, Term, only, scaled, spread, stacked
+from tilewright.cost.terms import Amounts, Ledger, TermName, only, scaled, spread_terms, stacked_terms
 from tilewright.families.bands.cost import (
     BandForm,
     best_expansion_tile,
@@ -152,7 +152,7 @@ class BandTiles:
         cycles *= self._form.images * (self._form.rows // band.rows)
         return MoreTime(cycles[1:] - cycles[0], windows[1:] - windows[0])
 
-    def more_terms(self, band: Band, points: Points) -> dict[Term, Costs]:
+    def more_terms(self, band: Band, points: Points) -> dict[TermName, Costs]:
         """Name by name, in seconds; below 0 where that is less."""
         every = np.concatenate([self.default(band)[None, :], points])
         f, told, steps = self._form, Ledger(), every[:, STEPS]
@@ -167,7 +167,7 @@ class BandTiles:
                 _looked_up_terms(projection, lambda t: projection_terms(f, size, t, self._target)), bands
             )
         told.add_all(_looked_up_terms(every[:, WINDOW], partial(self._window_terms, band)))
-        return {name: t[1:] - t[0] for name, t in spread(told.terms, len(every)).items()}
+        return {name: t[1:] - t[0] for name, t in spread_terms(told.terms, len(every)).items()}
 
     def _expansion_terms(self, band: Band, tiles: IntArray) -> Amounts:
         told, made = Ledger(), made_rows(self._form, band.rows)
@@ -175,10 +175,10 @@ class BandTiles:
         return told.terms
 
     def _window_terms(self, band: Band, tiles: IntArray) -> Amounts:
-        found = stacked([self._windows.terms(LaneTile(*map(int, t)), band.channels) for t in tiles])
+        found = stacked_terms([self._windows.terms(LaneTile(*map(int, t)), band.channels) for t in tiles])
         return scaled(found, self._form.channels // band.channels)
 
-    def window_terms(self, band: Band) -> dict[Term, float]:
+    def window_terms(self, band: Band) -> dict[TermName, float]:
         """Seconds of the best tile of the windows."""
         return only(self._window_terms(band, self.default(band)[None, WINDOW]))
 
@@ -231,7 +231,7 @@ def _looked_up(rows: IntArray, cost: Callable[[IntArray], Costs]) -> Costs:
 def _looked_up_terms(rows: IntArray, terms: Callable[[IntArray], Amounts]) -> Amounts:
     """Likewise, name by name."""
     _, first, at = np.unique(_row_keys(rows), return_index=True, return_inverse=True)
-    return {name: t[at.ravel()] for name, t in spread(terms(rows[first]), len(first)).items()}
+    return {name: t[at.ravel()] for name, t in spread_terms(terms(rows[first]), len(first)).items()}
 
 
 def _among(rows: IntArray, known: IntArray) -> NDArray[np.bool_]:

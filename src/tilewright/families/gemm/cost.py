@@ -28,7 +28,7 @@ from tilewright.cost.caches import (
 from tilewright.cost.layouts import COPIED, copy_cycles
 from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds, ranked_terms
 from tilewright.cost.register_tile import tile_step
-from tilewright.cost.terms import Amount, Ledger, Term, scaled
+from tilewright.cost.terms import Amount, Ledger, TermName, scaled
 from tilewright.support.arrays import FloatArray, IntArray
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
@@ -164,7 +164,9 @@ def contraction_seconds(
     return ranked_seconds(cycles / m.hertz, _parts(f, c, tiles, machine), machine)
 
 
-def contraction_terms(f: Form, c: Choices, target: Target, *, is_whole: bool = False) -> dict[Term, Amount]:
+def contraction_terms(
+    f: Form, c: Choices, target: Target, *, is_whole: bool = False
+) -> dict[TermName, Amount]:
     """What these seconds are made of, whether or not there is such a schedule."""
     m, tiles, told = target.machine, _tiles(f, c, target.lanes(f.bytes_each)), Ledger()
     _cycles(f, c, target, tiles, told)

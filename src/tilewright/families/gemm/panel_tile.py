@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost.register_tile import UNROLL
-from tilewright.cost.terms import Amount, Term
+from tilewright.cost.terms import Amount, TermName
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds, contraction_terms
 from tilewright.families.gemm.recipe import Contraction
 from tilewright.families.gemm.space import tile_sizes
@@ -67,7 +67,7 @@ def panel_terms(
     *,
     columns_outside: NDArray[np.bool_] | None = None,
     prefetch: NDArray[np.int64] | int = 0,
-) -> dict[Term, Amount]:
+) -> dict[TermName, Amount]:
     """What these seconds are made of."""
     choices = _panel_choices(points, columns_outside, prefetch)
     return contraction_terms(_panel_form(c, rows, cols), choices, target)

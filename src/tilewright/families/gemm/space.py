@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilewright.cost.parallel import even_terms, evenly, usual_share
 from tilewright.cost.stream import pass_seconds, pass_term
-from tilewright.cost.terms import Amounts, Term, Terms, added, gathered, scaled, scaled_to
+from tilewright.cost.terms import Amounts, TermName, Terms, added, gathered, scaled, scaled_to
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.cost import (
@@ -189,7 +189,7 @@ class GemmSpace(Space):
         return added({"team": m.meeting_seconds}, even_terms(self._around, m))
 
     @cached_property
-    def _around(self) -> dict[Term, float]:
+    def _around(self) -> dict[TermName, float]:
         """The other blocks, and what streams while nothing else is done."""
         func, m = self._start.func, self._target.machine
         around = around_seconds(func, self._block, self._target, self._constants)

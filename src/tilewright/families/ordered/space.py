@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from tilewright.cost.terms import Terms, spread
+from tilewright.cost.terms import Terms, spread_terms
 from tilewright.cost.work import block_seconds
 from tilewright.families.elementwise.cost import alone_seconds
 from tilewright.families.family import ScheduleRequest
@@ -24,7 +24,7 @@ class OrderedSpace(OnePoint):
 
     def terms(self, points: Points) -> Terms:
         ordered, alone = self._parts
-        return spread({"arithmetic": ordered, "beside": alone}, len(points))
+        return spread_terms({"arithmetic": ordered, "beside": alone}, len(points))
 
     @cached_property
     def _parts(self) -> tuple[float, float]:

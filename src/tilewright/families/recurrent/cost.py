@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.cost.parallel import few_parts
 from tilewright.cost.stream import pass_seconds, pass_term
-from tilewright.cost.terms import Amounts, Ledger, Term, gathered, scaled, with_team
+from tilewright.cost.terms import Amounts, Ledger, TermName, gathered, scaled, with_team
 from tilewright.cost.work import domain
 from tilewright.families.elementwise.cost import alone_seconds, spatial_seconds
 from tilewright.families.gemm.cost import ASKED_IN_ORDER, BEHIND_READS
@@ -50,7 +50,7 @@ def recurrent_seconds(nest: RecurrentNest, points: Points, target: Target) -> Co
     return total
 
 
-def recurrent_terms(nest: RecurrentNest, points: Points, target: Target) -> dict[Term, FloatArray]:
+def recurrent_terms(nest: RecurrentNest, points: Points, target: Target) -> dict[TermName, FloatArray]:
     """What these seconds are made of."""
     m, seconds = target.machine, recurrent_seconds(nest, points, target)
     found: list[tuple[IntArray, Amounts]] = []

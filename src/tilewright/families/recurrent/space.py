@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tilewright.cost.terms import Terms, added, spread
+from tilewright.cost.terms import Terms, added, spread_terms
 from tilewright.cost.work import domain
 from tilewright.families.extract import buffers_of, extract_nests
 from tilewright.families.family import ScheduleRequest
@@ -79,7 +79,7 @@ class RecurrentSpace(Space):
 
     def terms(self, points: Points) -> Terms:
         nests = [recurrent_terms(nest, points, self._request.target) for nest in self._nests]
-        return spread(added(*nests, {"beside": self._around}), len(points))
+        return spread_terms(added(*nests, {"beside": self._around}), len(points))
 
     @cached_property
     def _around(self) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.cost.parallel import ENOUGH_PARTS, few_parts, shared_seconds, team_seconds
 from tilewright.cost.stream import stream_seconds, stream_term
-from tilewright.cost.terms import Amounts, Ledger, Terms, only, scaled, scaled_to, stacked, with_team
+from tilewright.cost.terms import Amounts, Ledger, Terms, only, scaled, scaled_to, stacked_terms, with_team
 from tilewright.cost.work import block_seconds, domain
 from tilewright.families.elementwise.cost import around_seconds
 from tilewright.families.extract import extract_nests
@@ -123,7 +123,9 @@ class SplitKSpace(Space):
 
     def terms(self, points: Points) -> Terms:
         costs = self.cost(points)
-        return stacked([self._point_terms(int(n), float(c)) for (n,), c in zip(points, costs, strict=True)])
+        return stacked_terms(
+            [self._point_terms(int(n), float(c)) for (n,), c in zip(points, costs, strict=True)]
+        )
 
     def _point_terms(self, chunks: int, seconds: float) -> Amounts:
         time, told, threads = self._times.get(chunks), Ledger(), self._target.machine.threads

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from tilewright.cost.parallel import ENOUGH_PARTS, even_terms, evenly
-from tilewright.cost.terms import Ledger, Terms, added, spread, stacked
+from tilewright.cost.terms import Ledger, Terms, added, spread_terms, stacked_terms
 from tilewright.families.elementwise.cost import alone_seconds
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.parallel import is_worth_sharing
@@ -51,8 +51,8 @@ class MapSpace(Space):
         found = [Ledger() for _ in points]
         for p, told in zip(points, found, strict=True):
             self._cost.seconds(self._step(*map(int, p)).plan, told)
-        alone = stacked([even_terms(told.terms, self._target.machine) for told in found])
-        return spread(added(alone, {"beside": self._rest}), len(points))
+        alone = stacked_terms([even_terms(told.terms, self._target.machine) for told in found])
+        return spread_terms(added(alone, {"beside": self._rest}), len(points))
 
     def _step(self, vectors: int, tile: int, streams: int) -> StreamElements:
         parts = ENOUGH_PARTS if self._is_shared else 1

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds, ranked_terms
-from tilewright.cost.terms import Ledger, Terms, spread, stacked
+from tilewright.cost.terms import Ledger, Terms, spread_terms, stacked_terms
 from tilewright.families.extract import extract_nests
 from tilewright.families.parallel import is_worth_sharing, part_size
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
@@ -69,8 +69,11 @@ class StreamSpace(Space):
         plans, found = self._plans(points), [Ledger() for _ in points]
         for p, told in zip(plans, found, strict=True):
             self._cost.seconds(p, told)
-        alone, parts = stacked([told.terms for told in found]), np.array(self._all_parts(plans), np.float64)
-        return spread(ranked_terms(alone, parts, self._machine), len(points))
+        alone, parts = (
+            stacked_terms([told.terms for told in found]),
+            np.array(self._all_parts(plans), np.float64),
+        )
+        return spread_terms(ranked_terms(alone, parts, self._machine), len(points))
 
     def _plans(self, points: Points) -> list[RowPlan]:
         found = [(*map(int, p),) for p in points]

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from tilewright.cost.parallel import ENOUGH_PARTS, ranked_seconds, ranked_terms
-from tilewright.cost.terms import Ledger, Terms, added, spread, stacked
+from tilewright.cost.terms import Ledger, Terms, added, spread_terms, stacked_terms
 from tilewright.families.elementwise.cost import alone_seconds
 from tilewright.families.extract import extract_nests
 from tilewright.families.parallel import is_worth_sharing, part_size
@@ -68,9 +68,9 @@ class WindowStageSpace(Space):
         found = {k: Ledger() for k in self._graphs}
         for k, g in self._graphs.items():
             WindowCost(g, self._lanes, self._machine).seconds(parts[k], found[k])
-        alone = stacked([found[k].terms for k in chosen])
+        alone = stacked_terms([found[k].terms for k in chosen])
         ranked = ranked_terms(alone, np.array([parts[k] for k in chosen], np.float64), self._machine)
-        return spread(added(ranked, {"beside": self._beside}), len(points))
+        return spread_terms(added(ranked, {"beside": self._beside}), len(points))
 
     def _chosen(self, points: Points) -> list[tuple[bool, int]]:
         return [(bool(s), int(h)) for s, h, _ in points]

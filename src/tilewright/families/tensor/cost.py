@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tilewright.cost.caches import LINE_BYTES, PREFETCHED_BYTES, per_byte
 from tilewright.cost.register_tile import tile_step
-from tilewright.cost.terms import Amount, Ledger, Term, scaled
+from tilewright.cost.terms import Amount, Ledger, TermName, scaled
 from tilewright.families.tensor.mapping import IterGroup, MappingChoice, Role
 from tilewright.families.tensor.operand_plan import (
     Steps,
@@ -75,7 +75,7 @@ class RoleCycles:
         total = sum((self.waste, self.far, self.calls, self.stores, *self.copies), self.compute)
         return np.asarray(total, np.float64) / self.hertz
 
-    def at(self, where: tuple[NDArray[np.int64], ...]) -> dict[Term, Amount]:
+    def at(self, where: tuple[NDArray[np.int64], ...]) -> dict[TermName, Amount]:
         """What these seconds are made of, of some combinations."""
         told = Ledger()
         told.add("arithmetic", self.compute[where] + self.waste[where])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.cost.parallel import ranked_seconds, ranked_terms
 from tilewright.cost.stream import pass_seconds, pass_term
-from tilewright.cost.terms import Amounts, Term, Terms, added, gathered, spread
+from tilewright.cost.terms import Amounts, TermName, Terms, added, gathered, spread_terms
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.prepare import schedule_rest
@@ -86,7 +86,7 @@ class TensorSpace(Space):
             if here.size:
                 found.append((here, cycles.at(at)))
         alone = added(gathered(len(points), found), self._around, {"team": m.meeting_seconds})
-        return spread(ranked_terms(alone, self._tiles, m), len(points))
+        return spread_terms(ranked_terms(alone, self._tiles, m), len(points))
 
     @cached_property
     def _beside(self) -> float:
@@ -97,7 +97,7 @@ class TensorSpace(Space):
         return beside
 
     @cached_property
-    def _around(self) -> dict[Term, float]:
+    def _around(self) -> dict[TermName, float]:
         """The other blocks, and what streams while nothing else is done."""
         func, m = self._start.func, self._target.machine
         around = around_seconds(func, self._block, self._target, self._constants)

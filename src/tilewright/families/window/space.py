@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tilewright.cost.caches import l1_room, l2_room
 from tilewright.cost.parallel import ranked_seconds, ranked_terms
 from tilewright.cost.stream import pass_seconds, pass_term
-from tilewright.cost.terms import Amounts, Terms, added, scaled, scaled_to, spread, stacked
+from tilewright.cost.terms import Amounts, Terms, added, scaled, scaled_to, spread_terms, stacked_terms
 from tilewright.families.elementwise.cost import around_seconds, block_bytes
 from tilewright.families.family import ScheduleRequest
 from tilewright.families.gemm.recipe import try_contraction
@@ -134,12 +134,12 @@ class WindowSpace(Space):
 
     def terms(self, points: Points) -> Terms:
         sizes, at = np.unique(points[:, :_TILE], axis=0, return_inverse=True)
-        tiles = stacked([self.tiles.terms(LaneTile(*map(int, t))) for t in sizes])
+        tiles = stacked_terms([self.tiles.terms(LaneTile(*map(int, t))) for t in sizes])
         own = added({name: t[at.ravel()] for name, t in tiles.items()})
         if points.shape[1] > _TILE:
             own = added(own, {"near": self._pieces[points[:, _TILE]]})
         ranked = ranked_terms(added(scaled(own, self._slowness), self._beside[1]), self._parts, self._machine)
-        return spread(scaled_to(ranked, self.cost(points)), len(points))
+        return spread_terms(scaled_to(ranked, self.cost(points)), len(points))
 
     @cached_property
     def _pieces(self) -> Costs:

@@ -3,7 +3,7 @@
 from math import inf, prod
 from typing import NamedTuple
 
-from tilewright.cost.terms import Term
+from tilewright.cost.terms import TermName
 from tilewright.families.gemm.tiles import column_tiles, row_tiles
 from tilewright.families.window.cost import (
     ROWS,
@@ -57,9 +57,9 @@ class LaneTiles:
         )
         return self.times * cycles / self._target.machine.hertz
 
-    def terms(self, tile: LaneTile, columns: int | None = None) -> dict[Term, float]:
+    def terms(self, tile: LaneTile, columns: int | None = None) -> dict[TermName, float]:
         """What these seconds are made of; nothing, if they are infinite."""
-        found: dict[Term, float] = {"arithmetic": 0.0, "edges": 0.0}
+        found: dict[TermName, float] = {"arithmetic": 0.0, "edges": 0.0}
         if self.fits(tile.rows, tile.vectors, columns):
             for (size, width), n in self._cut(tile, columns):
                 total, edges = self._cycles(size, width, tile.unroll)

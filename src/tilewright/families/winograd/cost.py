@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tilewright.cost.caches import l2_room
 from tilewright.cost.parallel import ranked_seconds, ranked_terms
 from tilewright.cost.stream import stream_seconds, stream_term
-from tilewright.cost.terms import Amount, Amounts, Term, added, scaled, scaled_to, summed
+from tilewright.cost.terms import Amount, Amounts, TermName, added, scaled, scaled_to, summed
 from tilewright.support.arrays import FloatArray
 from tilewright.target.machine import Machine
 
@@ -76,7 +76,7 @@ def staged_seconds(
 
 def staged_terms(
     transforms: Amounts, gemm: Amounts, filters: Weights, between_bytes: float, blocks: int, m: Machine
-) -> dict[Term, Amount]:
+) -> dict[TermName, Amount]:
     """What these seconds are made of."""
     total = np.asarray(summed(gemm), np.float64)
     longer, exposed = _multiplied(total, filters, between_bytes, blocks, m)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.cost.parallel import evenly
 from tilewright.cost.stream import stream_term
-from tilewright.cost.terms import Amount, Amounts, Term, Terms, added, either, scaled, spread
+from tilewright.cost.terms import Amount, Amounts, TermName, Terms, added, chosen_terms, scaled, spread_terms
 from tilewright.families.choosing import choosing
 from tilewright.families.elementwise.cost import spatial_seconds
 from tilewright.families.family import ScheduleRequest
@@ -82,7 +82,7 @@ class WinogradSpace(Space):
     def terms(self, points: Points) -> Terms:
         stages = stages_terms(self._start.func, self._stages, points, self._target)
         beside: Amounts = {"beside": self._rest, "team": self._target.machine.meeting_seconds}
-        return spread(added(stages, beside), len(points))
+        return spread_terms(added(stages, beside), len(points))
 
     @cached_property
     def _rest(self) -> float:
@@ -156,7 +156,9 @@ def stages_seconds(func: Func, stages: WinogradBlocks, points: Points, target: T
     return np.where(points[:, _INSIDE] > 0, staged(f.c.rows[0].extent), staged(1))
 
 
-def stages_terms(func: Func, stages: WinogradBlocks, points: Points, target: Target) -> dict[Term, Amount]:
+def stages_terms(
+    func: Func, stages: WinogradBlocks, points: Points, target: Target
+) -> dict[TermName, Amount]:
     """What these seconds are made of."""
     m, f = target.machine, _stage_form(func, stages, target)
     outside, ahead, next_panel = (points[:, n] for n in _COLUMNS)
@@ -164,12 +166,12 @@ def stages_terms(func: Func, stages: WinogradBlocks, points: Points, target: Tar
     transforms = added({"copies": f.transforms}, {stream_term(f.image, m): f.waiting(points, m)})
     gemm, weights = scaled(each, f.times), f.weights(next_panel > 0)
 
-    def staged(together: int) -> dict[Term, Amount]:
+    def staged(together: int) -> dict[TermName, Amount]:
         return staged_terms(transforms, gemm, weights, f.between / together, together, m)
 
     if len(f.c.rows) == 1:
         return staged(1)
-    return either(points[:, _INSIDE] > 0, staged(f.c.rows[0].extent), staged(1))
+    return chosen_terms(points[:, _INSIDE] > 0, staged(f.c.rows[0].extent), staged(1))
 
 
 @dataclass(frozen=True, slots=True)
