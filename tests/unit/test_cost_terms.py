@@ -260,6 +260,15 @@ def test_terms_of_some_points_are_those_that_they_have_among_all(case: str) -> N
             np.testing.assert_allclose(alone.get(name, none[: len(some)]), want, rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_mixtures_of_points_cost_something_or_are_impossible(case: str) -> None:
+    """A search changes knobs one by one, and mixes those of two points: not all that it tries are points."""
+    rng = np.random.default_rng(0)
+    for space in (s for s in spaces_of(case, "one core") if s.knobs):
+        mixed = np.stack([rng.choice(k.choices, 64) for k in space.knobs], axis=1)
+        assert (space.cost(mixed) > 0).all(), space.family
+
+
 def test_all_families_tell() -> None:
     assert {s.family for s in every_space()} == set(FAMILY_NAMES)
 

@@ -107,9 +107,12 @@ class ChainSpace(Space):
 
     def _groups(self, points: Points) -> Iterator[tuple[int, int, IntArray]]:
         """Those that there may be: rows and keys of blocks, and where they are."""
-        # A child of both apart and of a tile may have neither.
+        # A child of both apart and of a tile may have neither, or keys that do not divide what is apart.
         is_tiled = (points[:, self._sizes] > 0).all(axis=1)
+        apart = (0, *self._divided())
         for block, keys in np.unique(points[:, :2], axis=0).tolist():
+            if not block and keys not in apart:
+                continue
             is_here = (points[:, 0] == block) & (points[:, 1] == keys) & (is_tiled | (block == 0))
             yield block, keys, np.flatnonzero(is_here)
 

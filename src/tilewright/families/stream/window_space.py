@@ -57,9 +57,10 @@ class WindowStageSpace(Space):
         seconds = {
             k: WindowCost(g, self._lanes, self._machine).seconds(parts[k]) for k, g in self._graphs.items()
         }
+        # Searches mix the knobs of points: not all mixtures are points.
         return self._beside + ranked_seconds(
-            np.array([seconds[k] for k in chosen]),
-            np.array([parts[k] for k in chosen], np.float64),
+            np.array([seconds.get(k, np.inf) for k in chosen]),
+            np.array([parts.get(k, 1) for k in chosen], np.float64),
             self._machine,
         )
 
