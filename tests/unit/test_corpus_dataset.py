@@ -12,6 +12,7 @@ import pytest
 from tests import small_corpus
 from tests.unit.test_corpus_points import GEMM
 from tilewright.learned.features import ABSENT, FEATURES
+from tilewright.search.database import decisions_text
 from tilewright.search.default import spaces
 from tilewright.support.frames import unpack
 from tilewright.support.pool import PoolRequest
@@ -20,7 +21,6 @@ from tilewright.tir.parser import parse_func
 from tilewright.training import dataset
 from tilewright.training.corpus import Corpus
 from tilewright.training.dataset import LeftOut, samples
-from tilewright.training.points import decisions_text
 from tilewright.training.rows import KernelKey, KernelRow, TrialRow
 from tilewright.training.sampler import answer, sample
 from tilewright.training.samples import KernelSamples

@@ -8,10 +8,11 @@ import pytest
 from tilewright.compiler import SPACES
 from tilewright.learned.candidates import KernelCandidates
 from tilewright.learned.features import FEATURES
+from tilewright.search.database import decisions_text
 from tilewright.target.target import AVX2
 from tilewright.tir.func import Func
 from tilewright.tir.parser import parse_func
-from tilewright.training.points import KernelPoints, decisions_text, farthest_points
+from tilewright.training.points import KernelPoints, farthest_points
 from tilewright.tuning.candidate import Task
 from tilewright.tuning.candidates import Point
 

@@ -10,7 +10,7 @@ from tests.unit.cost_samples import KINDS, made_samples
 from tilewright.learned.analytical import AnalyticalModel
 from tilewright.support.arrays import FloatArray
 from tilewright.support.errors import UserError
-from tilewright.training.evaluate import evaluate
+from tilewright.training.evaluate import judge_models
 from tilewright.training.metrics import (
     all_errors,
     chosen_errors,
@@ -145,7 +145,7 @@ def test_schedules_without_a_time_are_left_out() -> None:
 
 
 def test_an_evaluation_says_what_was_asked_for() -> None:
-    found = evaluate(
+    found = judge_models(
         SAMPLES, lambda s, seed: AnalyticalModel(), lambda s, seed: AnalyticalModel(), 2
     ).as_json()
     keys = {"ape_mean", "ape_worst", "analytical_ape_mean", "top5_regret", "top10_regret", "tau"}

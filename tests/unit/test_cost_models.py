@@ -14,7 +14,7 @@ from tests.unit.cost_samples import AT, made_samples
 from tilewright.learned.analytical import AnalyticalModel
 from tilewright.learned.candidates import CostModel
 from tilewright.learned.compiled_scorer import CompiledScorer
-from tilewright.learned.ensemble import TreeEnsemble
+from tilewright.learned.ensemble import CostTrees
 from tilewright.learned.features import FEATURES
 from tilewright.learned.model_file import METADATA, StoredTrees, read_trees, trees_of
 from tilewright.runtime.session import Session
@@ -186,7 +186,7 @@ def test_what_is_no_cost_model_of_this_version_is_refused(stored: StoredTrees, t
 
 def test_a_tree_of_one_leaf_is_the_same_on_all_ways() -> None:
     ones = np.ones((1, 3))
-    tree = TreeEnsemble(
+    tree = CostTrees(
         np.zeros((1, 3), np.int64),
         np.full((1, 3), 0.5, np.float32),
         np.full((1, 4), 2.0, np.float32),

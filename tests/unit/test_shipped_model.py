@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright.driver.decisions import Kernel
 from tilewright.driver.shipped_model import VARIABLE
-from tilewright.learned.ensemble import NEVER, TreeEnsemble
+from tilewright.learned.ensemble import NEVER, CostTrees
 from tilewright.learned.features import FEATURES
 from tilewright.learned.model_file import StoredTrees
 from tilewright.training.export import write_trees
@@ -33,7 +33,7 @@ def few_rows(most: int) -> StoredTrees:
     columns = np.array([[ROWS, ROWS, ROWS]])
     thresholds = np.array([[np.log2(2.5 + most), 0.0, NEVER]], np.float32)
     leaves = np.log(np.array([[3.0, 1.0, 3.0, 3.0]], np.float32))
-    return StoredTrees(TreeEnsemble(columns, thresholds, leaves, np.full((1, 3), 0.5)), True, None, {})
+    return StoredTrees(CostTrees(columns, thresholds, leaves, np.full((1, 3), 0.5)), True, None, {})
 
 
 def rows_chosen(model: ModelProto) -> int:

@@ -23,7 +23,7 @@ from tilewright.tir.parser import parse_func
 from tilewright.training.ablations import ABLATIONS, NETWORK_ABLATIONS
 from tilewright.training.corpus import Corpus
 from tilewright.training.dataset import LeftOut, samples
-from tilewright.training.evaluate import Evaluation, Train, evaluate
+from tilewright.training.evaluate import Evaluation, Train, judge_models
 from tilewright.training.explain import ExplainedKernel, ExplainedSchedule, explain_kernel
 from tilewright.training.export import write_trees
 from tilewright.training.export_network import write_network
@@ -73,19 +73,19 @@ def evaluate_models(
     corpus: Path, seeds: int, gnn: int, page: Path | None, ablation_seeds: int, as_json: bool
 ) -> None:
     found = _samples(corpus, with_graphs=gnn > 0)
-    models = {"Trees": evaluate(found, _trainer(SCHEDULES), _trainer(SECONDS), seeds, note)}
+    models = {"Trees": judge_models(found, _trainer(SCHEDULES), _trainer(SECONDS), seeds, note)}
     if gnn:
         note("networks over graphs")
         ranking, seconds = (_network_trainer(_NETWORKS[task]) for task in ("schedules", "seconds"))
-        models["Network over graphs"] = evaluate(found, ranking, seconds, gnn, note)
+        models["Network over graphs"] = judge_models(found, ranking, seconds, gnn, note)
     if page is not None:
         ablations: dict[str, Evaluation] = {}
         for name, settings in ABLATIONS.items() if ablation_seeds else ():
             note(f"ablation: {name}")
-            ablations[name] = evaluate(found, _trainer(settings), None, ablation_seeds)
+            ablations[name] = judge_models(found, _trainer(settings), None, ablation_seeds)
         for name, settings in NETWORK_ABLATIONS.items() if ablation_seeds and gnn else ():
             note(f"ablation: {name}")
-            ablations[name] = evaluate(found, _network_trainer(settings), None, 1)
+            ablations[name] = judge_models(found, _network_trainer(settings), None, 1)
         _write_page(page, models, ablations, found)
     result = models["Trees"].as_json()
     if gnn:

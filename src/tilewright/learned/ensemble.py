@@ -18,7 +18,7 @@ NEVER = float(np.finfo(np.float32).max)  # the threshold that all features are a
 
 
 @dataclass(frozen=True, eq=False)
-class TreeEnsemble:
+class CostTrees:
     """Arrays have a row for each tree. Features and thresholds are single precision, here as in every other form of an
     ensemble: a row must not take another way because of a rounded threshold.
     """
@@ -93,7 +93,7 @@ class _Paths:
     values: FloatArray  # of leaves
 
     @classmethod
-    def of(cls, trees: TreeEnsemble) -> "_Paths":
+    def of(cls, trees: CostTrees) -> "_Paths":
         count, depth = trees.leaves.shape[1], trees.depth
         leaf: IntArray = np.arange(count, dtype=np.int64)
         levels = range(depth)

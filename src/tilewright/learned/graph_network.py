@@ -27,9 +27,9 @@ from tilewright.learned.features import ABSENT, FEATURES
 from tilewright.learned.kernel_graph import NODE_FEATURES, OPCODES
 from tilewright.support.arrays import Array, FloatArray, IntArray
 
-Join: TypeAlias = Literal["early", "late"]
-Reduction: TypeAlias = Literal["columns", "attention"]
-Weights: TypeAlias = Mapping[str, Any]
+JoinAt: TypeAlias = Literal["early", "late"]
+NodeSummary: TypeAlias = Literal["columns", "attention"]
+NetworkWeights: TypeAlias = Mapping[str, Any]
 
 _LAYERS = 3
 _HEADS = 4
@@ -75,8 +75,8 @@ class Ops(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NetworkShape:
-    join: Join = "late"
-    reduction: Reduction = "columns"
+    join: JoinAt = "late"
+    reduction: NodeSummary = "columns"
     width: int = 64
     is_blind: bool = False  # without the graph: an ablation
 
@@ -123,7 +123,7 @@ def new_weights(shape: NetworkShape, seed: int) -> dict[str, FloatArray]:
     return found
 
 
-def forward(ops: Ops, shape: NetworkShape, w: Weights, batch: GraphBatch) -> Any:
+def forward(ops: Ops, shape: NetworkShape, w: NetworkWeights, batch: GraphBatch) -> Any:
     """The scores of all schedules of all kernels of a batch."""
     schedules = ops.matmul(batch.features, w["schedule"])
     if shape.is_blind:
@@ -155,7 +155,7 @@ def forward(ops: Ops, shape: NetworkShape, w: Weights, batch: GraphBatch) -> Any
     return _head(ops, w, ops.leaky(ops.add(ops.add(schedules, kernel), w["hidden_bias"])))
 
 
-def _head(ops: Ops, w: Weights, hidden: Any) -> Any:
+def _head(ops: Ops, w: NetworkWeights, hidden: Any) -> Any:
     hidden = ops.leaky(ops.add(ops.matmul(hidden, w["second"]), w["second_bias"]))
     return ops.closed(ops.matmul(hidden, w["last"]), -1)
 
@@ -168,7 +168,7 @@ def _reduced(ops: Ops, h: Any, mask: Any, hidden_mask: Any) -> Any:
     return ops.joined([mean, largest, ops.multiply(total, ops.constant(0.1))])
 
 
-def _attended(ops: Ops, w: Weights, h: Any, hidden_mask: Any, mask: Any) -> Any:
+def _attended(ops: Ops, w: NetworkWeights, h: Any, hidden_mask: Any, mask: Any) -> Any:
     """A layer of a transformer's encoder over the nodes, without normalization: rows have length 1 already."""
     unseen = ops.turned(hidden_mask)
     heads: list[Any] = []

@@ -22,8 +22,8 @@ _NEIGHBOURS = 3  # given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Guard:
-    """Made by `Guard.of`; arrays are small enough to be stored beside a model."""
+class TrustGuard:
+    """Made by `TrustGuard.of`; arrays are small enough to be stored beside a model."""
 
     centre: FloatArray  # of kernel features
     spread: FloatArray
@@ -35,7 +35,9 @@ class Guard:
     families: FloatArray  # 1 where enough trained kernels had schedules of the family, less where fewer did
 
     @classmethod
-    def of(cls, kernels: FloatArray, programs: IntArray, families: FloatArray, limit: int = 512) -> "Guard":
+    def of(
+        cls, kernels: FloatArray, programs: IntArray, families: FloatArray, limit: int = 512
+    ) -> "TrustGuard":
         """`kernels` has the kernel features of trained kernels, `programs` a number of the program of each, `families`
         whether each had schedules of each family. Up to `limit` of them are kept.
         """

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from tilewright.learned.analytical import log_costs
 from tilewright.learned.candidates import KernelCandidates
 from tilewright.learned.features import FEATURES
-from tilewright.learned.guard import Guard
+from tilewright.learned.guard import TrustGuard
 from tilewright.support.arrays import FloatArray
 
 Scorer: TypeAlias = Callable[[FloatArray], FloatArray]  # features to scores, row by row
@@ -24,7 +24,7 @@ class GuardedModel:
     name: str
     scorer: Scorer
     is_residual: bool = True
-    guard: Guard | None = None
+    guard: TrustGuard | None = None
 
     def log_seconds(self, candidates: KernelCandidates) -> FloatArray:
         return log_costs(candidates) + self.corrections(candidates.features)

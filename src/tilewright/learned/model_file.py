@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from tilewright.learned.ensemble import TreeEnsemble
+from tilewright.learned.ensemble import CostTrees
 from tilewright.learned.features import FEATURES
-from tilewright.learned.guard import Guard
+from tilewright.learned.guard import TrustGuard
 from tilewright.learned.guarded import GuardedModel
 from tilewright.support.arrays import Array, FloatArray, IntArray
 from tilewright.support.errors import UserError
@@ -39,9 +39,9 @@ _GUARD_ARRAYS = ("centre", "spread", "least", "most", "known", "families")
 class StoredTrees:
     """What a file holds."""
 
-    ensemble: TreeEnsemble
+    ensemble: CostTrees
     is_residual: bool
-    guard: Guard | None
+    guard: TrustGuard | None
     training: Mapping[str, Any]  # for people: the task, rows, kernels and programs, the seed
 
     def model(self) -> GuardedModel:
@@ -79,11 +79,11 @@ def trees_of(model: ModelProto) -> StoredTrees:
         for name in ("columns", "thresholds")
     )
     leaves = np.concatenate([arrays["first_leaves"], arrays["second_leaves"]]).reshape(1 << depth, -1)
-    ensemble = TreeEnsemble(
+    ensemble = CostTrees(
         _by_node(columns, orders).astype(np.int64),
         _by_node(thresholds, orders).astype(np.float32),
         leaves[path_order(depth)].T.astype(np.float32),
-        unpacked(found["left_shares"], np.float16).astype(np.float64),
+        unpacked_floats(found["left_shares"], np.float16).astype(np.float64),
     )
     guard = guard_from(found["guard"]) if found["guard"] else None
     return StoredTrees(ensemble, bool(found["is_residual"]), guard, found["training"])
@@ -107,23 +107,23 @@ def _by_node(values: Array, orders: list[IntArray]) -> Array:
     return np.concatenate(rows).T
 
 
-def packed(values: Array, dtype: type[np.floating[Any]] = np.float32) -> dict[str, Any]:
+def packed_floats(values: Array, dtype: type[np.floating[Any]] = np.float32) -> dict[str, Any]:
     data = np.ascontiguousarray(values, dtype)
     return {"shape": list(data.shape), "data": base64.b64encode(data.tobytes()).decode()}
 
 
-def unpacked(stored: Mapping[str, Any], dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
+def unpacked_floats(stored: Mapping[str, Any], dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(stored["data"]), dtype).reshape(stored["shape"])
 
 
-def guard_text(guard: Guard) -> dict[str, Any]:
+def guard_text(guard: TrustGuard) -> dict[str, Any]:
     return {
         "near": guard.near,
         "far": guard.far,
-        **{name: packed(getattr(guard, name)) for name in _GUARD_ARRAYS},
+        **{name: packed_floats(getattr(guard, name)) for name in _GUARD_ARRAYS},
     }
 
 
-def guard_from(stored: Mapping[str, Any]) -> Guard:
-    arrays: dict[str, FloatArray] = {n: unpacked(stored[n]).astype(np.float64) for n in _GUARD_ARRAYS}
-    return Guard(near=float(stored["near"]), far=float(stored["far"]), **arrays)
+def guard_from(stored: Mapping[str, Any]) -> TrustGuard:
+    arrays: dict[str, FloatArray] = {n: unpacked_floats(stored[n]).astype(np.float64) for n in _GUARD_ARRAYS}
+    return TrustGuard(near=float(stored["near"]), far=float(stored["far"]), **arrays)

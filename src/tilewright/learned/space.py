@@ -7,6 +7,7 @@ after those that it was.
 
 from collections.abc import Mapping
 from functools import cached_property
+from statistics import median
 from typing import Protocol
 
 import numpy as np
@@ -83,11 +84,12 @@ class LearnedSpace(Space):
         points, costs = self._stated
         if not len(costs):
             return points, costs
-        count = min(ASKED, int(np.searchsorted(costs, _WORTH_ASKING * costs[0], side="right")))
+        worth = int(np.count_nonzero(costs <= _WORTH_ASKING * costs[0]))
+        count = min(ASKED, worth)
         asked = self._corrected(points[:count], costs[:count])
         order = np.argsort(asked, kind="stable")
         # What was not asked about is as much too cheap or too dear as what was, on the whole.
-        shift = float(np.median(asked / costs[:count]))
+        shift = median((asked / costs[:count]).tolist())
         rest = np.maximum(costs[count:] * shift, asked.max())
         return np.concatenate([points[:count][order], points[count:]]), np.concatenate([asked[order], rest])
 

@@ -1,6 +1,6 @@
 """LightGBM, and the only module that touches it: its types are incomplete.
 
-It is an extra: what it trains becomes a `TreeEnsemble`, which runs without it.
+It is an extra: what it trains becomes a `CostTrees`, which runs without it.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.learned.ensemble import NEVER, SingleArray, TreeEnsemble
+from tilewright.learned.ensemble import NEVER, CostTrees, SingleArray
 from tilewright.support.arrays import FloatArray
 from tilewright.support.errors import UserError
 
@@ -42,7 +42,7 @@ def boost(
     shape: TreeShape,
     seed: int,
     names: tuple[str, ...],
-) -> TreeEnsemble:
+) -> CostTrees:
     """Trees whose sum, added to `start`, makes the loss small that has these derivatives."""
     return ensemble_of(boosted(features, start, derivatives, shape, seed, names), shape.depth)
 
@@ -83,7 +83,7 @@ def boosted(
     return lgb.train(parameters, data, num_boost_round=shape.trees)
 
 
-def ensemble_of(booster: Any, depth: int) -> TreeEnsemble:
+def ensemble_of(booster: Any, depth: int) -> CostTrees:
     """The arrays of a booster whose trees have at most this depth."""
     dumped: list[Mapping[str, Any]] = booster.dump_model()["tree_info"]
     count, nodes = len(dumped), (1 << depth) - 1
@@ -93,7 +93,7 @@ def ensemble_of(booster: Any, depth: int) -> TreeEnsemble:
     leaves = np.zeros((count, nodes + 1), np.float32)
     for n, tree in enumerate(dumped):
         _fill(tree["tree_structure"], 0, columns[n], thresholds[n], shares[n], leaves[n])
-    return TreeEnsemble(columns, thresholds, leaves, shares)
+    return CostTrees(columns, thresholds, leaves, shares)
 
 
 def _fill(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TypeAlias
 
-Scatter: TypeAlias = Sequence[tuple[float, float]]  # measured, predicted
+MeasuredPredicted: TypeAlias = Sequence[tuple[float, float]]  # measured, predicted
 
 _WIDTH = 720
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
@@ -33,7 +33,7 @@ def contribution_chart(title: str, bars: Sequence[tuple[str, float]]) -> str:
     return "\n".join((*parts, "</svg>\n"))
 
 
-def scatter_chart(title: str, x_label: str, y_label: str, groups: Mapping[str, Scatter]) -> str:
+def scatter_chart(title: str, x_label: str, y_label: str, groups: Mapping[str, MeasuredPredicted]) -> str:
     """Points of several groups, with logarithmic axes of one scale; a line goes where both are the same."""
     values = [v for some in groups.values() for point in some for v in point if v > 0] or [1.0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

@@ -29,12 +29,13 @@ from tilewright.driver.trace import ProgramTrace
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.machine import default_threads
+from tilewright.search.database import decisions_text
 from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
 from tilewright.target.target import Target
 from tilewright.tir.printer import print_func
 from tilewright.training.corpus import Corpus, ProgramRow, UnwritableCorpusError
-from tilewright.training.points import Choose, KernelPoints, decisions_text, farthest_points
+from tilewright.training.points import Choose, KernelPoints, farthest_points
 from tilewright.training.rows import KernelKey, KernelRow, TrialRow
 from tilewright.tuning.candidate import DEFAULT, Task
 from tilewright.tuning.candidates import Candidates, Point

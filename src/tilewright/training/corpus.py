@@ -284,19 +284,18 @@ def _schema(kind: type) -> Any:
 
 
 def _arrow() -> Any:
-    return _extra("pyarrow")
+    try:
+        return import_module("pyarrow")
+    except ImportError as e:
+        raise _missing() from e
 
 
 def _parquet() -> Any:
-    return _extra("pyarrow.parquet")
-
-
-def _extra(module: str) -> Any:
-    """A module of an optional extra."""
     try:
-        return import_module(module)
+        return import_module("pyarrow.parquet")
     except ImportError as e:
-        raise UserError(
-            f"a corpus needs {module.partition('.')[0]}, which is not installed",
-            hint="pip install 'tilewright[learn]'",
-        ) from e
+        raise _missing() from e
+
+
+def _missing() -> UserError:
+    return UserError("a corpus needs pyarrow, which is not installed", hint="pip install 'tilewright[learn]'")

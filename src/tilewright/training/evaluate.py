@@ -24,7 +24,7 @@ from tilewright.training.splits import SampleSplit, family_splits, manual_split,
 from tilewright.training.table import usable
 
 Train: TypeAlias = Callable[[Sequence[KernelSamples], int], CostModel]  # samples and a seed
-Tell: TypeAlias = Callable[[str], None]
+OnStage: TypeAlias = Callable[[str], None]
 _TOPS = (1, 5, 10)
 
 
@@ -133,12 +133,12 @@ class Evaluation:
         }
 
 
-def evaluate(
+def judge_models(
     samples: Sequence[KernelSamples],
     train: Train,
     train_seconds: Train | None,
     seeds: int,
-    tell: Tell = lambda what: None,
+    tell: OnStage = lambda what: None,
 ) -> Evaluation:
     """Train with each seed and judge on each split; `train_seconds` makes models of absolute times, for fusion."""
     known = [s for s in map(usable, samples) if len(s)]

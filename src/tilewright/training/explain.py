@@ -1,7 +1,7 @@
 """Which features moved a prediction: of the schedule that a model chooses, and of the one that the closed form does.
 
 A prediction is the closed form times a correction; the correction's logarithm is a sum over features
-(`TreeEnsemble.contributions`). So every feature has a factor, which is said in percent.
+(`CostTrees.contributions`). So every feature has a factor, which is said in percent.
 """
 
 import math

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tilewright.learned.ensemble import TreeEnsemble
+from tilewright.learned.ensemble import CostTrees
 from tilewright.learned.features import FEATURES
 from tilewright.learned.model_file import (
     BATCH,
@@ -18,7 +18,7 @@ from tilewright.learned.model_file import (
     OUTPUT,
     StoredTrees,
     guard_text,
-    packed,
+    packed_floats,
     path_order,
 )
 from tilewright.support.arrays import Array
@@ -58,7 +58,7 @@ def trees_model(stored: StoredTrees, batch: int = BATCH) -> ModelProto:
     return model
 
 
-def _graph(trees: TreeEnsemble) -> tuple[list[NodeProto], Mapping[str, Array]]:
+def _graph(trees: CostTrees) -> tuple[list[NodeProto], Mapping[str, Array]]:
     """Rows of features become columns first: then everything else is the same instruction for neighbouring rows."""
     depth = trees.depth
     leaves = _placed(trees.leaves, depth)
@@ -94,7 +94,7 @@ def _metadata(stored: StoredTrees) -> dict[str, Any]:
         "features": FEATURES,
         "depth": stored.ensemble.depth,
         "is_residual": stored.is_residual,
-        "left_shares": packed(stored.ensemble.left_shares, np.float16),
+        "left_shares": packed_floats(stored.ensemble.left_shares, np.float16),
         "guard": guard_text(stored.guard) if stored.guard else None,
         "training": dict(stored.training),
     }

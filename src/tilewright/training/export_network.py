@@ -14,9 +14,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tilewright.learned.features import FEATURES
-from tilewright.learned.graph_network import GraphBatch, NetworkShape, Weights, forward
+from tilewright.learned.graph_network import GraphBatch, NetworkShape, NetworkWeights, forward
 from tilewright.learned.kernel_graph import NODE_FEATURES, OPCODES
-from tilewright.learned.model_file import BATCH, FORMAT, OUTPUT, guard_text, packed
+from tilewright.learned.model_file import BATCH, FORMAT, OUTPUT, guard_text, packed_floats
 from tilewright.support.arrays import Array
 from tilewright.training.export import write_model
 from tilewright.training.torch_network import GraphModel
@@ -26,7 +26,9 @@ NODES = 64  # of a kernel's graph, given: few have more
 _OPSET, _IR = 18, 9
 
 
-def network_model(shape: NetworkShape, weights: Weights, nodes: int = NODES, rows: int = BATCH) -> ModelProto:
+def network_model(
+    shape: NetworkShape, weights: NetworkWeights, nodes: int = NODES, rows: int = BATCH
+) -> ModelProto:
     """Inputs `codes`, `nodes`, `reads`, `read_by`, `mask` and `features` to scores [1, rows]."""
     ops = OnnxOps()
     for name, array in weights.items():
@@ -68,7 +70,7 @@ def write_network(path: Path, model: GraphModel, about: Mapping[str, Any]) -> in
         "node_features": NODE_FEATURES,
         "opcodes": OPCODES,
         "scaling": {
-            name: {part: packed(getattr(s, part)) for part in ("centre", "spread", "absent")}
+            name: {part: packed_floats(getattr(s, part)) for part in ("centre", "spread", "absent")}
             for name, s in scalings.items()
         },
         "guard": guard_text(model.guard) if model.guard else None,

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 OPSET = 18
 IR_VERSION = 9  # what opset 18 came with
 
-Shape: TypeAlias = tuple[int, ...]
+TensorShape: TypeAlias = tuple[int, ...]
 
 
 class Net:
@@ -23,7 +23,7 @@ class Net:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
-        self.shapes: dict[str, Shape] = {}
+        self.shapes: dict[str, TensorShape] = {}
         self.macs = 0  # multiply-adds of all contractions
         self._nodes: list[NodeProto] = []
         self._weights: list[TensorProto] = []

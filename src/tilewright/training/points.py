@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.families.space import KnobValues
 from tilewright.learned.candidates import KernelCandidates
 from tilewright.learned.features import FEATURES, SpaceFeatures, kernel_features
 from tilewright.search.evolve import Evolution, Proposal
@@ -53,11 +52,6 @@ def _scaled(features: FloatArray) -> FloatArray:
     """Columns that tell points apart, each with the same spread."""
     spread = features.std(axis=0)
     return features[:, spread > 0] / spread[spread > 0]
-
-
-def decisions_text(decisions: KnobValues) -> str:
-    """As rows of a corpus have them."""
-    return json.dumps(dict(decisions), sort_keys=True)
 
 
 class _PointSource(Evolution):

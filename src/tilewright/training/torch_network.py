@@ -21,7 +21,7 @@ from tilewright.learned.graph_network import (
     graph_batch,
     new_weights,
 )
-from tilewright.learned.guard import Guard
+from tilewright.learned.guard import TrustGuard
 from tilewright.support.arrays import FloatArray
 from tilewright.support.errors import InternalError, UserError
 from tilewright.training.pairs import TEMPERATURE
@@ -63,7 +63,7 @@ class GraphModel:
     weights: dict[str, FloatArray]
     node_scaling: Scaling
     scaling: Scaling
-    guard: Guard | None
+    guard: TrustGuard | None
 
     @property
     def name(self) -> str:

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from tilewright.learned.ensemble import TreeEnsemble
+from tilewright.learned.ensemble import CostTrees
 from tilewright.learned.features import FEATURES
-from tilewright.learned.guard import FAMILY_COLUMNS, KERNEL_COLUMNS, Guard
+from tilewright.learned.guard import FAMILY_COLUMNS, KERNEL_COLUMNS, TrustGuard
 from tilewright.learned.guarded import GuardedModel
 from tilewright.support.arrays import FloatArray
 from tilewright.support.errors import UserError
@@ -52,8 +52,8 @@ class TrainedTrees:
     """A cost model, and what it is made of."""
 
     settings: TreeSettings
-    ensemble: TreeEnsemble
-    guard: Guard | None
+    ensemble: CostTrees
+    guard: TrustGuard | None
     rows: int
     kernels: int
     programs: int
@@ -107,11 +107,11 @@ def _derivatives(table: SampleTable, settings: TreeSettings, seed: int) -> Deriv
             return lambda scores: (sure * (scores - times), sure)
 
 
-def guard_of(samples: Sequence[KernelSamples]) -> Guard:
+def guard_of(samples: Sequence[KernelSamples]) -> TrustGuard:
     """What kernels like these look like."""
     names = {program: n for n, program in enumerate(sorted({s.program for s in samples}))}
     features = [s.candidates.features for s in samples]
-    return Guard.of(
+    return TrustGuard.of(
         np.stack([f[0, KERNEL_COLUMNS] for f in features]),
         np.array([names[s.program] for s in samples], np.int64),
         np.stack([(f[:, FAMILY_COLUMNS] > 0).any(axis=0) for f in features]).astype(np.float64),

@@ -10,7 +10,18 @@ from importlib import import_module
 from tilewright.cli.command import Command, SubCommands
 from tilewright.support.extensions import Additions
 
-NAMES = ("run", "compile", "inspect", "bench", "compare", "tune", "db", "corpus", "cost", "doctor")  # as listed
+NAMES = (
+    "run",
+    "compile",
+    "inspect",
+    "bench",
+    "compare",
+    "tune",
+    "db",
+    "corpus",
+    "cost",
+    "doctor",
+)  # as listed
 
 COMMANDS: dict[str, Command | SubCommands] = {n: import_module(f"{__name__}.{n}").COMMAND for n in NAMES}
 ADDED: Additions[Command] = Additions("command")
