@@ -137,7 +137,7 @@ def export(name: str, folder: Path) -> None:
         str(folder / f"{name}.onnx"),
         tuple(inputs["b"].values()),
     )  # 1 would be taken for a constant
-    common = dict(input_names=names, external_data=False)
+    common: dict[str, Any] = {"input_names": names, "external_data": False}
     try:
         torch.onnx.export(plain, example, path, dynamic_shapes=(dynamic,), optimize=False, **common)
     except Exception:  # torch cannot trace it with open shapes: the exporter before that one can

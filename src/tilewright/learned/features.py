@@ -41,6 +41,9 @@ KNOB_NAMES = (
     *("streams", "swap", "tile", "unroll", "vectors", "width", "window_rows", "window_unroll"),
     *("window_vectors",),
 )
+# Which of several things is taken: their numbers have no order, and mean something else for another kernel.
+_NUMBERS = frozenset({"assignment", "group_0", "group_1", "group_2", "group_3", "intrinsic"})
+_ORDERED_KNOBS = tuple(k for k in KNOB_NAMES if k not in _NUMBERS)
 _EXTENTS = 6  # of iterators of either kind, the innermost last; bound
 _KERNEL = (
     *("work", "arithmetic", "input_bytes", "constant_bytes", "output_bytes", "local_bytes"),
@@ -57,7 +60,7 @@ FEATURES: tuple[str, ...] = (
     *_KERNEL,
     *_PLACE,
     *(f"is_{f}" for f in FAMILY_NAMES),
-    *(f"knob_{k}" for k in KNOB_NAMES),
+    *(f"knob_{k}" for k in _ORDERED_KNOBS),
     *_COST,
     *(f"term_{t}" for t in TERMS),
 )
@@ -131,7 +134,7 @@ class SpaceFeatures:
         """A row for each point; `costs` are theirs by the closed form."""
         out = np.tile(self._same, (len(points), 1))
         for n, knob in enumerate(self._space.knobs):
-            if knob.name in KNOB_NAMES:  # others are of families of other packages
+            if knob.name in _ORDERED_KNOBS:  # others are numbers, or of families of other packages
                 out[:, _AT[f"knob_{knob.name}"]] = np.log2(2.0 + np.maximum(points[:, n], -1))
         with np.errstate(divide="ignore", invalid="ignore"):
             out[:, _AT["cost"]] = _logs(costs)
