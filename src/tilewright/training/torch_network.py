@@ -6,6 +6,7 @@ It is an extra: what it trains is a table of weights, which numpy runs, or Tilew
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -256,9 +257,8 @@ class TorchOps:
 
 def _torch() -> Any:
     try:
-        import torch  # noqa: PLC0415  # an optional extra
+        return import_module("torch")
     except ImportError as e:
         raise UserError(
             "PyTorch, which trains networks, is not installed", hint="pip install 'tilewright[torch]'"
         ) from e
-    return torch
