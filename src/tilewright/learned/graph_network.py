@@ -44,29 +44,29 @@ class Ops(Protocol):
     def matmul(self, a: Any, b: Any) -> Any: ...
     def add(self, a: Any, b: Any) -> Any: ...
     def multiply(self, a: Any, b: Any) -> Any: ...
-    def leaky(self, a: Any) -> Any: ...
-    def root(self, a: Any) -> Any: ...
+    def leaky_relu(self, a: Any) -> Any: ...
+    def sqrt(self, a: Any) -> Any: ...
     def divide(self, a: Any, b: Any) -> Any: ...
-    def rows(self, table: Any, numbers: Any) -> Any: ...
+    def gather(self, table: Any, numbers: Any) -> Any: ...
     def sum(self, a: Any, axis: int) -> Any:
         """The axis stays, with one element."""
         ...
 
     def maximum(self, a: Any, axis: int) -> Any: ...
     def softmax(self, a: Any) -> Any: ...
-    def turned(self, a: Any) -> Any:
+    def transpose(self, a: Any) -> Any:
         """With the last two axes exchanged."""
         ...
 
-    def joined(self, parts: Sequence[Any]) -> Any:
+    def concat(self, parts: Sequence[Any]) -> Any:
         """Along the last axis."""
         ...
 
-    def opened(self, a: Any, axis: int) -> Any:
+    def unsqueeze(self, a: Any, axis: int) -> Any:
         """With another axis of one element."""
         ...
 
-    def closed(self, a: Any, axis: int) -> Any:
+    def squeeze(self, a: Any, axis: int) -> Any:
         """Without this axis, which has one element."""
         ...
 
@@ -127,37 +127,37 @@ def forward(ops: Ops, shape: NetworkShape, w: NetworkWeights, batch: GraphBatch)
     """The scores of all schedules of all kernels of a batch."""
     schedules = ops.matmul(batch.features, w["schedule"])
     if shape.is_blind:
-        hidden = ops.leaky(ops.add(schedules, w["hidden_bias"]))
+        hidden = ops.leaky_relu(ops.add(schedules, w["hidden_bias"]))
         return _head(ops, w, hidden)
     mask, reads, read_by = batch.mask, batch.reads, batch.read_by
-    h = ops.add(ops.rows(w["opcodes"], batch.codes), ops.matmul(batch.nodes, w["nodes"]))
+    h = ops.add(ops.gather(w["opcodes"], batch.codes), ops.matmul(batch.nodes, w["nodes"]))
     h = ops.add(h, w["nodes_bias"])
     if shape.join == "early":  # a graph for each schedule: another axis behind that of kernels
-        mask, reads, read_by = (ops.opened(a, 1) for a in (mask, reads, read_by))
-        h = ops.add(ops.opened(h, 1), ops.opened(ops.matmul(batch.features, w["early"]), 2))
-    h = ops.multiply(ops.leaky(h), mask)
+        mask, reads, read_by = (ops.unsqueeze(a, 1) for a in (mask, reads, read_by))
+        h = ops.add(ops.unsqueeze(h, 1), ops.unsqueeze(ops.matmul(batch.features, w["early"]), 2))
+    h = ops.multiply(ops.leaky_relu(h), mask)
     for n in range(_LAYERS):
-        sent = ops.leaky(ops.matmul(h, w[f"sent{n}"]))
+        sent = ops.leaky_relu(ops.matmul(h, w[f"sent{n}"]))
         own = ops.add(ops.matmul(h, w[f"own{n}"]), w[f"bias{n}"])
         got = ops.add(
             ops.matmul(ops.matmul(reads, sent), w[f"reads{n}"]),
             ops.matmul(ops.matmul(read_by, sent), w[f"read_by{n}"]),
         )
-        h = ops.leaky(ops.add(own, got))
-        length = ops.root(ops.add(ops.sum(ops.multiply(h, h), -1), ops.constant(_SMALL)))
+        h = ops.leaky_relu(ops.add(own, got))
+        length = ops.sqrt(ops.add(ops.sum(ops.multiply(h, h), -1), ops.constant(_SMALL)))
         h = ops.multiply(ops.divide(h, length), mask)
     hidden_mask = ops.multiply(ops.add(mask, ops.constant(-1.0)), ops.constant(-_HIDDEN))
     if shape.reduction == "attention":
         h = _attended(ops, w, h, hidden_mask, mask)
     kernel = ops.matmul(_reduced(ops, h, mask, hidden_mask), w["kernel"])
     if shape.join == "early":
-        kernel = ops.closed(kernel, 2)
-    return _head(ops, w, ops.leaky(ops.add(ops.add(schedules, kernel), w["hidden_bias"])))
+        kernel = ops.squeeze(kernel, 2)
+    return _head(ops, w, ops.leaky_relu(ops.add(ops.add(schedules, kernel), w["hidden_bias"])))
 
 
 def _head(ops: Ops, w: NetworkWeights, hidden: Any) -> Any:
-    hidden = ops.leaky(ops.add(ops.matmul(hidden, w["second"]), w["second_bias"]))
-    return ops.closed(ops.matmul(hidden, w["last"]), -1)
+    hidden = ops.leaky_relu(ops.add(ops.matmul(hidden, w["second"]), w["second_bias"]))
+    return ops.squeeze(ops.matmul(hidden, w["last"]), -1)
 
 
 def _reduced(ops: Ops, h: Any, mask: Any, hidden_mask: Any) -> Any:
@@ -165,24 +165,24 @@ def _reduced(ops: Ops, h: Any, mask: Any, hidden_mask: Any) -> Any:
     total = ops.sum(h, -2)
     mean = ops.divide(total, ops.sum(mask, -2))
     largest = ops.maximum(ops.add(h, hidden_mask), -2)
-    return ops.joined([mean, largest, ops.multiply(total, ops.constant(0.1))])
+    return ops.concat([mean, largest, ops.multiply(total, ops.constant(0.1))])
 
 
 def _attended(ops: Ops, w: NetworkWeights, h: Any, hidden_mask: Any, mask: Any) -> Any:
     """A layer of a transformer's encoder over the nodes, without normalization: rows have length 1 already."""
-    unseen = ops.turned(hidden_mask)
+    unseen = ops.transpose(hidden_mask)
     heads: list[Any] = []
     for n in range(_HEADS):
         query, key, value = (ops.matmul(h, w[f"{name}{n}"]) for name in ("query", "key", "value"))
-        said = ops.softmax(ops.add(ops.matmul(query, ops.turned(key)), unseen))
+        said = ops.softmax(ops.add(ops.matmul(query, ops.transpose(key)), unseen))
         heads.append(ops.matmul(said, value))
-    h = ops.add(h, ops.matmul(ops.joined(heads), w["attended"]))
-    wide = ops.leaky(ops.add(ops.matmul(h, w["forward"]), w["forward_bias"]))
+    h = ops.add(h, ops.matmul(ops.concat(heads), w["attended"]))
+    wide = ops.leaky_relu(ops.add(ops.matmul(h, w["forward"]), w["forward_bias"]))
     return ops.multiply(ops.add(h, ops.matmul(wide, w["back"])), mask)
 
 
-class NumpyOps:
-    """What is run without torch."""
+class ArrayOps:
+    """What arrays of numpy and of torch write alike."""
 
     def matmul(self, a: Any, b: Any) -> Any:
         return a @ b
@@ -193,17 +193,24 @@ class NumpyOps:
     def multiply(self, a: Any, b: Any) -> Any:
         return a * b
 
-    def leaky(self, a: Any) -> Any:
-        return np.maximum(a, 0.01 * a)
-
-    def root(self, a: Any) -> Any:
-        return np.sqrt(a)
-
     def divide(self, a: Any, b: Any) -> Any:
         return a / b
 
-    def rows(self, table: Any, numbers: Any) -> Any:
+    def gather(self, table: Any, numbers: Any) -> Any:
         return table[numbers]
+
+    def constant(self, value: float) -> Any:
+        return value
+
+
+class NumpyOps(ArrayOps):
+    """What is run without torch."""
+
+    def leaky_relu(self, a: Any) -> Any:
+        return np.maximum(a, 0.01 * a)
+
+    def sqrt(self, a: Any) -> Any:
+        return np.sqrt(a)
 
     def sum(self, a: Any, axis: int) -> Any:
         return a.sum(axis=axis, keepdims=True)
@@ -215,20 +222,17 @@ class NumpyOps:
         e = np.exp(a - a.max(axis=-1, keepdims=True))
         return e / e.sum(axis=-1, keepdims=True)
 
-    def turned(self, a: Any) -> Any:
+    def transpose(self, a: Any) -> Any:
         return np.swapaxes(a, -1, -2)
 
-    def joined(self, parts: Sequence[Any]) -> Any:
+    def concat(self, parts: Sequence[Any]) -> Any:
         return np.concatenate(parts, axis=-1)
 
-    def opened(self, a: Any, axis: int) -> Any:
+    def unsqueeze(self, a: Any, axis: int) -> Any:
         return np.expand_dims(a, axis)
 
-    def closed(self, a: Any, axis: int) -> Any:
+    def squeeze(self, a: Any, axis: int) -> Any:
         return np.squeeze(a, axis)
-
-    def constant(self, value: float) -> Any:
-        return value
 
 
 # ------------------------------------------------------------------------------------------------------------- inputs

@@ -108,16 +108,16 @@ class OnnxOps:
     def multiply(self, a: Any, b: Any) -> Any:
         return self._add("Mul", a, b)
 
-    def leaky(self, a: Any) -> Any:
+    def leaky_relu(self, a: Any) -> Any:
         return self._add("LeakyRelu", a, alpha=0.01)
 
-    def root(self, a: Any) -> Any:
+    def sqrt(self, a: Any) -> Any:
         return self._add("Sqrt", a)
 
     def divide(self, a: Any, b: Any) -> Any:
         return self._add("Div", a, b)
 
-    def rows(self, table: Any, numbers: Any) -> Any:
+    def gather(self, table: Any, numbers: Any) -> Any:
         return self._add("Gather", table, numbers, axis=0)
 
     def sum(self, a: Any, axis: int) -> Any:
@@ -129,18 +129,18 @@ class OnnxOps:
     def softmax(self, a: Any) -> Any:
         return self._add("Softmax", a, axis=-1)
 
-    def turned(self, a: Any) -> Any:
+    def transpose(self, a: Any) -> Any:
         """Of batches of one kernel: three axes, or four where schedules have graphs of their own."""
         return self._add("Transpose", a, perm=self._perm)
 
-    def joined(self, parts: Sequence[Any]) -> Any:
+    def concat(self, parts: Sequence[Any]) -> Any:
         return self._add("Concat", *parts, axis=-1)
 
-    def opened(self, a: Any, axis: int) -> Any:
+    def unsqueeze(self, a: Any, axis: int) -> Any:
         self._perm = [0, 1, 3, 2]
         return self._add("Unsqueeze", a, self._axes(axis))
 
-    def closed(self, a: Any, axis: int) -> Any:
+    def squeeze(self, a: Any, axis: int) -> Any:
         return self._add("Squeeze", a, self._axes(axis))
 
     def constant(self, value: float) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.learned.analytical import log_costs
 from tilewright.learned.candidates import KernelCandidates, KernelGraph
 from tilewright.learned.graph_network import (
+    ArrayOps,
     GraphBatch,
     NetworkShape,
     NumpyOps,
@@ -203,32 +204,17 @@ def _tensors(torch: Any, batch: GraphBatch) -> GraphBatch:
     )
 
 
-class TorchOps:
+class TorchOps(ArrayOps):
     """What is trained."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
 
-    def matmul(self, a: Any, b: Any) -> Any:
-        return a @ b
-
-    def add(self, a: Any, b: Any) -> Any:
-        return a + b
-
-    def multiply(self, a: Any, b: Any) -> Any:
-        return a * b
-
-    def leaky(self, a: Any) -> Any:
+    def leaky_relu(self, a: Any) -> Any:
         return self._torch.nn.functional.leaky_relu(a, 0.01)
 
-    def root(self, a: Any) -> Any:
+    def sqrt(self, a: Any) -> Any:
         return a.sqrt()
-
-    def divide(self, a: Any, b: Any) -> Any:
-        return a / b
-
-    def rows(self, table: Any, numbers: Any) -> Any:
-        return table[numbers]
 
     def sum(self, a: Any, axis: int) -> Any:
         return a.sum(dim=axis, keepdim=True)
@@ -239,20 +225,17 @@ class TorchOps:
     def softmax(self, a: Any) -> Any:
         return a.softmax(dim=-1)
 
-    def turned(self, a: Any) -> Any:
+    def transpose(self, a: Any) -> Any:
         return a.transpose(-1, -2)
 
-    def joined(self, parts: Sequence[Any]) -> Any:
+    def concat(self, parts: Sequence[Any]) -> Any:
         return self._torch.cat(list(parts), dim=-1)
 
-    def opened(self, a: Any, axis: int) -> Any:
+    def unsqueeze(self, a: Any, axis: int) -> Any:
         return a.unsqueeze(axis)
 
-    def closed(self, a: Any, axis: int) -> Any:
+    def squeeze(self, a: Any, axis: int) -> Any:
         return a.squeeze(axis)
-
-    def constant(self, value: float) -> Any:
-        return value
 
 
 def _torch() -> Any:

@@ -75,7 +75,7 @@ COMMAND = SubCommands(
                     default=0,
                     type=click.IntRange(0),
                     metavar="[SEEDS]",
-                    help="Judge networks over graphs of kernels as well, with 2 seeds or so many: they train for long.",
+                    help="Judge graph neural networks as well, with 2 seeds unless given; training takes long.",
                 ),
                 click.Option(
                     ["--page"],
