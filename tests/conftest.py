@@ -27,6 +27,7 @@ atexit.register(shutil.rmtree, os.environ["TILEWRIGHT_CACHE"], ignore_errors=Tru
 os.environ["TILEWRIGHT_DB"] = "off"  # nor does what was tuned decide what tests compile
 os.environ["TILEWRIGHT_FIGURES"] = "off"  # nor what was measured on this host
 os.environ["TILEWRIGHT_COST_MODEL"] = "off"  # nor what was learned: most are about closed forms
+os.environ["TILEWRIGHT_SECONDS_MODEL"] = "off"
 # Tests keep all cores busy, so that a process for each compilation would only cost its start; where they are tried,
 # they are asked for.
 os.environ.setdefault("TILEWRIGHT_WORKERS", "0")

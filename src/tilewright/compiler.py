@@ -26,7 +26,7 @@ from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.manifest import manifest_of
 from tilewright.driver.narrower import RangeFacts, narrower_programs, united
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
-from tilewright.driver.shipped_model import refiner
+from tilewright.driver.shipped_model import SCHEDULES_MODEL, SECONDS_MODEL, refiner
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned, as_tuned, tuned_digest
 from tilewright.driver.workers import Workers
@@ -236,7 +236,12 @@ def _compiled_here(graph: Graph, accuracy: Accuracy) -> Artifact:
 
 def schedule_refiner(cache: Cache) -> Refine:
     """Ranks schedules by the learned model that is in use, if there is one."""
-    return refiner(cache, _scorer)
+    return refiner(SCHEDULES_MODEL, cache, _scorer)
+
+
+def fusion_refiner(cache: Cache) -> Refine:
+    """Has seconds of kernels by the learned model that is in use, if there is one."""
+    return refiner(SECONDS_MODEL, cache, _scorer)
 
 
 def _scorer(path: Path, target: Target) -> Artifact:

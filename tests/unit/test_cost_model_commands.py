@@ -61,7 +61,7 @@ def test_train_writes_a_model_that_can_be_read(corpus: str, tmp_path: Path) -> N
     assert said["bytes"] == path.stat().st_size and said["seed"] == 3
     stored = read_trees(path)
     assert stored.training == {"task": "schedules", "seed": 3, "rows": 288, "kernels": 24, "programs": 8}
-    assert stored.ensemble.trees == SMALL.trees and stored.is_residual
+    assert stored.ensemble.trees == SMALL.trees * stored.ensemble.members and stored.is_residual
     again = tmp_path / "again.onnx"
     assert str(again) in run("train", corpus, "-o", str(again), "--seed", "3")
     assert again.read_bytes() == path.read_bytes()  # of the same rows and seed
@@ -156,7 +156,8 @@ def test_explain_tells_and_draws_what_moved_one_kernel(files: tuple[str, str], t
     )
     (every,) = json.loads(told)["kernels"]
     factors = [1.0 + m["percent"] / 100.0 for m in every["moved"]]
-    correction = math.prod(factors) * (1.0 + every["usual_percent"] / 100.0)
+    factors += [1.0 + every[name] / 100.0 for name in ("usual_percent", "doubt_percent")]
+    correction = math.prod(factors)
     chosen = every["chosen"]
     assert correction == pytest.approx(chosen["predicted_seconds"] / chosen["closed_form_seconds"], rel=0.01)
 

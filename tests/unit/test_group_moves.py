@@ -2,7 +2,10 @@
 
 from tilewright.driver.decisions import Group, Join
 from tilewright.driver.trace import ProgramTrace
+from tilewright.families.space import Space
 from tilewright.schedule.steps.join_funcs import JoinFuncs
+from tilewright.target.target import Target
+from tilewright.tir.func import Func
 from tilewright.tuning.groups import mixed_groups, other_groups
 from tilewright.tuning.structures import MeasuredStructure
 
@@ -21,10 +24,21 @@ def chosen(*found: MeasuredStructure) -> set[Group] | None:
 
 def test_groups_that_eagerness_does_not_change_are_no_move() -> None:
     own = trace(AB, C, D)
-    assert not list(other_groups(own, lambda eagerness: own))
-    more = list(other_groups(own, lambda eagerness: trace(AB, CD) if eagerness > 1 else own))
+    assert not list(other_groups(own, lambda eagerness, refine: own))
+    more = list(other_groups(own, lambda eagerness, refine: trace(AB, CD) if eagerness > 1 else own))
     assert [s.why for s in more] == ["fused more"]
     assert set(more[0].trace.sections) == {"groups"}  # the rest is decided anew
+
+
+def test_what_a_model_of_seconds_would_fuse_is_a_move_too() -> None:
+    def model(space: Space, func: Func, target: Target, constants: frozenset[str]) -> Space:
+        raise AssertionError("nothing is estimated here")
+
+    own = trace(AB, C, D)
+    found = list(
+        other_groups(own, lambda eagerness, refine: trace(AB, CD) if refine is model else own, model)
+    )
+    assert [s.why for s in found] == ["fused by the model"]
 
 
 def test_of_each_part_the_quickest_groups_are_taken() -> None:

@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.driver.decisions import Kernel
-from tilewright.driver.shipped_model import VARIABLE
+from tilewright.driver.shipped_model import SCHEDULES_MODEL
 from tilewright.learned.ensemble import NEVER, CostTrees
 from tilewright.learned.features import FEATURES
 from tilewright.learned.model_file import StoredTrees
@@ -45,7 +45,7 @@ def rows_chosen(model: ModelProto) -> int:
 @pytest.fixture
 def model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "cost.onnx"
-    monkeypatch.setenv(VARIABLE, str(path))
+    monkeypatch.setenv(SCHEDULES_MODEL.variable, str(path))
     return path
 
 
@@ -57,7 +57,7 @@ def test_the_model_decides_the_default_schedule(
     monkeypatch.setenv("TILEWRIGHT_CACHE", "off" if cache == "off" else str(tmp_path / "cache"))
     write_trees(model_file, few_rows(2))
     assert rows_chosen(dense()) <= 2
-    monkeypatch.setenv(VARIABLE, "off")
+    monkeypatch.setenv(SCHEDULES_MODEL.variable, "off")
     assert rows_chosen(dense()) > 2
 
 

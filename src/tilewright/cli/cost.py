@@ -13,7 +13,7 @@ from tilewright.cli.command import check_exists
 from tilewright.cli.machine import machine, versions
 from tilewright.cli.output import milliseconds, note, print_json, print_table, write_drawing
 from tilewright.driver.passes import task_key
-from tilewright.driver.shipped_model import model_path
+from tilewright.driver.shipped_model import SCHEDULES_MODEL
 from tilewright.learned.model_file import StoredTrees, read_trees
 from tilewright.lowered import lowered
 from tilewright.support.errors import UserError
@@ -150,7 +150,12 @@ def _samples(folder: Path, *, with_graphs: bool = False) -> list[KernelSamples]:
     corpus.check_exists()
     left_out = LeftOut()
     found = samples(corpus, native(), with_graphs=with_graphs, left_out=left_out)
-    missing = {"failed": left_out.failed, "gone": left_out.gone, "unreadable": left_out.unreadable}
+    missing = {
+        "failed": left_out.failed,
+        "gone": left_out.gone,
+        "unreadable": left_out.unreadable,
+        "past the caches": left_out.handed_on,
+    }
     rows = sum(map(len, found))
     note(
         f"{rows} schedules of {len(found)} kernels; left out: {', '.join(f'{n} {k}' for k, n in missing.items())}"
@@ -174,7 +179,7 @@ def explain_schedules(
 ) -> None:
     if svg is not None and kernel is None and corpus is None:
         raise UserError("a drawing is of one kernel", hint="name it with --kernel")
-    path = cost_model or model_path()
+    path = cost_model or SCHEDULES_MODEL.path
     if path is None:
         raise UserError("there is no cost model", hint="name one with --with FILE")
     stored = read_trees(path)
@@ -241,6 +246,7 @@ def _tell(k: ExplainedKernel, count: int) -> None:
     click.echo(f"\nchosen: {best.describe()}")
     click.echo(_prediction(best))
     click.echo(f"  {k.usual:+6.1f} %  whatever the schedule")
+    click.echo(f"  {k.doubt:+6.1f} %  for doubt: how far the members of the model disagree")
     for words, value in k.moved(count):
         click.echo(f"  {value:+6.1f} %  {words}")
     if k.is_same:
@@ -275,6 +281,7 @@ def _as_json(k: ExplainedKernel, count: int) -> dict[str, Any]:
         "chosen": schedule(k.best),
         "closed_form_choice": schedule(k.stated),
         "usual_percent": k.usual,
+        "doubt_percent": k.doubt,
         "moved": [{"feature": words, "percent": value} for words, value in k.moved(count)],
         "decided": [{"feature": words, "percent": value} for words, value in k.decided(count)],
     }

@@ -76,6 +76,7 @@ class PassContext:
     on_kernel: OnKernel = lambda scheduled: None
     refine: Refine = as_stated  # ranks points of schedules better than their closed form does
     eagerness: float = 1.0  # to fuse (`graph/passes/boundaries.py`)
+    refine_fusion: Refine = as_stated  # has seconds of kernels, which fusion adds up
 
     @property
     def one_core(self) -> Target:
@@ -173,7 +174,7 @@ def group_nodes(
     """Nodes that become one Func."""
     graph, regions = state.graph, context.regions(state.graph)
     if given is None:
-        seconds = partial(_group_seconds, graph, context.one_core)
+        seconds = partial(_group_seconds, graph, context.one_core, context.refine_fusion)
         several = partial(seconds, several=True)
         groups = search_boundaries(graph, regions, seconds, several, eagerness=context.eagerness)
     else:
@@ -193,13 +194,15 @@ def group_nodes(
     return replace(state, groups=groups, owners=owners, lowered=module, module=module), taken
 
 
-def _group_seconds(graph: Graph, target: Target, part: FusionGroup, *, several: bool = False) -> float | None:
+def _group_seconds(
+    graph: Graph, target: Target, refine: Refine, part: FusionGroup, *, several: bool = False
+) -> float | None:
     """Of its kernel, if it becomes one that memory bounds; or of all of them, if it may become `several`."""
     module = lower_alone(graph, part)
     if len(module.funcs) != 1:
         return None
     constants = frozenset(c.buffer.name for c in module.constants)
-    return try_fused_seconds(module.funcs[0], target, constants, several=several)
+    return try_fused_seconds(module.funcs[0], target, constants, several=several, refine=refine)
 
 
 def _grouped_as(graph: Graph, regions: Sequence[ExternalRegion], given: Sequence[Group]) -> Grouped:

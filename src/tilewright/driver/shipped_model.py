@@ -1,12 +1,14 @@
-"""The learned model that ships with the package, at work: it ranks schedules, and was compiled by what it ranks for.
+"""The learned models that ship with the package, at work: compiled by what they decide for.
 
-Its program is made when a model is compiled for the first time, and kept in the cache like any other. While it is made,
-schedules are ranked by closed forms. `TILEWRIGHT_COST_MODEL` names another file, or is `off`.
+One ranks schedules, one has seconds of kernels, which fusion adds up. The program of a model is made when it is asked
+for the first time, and kept in the cache like any other. While it is made, schedules are ranked by closed forms.
+`TILEWRIGHT_COST_MODEL` and `TILEWRIGHT_SECONDS_MODEL` name other files, or are `off`.
 """
 
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,26 +29,37 @@ from tilewright.target.target import Target
 
 _log = logging.getLogger("tilewright")
 
-VARIABLE = "TILEWRIGHT_COST_MODEL"
 OFF = "off"
-SHIPPED = Path(__file__).parents[1] / "learned" / "shipped" / "cost_model.onnx"
+_FOLDER = Path(__file__).parents[1] / "learned" / "shipped"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSlot:
+    """What a model is for, and where it is found."""
+
+    variable: str
+    shipped: Path
+
+    @property
+    def path(self) -> Path | None:
+        """Of the model in use; None if there is none."""
+        given = os.environ.get(self.variable, "")
+        if given == OFF:
+            return None
+        path = Path(given) if given else self.shipped
+        return path if given or path.exists() else None
+
+
+SCHEDULES_MODEL = ModelSlot("TILEWRIGHT_COST_MODEL", _FOLDER / "cost_model.onnx")
+SECONDS_MODEL = ModelSlot("TILEWRIGHT_SECONDS_MODEL", _FOLDER / "seconds_model.onnx")
 
 # Of a file, for a target, ranked by closed forms.
 CompileModel: TypeAlias = Callable[[Path, Target], Artifact]
 
 
-def model_path() -> Path | None:
-    """The model in use; None if there is none."""
-    given = os.environ.get(VARIABLE, "")
-    if given == OFF:
-        return None
-    path = Path(given) if given else SHIPPED
-    return path if given or path.exists() else None
-
-
-def refiner(cache: Cache, compile_model: CompileModel) -> Refine:
-    """What ranks schedules: the model in use, or closed forms if there is none or it is of no use here."""
-    path = model_path()
+def refiner(slot: ModelSlot, cache: Cache, compile_model: CompileModel) -> Refine:
+    """What has the costs of schedules: the model in use, or closed forms if there is none or it is of no use here."""
+    path = slot.path
     if path is None:
         return as_stated
     key = str(path), file_state(path)

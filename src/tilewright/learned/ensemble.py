@@ -3,10 +3,15 @@
 Trees are complete and all of one depth, so that they are evaluated level by level for many rows and trees at once,
 without a branch. Node n has the children 2n + 1 and 2n + 2; a row goes to the first where its feature is at most the
 threshold. A leaf that is nearer to the root than the last level is there once for every way to go on.
+
+Trees belong to *members*, which were trained alike but for their random numbers. Where these disagree, the schedule is
+unlike those that they saw. Choosing the least of many guesses would choose such guesses: so disagreement counts as
+time.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +32,8 @@ class CostTrees:
     thresholds: SingleArray
     leaves: SingleArray
     left_shares: FloatArray  # of the rows that trained a node, those that went to its first child
+    members: int = 1  # with as many trees each, one after the other
+    caution: float = 0.0  # standard deviations of members that are added to their mean
 
     @property
     def depth(self) -> int:
@@ -36,10 +43,40 @@ class CostTrees:
     def trees(self) -> int:
         return len(self.leaves)
 
+    @classmethod
+    def joined(cls, members: Sequence["CostTrees"], caution: float) -> "CostTrees":
+        """Of ensembles of one depth. Training may end early; those with fewer trees get some that add nothing."""
+        most = max(m.trees for m in members)
+        even = [m.with_trees(most) for m in members]
+        return cls(
+            np.concatenate([m.columns for m in even]),
+            np.concatenate([m.thresholds for m in even]),
+            np.concatenate([m.leaves for m in even]),
+            np.concatenate([m.left_shares for m in even]),
+            len(even),
+            caution,
+        )
+
+    def with_trees(self, count: int) -> "CostTrees":
+        """With as many trees as that, the new ones of leaves that are zero."""
+        more, (nodes, leaves) = count - self.trees, (self.columns.shape[1], self.leaves.shape[1])
+        return replace(
+            self,
+            columns=np.concatenate([self.columns, np.zeros((more, nodes), np.int64)]),
+            thresholds=np.concatenate([self.thresholds, np.full((more, nodes), NEVER, np.float32)]),
+            leaves=np.concatenate([self.leaves, np.zeros((more, leaves), np.float32)]),
+            left_shares=np.concatenate([self.left_shares, np.ones((more, nodes))]),
+        )
+
     def scores(self, features: FloatArray) -> FloatArray:
-        """The sum of a leaf of each tree, for each row."""
+        """Of each row: the mean of what members say, and more where they disagree."""
+        said = self.member_scores(features)
+        return said.mean(axis=1) + self.caution * said.std(axis=1)
+
+    def member_scores(self, features: FloatArray) -> FloatArray:
+        """The sum of a leaf of each tree of each member, for each row."""
         rows = features.astype(np.float32)
-        out = np.zeros(len(rows))
+        out = np.zeros((len(rows), self.members))
         for start in range(0, len(rows), _ROWS):
             out[start : start + _ROWS] = self._some_scores(rows[start : start + _ROWS])
         return out
@@ -52,18 +89,21 @@ class CostTrees:
             is_right = rows[row, self.columns[tree, nodes]] > self.thresholds[tree, nodes]
             nodes = 2 * nodes + 1 + is_right
         first = self.leaves.shape[1] - 1
-        return self.leaves[tree, nodes - first].sum(axis=1, dtype=np.float64)
+        reached = self.leaves[tree, nodes - first]
+        return reached.reshape(len(rows), self.members, -1).sum(axis=2, dtype=np.float64)
 
     def contributions(self, features: FloatArray) -> FloatArray:
         """What each feature adds to the score of each row: Shapley values where a feature that is not known goes both
-        ways, as often as the training's rows did. The last column has the score of a row of which nothing is known.
+        ways, as often as the training's rows did. Two columns more: what disagreement of members adds, and the score of
+        a row of which nothing is known.
         """
         rows = features.astype(np.float32)
         paths = _Paths.of(self)
-        out = np.zeros((len(rows), rows.shape[1] + 1))
+        out = np.zeros((len(rows), rows.shape[1] + 2))
         for row, added in zip(rows, out, strict=True):
-            added[:-1] = paths.shapley(row)
-        out[:, -1] = paths.expected()
+            added[:-2] = paths.shapley(row) / self.members
+        out[:, -2] = self.caution * self.member_scores(features).std(axis=1)
+        out[:, -1] = paths.expected() / self.members
         return out
 
     @property

@@ -1,9 +1,10 @@
 """How far a kernel is from those that a model was trained on, and how much the model is trusted there.
 
 Far is what lies far from its nearest neighbours among the trained kernels, in features that every kernel has, each over
-its spread. What is usual is measured while training: the distance of each kernel from those of other programs. Within
-what most have, a model counts fully; from there on its word gets less, down to none. A family of schedules that hardly
-any trained kernel had is not trusted at all.
+its spread. What is usual is measured while training: the distance of each kernel from those of other programs. Up to
+what three of four have, a model counts fully; from there on its word gets less, down to none at what one in twenty has.
+Kernels of a kind that was never trained on are mostly farther away. A family of schedules that hardly any trained
+kernel had is not trusted at all.
 """
 
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class TrustGuard:
             [_distance(scaled[n], scaled[kept][programs[kept] != programs[n]]) for n in range(len(scaled))]
         )
         finite = usual[np.isfinite(usual)]
-        near = float(np.quantile(finite, 0.9)) if len(finite) else 0.0
+        near, far = np.quantile(finite, (_NEAR, _FAR)).tolist() if len(finite) else (0.0, 0.0)
         counts = families.sum(axis=0)
         known_families = np.minimum(counts / _ENOUGH, 1.0)
         return cls(
@@ -60,7 +61,7 @@ class TrustGuard:
             filled.max(axis=0),
             scaled[kept],
             near,
-            max(_FAR * near, near + _LEAST_SPREAD),
+            max(far, near + _LEAST_FADE),
             known_families,
         )
 
@@ -81,7 +82,9 @@ class TrustGuard:
 
 
 _ENOUGH = 8  # kernels with schedules of a family, so that it counts as trained; given
-_FAR = 2.0  # times what is near; given
+# Of the distances of trained kernels from those of other programs; measured (docs/learned-model.md).
+_NEAR, _FAR = 0.75, 0.95
+_LEAST_FADE = 0.05  # spreads from near to far, given: a small corpus has no telling quantiles
 
 
 def _least(kernels: FloatArray) -> FloatArray:

@@ -27,7 +27,7 @@ from tilewright.support.arrays import Array, FloatArray, IntArray
 from tilewright.support.errors import UserError
 
 METADATA = "tilewright.cost_model"  # the key of ours
-FORMAT = 1
+FORMAT = 2
 BATCH = (
     64  # rows of a run: values of the widest level stay in a cache of 2 MB, and little is padded; measured
 )
@@ -84,6 +84,8 @@ def trees_of(model: ModelProto) -> StoredTrees:
         _by_node(thresholds, orders).astype(np.float32),
         leaves[path_order(depth)].T.astype(np.float32),
         unpacked_floats(found["left_shares"], np.float16).astype(np.float64),
+        int(found["members"]),
+        float(found["caution"]),
     )
     guard = guard_from(found["guard"]) if found["guard"] else None
     return StoredTrees(ensemble, bool(found["is_residual"]), guard, found["training"])

@@ -51,11 +51,15 @@ class Evolution:
     def __init__(self, spaces: Sequence[Space], seed: int = 0) -> None:
         self.spaces = tuple(s for s in spaces if s.knobs)  # where there is something to choose
         self._rng = np.random.default_rng(seed)
+        self.rank()
+        self._seen: set[Proposal] = set()
+        self._elite: list[_Measured] = []
+
+    def rank(self) -> None:
+        """By the costs that the spaces have now."""
         self._ranked: list[tuple[Points, Costs]] = [s.ranked() for s in self.spaces]
         self._order = self._merge()
         self._next = 0  # in the order: what is before has been proposed
-        self._seen: set[Proposal] = set()
-        self._elite: list[_Measured] = []
 
     def _merge(self) -> NDArray[np.int64]:
         """Rows (space, position in its ranking), cheapest first over all spaces."""

@@ -9,7 +9,7 @@ from tilewright.families.stream.space import stream_space
 from tilewright.gir.flow_graph import FlowGraph
 from tilewright.gir.plan import find_lanes, memory_accesses, stride_along
 from tilewright.ir.expr import Var
-from tilewright.search.default import make_request
+from tilewright.search.default import Refine, as_stated, make_request
 from tilewright.support.errors import ScheduleError
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
@@ -28,10 +28,16 @@ _WAYS = 8  # lines of a set of a first-level cache
 
 
 def try_fused_seconds(
-    func: Func, target: Target, constants: frozenset[str], *, several: bool = False
+    func: Func,
+    target: Target,
+    constants: frozenset[str],
+    *,
+    several: bool = False,
+    refine: Refine = as_stated,
 ) -> float | None:
     """Seconds on one core; None if its blocks do not become one kernel, or no family of ours knows them. `constants`
-    names the params whose values are known at compile time. `several`: they may become several kernels.
+    names the params whose values are known at compile time. `several`: they may become several kernels. `refine` has
+    seconds that are nearer to the truth than closed forms.
     """
     try:
         request = make_request(func, target, constants)
@@ -43,7 +49,8 @@ def try_fused_seconds(
         found = [stream_space(request)] if is_one or graph is not None else []
         if is_one or several:
             found.append(map_space(request))
-        costs = [space.ranked()[1] for space in found if space is not None]
+        known = [refine(space, func, target, constants) for space in found if space is not None]
+        costs = [space.ranked()[1] for space in known]
     except ScheduleError:
         return None
     least = min((float(c[0]) for c in costs if len(c)), default=None)

@@ -24,15 +24,15 @@ Derivatives: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 class TreeShape:
     """How large an ensemble is, and how carefully it learns. Depth is bounded because complete trees are what runs."""
 
-    trees: int = 300
+    trees: int = 400
     leaves: int = 31
     depth: int = 6
-    rate: float = 0.06
+    rate: float = 0.04
     least_rows: int = 20  # in a leaf
-    least_curve: float = 1.0  # in a leaf: the sum of second derivatives
-    smoothing: float = 1.0  # L2 of leaves
-    row_share: float = 0.8  # that a tree sees
-    column_share: float = 0.6
+    least_curve: float = 1e-3  # in a leaf: the sum of second derivatives
+    smoothing: float = 5.0  # L2 of leaves
+    row_share: float = 0.7  # that a tree sees
+    column_share: float = 0.5
 
 
 def boost(

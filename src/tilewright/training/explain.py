@@ -55,7 +55,7 @@ class ExplainedSchedule:
     features: FloatArray
     cost: float  # seconds, by the closed form
     seconds: float  # as predicted
-    contributions: FloatArray  # of features to the logarithm of the correction; the last is of no feature
+    contributions: FloatArray  # to the logarithm of the correction, as `CostTrees.contributions` has them
 
     def describe(self) -> str:
         knobs = ", ".join(f"{k} {v}" for k, v in self.decisions.items())
@@ -86,14 +86,19 @@ class ExplainedKernel:
         """The correction of a schedule of which nothing is known, in percent."""
         return 100.0 * math.expm1(float(self.best.contributions[-1]))
 
+    @property
+    def doubt(self) -> float:
+        """What the disagreement of the model's members adds to the prediction of the best, in percent."""
+        return 100.0 * math.expm1(float(self.best.contributions[-2]))
+
     def moved(self, count: int) -> list[tuple[str, float]]:
         """The features that moved the prediction of the best most: in words, and by how much in percent."""
-        return _moved(self.best, self.best.contributions[:-1], count)
+        return _moved(self.best, self.best.contributions[:-2], count)
 
     def decided(self, count: int) -> list[tuple[str, float]]:
         """The features by which the best differs most from the closed form's choice."""
         return _moved(
-            self.best, self.best.contributions[:-1] - self.stated.contributions[:-1], count, self.stated
+            self.best, self.best.contributions[:-2] - self.stated.contributions[:-2], count, self.stated
         )
 
     def svg(self, count: int = 12) -> str:

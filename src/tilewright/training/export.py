@@ -44,7 +44,7 @@ def write_model(path: Path, model: ModelProto) -> int:
 
 def trees_model(stored: StoredTrees, batch: int = BATCH) -> ModelProto:
     """Features [batch, features] to scores [batch]."""
-    nodes, arrays = _graph(stored.ensemble)
+    nodes, arrays = _graph(stored.ensemble, batch)
     graph = helper.make_graph(
         nodes,
         "cost_model",
@@ -58,7 +58,7 @@ def trees_model(stored: StoredTrees, batch: int = BATCH) -> ModelProto:
     return model
 
 
-def _graph(trees: CostTrees) -> tuple[list[NodeProto], Mapping[str, Array]]:
+def _graph(trees: CostTrees, batch: int) -> tuple[list[NodeProto], Mapping[str, Array]]:
     """Rows of features become columns first: then everything else is the same instruction for neighbouring rows."""
     depth = trees.depth
     leaves = _placed(trees.leaves, depth)
@@ -78,8 +78,29 @@ def _graph(trees: CostTrees) -> tuple[list[NodeProto], Mapping[str, Array]]:
         if level:
             first, second = f"first{level}", f"second{level}"
             nodes.append(helper.make_node("Split", [f"value{level}"], [first, second], axis=0, num_outputs=2))
-    arrays["axes"] = np.array([0, 1])
-    nodes.append(helper.make_node("ReduceSum", ["value0", "axes"], [OUTPUT], keepdims=0))
+    # From one value for each tree to one for each member, and to their mean and how far they are from it.
+    arrays |= {
+        "by_member": np.array([trees.members, -1, batch]),
+        "trees": np.array([1]),
+        "members": np.array([0]),
+    }
+    nodes += [
+        helper.make_node("Reshape", ["value0", "by_member"], ["member_values"]),
+        helper.make_node("ReduceSum", ["member_values", "trees"], ["said"], keepdims=0),
+    ]
+    if not trees.caution:
+        nodes.append(helper.make_node("ReduceMean", ["said", "members"], [OUTPUT], keepdims=0))
+        return nodes, arrays
+    arrays["caution"] = np.array(trees.caution, np.float32)
+    nodes += [
+        helper.make_node("ReduceMean", ["said", "members"], ["mean"], keepdims=0),
+        helper.make_node("Sub", ["said", "mean"], ["off"]),
+        helper.make_node("Mul", ["off", "off"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares", "members"], ["variance"], keepdims=0),
+        helper.make_node("Sqrt", ["variance"], ["deviation"]),
+        helper.make_node("Mul", ["deviation", "caution"], ["doubt"]),
+        helper.make_node("Add", ["mean", "doubt"], [OUTPUT]),
+    ]
     return nodes, arrays
 
 
@@ -93,6 +114,8 @@ def _metadata(stored: StoredTrees) -> dict[str, Any]:
         "format": FORMAT,
         "features": FEATURES,
         "depth": stored.ensemble.depth,
+        "members": stored.ensemble.members,
+        "caution": stored.ensemble.caution,
         "is_residual": stored.is_residual,
         "left_shares": packed_floats(stored.ensemble.left_shares, np.float16),
         "guard": guard_text(stored.guard) if stored.guard else None,

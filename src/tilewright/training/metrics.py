@@ -23,12 +23,17 @@ Predictions: TypeAlias = Sequence[
 LEAST_SECONDS = 5e-6  # kernels below are not judged by their seconds: much of those is the call; given
 
 
-def regrets(samples: Sequence[KernelSamples], predictions: Predictions, top: int = 1) -> dict[str, float]:
-    """Of each program, in percent: the best of the `top` that are predicted to be the quickest."""
+def regrets(
+    samples: Sequence[KernelSamples], predictions: Predictions, top: int = 1, share: float = 0.0
+) -> dict[str, float]:
+    """Of each program, in percent: the best of the `top` that are predicted to be the quickest, or of this `share` of
+    all schedules of a kernel if that is more.
+    """
     lost: dict[str, float] = defaultdict(float)
     best: dict[str, float] = defaultdict(float)
     for s, predicted in zip(samples, predictions, strict=True):
-        lost[s.program] += expected_best(s.seconds, predicted, top) - float(s.seconds.min())
+        count = max(top, round(share * len(s)))
+        lost[s.program] += expected_best(s.seconds, predicted, count) - float(s.seconds.min())
         best[s.program] += float(s.seconds.min())
     return {program: 100.0 * lost[program] / best[program] for program in best}
 

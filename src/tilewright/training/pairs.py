@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.support.arrays import FloatArray, IntArray
-from tilewright.training.table import SampleTable, sums
+from tilewright.training.table import SampleTable, emphasised, sums
 
 TEMPERATURE = 0.1  # differences of logarithms of times that matter: 10 %; given
 _MOST = 4000  # pairs of a kernel: more say little that is new, and take time; bound
@@ -42,12 +42,11 @@ def distinct_pairs(log_seconds: FloatArray, noise: FloatArray) -> tuple[IntArray
 
 def ranked_pairs(table: SampleTable, seed: int, emphasis: float = 0.0) -> RankedPairs:
     """Of all kernels. A pair counts less, the noisier its times are (`certainty`). `emphasis` gives more weight to
-    pairs that have one of the best schedules of the kernel: a pair whose quicker one is off the best by a factor of e
-    counts exp(-emphasis) times as much.
+    pairs that have one of the best schedules of the kernel, as `emphasised` has it of the quicker one.
     """
     rng = np.random.default_rng(seed)
     firsts, seconds, shares = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    start = 0
+    start, emphasis_of = 0, emphasised(table, emphasis)
     for count in table.counts.tolist():
         rows = slice(start, start + count)
         times = table.log_seconds[rows]
@@ -58,7 +57,7 @@ def ranked_pairs(table: SampleTable, seed: int, emphasis: float = 0.0) -> Ranked
         if len(quicker):
             noise = table.noise[rows]
             sure = certainty(np.hypot(noise[quicker], noise[slower]))
-            weights = np.exp(-emphasis * (times[quicker] - times.min()))
+            weights = emphasis_of[quicker + start]
             firsts.append(quicker + start)
             seconds.append(slower + start)
             shares.append(sure * weights * count / weights.sum())

@@ -35,9 +35,18 @@ class SampleTable:
         """Rows of each kernel."""
         return np.bincount(self.kernels).astype(np.int64)
 
-    def centred(self, values: FloatArray) -> FloatArray:
-        """Less their mean within the kernel."""
-        return values - (sums(self.kernels, values, len(self.counts)) / self.counts)[self.kernels]
+    def centred(self, values: FloatArray, weights: FloatArray) -> FloatArray:
+        """Less their weighted mean within the kernel."""
+        count = len(self.counts)
+        means = sums(self.kernels, weights * values, count) / sums(self.kernels, weights, count)
+        return values - means[self.kernels]
+
+    @property
+    def best_log_seconds(self) -> FloatArray:
+        """Of each row: those of the quickest schedule of its kernel."""
+        best = np.full(len(self.counts), np.inf)
+        np.minimum.at(best, self.kernels, self.log_seconds)
+        return best[self.kernels]
 
 
 def usable(samples: KernelSamples) -> KernelSamples:
@@ -75,3 +84,8 @@ def known_noise(noise: FloatArray) -> FloatArray:
 def sums(numbers: IntArray, values: FloatArray, count: int) -> FloatArray:
     """Of the values of each number below `count`."""
     return np.bincount(numbers, values, count).astype(np.float64)
+
+
+def emphasised(table: SampleTable, emphasis: float) -> FloatArray:
+    """1 for the quickest schedule of a kernel, exp(-emphasis) for one that takes e times as long."""
+    return np.exp(-emphasis * (table.log_seconds - table.best_log_seconds))

@@ -3,7 +3,8 @@
 Two losses: pairs of schedules of a kernel that are ranked the wrong way (`training/pairs.py`), and squared errors of
 logarithms of seconds, of all schedules or less their mean within the kernel. Either learns times, or what is left when
 the closed form has said what it knows, its *residual*. Few rows and a closed form that is mostly right speak for the
-latter; `training/ablations.py` has what says how much.
+latter. Several members are trained, and their disagreement counts as time (`learned/ensemble.py`).
+`training/ablations.py` has what says how much each of it is worth.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from tilewright.support.errors import UserError
 from tilewright.training.boosting import Derivatives, TreeShape, boost
 from tilewright.training.pairs import PairLoss, certainty, ranked_pairs
 from tilewright.training.samples import KernelSamples
-from tilewright.training.table import SampleTable, stacked, usable
+from tilewright.training.table import SampleTable, emphasised, stacked, sums, usable
 
 # "rank": pairs; "centred": squared errors within kernels; "absolute": squared errors of seconds.
 Loss: TypeAlias = Literal["rank", "centred", "absolute"]
@@ -33,10 +34,12 @@ _LEAST_LEAVES = 10  # that the rows suffice for, given: from fewer there is noth
 
 @dataclass(frozen=True, slots=True)
 class TreeSettings:
-    loss: Loss = "rank"
+    loss: Loss = "centred"
     is_residual: bool = True
     is_soft: bool = True  # pairs say by how much one is quicker
-    emphasis: float = 0.0  # of pairs with one of the best schedules of a kernel
+    emphasis: float = 3.0  # of the best schedules of a kernel, and of pairs with one of them: `emphasised`
+    members: int = 3
+    caution: float = 2.0  # times the standard deviation of what members say
     anchor: float = 0.05  # of squared errors beside pairs: keeps scores of a kernel near its seconds
     without: tuple[str, ...] = ()  # features that are not looked at, by the beginnings of their names
     is_guarded: bool = True
@@ -44,7 +47,7 @@ class TreeSettings:
 
 
 SCHEDULES = TreeSettings()
-SECONDS = TreeSettings(loss="absolute", shape=TreeShape(trees=400, rate=0.05))
+SECONDS = TreeSettings(loss="absolute", caution=0.0, shape=TreeShape(trees=400, rate=0.05))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,15 +83,19 @@ def train_trees(samples: Sequence[KernelSamples], settings: TreeSettings, seed: 
         if settings.without and name.startswith(settings.without):
             features[:, n] = 0.0  # what never differs is never looked at
     start = table.log_costs if settings.is_residual else np.zeros(len(table.log_costs))
-    derivatives = _derivatives(table, settings, seed)
-    ensemble = boost(features, start, derivatives, settings.shape, seed, FEATURES)
+    derivatives = _derivatives(table, start, settings, seed)
+    count = settings.members
+    members = [
+        boost(features, start, derivatives, settings.shape, count * seed + n, FEATURES) for n in range(count)
+    ]
+    ensemble = CostTrees.joined(members, settings.caution)
     some = [s for s in map(usable, samples) if len(s)]
     guard = guard_of(some) if settings.is_guarded else None
     programs = len({s.program for s in some})
     return TrainedTrees(settings, ensemble, guard, len(features), len(some), programs)
 
 
-def _derivatives(table: SampleTable, settings: TreeSettings, seed: int) -> Derivatives:
+def _derivatives(table: SampleTable, start: FloatArray, settings: TreeSettings, seed: int) -> Derivatives:
     times, sure = table.log_seconds, certainty(table.noise)
     match settings.loss:
         case "rank":
@@ -101,10 +108,22 @@ def _derivatives(table: SampleTable, settings: TreeSettings, seed: int) -> Deriv
 
             return ranking
         case "centred":
-            target = table.centred(times)
-            return lambda scores: (sure * (table.centred(scores) - target), sure)
+            weights = _weights(table, settings.emphasis)
+            left = table.centred(times - start, weights).clip(-_MOST_LEFT, _MOST_LEFT)
+            return lambda scores: (weights * (scores - start - left), weights)
         case "absolute":
             return lambda scores: (sure * (scores - times), sure)
+
+
+_MOST_LEFT = 1.0  # of a logarithm, given: what is farther off is never chosen, and must not bend what may be
+_LEAST_WEIGHT = 0.02  # of the slowest schedules of a kernel, given: that they are slow is worth knowing
+
+
+def _weights(table: SampleTable, emphasis: float) -> FloatArray:
+    """Of rows: quick schedules count most, those of a kernel together as the root of their number."""
+    certain = certainty(table.noise) * emphasised(table, emphasis) + _LEAST_WEIGHT
+    sums_of_kernels = sums(table.kernels, certain, len(table.counts))
+    return certain * (np.sqrt(table.counts) / sums_of_kernels)[table.kernels]
 
 
 def guard_of(samples: Sequence[KernelSamples]) -> TrustGuard:

@@ -1,9 +1,10 @@
 """Which nodes become one kernel, as moves of tuning: other boundaries where estimates are near to each other.
 
-The compiler fuses where one kernel is estimated to take no longer than two. Here it is asked again with more and with
-less eagerness to fuse: the groups that differ then are those that estimates are in doubt about. All of them are timed
-at once, in a program each, and of each part of the graph the quickest is taken. A *part* is the least set of nodes that
-no program groups, or joins, with others.
+The compiler fuses where one kernel is estimated to take no longer than two. Here it is asked again: with a learned
+model of seconds instead of closed forms, if there is one, and with more and with less eagerness to fuse. The groups
+that differ then are those that estimates are in doubt about. All of them are timed at once, in a program each, and of
+each part of the graph the quickest is taken. A *part* is the least set of nodes that no program groups, or joins, with
+others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tilewright.driver.decisions import Decision, Group, Join
 from tilewright.driver.trace import ProgramTrace
 from tilewright.schedule.steps.join_funcs import JoinFuncs
+from tilewright.search.default import Refine, as_stated
 from tilewright.tuning.structures import MeasuredStructure, Structure
 
 # Times as long that a kernel may be estimated to take as those that it stands for, given: nine of ten estimates are
@@ -18,14 +20,20 @@ from tilewright.tuning.structures import MeasuredStructure, Structure
 _EAGERNESS = {"fused more": 1.35, "fused less": 0.75}
 _DOUBT = 1.03  # times, given: the least of several measurements is too small by about as much
 
-GroupsWith = Callable[[float], ProgramTrace]  # the trace of the groups that an eagerness makes
+# The trace of the groups that an eagerness makes, by the seconds that these costs say.
+GroupsWith = Callable[[float, Refine], ProgramTrace]
 
 
-def other_groups(own: ProgramTrace, groups_with: GroupsWith) -> Iterator[Structure]:
+def other_groups(
+    own: ProgramTrace, groups_with: GroupsWith, seconds_model: Refine = as_stated
+) -> Iterator[Structure]:
     """Structures whose groups differ from the compiler's own; the rest is for the compiler to decide."""
     seen = [frozenset(own.sections["groups"])]
-    for why, eagerness in _EAGERNESS.items():
-        section = groups_with(eagerness).sections["groups"]
+    asked = {why: (eagerness, as_stated) for why, eagerness in _EAGERNESS.items()}
+    if seconds_model is not as_stated:
+        asked = {"fused by the model": (1.0, seconds_model), **asked}
+    for why, (eagerness, refine) in asked.items():
+        section = groups_with(eagerness, refine).sections["groups"]
         if frozenset(section) not in seen:
             seen.append(frozenset(section))
             yield Structure(why, ProgramTrace().with_section("groups", section))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from tilewright.compiler import Model, schedule_refiner
+from tilewright.compiler import Model, fusion_refiner, schedule_refiner
 from tilewright.driver.keys import model_digest
 from tilewright.driver.tuned import tuned_model_key, tuning_scope
 from tilewright.frontend.onnx.load import load_graph
@@ -73,6 +73,7 @@ class ModelTuning(Closing):
             seed=seed,
             limit=math.inf if trials is None else trials - self.account.trials,
             refine=schedule_refiner(default_cache()),
+            refine_fusion=fusion_refiner(default_cache()),
         )
         self._outcome: ProgramOutcome | None = None
         self._is_interrupted = False

@@ -12,6 +12,7 @@ from tilewright.graph.graph import Graph
 from tilewright.ops.accuracy import Accuracy
 from tilewright.runtime.cache import Cache, default_cache
 from tilewright.search.database import Choice, Database
+from tilewright.search.default import Refine, as_stated
 from tilewright.support.closing import Closing
 from tilewright.support.compiling import compiling
 from tilewright.support.program import is_sequence
@@ -63,12 +64,16 @@ class ProgramSource(Closing):
             made.given, made.tuned = trace, KnownChoices(self.target, known)
             return made, made.run_graph(self.graph, "")
 
-    def until(self, name: str, trace: ProgramTrace, eagerness: float = 1.0) -> ProgramState:
+    def until(
+        self, name: str, trace: ProgramTrace, eagerness: float = 1.0, refine_fusion: Refine = as_stated
+    ) -> ProgramState:
         """The program after a pass, with the decisions of the trace. Groups that it does not name are made with this
-        eagerness to fuse.
+        eagerness to fuse, by these seconds of kernels.
         """
         with compiling():
             fold = runner(self.target, self.accuracy, self.cache, self.pool)
             allows = self.accuracy.allows
-            context = PassContext(self.target, allows, run_constants=fold, eagerness=eagerness)
+            context = PassContext(
+                self.target, allows, run_constants=fold, eagerness=eagerness, refine_fusion=refine_fusion
+            )
             return run_passes(ProgramState(self.graph), context, trace, until=name)

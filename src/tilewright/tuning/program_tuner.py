@@ -20,6 +20,7 @@ from itertools import zip_longest
 
 from tilewright.compiler import CompiledModel
 from tilewright.driver.trace import ProgramTrace
+from tilewright.learned.online import OnlineModel
 from tilewright.search.database import Choice, Database, Measurement, RecordScope
 from tilewright.search.default import Refine, Spaces, as_stated
 from tilewright.search.evolve import Proposal
@@ -115,6 +116,8 @@ class ProgramTuner:
     seed: int = 0
     limit: float = math.inf  # of trials
     refine: Refine = as_stated  # ranks schedules that were not measured
+    refine_fusion: Refine = as_stated  # has seconds of kernels, which fusion adds up
+    online: OnlineModel = field(default_factory=OnlineModel)  # learns from what is measured
     is_joint: bool = True  # or loops alone, in the structure that it begins with
     begin: ProgramTrace = field(
         default_factory=ProgramTrace
@@ -184,7 +187,9 @@ class ProgramTuner:
             search = self.searches.get(key)
             if search is None:
                 task = Task(key, func, constants, self.source.target, self.spaces, None, self.threads)
-                search = self.searches[key] = TaskSearch(task, sites, seconds, self.seed, self.refine)
+                search = self.searches[key] = TaskSearch(
+                    task, sites, seconds, self.seed, self.refine, self.online
+                )
                 self._recall(search)
             search.sites, search.seconds = sites, seconds
 
@@ -232,7 +237,9 @@ class ProgramTuner:
         """The program with the groups that are quickest in each part of the graph."""
         found = [self._judged("as compiled", compiled, end)]
         for structure in other_groups(
-            compiled.trace, lambda e: self.source.until("groups", ProgramTrace(), e).trace
+            compiled.trace,
+            lambda eagerness, refine: self.source.until("groups", ProgramTrace(), eagerness, refine).trace,
+            self.refine_fusion,
         ):
             program = self._try_structure(structure) if self.clock() < end else None
             if program is not None:

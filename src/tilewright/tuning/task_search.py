@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tilewright.families.space import KnobValues
+from tilewright.learned.features import kernel_features
+from tilewright.learned.online import OnlineModel, OnlineSpace
 from tilewright.search.database import Choice
 from tilewright.search.default import Refine, as_stated
 from tilewright.search.evolve import Evolution, Proposal
@@ -59,6 +61,9 @@ class TaskSearch:
     seconds: float
     seed: int = 0
     refine: Refine = as_stated  # ranks points that were not measured
+    online: OnlineModel = field(
+        default_factory=OnlineModel
+    )  # of all tasks of a tuning; learns from what is told
     trials: int = 0
     batches: int = 0
     last_gain: float = 0.0
@@ -67,6 +72,7 @@ class TaskSearch:
     failed: list[Failure] = field(default_factory=list[Failure])
     leaders: list[Entrant] = field(default_factory=list[Entrant])  # the best first
     _evolution: Evolution | None = None
+    _ranked_with: int = 0  # the version of the online model
     # What an earlier tuning has measured: is it yet to be timed again?
     _recalled: dict[Proposal, bool] = field(default_factory=dict[Proposal, bool])
 
@@ -76,7 +82,9 @@ class TaskSearch:
             found = self.task.design_spaces(self.refine)
             # One thread runs all parts anyway.
             offered = found if self.task.threads == 1 else [GrainSpace(s) for s in found]
-            self._evolution = Evolution(offered, self.seed)
+            features = kernel_features(self.task.func, self.task.target, self.task.constants)
+            learning = [OnlineSpace(s, self.task.key, features, self.online) for s in offered]
+            self._evolution = Evolution(learning, self.seed)
         return self._evolution
 
     @property
@@ -94,10 +102,15 @@ class TaskSearch:
         p = self.evolution.find(rule, decisions)
         if p is not None:
             self.evolution.tell(p, ratio)
+            self._learn(p, ratio)
             self._recalled[p] = ratio < _WORTH_MORE
 
     def propose(self, count: int) -> list[Proposal]:
         """Points to be built next: those that were worth more in an earlier tuning come first."""
+        self.online.learn()
+        if self._ranked_with != self.online.version:
+            self.evolution.rank()
+            self._ranked_with = self.online.version
         again = [p for p, is_due in self._recalled.items() if is_due][:count]
         self._recalled |= dict.fromkeys(again, False)
         return again + self.evolution.propose(count - len(again))
@@ -121,9 +134,15 @@ class TaskSearch:
         self.trials += self.is_new(p)
         first = median(ratios) if ratios else math.inf
         self.evolution.tell(p, first)
+        self._learn(p, first)
         if candidate is not None and first < _WORTH_MORE:
             self.leaders.append(Entrant(p, candidate, first))
             self._sort()
+
+    def _learn(self, p: Proposal, ratio: float) -> None:
+        space = self.evolution.spaces[p.space]
+        assert isinstance(space, OnlineSpace)
+        space.tell(p.row, ratio)
 
     def tell_again(self, entrant: Entrant, ratios: Sequence[float]) -> None:
         """Further ratios of a leader; none if it failed."""
