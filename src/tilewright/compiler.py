@@ -26,7 +26,7 @@ from tilewright.driver.keys import compiler_digest, model_digest, target_digest
 from tilewright.driver.manifest import manifest_of
 from tilewright.driver.narrower import RangeFacts, narrower_programs, united
 from tilewright.driver.passes import PassContext, ProgramState, Scheduled, run_passes, task_key
-from tilewright.driver.shipped_model import SCHEDULES_MODEL, SECONDS_MODEL, refiner
+from tilewright.driver.shipped_model import SCHEDULES_MODEL, ModelSlot, refiner
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned, as_tuned, tuned_digest
 from tilewright.driver.workers import Workers
@@ -234,14 +234,9 @@ def _compiled_here(graph: Graph, accuracy: Accuracy) -> Artifact:
     return compile_graph(resolve_target("native"), graph, accuracy, default_cache()).artifact
 
 
-def schedule_refiner(cache: Cache) -> Refine:
-    """Ranks schedules by the learned model that is in use, if there is one."""
-    return refiner(SCHEDULES_MODEL, cache, _scorer)
-
-
-def fusion_refiner(cache: Cache) -> Refine:
-    """Has seconds of kernels by the learned model that is in use, if there is one."""
-    return refiner(SECONDS_MODEL, cache, _scorer)
+def learned_refiner(slot: ModelSlot, cache: Cache) -> Refine:
+    """Costs by the learned model that is in use for this, if there is one."""
+    return refiner(slot, cache, _scorer)
 
 
 def _scorer(path: Path, target: Target) -> Artifact:
@@ -397,7 +392,7 @@ class Compilation:
             runner(self.target, self.accuracy, self.compiler.cache, self.pool) if can_fold else None,
             lambda graph: outside_regions(graph, keys),
             started,
-            as_stated if self.is_run_once else schedule_refiner(self.compiler.cache),
+            as_stated if self.is_run_once else learned_refiner(SCHEDULES_MODEL, self.compiler.cache),
         )
         state = run_passes(ProgramState(graph), context, self.given, after=after)
         self.seconds["kernels"] -= self.compiler.seconds["lower"] + self.compiler.seconds["emit"]

@@ -12,7 +12,7 @@ from tilewright.driver.decisions import Kernel
 from tilewright.driver.shipped_model import SCHEDULES_MODEL
 from tilewright.learned.ensemble import NEVER, CostTrees
 from tilewright.learned.features import FEATURES
-from tilewright.learned.model_file import StoredTrees
+from tilewright.learned.model_file import StoredTrees, read_trees
 from tilewright.training.export import write_trees
 
 ROWS = FEATURES.index("knob_rows")
@@ -68,3 +68,28 @@ def test_a_file_that_is_no_model_is_said_to_be_none(
     with caplog.at_level(logging.WARNING):
         assert rows_chosen(dense()) > 2
     assert "closed forms" in caplog.text and str(model_file) in caplog.text
+
+
+# ------------------------------------------------------------------------------------------------- the one that ships
+
+
+def test_the_model_that_ships_is_of_this_version_and_small() -> None:
+    """Features that change make it useless: train it again then (docs/learned-model.md)."""
+    path = SCHEDULES_MODEL.shipped
+    stored = read_trees(path)
+    assert path.stat().st_size <= 2 << 20 and stored.guard is not None
+    assert stored.training["rows"] > 20_000 and stored.training["task"] == "schedules"
+
+
+def test_what_ships_ranks_without_warning_and_gives_the_same_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = np.random.default_rng(1).standard_normal((60, 96), np.float32)
+    answers: list[np.ndarray] = []
+    for setting in ("off", ""):
+        monkeypatch.setenv(SCHEDULES_MODEL.variable, setting)
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / f"cache{setting}"))
+        with caplog.at_level(logging.WARNING), tw.load(dense()) as session:
+            answers.append(session.run({"x": x})["y"])
+    assert not caplog.text
+    assert answers[0] == pytest.approx(answers[1], abs=1e-4)

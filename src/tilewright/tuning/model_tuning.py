@@ -6,8 +6,9 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from tilewright.compiler import Model, fusion_refiner, schedule_refiner
+from tilewright.compiler import Model, learned_refiner
 from tilewright.driver.keys import model_digest
+from tilewright.driver.shipped_model import SCHEDULES_MODEL, SECONDS_MODEL
 from tilewright.driver.tuned import tuned_model_key, tuning_scope
 from tilewright.frontend.onnx.load import load_graph
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
@@ -72,8 +73,8 @@ class ModelTuning(Closing):
             on_step=self._tell,
             seed=seed,
             limit=math.inf if trials is None else trials - self.account.trials,
-            refine=schedule_refiner(default_cache()),
-            refine_fusion=fusion_refiner(default_cache()),
+            refine=learned_refiner(SCHEDULES_MODEL, default_cache()),
+            refine_fusion=learned_refiner(SECONDS_MODEL, default_cache()),
         )
         self._outcome: ProgramOutcome | None = None
         self._is_interrupted = False
