@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.families.space import Costs, KnobValues, Points, Space, Terms
-from tilewright.learned.features import ABSENT, FEATURES, SpaceFeatures
-from tilewright.schedule.schedule import Schedule
+from tilewright.families.space import Costs, Points, Space
+from tilewright.learned.corrected_space import CorrectedSpace
+from tilewright.learned.features import ABSENT, FEATURES
 from tilewright.support.arrays import FloatArray
 
 _COLUMNS = [n for n, f in enumerate(FEATURES) if f.startswith(("knob_", "term_", "over_"))]
@@ -74,40 +73,13 @@ def _fitted(kernels: Mapping[str, list[tuple[FloatArray, float]]]) -> FloatArray
     return np.linalg.solve(inner, x.T @ y.clip(-_MOST_LEFT, _MOST_LEFT)) / spread
 
 
-class OnlineSpace(Space):
+class OnlineSpace(CorrectedSpace):
     """The points of `inner`, whose costs are corrected by what `model` knows when they are asked for."""
 
-    def __init__(self, inner: Space, kernel: str, features: Mapping[str, float], model: OnlineModel) -> None:
-        """`features` are those of the kernel, and `kernel` is its name."""
-        self.family, self.knobs, self._inner = inner.family, inner.knobs, inner
-        self._kernel, self._own, self._model = kernel, features, model
-
-    @property
-    def packing(self) -> tuple[str, ...]:
-        return self._inner.packing
-
-    def points(self) -> Points:
-        return self._inner.points()
-
-    def terms(self, points: Points) -> Terms:
-        return self._inner.terms(points)
-
-    def has_point(self, point: NDArray[np.int64]) -> bool:
-        return self._inner.has_point(point)
-
-    def completed(self, decisions: KnobValues) -> KnobValues:
-        return self._inner.completed(decisions)
-
-    def build(self, decisions: KnobValues) -> Schedule:
-        return self._inner.build(decisions)
-
-    @cached_property
-    def _stated(self) -> tuple[Points, Costs]:
-        return self._inner.ranked()
-
-    @cached_property
-    def _features(self) -> SpaceFeatures:
-        return SpaceFeatures(self._own, self._inner, float(np.min(self._stated[1], initial=np.inf)))
+    def __init__(self, inner: Space, name: str, kernel: Mapping[str, float], model: OnlineModel) -> None:
+        """`name` tells the kernel from others of the tuning."""
+        super().__init__(inner, kernel)
+        self._name, self._model = name, model
 
     @cached_property
     def _asked_rows(self) -> FloatArray:
@@ -138,4 +110,4 @@ class OnlineSpace(Space):
         costs = self._inner.cost(row)
         if np.isfinite(seconds) and 0.0 < costs[0] < np.inf:  # or nothing was predicted
             features = self._features.rows(row, costs)[0]
-            self._model.tell(self.family, self._kernel, features, float(np.log(seconds / costs[0])))
+            self._model.tell(self.family, self._name, features, float(np.log(seconds / costs[0])))

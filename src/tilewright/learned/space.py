@@ -11,11 +11,9 @@ from statistics import median
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.families.space import Costs, KnobValues, Points, Space, Terms
-from tilewright.learned.features import SpaceFeatures
-from tilewright.schedule.schedule import Schedule
+from tilewright.families.space import Costs, Points, Space
+from tilewright.learned.corrected_space import CorrectedSpace
 from tilewright.support.arrays import FloatArray
 
 ASKED = 512  # points of a space that the model ranks, the cheapest by the closed form; bound
@@ -34,31 +32,12 @@ class Corrections(Protocol):
         ...
 
 
-class LearnedSpace(Space):
+class LearnedSpace(CorrectedSpace):
     """The points of `inner`; their costs are corrected."""
 
     def __init__(self, inner: Space, kernel: Mapping[str, float], corrections: Corrections) -> None:
-        self.family, self.knobs, self._inner = inner.family, inner.knobs, inner
-        self._kernel, self._corrections = kernel, corrections
-
-    @property
-    def packing(self) -> tuple[str, ...]:
-        return self._inner.packing
-
-    def points(self) -> Points:
-        return self._inner.points()
-
-    def terms(self, points: Points) -> Terms:
-        return self._inner.terms(points)
-
-    def has_point(self, point: NDArray[np.int64]) -> bool:
-        return self._inner.has_point(point)
-
-    def completed(self, decisions: KnobValues) -> KnobValues:
-        return self._inner.completed(decisions)
-
-    def build(self, decisions: KnobValues) -> Schedule:
-        return self._inner.build(decisions)
+        super().__init__(inner, kernel)
+        self._corrections = corrections
 
     def cost(self, points: Points) -> Costs:
         return self._corrected(points, self._inner.cost(points))
@@ -70,14 +49,6 @@ class LearnedSpace(Space):
             rows = self._features.rows(points[possible], costs[possible])
             out[possible] = costs[possible] * np.exp(self._corrections(rows))
         return out
-
-    @cached_property
-    def _stated(self) -> tuple[Points, Costs]:
-        return self._inner.ranked()
-
-    @cached_property
-    def _features(self) -> SpaceFeatures:
-        return SpaceFeatures(self._kernel, self._inner, float(np.min(self._stated[1], initial=np.inf)))
 
     @cached_property
     def _ranked(self) -> tuple[Points, Costs]:
