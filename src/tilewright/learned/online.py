@@ -3,7 +3,7 @@
 Of each family there is a ridge regression over its knobs and the terms of its costs, for all kernels of the tuning
 together: what is wrong with the costs on this machine, or in this program, is wrong for many kernels alike. A kernel's
 own mean is taken away first, as only the order of its schedules matters. On a processor that no model was trained on,
-this is what is learned in the first minute.
+this is what is learned there.
 """
 
 from collections.abc import Mapping
