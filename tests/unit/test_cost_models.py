@@ -230,6 +230,7 @@ def test_what_is_far_from_all_that_was_trained_is_ranked_by_costs() -> None:
         float(model.guard.trust(moved(known, "work", by).candidates.features)[0])
         for by in np.arange(0.0, 20.0, 0.2)
     ]
+    assert float(model.guard.trust(TRAIN[0].candidates.features)[0]) == 1.0
     assert trusts[0] > 0.9 and trusts[-1] == 0.0
     assert all(a >= b for a, b in pairwise(trusts))
     assert any(0.0 < t < 1.0 for t in trusts)  # it fades

@@ -32,7 +32,7 @@ def seconds(point: Sequence[int]) -> float:
 
 
 def spaces(model: OnlineModel, count: int) -> list[OnlineSpace]:
-    return [OnlineSpace(Tiles(), f"kernel{n}", {"work": 10.0}, model) for n in range(count)]
+    return [OnlineSpace(Tiles(), f"kernel{n}", model) for n in range(count)]
 
 
 def tell(space: OnlineSpace, points: Sequence[tuple[int, int]], scale: float) -> None:

@@ -76,9 +76,11 @@ def _fitted(kernels: Mapping[str, list[tuple[FloatArray, float]]]) -> FloatArray
 class OnlineSpace(CorrectedSpace):
     """The points of `inner`, whose costs are corrected by what `model` knows when they are asked for."""
 
-    def __init__(self, inner: Space, name: str, kernel: Mapping[str, float], model: OnlineModel) -> None:
-        """`name` tells the kernel from others of the tuning."""
-        super().__init__(inner, kernel)
+    def __init__(self, inner: Space, name: str, model: OnlineModel) -> None:
+        """`name` tells the kernel from others of the tuning; features of it are the same for all points, and not
+        looked at.
+        """
+        super().__init__(inner, {})
         self._name, self._model = name, model
 
     @cached_property

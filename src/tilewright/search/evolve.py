@@ -11,7 +11,7 @@ No point is proposed twice. All is deterministic, given the seed and the measure
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -51,15 +51,19 @@ class Evolution:
     def __init__(self, spaces: Sequence[Space], seed: int = 0) -> None:
         self.spaces = tuple(s for s in spaces if s.knobs)  # where there is something to choose
         self._rng = np.random.default_rng(seed)
-        self.rank()
         self._seen: set[Proposal] = set()
         self._elite: list[_Measured] = []
+        self.rank()
 
     def rank(self) -> None:
         """By the costs that the spaces have now."""
         self._ranked: list[tuple[Points, Costs]] = [s.ranked() for s in self.spaces]
         self._order = self._merge()
         self._next = 0  # in the order: what is before has been proposed
+        self._elite = [replace(m, cost=self._cost(m.proposal)) for m in self._elite]
+
+    def _cost(self, p: Proposal) -> float:
+        return float(self.spaces[p.space].cost(np.array([p.row], np.int64))[0])
 
     def _merge(self) -> NDArray[np.int64]:
         """Rows (space, position in its ranking), cheapest first over all spaces."""
@@ -106,8 +110,7 @@ class Evolution:
         self._elite = [m for m in self._elite if m.proposal != p]
         if not np.isfinite(seconds) or (len(self._elite) == _ELITE and seconds >= self._elite[-1].seconds):
             return
-        cost = float(self.spaces[p.space].cost(np.array([p.row], np.int64))[0])
-        self._elite.append(_Measured(seconds, p, cost))
+        self._elite.append(_Measured(seconds, p, self._cost(p)))
         self._elite.sort(key=lambda m: m.seconds)
         del self._elite[_ELITE:]
 

@@ -87,7 +87,7 @@ def _is_within(value: object, low: float, high: float) -> bool:
 
 
 def figures_path(model: str) -> Path | None:
-    """Where those of a CPU are; None if they are turned off, or there is no home folder."""
+    """Where those of a CPU are; None if they are turned off, or there is no home directory."""
     plugin_options = os.environ.get(_VARIABLE, "")
     if plugin_options.lower() == "off":
         return None

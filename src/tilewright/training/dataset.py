@@ -76,8 +76,8 @@ def samples(
     processes: int = 2,
     left_out: LeftOut | None = None,
 ) -> list[KernelSamples]:
-    """Of all kernels, or of the trials with so many threads, on this machine (as rows name it). `target` is the one
-    that features are computed for. `left_out` is told what is missing.
+    """Of all kernels, or of the trials with this number of threads, on this machine (as rows name it). `target` is the
+    one that features are computed for. `left_out` is told what is missing.
     """
     counted = LeftOut() if left_out is None else left_out
     kernels = corpus.kernels()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tilewright.families.space import KnobValues
-from tilewright.learned.features import kernel_features
 from tilewright.learned.online import OnlineModel, OnlineSpace
 from tilewright.search.database import Choice
 from tilewright.search.default import Refine, as_stated
@@ -82,8 +81,7 @@ class TaskSearch:
             found = self.task.design_spaces(self.refine)
             # One thread runs all parts anyway.
             offered = found if self.task.threads == 1 else [GrainSpace(s) for s in found]
-            features = kernel_features(self.task.func, self.task.target, self.task.constants)
-            learning = [OnlineSpace(s, self.task.key, features, self.online) for s in offered]
+            learning = [OnlineSpace(s, self.task.key, self.online) for s in offered]
             self._evolution = Evolution(learning, self.seed)
         return self._evolution
 
