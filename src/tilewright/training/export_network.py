@@ -1,4 +1,4 @@
-"""A trained network over graphs as an ONNX model that Tilewright compiles: for one kernel, of a bounded number of nodes.
+"""A trained network over graphs as an ONNX model that Tilewright compiles: for one kernel of few enough nodes.
 
 The graph is what the network leaves behind when its operations write nodes instead of computing. Its inputs are those
 of `learned/graph_network.py` for a batch of one kernel, scaled already.
