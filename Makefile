@@ -1,7 +1,7 @@
 # `make test` and `make demo` work as the first command in a fresh clone: they make .venv and install what they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all run-tests run-all-tests unit lint types layers demo bench onnx-suite fuzz format clean
+.PHONY: help test test-all run-tests run-all-tests unit lint types layers demo bench onnx-suite fuzz docs format clean
 
 # The first interpreter that runs and is new enough; `make PYTHON=… test` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -69,6 +69,10 @@ onnx-suite: $(INSTALLED) ## run ONNX's own operator suite; writes docs/results/o
 
 fuzz: $(INSTALLED) ## the importer on 100,000 files that are almost right (a quarter of an hour)
 	$(BIN)/python -m tests.fuzz.import_campaign --files 100000
+
+docs: $(INSTALLED) ## build the documentation as a site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 format: $(INSTALLED) ## rewrite the sources in our style
 	$(BIN)/ruff check --fix .

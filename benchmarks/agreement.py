@@ -66,7 +66,7 @@ def hurried_cases(folder: Path) -> Iterator[Case]:
             for key in ("a", "b"):
                 prefix = f"{key}.in."
                 feeds = {n.removeprefix(prefix): saved[n] for n in saved.files if n.startswith(prefix)}
-                shapes = " ".join(str(list(v.shape)) for v in feeds.values())
+                shapes = ", ".join(str(list(v.shape)) for v in feeds.values())
                 yield Case("hurried exports", f"{path.stem} {shapes}", path, feeds)
 
 

@@ -42,7 +42,7 @@ def imported() -> frozenset[str]:
 
 
 CORE = packages(PROJECT["dependencies"])
-EXTRAS = {n: packages(r) for n, r in PROJECT["optional-dependencies"].items() if n != "dev"}
+EXTRAS = {n: packages(r) for n, r in PROJECT["optional-dependencies"].items() if n not in ("dev", "docs")}
 
 
 def test_what_is_declared_is_imported() -> None:

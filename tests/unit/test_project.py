@@ -1,7 +1,6 @@
 """Promises about the sources as a whole that no linter of ours checks."""
 
 import ast
-import re
 import subprocess
 import sys
 import tomllib
@@ -41,16 +40,6 @@ def test_test_files_have_unique_names() -> None:
     """pytest imports them by basename: two of the same name shadow each other."""
     names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
     assert len(names) == len(set(names))
-
-
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_of_documents_lead_somewhere(path: Path) -> None:
-    text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)  # no code
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-    assert not [t for t in targets if not (path.parent / t).exists()]
 
 
 def test_readme_names_its_two_commands() -> None:
