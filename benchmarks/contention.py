@@ -11,9 +11,9 @@ import click
 import numpy as np
 
 from benchmarks.results import table, write
-from tilewright.cli.feeds import random_array
 from tilewright.compiler import compile as compile_model
 from tilewright.runtime.machine import check_threads, default_threads
+from tilewright.runtime.made_feeds import random_array
 from tilewright.runtime.session import Session
 from tilewright.runtime.team import shared_team
 

@@ -16,6 +16,7 @@ from tilewright.cli.command import Command, SubCommands
 from tilewright.cli.commands import COMMANDS
 from tilewright.cli.interrupts import is_interrupt
 from tilewright.cli.status import ExitStatus
+from tilewright.compiler import compile
 
 HEAVY = ("numpy", "onnx", "llvmlite", "rich", "ml_dtypes", "tilewright.compiler", "tilewright.api")
 
@@ -45,7 +46,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def imported(*arguments: str) -> tuple[int, str, set[str]]:
+def imported(*arguments: str, path: str | None = None) -> tuple[int, str, set[str]]:
     """The status and the messages of a run of the command, and the modules that it has imported."""
     program = (
         "import sys\nfrom tilewright.cli.entry import main\n"
@@ -53,7 +54,10 @@ def imported(*arguments: str) -> tuple[int, str, set[str]]:
         "try:\n    main()\nexcept SystemExit as e:\n    status = int(e.code or 0)\n"
         "print('\\n' + ' '.join(sys.modules))\nsys.exit(status)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    environment = os.environ if path is None else {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stdout, done.stderr
     return done.returncode, done.stderr, set(done.stdout.splitlines()[-1].split())
 
@@ -80,6 +84,42 @@ def test_help_and_mistakes_import_no_compiler(status: ExitStatus, arguments: tup
         assert (
             "error: cannot read absent.onnx: No such file" in messages and "try: check the path" in messages
         )
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A program of static shapes, and one with an open dimension."""
+    folder = tmp_path_factory.mktemp("programs")
+    model = mlp((8, 4))
+    compile(model).save(folder / "static.tw")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    compile(model, dims={"n": (1, 4)}).save(folder / "open.tw")
+    return {"static": folder / "static.tw", "open": folder / "open.tw"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "static"),
+        ("run", "open", "--dim", "n=3"),
+        ("inspect", "static"),
+        ("inspect", "open", "--json"),
+        ("inspect", "static", "--trace"),
+        ("bench", "static", "--rounds", "1", "--seconds", "0.01"),
+    ],
+)
+def test_a_compiled_program_needs_no_onnx_and_no_llvm(
+    arguments: tuple[str, ...], programs: dict[str, Path], tmp_path: Path
+) -> None:
+    """Nor does the process that `bench` times it in: both are hidden, so that nobody can import them."""
+    command, program, *options = arguments
+    for package in ("onnx", "llvmlite"):
+        (tmp_path / f"{package}.py").write_text(f"raise ImportError('{package} is hidden')")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    status, messages, modules = imported(command, str(programs[program]), *options, path=path)
+    assert status == ExitStatus.OK, messages
+    assert modules.isdisjoint({"onnx", "llvmlite", "tilewright.compiler", "google.protobuf"})
 
 
 @pytest.mark.parametrize("name", WORKING)

@@ -8,12 +8,13 @@ import pytest
 
 from benchmarks.interleave import interleave
 from tilewright.cli.difference import compare_outputs, worst
-from tilewright.cli.feeds import make_feeds, read_array, write_array
+from tilewright.cli.feeds import make_feeds, read_array
 from tilewright.cli.guest.turn import MIN_RUNS, WARM_UP_RUNS
 from tilewright.cli.machine import machine, memory_mb, pinned, versions
 from tilewright.cli.options import parse_assignments, parse_shapes
 from tilewright.cli.output import milliseconds, print_table
 from tilewright.cli.peak import fma_loop, read_loop
+from tilewright.runtime.made_feeds import write_npy
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup
@@ -107,7 +108,7 @@ def test_random_feeds_depend_on_the_seed_only() -> None:
 
 def test_feeds_come_from_files(tmp_path: Path) -> None:
     value = np.arange(4, dtype=np.float32)
-    write_array(str(tmp_path / "x.data"), value)
+    write_npy(str(tmp_path / "x.data"), value)
     feeds = make_feeds([TensorSpec("x", "float32", (4,))], {"x": str(tmp_path / "x.data")})
     assert np.array_equal(feeds["x"], value)
 

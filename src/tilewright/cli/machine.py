@@ -6,10 +6,10 @@ import resource
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tilewright.codegen.objects import LLVM_VERSION
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 
@@ -44,7 +44,10 @@ def machine() -> Host:
 
 def versions() -> dict[str, str | None]:
     """None where an optional package is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "llvm": LLVM_VERSION}
+    llvm: str = import_module(
+        "tilewright.codegen.objects"
+    ).LLVM_VERSION  # a compiled program is timed without
+    found: dict[str, str | None] = {"python": platform.python_version(), "llvm": llvm}
     for name in PACKAGES:
         try:
             found[name] = version(name)

@@ -1,5 +1,5 @@
 """Ours as an engine among others: it runs in a process of its own, behind the methods that
-`tilewright.cli.guest` lists.
+`tilewright.cli.guest` lists. A compiled program is timed without the compiler.
 """
 
 import os
@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -16,23 +17,19 @@ from tilewright.api import load
 from tilewright.cli.feeds import make_feeds, read_sample
 from tilewright.cli.guest.job import EngineJob
 from tilewright.cli.options import PROGRAM
-from tilewright.compiler import CompiledModel, compile_for, compile_open
-from tilewright.frontend.onnx.dim_ranges import dims_of
-from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.options import NATIVE, PluginOptions
-from tilewright.plugins.registry import find_plugins
 from tilewright.runtime import file
 from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
-from tilewright.sessions.dynamic import DynamicSession
-from tilewright.support.arrays import Shapes
 from tilewright.support.artifact import RegionCode
 from tilewright.support.errors import MultipleProgramsError
-from tilewright.support.indices import are_checked
 from tilewright.support.progress import OnProgress
-from tilewright.target.names import resolve_target
 from tilewright.version import __version__
+
+if TYPE_CHECKING:
+    from tilewright.compiler import CompiledModel
+    from tilewright.sessions.dynamic import DynamicSession
 
 
 class OwnEngine:
@@ -52,11 +49,11 @@ class OwnEngine:
         accuracy: str | None = job.options.get("accuracy")
         plugin_options = _plugin_options(job)
         model = Path(job.model)
-        compiled = None
+        compiled: CompiledModel | None = None
         if model.suffix != PROGRAM:
             with _on_cores(job.cores), self._timed("compile"):
                 try:
-                    compiled = _compiled(
+                    compiled = import_module("tilewright.cli.uncached").compile_uncached(
                         model, shapes, dims, target, Accuracy.of(accuracy), progress, plugin_options
                     )
                 except MultipleProgramsError as e:  # they are compiled when they are first run
@@ -92,7 +89,7 @@ class OwnEngine:
     def bind(self, feeds: Mapping[str, NDArray[Any]]) -> None:
         """Where the host has a part in the model, a run takes the arrays every time."""
         session = self._session
-        if isinstance(session, DynamicSession):
+        if not isinstance(session, Session | OpenSession):
             session.run(feeds)  # so that it is known whether the host has a part
             if session.staged is not None:
                 self._run: Callable[[], Mapping[str, Any]] = partial(session.run, feeds)
@@ -110,36 +107,6 @@ class OwnEngine:
         start = time.perf_counter()
         yield
         self.phases[phase] = time.perf_counter() - start
-
-
-def _compiled(
-    model: Path,
-    shapes: Shapes,
-    dims: Mapping[str, Sequence[int]],
-    target: str,
-    accuracy: Accuracy,
-    progress: OnProgress,
-    plugin_options: PluginOptions,
-) -> CompiledModel:
-    """Without a cache."""
-    machine, is_checked = resolve_target(target), are_checked(None)
-    if dims:
-        others = find_plugins(plugin_options.plugins)
-        with OnnxModel(model, custom_ops=others, check_indices=is_checked) as found:
-            ranges = dims_of(found.specs, dims)
-            return compile_open(
-                machine, found, ranges, "", accuracy, progress=progress, plugin_options=plugin_options
-            )
-    return compile_for(
-        machine,
-        model,
-        "",
-        shapes,
-        accuracy,
-        progress=progress,
-        plugin_options=plugin_options,
-        check_indices=is_checked,
-    )
 
 
 def _plugin_options(job: EngineJob) -> PluginOptions:

@@ -3,16 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tilewright.api import load
 from tilewright.cli.difference import compare_outputs
 from tilewright.cli.dims import DimOption, ranges_of, sizes_of
-from tilewright.cli.feeds import make_feeds, read_array, read_sample, write_array
+from tilewright.cli.feeds import make_feeds, read_array, read_sample
 from tilewright.cli.output import note, print_json, print_table, progress_bar, shape_text
 from tilewright.cli.status import ExitStatus
 from tilewright.ops.accuracy import Accuracy
+from tilewright.runtime.made_feeds import output_statistics, write_npy
 from tilewright.support.errors import UserError
 
 
@@ -56,12 +54,12 @@ def run(
             raise UserError(f"the model has no output {name!r}", hint=f"its outputs are: {', '.join(names)}")
     results = session.run(make_feeds(session.inputs, files, seed, sizes_of(dims)[0]))
     for name, path in saves.items():
-        write_array(path, results[name])
+        write_npy(path, results[name])
     errors = {
         d.output: d.error for d in compare_outputs(results, {n: read_array(p) for n, p in expected.items()})
     }
 
-    rows: list[dict[str, Any]] = [{"name": name, **_statistics(results[name])} for name in names]
+    rows: list[dict[str, Any]] = [{"name": name, **output_statistics(results[name])} for name in names]
     if as_json:
         found = {name: {"error": e, "tolerance": tolerance} for name, e in errors.items()}
         print_json({"outputs": rows, "expected": found})
@@ -82,17 +80,6 @@ def run(
         if error > tolerance:
             note(f"{name} differs from {expected[name]}: relative error {error:.3g}, allowed {tolerance:.3g}")
     return ExitStatus.MISMATCH if any(e > tolerance for e in errors.values()) else ExitStatus.OK
-
-
-def _statistics(value: NDArray[Any]) -> dict[str, Any]:
-    """None stands for what an empty array, or one with NaN, has not: JSON knows neither NaN nor infinity."""
-    found: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
-    numbers = value.astype(np.float64)
-    finite = bool(numbers.size) and bool(np.isfinite(numbers).all())
-    for key, of in (("min", np.min), ("max", np.max), ("mean", np.mean)):
-        found[key] = float(of(numbers)) if finite else None
-    found["finite"] = finite or not numbers.size
-    return found
 
 
 def _number(value: float | None) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from tilewright.frontend.onnx.interface import InputSpec, OpenDims
+from tilewright.frontend.onnx.interface import OpenDims
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.frontend.onnx.stage import HostNodes
 from tilewright.ops.hostop import HostValue
@@ -31,6 +31,7 @@ from tilewright.support.arrays import Array, Shapes
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.closing import Closing
 from tilewright.support.errors import UserError
+from tilewright.support.input_spec import InputSpec
 from tilewright.support.sizes import Dim
 
 _log = logging.getLogger("tilewright")

@@ -6,9 +6,8 @@ to grow, so that a sequence that becomes longer and longer is compiled for a few
 
 from collections.abc import Mapping, Sequence
 
-from tilewright.frontend.onnx.interface import InputSpec
-from tilewright.frontend.onnx.open_import import dim_name
 from tilewright.support.arrays import Shapes
+from tilewright.support.input_spec import InputSpec, dim_name
 from tilewright.support.sizes import Dim
 
 _ROOM = 2  # times the largest size seen: sizes that double need a program each, and no others do

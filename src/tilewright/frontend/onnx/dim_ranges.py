@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from tilewright.frontend.onnx.interface import InputSpec
 from tilewright.frontend.onnx.open_import import open_dims
 from tilewright.support.arrays import Shapes
 from tilewright.support.errors import Hint, UserError
+from tilewright.support.input_spec import InputSpec
 from tilewright.support.sizes import Dim
 
 DimRange: TypeAlias = int | Sequence[int]  # a size, or (least, most), or (least, most, step)

@@ -3,10 +3,7 @@
 import heapq
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from onnx import NodeProto, ValueInfoProto
 
 from tilewright.frontend.onnx.file import HOST_TYPES, ModelLimits, check_tensor_bytes, type_name
@@ -14,27 +11,13 @@ from tilewright.frontend.onnx.names import free_names, label
 from tilewright.ops.opdef import ONNX_DTYPES, TensorType
 from tilewright.support.arrays import Shapes
 from tilewright.support.errors import Hint, MultipleProgramsError, UserError
+from tilewright.support.input_spec import InputSpec, dims_text
 
 # --------------------------------------------------------------------------------------------------- inputs
 
 
 class OpenDims(MultipleProgramsError):
     """The model leaves dimensions open that nobody has given."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputSpec:
-    """An input as the model declares it: extents, or names of open dimensions; no shape if even the rank is open. What
-    is no tensor has no dtype.
-    """
-
-    name: str
-    dtype: np.dtype[Any] | None
-    shape: tuple[int | str, ...] | None
-    kind: str
-
-    def __str__(self) -> str:
-        return self.kind if self.dtype is None else f"{self.dtype}{_dims_text(self.shape or ['…'])}"
 
 
 def input_spec(info: ValueInfoProto) -> InputSpec:
@@ -122,7 +105,7 @@ def _bind(
 ) -> None:
     if dims is None:
         return
-    shown = f"the model has {label(name)} as {_dims_text(dims)}"
+    shown = f"the model has {label(name)} as {dims_text(dims)}"
     if len(dims) != len(shape):
         raise UserError(f"the shape {list(shape)} does not fit: {shown}")
     for want, n in zip(dims, shape, strict=True):
@@ -145,14 +128,10 @@ def _closed(name: str, dims: list[int | str] | None, named: Mapping[str, tuple[i
     still_open = [str(d) for d in filled if isinstance(d, str)]
     if still_open:
         raise OpenDims(
-            f"input {label(name)} has open dimensions: {', '.join(still_open)} in {_dims_text(dims)}",
+            f"input {label(name)} has open dimensions: {', '.join(still_open)} in {dims_text(dims)}",
             hint=_shape_hint("pass its shape", name, [d if isinstance(d, int) else 1 for d in filled]),
         )
     return tuple(d for d in filled if isinstance(d, int))
-
-
-def _dims_text(dims: Sequence[int | str]) -> str:
-    return f"[{', '.join(map(str, dims))}]"
 
 
 def _shape_hint(what: str, name: str, shape: Sequence[int]) -> Hint:

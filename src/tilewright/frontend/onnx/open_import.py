@@ -16,7 +16,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 import numpy as np
 
 from tilewright.frontend.onnx.importer import StageImporter
-from tilewright.frontend.onnx.interface import InputSpec
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
@@ -24,6 +23,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import TensorType
 from tilewright.support.arrays import Array, Shapes
 from tilewright.support.errors import MultipleProgramsError, UserError
+from tilewright.support.input_spec import InputSpec, dim_name
 from tilewright.support.sizes import (
     Dim,
     Guard,
@@ -61,12 +61,6 @@ def open_dims(specs: Sequence[InputSpec]) -> tuple[str, ...]:
         dim_name(spec, d) for spec in specs for d, n in enumerate(spec.shape or ()) if isinstance(n, str)
     ]
     return tuple(dict.fromkeys(found))
-
-
-def dim_name(spec: InputSpec, axis: int) -> str:
-    """The model's name for the dimension; one without a name is called after the input."""
-    name = (spec.shape or ())[axis]
-    return f"{spec.name}.{axis}" if name == "?" else str(name)
 
 
 def import_open(model: OnnxModel, dims: Mapping[str, Dim]) -> OpenGraph:
