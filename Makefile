@@ -62,6 +62,7 @@ bench: $(INSTALLED) ## measure this machine, operators, networks ($$BENCH_HOME) 
 	$(BIN)/python -m benchmarks.vector_math
 	$(BIN)/python -m benchmarks.accuracy
 	$(BIN)/python -m benchmarks.networks
+	$(BIN)/python -m benchmarks.real
 	$(BIN)/python -m benchmarks.placement --networks --zero-claim --composed
 
 onnx-suite: $(INSTALLED) ## run ONNX's own operator suite; writes docs/results/onnx-suite.md

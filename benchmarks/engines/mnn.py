@@ -26,9 +26,9 @@ class Mnn:
         self._expr: Any = import_module("MNN.expr")
         self.version = version("MNN")
         converted = os.path.join(job.folder, "model.mnn")
-        tools.mnnconvert(
-            ["mnnconvert", "-f", "ONNX", "--modelFile", job.model, "--MNNModel", converted, "--bizCode", "x"]
-        )
+        command = ["mnnconvert", "-f", "ONNX", "--modelFile", job.model, "--MNNModel", converted]
+        if not os.path.exists(converted):  # by an earlier run in this folder
+            tools.mnnconvert([*command, "--bizCode", "x"])
         if not os.path.exists(converted):
             raise RuntimeError("MNN's converter has made no model of the file")
         config = {"backend": "CPU", "numThread": job.threads, "precision": "high"}

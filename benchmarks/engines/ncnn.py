@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+_TIMEOUT = 240.0  # seconds of pnnx, which may hang
+
 
 class Ncnn:
     """Converted by pnnx, in float32. A first dimension of one is left out, as ncnn knows no batches."""
@@ -24,22 +26,14 @@ class Ncnn:
         ncnn: Any = import_module("ncnn")
         self.version = ncnn.__version__
         self._ncnn = ncnn
-        model = os.path.join(job.folder, "model.onnx")  # pnnx writes beside its input
-        os.symlink(job.model, model)
-        beside = os.path.join(os.path.dirname(sys.executable), "pnnx")
-        pnnx = os.environ.get("PNNX") or (beside if os.path.exists(beside) else "pnnx")
-        try:
-            done = subprocess.run([pnnx, model, "fp16=0"], capture_output=True, text=True, cwd=job.folder)
-        except FileNotFoundError:
-            raise RuntimeError("ncnn needs pnnx to read ONNX files: pip install pnnx, or set PNNX") from None
-        if done.returncode != 0:
-            raise RuntimeError(f"pnnx ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+        stem = os.path.join(job.folder, "model.ncnn")
+        if not os.path.exists(f"{stem}.bin"):  # of an earlier run in this folder
+            _convert(job)
         self._net = ncnn.Net()
         options = self._net.opt
         options.num_threads = job.threads
         options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = False
         options.use_bf16_storage = False
-        stem = os.path.join(job.folder, "model.ncnn")
         if self._net.load_param(f"{stem}.param") or self._net.load_model(f"{stem}.bin"):
             raise RuntimeError("ncnn cannot load what pnnx has made of the model")
 
@@ -64,3 +58,24 @@ class Ncnn:
 
     def results(self) -> list[Array]:
         return [np.array(o) for o in self._outputs]
+
+
+def _convert(job: EngineJob) -> None:
+    model = os.path.join(job.folder, "model.onnx")  # pnnx writes beside its input
+    if not os.path.exists(model):
+        os.symlink(job.model, model)
+    beside = os.path.join(os.path.dirname(sys.executable), "pnnx")
+    pnnx = os.environ.get("PNNX") or (beside if os.path.exists(beside) else "pnnx")
+    try:
+        done = subprocess.run(
+            [pnnx, model, "fp16=0"], capture_output=True, text=True, cwd=job.folder, timeout=_TIMEOUT
+        )
+    except FileNotFoundError:
+        raise RuntimeError("ncnn needs pnnx to read ONNX files: pip install pnnx, or set PNNX") from None
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"pnnx did not end in {_TIMEOUT:g} seconds") from None
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        telling = [line for line in lines if any(w in line.lower() for w in ("error", "fail", "support"))]
+        said = (telling or lines or ["without a word"])[-1]
+        raise RuntimeError(f"pnnx ended with {done.returncode}: {said[-300:]}")

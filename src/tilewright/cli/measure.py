@@ -362,7 +362,7 @@ class _Contest:
         """Sequences, maps and empty optionals are left out; `tilewright compare` sees them."""
         got, wanted = self.results[name], self.results[reference]
         both = {n: v for n, v in wanted.items() if n in got}
-        return worst(compare_outputs({n: _in_shape(got[n], v) for n, v in both.items()}, both))
+        return worst(compare_outputs({n: in_shape(got[n], v) for n, v in both.items()}, both))
 
 
 def _reference(names: Sequence[str]) -> str | None:
@@ -370,7 +370,7 @@ def _reference(names: Sequence[str]) -> str | None:
     return "ort" if "ort" in names else next(iter(names), None)
 
 
-def _in_shape(got: NDArray[Any], wanted: NDArray[Any]) -> NDArray[Any]:
+def in_shape(got: NDArray[Any], wanted: NDArray[Any]) -> NDArray[Any]:
     """Some engines leave out dimensions of one."""
     same = [n for n in got.shape if n != 1] == [n for n in wanted.shape if n != 1]
     return got.reshape(wanted.shape) if same else got
