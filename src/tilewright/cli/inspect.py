@@ -24,7 +24,7 @@ from tilewright.runtime.file import load_artifact as read_program
 from tilewright.support.errors import UserError
 
 # How a program is run: files with inputs, the seed of the others, seconds, and sizes of open dimensions.
-RunOptions: TypeAlias = tuple[dict[str, str], int, float, dict[str, int]]
+ProfiledRun: TypeAlias = tuple[dict[str, str], int, float, dict[str, int]]
 
 
 def inspect(
@@ -129,7 +129,7 @@ def _show_traffic(
     views: Views,
     options: dict[str, Any],
     threads: int | None,
-    run: RunOptions | None,
+    run: ProfiledRun | None,
     kernel: str | None,
     svg: Path | None,
     as_json: bool,

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.tir.plain_loops import PlainLoops, cannot_update
-from tilewright.tir.script_names import Fail
+from tilewright.tir.script_names import Refuse
 from tilewright.tir.syntax_tree import (
     AstNode,
     all_stores,
@@ -46,7 +46,7 @@ class Plain:
     block was made from, `explicit` the blocks that are written out.
     """
 
-    def __init__(self, buffers: frozenset[str], fail: Fail) -> None:
+    def __init__(self, buffers: frozenset[str], fail: Refuse) -> None:
         self.fail = fail
         self.made: dict[str, ast.stmt] = {}
         self._loops = PlainLoops(buffers, fail)

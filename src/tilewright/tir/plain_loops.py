@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tilewright.tir.expr_parser import number_of
-from tilewright.tir.script_names import Fail, fold_integer
+from tilewright.tir.script_names import Refuse, fold_integer
 from tilewright.tir.stmt import LoopKind
 from tilewright.tir.syntax_tree import (
     at,
@@ -44,7 +44,7 @@ class PlainLoops:
     """
 
     buffers: frozenset[str]  # parameters and allocations
-    fail: Fail
+    fail: Refuse
     blocks: dict[ast.stmt, str] = field(default_factory=dict[ast.stmt, str])
     explicit: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
     written: dict[str, str] = field(default_factory=dict[str, str])
@@ -271,7 +271,7 @@ class PlainLoops:
         self.fail(s, f"a tensor program has no `{what}`", f"there are {_STATEMENTS}")
 
 
-def cannot_update(fail: Fail, target: ast.expr) -> NoReturn:
+def cannot_update(fail: Refuse, target: ast.expr) -> NoReturn:
     fail(
         target,
         f"{ast.unparse(target)} is an abbreviation and cannot be updated",

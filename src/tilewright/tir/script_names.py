@@ -19,7 +19,7 @@ from tilewright.tir.expr_parser import number_of
 from tilewright.tir.syntax_tree import at
 from tilewright.tir.words import TypeWord, Word
 
-Fail: TypeAlias = Callable[[ast.AST | None, str, str | None], NoReturn]
+Refuse: TypeAlias = Callable[[ast.AST | None, str, str | None], NoReturn]
 
 _MISSING = object()
 _INFIX: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -61,7 +61,7 @@ def _fold(op: ast.operator, a: float, b: float) -> float | None:
 class Resolve(ast.NodeTransformer):
     """Replaces names of `around` in a function whose own names are `bound`."""
 
-    def __init__(self, around: Mapping[str, object], bound: set[str], fail: Fail) -> None:
+    def __init__(self, around: Mapping[str, object], bound: set[str], fail: Refuse) -> None:
         self._around, self._bound, self._fail = around, bound, fail
         self._known: set[ast.AST] = set()  # literals that were names
 
