@@ -1,7 +1,7 @@
 # `make test` and `make demo` work as the first command in a fresh clone: they make .venv and install what they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all run-tests run-all-tests unit lint types layers demo bench onnx-suite fuzz docs format clean
+.PHONY: help test test-all run-tests run-all-tests unit lint types layers demo bench onnx-suite fuzz docs terminal format clean
 
 # The first interpreter that runs and is new enough; `make PYTHON=… test` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -74,6 +74,9 @@ fuzz: $(INSTALLED) ## the importer on 100,000 files that are almost right (a qua
 docs: $(INSTALLED) ## build the documentation as a site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo build/site/index.html
+
+terminal: $(INSTALLED) ## record the terminal session of the README anew: docs/images/terminal.svg
+	$(BIN)/python -m docs.tools.record_terminal
 
 format: $(INSTALLED) ## rewrite the sources in our style
 	$(BIN)/ruff check --fix .

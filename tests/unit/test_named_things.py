@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "tilewright"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 PAGES = sorted(
     [
-        *(ROOT / "docs").glob("*.md"),
+        *(p for p in (ROOT / "docs").glob("*.md") if not p.name.startswith("from-")),  # about names of others
         *(ROOT / "docs" / "decisions").glob("*.md"),
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     ]
