@@ -33,7 +33,7 @@ for and tested under an emulator only, and has no name on the command line yet.
 |---|---|---|
 | `float`, `double`, `float16`, `bfloat16` | `f32`, `f64`, `f16`, `bf16` | sums of 16-bit types are kept in f32 |
 | `int8` … `int64`, `uint8` … `uint64`, `bool` | `i8` … `i64`, `u8` … `u64`, `bool` | arithmetic wraps |
-| `float8…`, `int4`, `uint4`, `float4e2m1`, `int2`, `uint2` | none | the host runs such nodes, with numpy and ml_dtypes |
+| `float8…`, `int4`, `uint4`, `float4e2m1`, `int2`, `uint2` | none | the host runs such nodes, with ml_dtypes |
 | `string`, `complex64`, `complex128`, sequences, optionals, maps | none | the host runs such nodes |
 
 Nodes that the host runs are between native programs ([which, and what they cost](dynamic.md#nodes-of-the-host)).
