@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 from tilewright.codegen.objects import compile_assembly
 from tilewright.compiler import CompiledModel, Model, compilation
+from tilewright.driver.assembly import Assembly
 from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.driver.keys import model_digest
+from tilewright.driver.passes import ProgramState, task_key
 from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import as_tuned
 from tilewright.driver.workers import Workers
@@ -14,6 +16,8 @@ from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, di
 from tilewright.frontend.onnx.load import OnnxModel
 from tilewright.frontend.onnx.stage import HostCall, HostNodes
 from tilewright.graph.graph import Graph
+from tilewright.graph.passes.group import Grouped
+from tilewright.ir.expr import Buffer
 from tilewright.ops.accuracy import Accuracy, AccuracyLike
 from tilewright.placement.options import NATIVE, PluginOptions
 from tilewright.placement.place import NOTHING_PLACED, Placement
@@ -22,7 +26,7 @@ from tilewright.runtime.cache import default_cache
 from tilewright.search.layout_choice import Component
 from tilewright.search.narrower import narrowed_dims
 from tilewright.support.arrays import Shapes
-from tilewright.support.artifact import Artifact, SizeBox
+from tilewright.support.artifact import Artifact, SizeBox, Slot
 from tilewright.support.compiling import compiling
 from tilewright.support.indices import are_checked
 from tilewright.target.names import resolve_target
@@ -53,6 +57,13 @@ class Stages:
     tuned: int = 0  # kernels
     external_files: tuple[str, ...] = ()  # of the model, from its folder
     narrower: tuple[SizeBox, ...] = ()  # for which sizes there are programs of their own
+    program: Assembly = ()  # the calls of kernels, in the order of the artifact's
+    slots: Mapping[Buffer, Slot] = field(default_factory=dict[Buffer, Slot])  # of what the calls touch
+    groups: Grouped = ()
+    owners: Mapping[str, int] = field(default_factory=dict[str, int])  # Funcs as lowered, to their group
+    tasks: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # Funcs, to what the database knows them by
 
     def asm(self, kernel: str) -> str:
         return compile_assembly(next(k.llvm for k in self.kernels if k.name == kernel), self.target)
@@ -118,4 +129,10 @@ def stages(
         sum(k.is_tuned for k in state.kernels),
         files,
         boxes,
+        *(c.nodes, c.slots, state.groups, state.owners, _tasks(state)),
     )
+
+
+def _tasks(state: ProgramState) -> dict[str, str]:
+    constants = frozenset(c.buffer for c in state.current.constants)
+    return {f.name: task_key(f, constants) for f in state.current.funcs}

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from types import MappingProxyType
 from typing import Any
@@ -76,8 +76,19 @@ class KernelProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class CallTime:
+    """One of the calls that a program has: how often it is made in a run, and the seconds of all of these (median)."""
+
+    kernel: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
-    """Of one program. `total` is the median of `runs` runs of the program as it is, `best` the quickest."""
+    """Of one program. `total` is the median of `runs` runs of the program as it is, `best` the quickest. `calls` are
+    those that the program has, in its order.
+    """
 
     threads: int
     cores: tuple[int, ...]
@@ -87,6 +98,10 @@ class Profile:
     on_core: float  # the share of the time in which our thread had a core; it never sleeps
     limits: Limits
     kernels: tuple[KernelProfile, ...]  # the slowest first
+    calls: tuple[CallTime, ...] = ()
+    external: Mapping[str, float] = field(
+        default_factory=dict[str, float]
+    )  # seconds of external code, by key
 
     @property
     def inside(self) -> float:
@@ -150,22 +165,29 @@ def profile(
     seconds: float,
     stages: Stages | None = None,
     sizes: Mapping[str, int] = MappingProxyType({}),
+    externals: Mapping[str, Callable[..., None]] = MappingProxyType({}),
 ) -> Profile:
     """Run the program for about `seconds`, on as many cores as threads; `stages` tell of each kernel what it does.
-    `sizes` are those that open dimensions have in the feeds.
+    `sizes` are those that open dimensions have in the feeds, `externals` the code of plugins by key.
     """
     if artifact.manifest.dims:
         artifact = replace(artifact, program=program_at(artifact.program, sizes))
     with pinned(threads) as cores:
         before = measure_limits(target, threads)
         with _patient_workers():
-            totals, found, on_core = _timed(artifact, feeds, threads, seconds)
+            totals, found, sites, on_core, outside = _timed(
+                artifact, feeds, threads, seconds, externals, sizes
+            )
         limits = before.best(measure_limits(target, threads))
     calls = {c.kernel: c for c in kernel_calls(artifact.program)}
     about = {} if stages is None else _origins(stages)
     kernels = [_described(name, n, t, calls[name], about.get(name)) for name, (n, t) in found.items()]
     kernels.sort(key=lambda k: -k.seconds)
-    return Profile(threads, cores, len(totals), median(totals), min(totals), on_core, limits, tuple(kernels))
+    return Profile(
+        *(threads, cores, len(totals), median(totals), min(totals), on_core, limits, tuple(kernels)),
+        tuple(sites),
+        outside,
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- timing
@@ -195,11 +217,30 @@ class _Clock:
         return status
 
 
+class _ExternalClock:
+    """Stands in for external code: what it took in each run."""
+
+    def __init__(self, code: Callable[..., None]) -> None:
+        self._code = code
+        self.now = 0.0
+        self.runs: list[float] = []
+
+    def __call__(self, *args: Any) -> None:
+        start = time.perf_counter()
+        self._code(*args)
+        self.now += time.perf_counter() - start
+
+
 def _timed(
-    artifact: Artifact, feeds: Mapping[str, NDArray[Any]], threads: int, seconds: float
-) -> tuple[list[float], dict[str, tuple[int, float]], float]:
-    """The seconds of each run; of each kernel how often it is called in one, and its seconds (median); and the share of
-    the time in which this thread had a core.
+    artifact: Artifact,
+    feeds: Mapping[str, NDArray[Any]],
+    threads: int,
+    seconds: float,
+    externals: Mapping[str, Callable[..., None]],
+    sizes: Mapping[str, int],
+) -> tuple[list[float], dict[str, tuple[int, float]], list[CallTime], float, dict[str, float]]:
+    """The seconds of each run; of each kernel how often it is called in one, and its seconds (median); the same of each
+    call of the program; the share of the time in which this thread had a core; and the seconds of external code.
     """
     signature = Signature(artifact.manifest.inputs, artifact.manifest.written)
     inputs = signature.inputs(feeds)
@@ -207,20 +248,27 @@ def _timed(
     team, code = shared_team(artifact.driver, threads), Code(artifact.objects)
     constants = Constants(artifact.constants)
     contexts: list[RunContext] = []
+    clocks = {key: _ExternalClock(call) for key, call in externals.items()}
     for program in (artifact.program, one_by_one(artifact.program)):
-        plan = ExecutionPlan(replace(artifact, program=program), code, constants, {}, team)
+        plan = ExecutionPlan(replace(artifact, program=program), code, constants, clocks, team, sized=clocks)
         if plan.is_parallel:
             team.start()
         contexts.append(RunContext(plan))
         contexts[-1].attach(inputs, outputs)
+        if externals:
+            contexts[-1].use(frozenset(), (), sizes)
     whole, apart = contexts
     clock = apart.run_job = _Clock(team.run_job)
-    names = {code.address(c.kernel): c.kernel for c in kernel_calls(artifact.program)}
+    called = [c.kernel for c in kernel_calls(artifact.program)]
+    names = {code.address(name): name for name in called}
+    site = {address: n for n, address in enumerate(apart.jobs)}  # a job is a call here
     empty = {is_team: _empty_job_seconds(team, is_team) for is_team in (False, True)}
 
     totals: list[float] = []
     spent: dict[str, list[float]] = {name: [] for name in names.values()}
     counts: dict[str, int] = {}
+    each: list[list[float]] = [[] for _ in called]
+    made: list[int] = []
     whole.run()
     apart.run()
     begin, used = time.perf_counter(), time.thread_time()
@@ -230,19 +278,31 @@ def _timed(
         whole.run()
         totals.append(time.perf_counter() - start)
         clock.jobs.clear()
+        for outside in clocks.values():
+            outside.now = 0.0
         apart.run()
+        for outside in clocks.values():
+            outside.runs.append(outside.now)
         once = dict.fromkeys(spent, 0.0)
         counts = dict.fromkeys(spent, 0)
+        own, made = [0.0] * len(called), [0] * len(called)
         for address, taken in clock.jobs:
             job = Job.from_address(address)
-            name = names[CallRow.from_address(job.calls).fn]
-            once[name] += max(taken - empty[job.team != 0], 0.0)
+            name, n = names[CallRow.from_address(job.calls).fn], site[address]
+            net = max(taken - empty[job.team != 0], 0.0)
+            once[name] += net
             counts[name] += 1
+            own[n] += net
+            made[n] += 1
         for name, t in once.items():
             spent[name].append(t)
+        for n, t in enumerate(own):
+            each[n].append(t)
     on_core = (time.thread_time() - used) / (time.perf_counter() - begin)
     found = {name: (counts[name], median(times)) for name, times in spent.items() if counts[name]}
-    return totals, found, on_core
+    sites = [CallTime(*facts) for facts in zip(called, made, map(median, each), strict=True)]
+    external = {key: median(outside.runs) for key, outside in clocks.items()}
+    return totals, found, sites, on_core, external
 
 
 def _empty_job_seconds(team: Team, is_team: bool) -> float:

@@ -389,6 +389,11 @@ class RunContext:
         self._inputs, self._outputs = inputs, outputs
         self.attached = None
 
+    @property
+    def jobs(self) -> Sequence[int]:
+        """The addresses of the jobs of all segments, in the order of the program."""
+        return self._table.addresses
+
     def detach(self) -> None:
         """Let go of the arrays. The tables still hold their addresses, and are not used before the next `attach`."""
         self._inputs = self._outputs = ()

@@ -16,6 +16,7 @@ NAMES = (
     "inspect",
     "bench",
     "compare",
+    "report",
     "tune",
     "db",
     "corpus",
