@@ -89,3 +89,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     source = {p: s for s, p in PAGES.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return relink(markdown, source, page.file.src_uri)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Pages that docstrings name become links; `bool` is not the word of tensor programs of that name."""
+    if page.file.src_uri != "api.md":
+        return html
+    html = re.sub(r"<code>docs/([\w/-]+)\.md</code>", r'<a href="\1.html">\1</a>', html)
+    return re.sub(r"\bbool_\b", "bool", html)

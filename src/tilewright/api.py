@@ -76,17 +76,26 @@ def load(
 ) -> "Session | DynamicSession | OpenSession":
     """A session for a model, compiled now or taken from the cache; or for a compiled `.tw` file.
 
-    `dims` gives ranges of open dimensions, `{"sequence": (1, 512)}`: one program is made for all sizes in them. A model
-    with open dimensions that neither this nor `shapes` gives is compiled when a run shows them: for the shapes of the
-    first run, then for all sizes of those dimensions that were seen to vary. Where that cannot be, up to `variants`
-    programs for different shapes are kept (`docs/dynamic.md`).
-    `accuracy` bounds the error that a quicker algorithm may add to a layer, relative to the layer's largest output:
-    `TILEWRIGHT_ACCURACY`, or 2e-5, by default; "exact" allows plain sums only. `check_indices` makes indices that are
-    out of range (of Gather, Scatter and their like) errors; otherwise they are brought into range.
-    `TILEWRIGHT_CHECK_INDICES` sets the default.
-    `plugins` may run parts of the model, as `placement` decides; if one fails, native code takes over, unless `strict`.
-    Those that quantize do so by `calibration`, samples of the model's inputs by name. `trace`, or the file of that
-    name, has decisions that are not taken again (`docs/traces.md`).
+    Args:
+        model: path or bytes of an ONNX model, a `ModelProto`, or the path of a `.tw` file.
+        shapes: shapes of inputs that the model leaves open, `{"image": (1, 3, 224, 224)}`.
+        threads: worker threads; by default one for each physical core that the process may use.
+        target: "native", "x86-64" (any), "x86-64-v3" (AVX2 and FMA), "x86-64-v4" (and AVX-512), or a Target.
+        accuracy: the error that a faster algorithm may add to a layer, relative to the layer's largest output;
+            `TILEWRIGHT_ACCURACY`, or 2e-5, by default. "exact" allows plain sums only (`docs/accuracy.md`).
+        check_indices: indices that are out of range (of Gather, Scatter and their like) are errors; otherwise they are
+            clamped. `TILEWRIGHT_CHECK_INDICES` sets the default.
+        plugins: names of plugins that may run parts of the model (`docs/adding-a-plugin.md`).
+        placement: how it is decided who runs what: "measured", "model" (by estimates) or "greedy".
+        strict: a plugin that fails is an error; otherwise native code takes over.
+        calibration: samples of the model's inputs by name, for plugins that quantize.
+        cache: look for the program in the cache, and keep it there.
+        progress: called with the stage of compilation.
+        variants: how many programs for different shapes are kept, where one program for all sizes cannot be.
+        trace: decisions that are not taken again, or the name of their file (`docs/traces.md`).
+        dims: ranges of open dimensions, `{"sequence": (1, 512)}`: one program is made for all sizes in them. A model
+            with open dimensions that neither this nor `shapes` gives is compiled when a run shows them: for the shapes
+            of the first run, then for all sizes of those dimensions that were seen to vary (`docs/dynamic.md`).
     """
     wanted = None if accuracy is None else Accuracy.of(accuracy)
     plugin_options = PluginOptions.of(plugins, placement, strict, threads, calibration)

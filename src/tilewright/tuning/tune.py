@@ -78,17 +78,29 @@ def tune(
     on: str | None = None,
     address: str | None = None,
 ) -> TuneResult:
-    """Search for better schedules for `budget` (60 s), or until `trials` candidates have been measured.
+    """Search for better schedules, and keep the best for later compilations (`docs/tuning.md`).
 
-    `subject`: a model (path, bytes or ModelProto), a Func, or a Schedule of one Func with sampling steps, whose
-    decisions are taken anew. `threads`: how many a candidate runs on, and is ranked for. `accuracy`: of the model, as
-    for `load`. `spaces`: the design spaces of a Func, instead of our own. `dims`: ranges of open dimensions, as for
-    `load`; candidates are timed at a few sizes of them (`tuning/open_settings.py`), and what is found is used by
-    programs of the same ranges. `database`: a file to use instead of `TILEWRIGHT_DB`. `resume`: go on with the last
-    tuning of the same kernels, target and threads, which did not end: what it has used of its budget counts, and unless
-    `budget` is given it is as large. `on`: "ray" for all nodes of a Ray cluster (`tuning/cluster.py`), the one at
-    `address`, at RAY_ADDRESS, or else one of this machine alone. On Ctrl-C everything measured is kept, and the
-    interrupt goes on to the caller.
+    On Ctrl-C everything measured is kept, and the interrupt goes on to the caller.
+
+    Args:
+        subject: a model (path, bytes or ModelProto), a Func, or a Schedule of one Func with sampling steps, whose
+            decisions are taken anew.
+        budget: how long: seconds, or "60s", "5m", "1.5h"; 60 s by default.
+        trials: at most this many candidates are measured.
+        threads: how many a candidate runs on, and is ranked for.
+        seed: of the search and of random tensors.
+        shapes: of inputs that the model leaves open, as for `load`.
+        target: as for `load`.
+        accuracy: of the model, as for `load`.
+        spaces: the design spaces of a Func, instead of our own.
+        progress: called with a `TuningProgress` after every batch.
+        dims: ranges of open dimensions, as for `load`; candidates are timed at a few sizes of them
+            (`tuning/open_settings.py`), and what is found is used by programs of the same ranges.
+        database: a file to use instead of `TILEWRIGHT_DB`.
+        resume: go on with the last tuning of the same kernels, target and threads that did not end: what it has used of
+            its budget counts, and unless `budget` is given it is as large.
+        on: "ray" for all nodes of a Ray cluster (`tuning/cluster.py`).
+        address: of the cluster; by default that of RAY_ADDRESS, or else one of this machine alone.
     """
     with open_tuning(
         *(subject, budget, trials, threads, seed, shapes, target, accuracy, spaces, progress),
