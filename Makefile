@@ -73,7 +73,7 @@ fuzz: $(INSTALLED) ## the importer on 100,000 files that are almost right (a qua
 
 docs: $(INSTALLED) ## build the documentation as a site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo build/site/index.html
+	@echo "build/site/index.html; with search: $(BIN)/python -m http.server -d build/site"
 
 terminal: $(INSTALLED) ## record the terminal session of the README anew: docs/images/terminal.svg
 	$(BIN)/python -m docs.tools.record_terminal
