@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+BLOCK = re.compile(
+    r"(?:<!-- (?P<mark>fragment|quoted): (?P<reason>.+?) -->\n\n)?^```python\n(?P<code>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)  # `fragment`: not run, for this reason; `quoted`: not run, lines of this file
 EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)
 
 
