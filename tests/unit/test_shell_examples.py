@@ -16,7 +16,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ex
 
 _CODE = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```|^((?: {4,}\S[^\n]*\n)+)", flags=re.M | re.S)
 _FENCED = re.compile(r"^```.*?^```", flags=re.M | re.S)
-_SPAN = re.compile(r"`(tilewright [^`\n]+)`")
+_SPAN = re.compile(r"`(tilewright [a-z-][^`\n]*)`")
 _VARIABLES = re.compile(r"^(?:\w+=\S+ )*")
 # What stands for something that the reader has.
 _OPEN = re.compile(r"[A-Z]{3,}|…|\.\.\.|<|\[")
