@@ -35,8 +35,8 @@ from benchmarks.suite_results import OURS
 from benchmarks.weight_reads import read_seconds, weight_bytes
 from tilewright.cli.output import note
 
-SHOWS = """What one program for all sizes costs against a static program for each, and how it compares with other
-engines that are given the same open model."""
+SHOWS = """Below: what one program for all sizes costs against a static program for each size, and how it compares with
+other engines that are given the same model with its dimensions open."""
 
 METHOD = """float32, random weights, batch 1, untuned. Each engine runs in a process of its own, pinned to as many
 cores as threads; all take turns, and all get the same inputs in the same order. A call takes arrays and gives arrays,
@@ -144,7 +144,7 @@ def main(
             found = measure(parts or PARTS, thread_counts, rounds, calls, memory_calls, tokens, folder)
             sources = (page.stored(found, folder / "open-shapes.json"),)
         results = read_measured(sources)
-    shows = " ".join((SHOWS, *summary(results)))
+    shows = "\n\n".join((*summary(results), SHOWS))
     page.publish("open-shapes", "Open shapes", shows, METHOD, sections(results), measured_at)
 
 
