@@ -41,7 +41,7 @@ ELSEWHERE = {
 
 _FENCED = re.compile(r"^```.*?^```", flags=re.M | re.S)
 _SPAN = re.compile(r"`([^`\n]+)`")
-_PATH = re.compile(r"[\w.-]*/?(?:[\w.-]+/)*[\w.-]+\.(?:py|md|sh|toml)|(?:[\w.-]+/)+")
+_PATH = re.compile(r"[\w.-]*/?(?:[\w.-]+/)*[\w.-]+\.(?:py|md|sh|toml|yml)|(?:[\w.-]+/)+")
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(.*\))?")
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:\(.*\))?")
 
