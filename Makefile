@@ -1,7 +1,7 @@
 # `make test` and `make demo` work as the first command in a fresh clone: they make .venv and install what they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all run-tests run-all-tests unit lint types layers demo bench onnx-suite fuzz docs terminal format clean
+.PHONY: help test test-all run-tests run-all-tests unit lint types layers demo bench onnx-suite fuzz docs terminal wheel format clean
 
 # The first interpreter that runs and is new enough; `make PYTHON=… test` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -77,6 +77,9 @@ docs: $(INSTALLED) ## build the documentation as a site: build/site/index.html
 
 terminal: $(INSTALLED) ## record the terminal session of the README anew: docs/images/terminal.svg
 	$(BIN)/python -m docs.tools.record_terminal
+
+wheel: $(INSTALLED) ## build both wheels and the sources into dist/, and try them in empty environments
+	$(BIN)/python -m wheels.release
 
 format: $(INSTALLED) ## rewrite the sources in our style
 	$(BIN)/ruff check --fix .
